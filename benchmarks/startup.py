@@ -21,14 +21,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.engine import machine
-from contraport.cli.commands import OWN, find
+from contraport.cli.commands import BUILTIN_COMMANDS, find_command
 
 TORCH = "import torch"
 COMMANDS = (
     "--version",
     "--help",
-    *(f"{verb} --help" for verb in OWN),
-    *(f"list {what}" for what in get_args(find("list").options["what"].kind)),
+    *(f"{verb} --help" for verb in BUILTIN_COMMANDS),
+    *(f"list {what}" for what in get_args(find_command("list").options["what"].kind)),
     "trian",
     "train --epohs 3",
     "train --epochs many",

@@ -9,7 +9,7 @@ from typing import Any
 
 from scipy.stats import t as student
 
-from contraport._utils.formatting import listed
+from contraport._utils.formatting import join_names
 from contraport.auditing.pairs import STATISTICS
 
 SEEDS = 3
@@ -323,10 +323,10 @@ def ahead(results: list[dict[str, Any]]) -> str:
             for title, (low, high) in gains.items()
             if high < 0
         ]
-    told = [f"at {level:.0%} on {listed(names)}" for level, names in sorted(best.items(), reverse=True)]
+    told = [f"at {level:.0%} on {join_names(names)}" for level, names in sorted(best.items(), reverse=True)]
     return (
-        f"By differences of the same seeds, an online audit is surely ahead of all four baselines {listed(told)}; "
-        f"{listed(behind) or 'none is surely ahead of it'}. Elsewhere it is not decided."
+        f"By differences of the same seeds, an online audit is surely ahead of all four baselines {join_names(told)}; "
+        f"{join_names(behind) or 'none is surely ahead of it'}. Elsewhere it is not decided."
     )
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 from suites import RUN_AGAIN, anchor, claim, measured, paragraph, together, verdicts_on, words_table
 
-from contraport.catalog.recommendations import SITUATIONS, Advice
+from contraport.catalog.recommendations import USE_CASES, Recommendation
 from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED
 from contraport.comparison.suites import load_suite
 
@@ -19,7 +19,7 @@ def choosing() -> str:
     """Return the page on what to use when."""
     found = measured()
 
-    def behind(one: Advice) -> str:
+    def behind(one: Recommendation) -> str:
         """Return the claims that a sentence rests on, each with its verdict and a link to its row."""
         told = []
         for evidence in one.evidence:
@@ -34,7 +34,7 @@ def choosing() -> str:
 
     rows = [
         [situation.name if number == 0 else "", one.says, behind(one)]
-        for situation in SITUATIONS
+        for situation in USE_CASES
         for number, one in enumerate(situation.advice)
     ]
     claims, counts = [], Counter[str]()

@@ -15,7 +15,7 @@ from types import ModuleType
 import contraport
 from contraport._utils.formatting import format_flags
 from contraport.catalog import OBJECTIVES, RECIPES, list_datasets, list_encoders
-from contraport.cli.commands import find, summaries
+from contraport.cli.commands import command_summaries, find_command
 from contraport.options import Option, describe_type
 
 PARTS = {
@@ -108,17 +108,17 @@ def commands() -> Iterator[str]:
         "",
     ]
     for name, summary in _each_verb().items():
-        verb = find(name)
+        verb = find_command(name)
         yield from [f"## contraport {name}", "", summary, ""]
-        if verb.about:
-            yield from [inspect.cleandoc(verb.about), ""]
+        if verb.details:
+            yield from [inspect.cleandoc(verb.details), ""]
         if verb.examples:
             yield from ["```sh", *verb.examples, "```", ""]
         yield from _options(verb.options)
 
 
 def _each_verb() -> dict[str, str]:
-    return {name: summary for names in summaries().values() for name, summary in names.items()}
+    return {name: summary for names in command_summaries().values() for name, summary in names.items()}
 
 
 def _options(options: Mapping[str, Option]) -> Iterator[str]:
@@ -132,9 +132,9 @@ def _options(options: Mapping[str, Option]) -> Iterator[str]:
                 "| option | takes | default | what it is |",
                 "|---|---|---|---|",
             ]
-        flag = f"`{name.upper()}`" if one.positional else f"`--{name}`"
+        flag = f"`{name.upper()}`" if one.cli_positional else f"`--{name}`"
         default = "" if one.required or one.default in (None, ()) else f"`{str(one.default).lower()}`"
-        yield f"| {flag} | {_cell(describe_type(one.kind))} | {default} | {_cell(one.help)} |"
+        yield f"| {flag} | {_cell(describe_type(one.type))} | {default} | {_cell(one.help)} |"
     yield ""
 
 

@@ -1,4 +1,4 @@
-"""Arrays that are kept in a folder: what is told of them is so, whoever else writes there."""
+"""Cache of arrays: the key always matches the arrays, whichever processes write to the folder."""
 
 from __future__ import annotations
 
@@ -13,57 +13,53 @@ import numpy as np
 import pytest
 
 from contraport._utils import locks
-from contraport._utils.array_cache import load_or_build_arrays, making, opened
+from contraport._utils.array_cache import create_arrays, load_or_build_arrays, open_arrays
 from contraport._utils.files import create_memmap
-from contraport._utils.locks import LOCK
-from contraport.errors import UsageError
+from contraport._utils.locks import LOCK_FILE
+from tests.errors import raises_usage_error
 
 
-def made_of(seed: int) -> dict[str, Any]:
+def cache_key(seed: int) -> dict[str, Any]:
     return {"seed": seed, "shapes": [[3]], "dtype": "float32"}
 
 
-def test_arrays_of_one_process_are_not_taken_for_those_of_another_that_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*given: object) -> None:
+def test_key_never_stands_beside_arrays_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*args: object) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), making(tmp_path, made_of(1)) as (ours,):  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), create_arrays(tmp_path, cache_key(1)) as (ours,):  # noqa: PT012
         ours[:] = 1
-        with making(tmp_path, made_of(2)) as (theirs,):  # as a process beside this one would
+        with create_arrays(tmp_path, cache_key(2)) as (theirs,):  # as a process beside this one would
             theirs[:] = 2
         monkeypatch.setattr("contraport._utils.array_cache.write_json", killed)
-    found, _ = opened(tmp_path, made_of(2))
-    assert found is None or (found[0] == 2).all()
+    arrays, _ = open_arrays(tmp_path, cache_key(2))
+    assert arrays is None or (arrays[0] == 2).all()
 
 
-def refused(code: int) -> Any:
-    def fallocate(*given: object) -> None:
+def failing_fallocate(code: int) -> Any:
+    def fallocate(*args: object) -> None:
         raise OSError(code, os.strerror(code))
 
     return fallocate
 
 
-def test_a_full_disk_is_an_error_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without reserved space the first page that finds the disk full ends the process by SIGBUS."""
-    monkeypatch.setattr(os, "posix_fallocate", refused(errno.ENOSPC), raising=False)
-    with pytest.raises(
-        UsageError, match=r"features: .*kept cannot be written to: .*No space left .* MB of its disk are"
-    ):
+def test_full_disk_is_reported_before_computation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without reserved space a write to a full disk kills the process with SIGBUS."""
+    monkeypatch.setattr(os, "posix_fallocate", failing_fallocate(errno.ENOSPC), raising=False)
+    with raises_usage_error("features.not_writable", tmp_path / "kept", "No space left", "MB"):
         load_or_build_arrays(
-            tmp_path / "kept", made_of(1), lambda arrays: pytest.fail("filled"),
+            tmp_path / "kept", cache_key(1), lambda arrays: pytest.fail("filled"),
             what="features", argument="features", log=logging.getLogger("test"),
         )  # fmt: skip
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("system", ["own", "without fallocate", "file system without"])
-def test_the_space_of_an_array_is_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str) -> None:
+def test_disk_space_of_array_is_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str) -> None:
     if system == "without fallocate":
         monkeypatch.delattr(os, "posix_fallocate", raising=False)
     elif system == "file system without":
-        monkeypatch.setattr(os, "posix_fallocate", refused(errno.EOPNOTSUPP), raising=False)
+        monkeypatch.setattr(os, "posix_fallocate", failing_fallocate(errno.EOPNOTSUPP), raising=False)
     path = tmp_path / "array.npy"
     array = create_memmap(path, (3, 2**18), "float32")
     if hasattr(state := path.stat(), "st_blocks"):
@@ -73,22 +69,20 @@ def test_the_space_of_an_array_is_reserved(tmp_path: Path, monkeypatch: pytest.M
     assert np.array_equal(np.load(path).mean(1), [0, 7, 0])
 
 
-def test_a_second_process_waits_for_the_first_and_takes_what_it_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files of the two, one of which replaced the other's, would be taken for those of one."""
+def test_second_process_waits_and_loads_arrays_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise arrays of both processes could be mixed in one folder."""
     calls = list[str]()
 
     def first_ends(seconds: float) -> None:
         calls.append("waited")
-        with making(tmp_path, made_of(1)) as (theirs,):
+        with create_arrays(tmp_path, cache_key(1)) as (theirs,):
             theirs[:] = 1
-        (tmp_path / LOCK).unlink()
+        (tmp_path / LOCK_FILE).unlink()
 
-    tmp_path.joinpath(LOCK).write_text(json.dumps(locks._this_process()))
+    tmp_path.joinpath(LOCK_FILE).write_text(json.dumps(locks._this_process()))
     monkeypatch.setattr(locks.time, "sleep", first_ends)
     (array,) = load_or_build_arrays(
-        tmp_path, made_of(1), lambda arrays: calls.append("made"),
+        tmp_path, cache_key(1), lambda arrays: calls.append("made"),
         what="features", argument="features", log=logging.getLogger("test"),
     )  # fmt: skip
     assert calls == ["waited"]

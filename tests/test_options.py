@@ -11,19 +11,19 @@ import pytest
 from contraport.cli.parsing import parse
 from contraport.command import Command
 from contraport.errors import UsageError
-from contraport.options import option, whole
+from contraport.options import int_in_range, option
 from contraport.training.config import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Added(Settings):
-    patience: int | None = option(None, "epochs without a gain.", check=whole(2), group="when to stop")
+    patience: int | None = option(None, "epochs without a gain.", check=int_in_range(2), group="when to stop")
 
 
 VERB = Command(Added, "nowhere:learn", "Learn.")
 
 
-@VERB.keywords
+@VERB.with_signature
 def learn(given: dict[str, Any]) -> Added:
     """Learn.
 

@@ -33,7 +33,7 @@ def with_core_only(code: str) -> subprocess.CompletedProcess[str]:
 def test_a_name_is_the_same_each_time_it_is_asked_for_and_is_what_its_module_has():
     first = {name: getattr(contraport, name) for name in contraport.__all__}
     assert {name: getattr(contraport, name) for name in contraport.__all__} == first
-    assert {name: public_names.attribute(name) for name in contraport.__all__} == first
+    assert {name: public_names.load_public_name(name) for name in contraport.__all__} == first
 
 
 def test_what_there_is_is_what_is_listed():
@@ -72,7 +72,8 @@ sys.exit(main(["list", "objectives"]))
     done = with_core_only(code)
     assert done.returncode == 0, done.stderr
     needing = {
-        name: public_names.EXTRAS.get(f"{place}.".split(".")[1]) for name, place in public_names.places().items()
+        name: public_names.EXTRA_BY_PACKAGE.get(f"{place}.".split(".")[1])
+        for name, place in public_names.module_by_name().items()
     }
     del needing["doctor"]  # it looks for what is there
     assert {"train", "demo", "export", "SNE", "report"} < {name for name, extra in needing.items() if extra}

@@ -1,4 +1,4 @@
-"""What a terminal shows of long work, and that nothing else is shown it."""
+"""Progress bars: nesting, cleanup, and silence without a terminal."""
 
 import io
 import re
@@ -20,19 +20,18 @@ class Terminal(io.StringIO):
         return True
 
 
-def opened(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Put a terminal in the place of the standard error; no fixture can, as pytest puts its own there after these."""
-    shown = Terminal()
+def use_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Replace the standard error by a terminal; not a fixture, as pytest replaces the standard error after fixtures."""
+    terminal = Terminal()
     for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr("sys.stderr", shown)
-    return shown
+    monkeypatch.setattr("sys.stderr", terminal)
+    return terminal
 
 
-def test_consoles_are_made_in_one_place() -> None:
-    """That place turns markup off, and each line of progress has to do so itself."""
+def test_all_consoles_have_markup_off() -> None:
     files = {file: file.read_text() for file in SOURCES.rglob("*.py")}
     assert [file.name for file, text in files.items() if re.search(r"(?<!_)\bConsole\(", text)] == ["progress.py"]
     columns = [column for text in files.values() for column in re.findall(r"TextColumn\((.*)\)", text)]
@@ -40,8 +39,8 @@ def test_consoles_are_made_in_one_place() -> None:
     assert all("markup=False" in column for column in columns)
 
 
-def test_a_bar_within_a_bar_is_a_line_of_the_same_display_and_both_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = opened(monkeypatch)
+def test_nested_bars_share_one_display_and_disappear(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch)
     bars = ProgressBars(shown=True)
     with bars.steps(2) as step:
         step("outer")
@@ -52,27 +51,25 @@ def test_a_bar_within_a_bar_is_a_line_of_the_same_display_and_both_go(monkeypatc
     assert inner == ["a", "b"]
     assert any("outer" in part and "inner" in part for part in terminal.getvalue().split("\x1b[2K\x1b[1A"))
     assert not bars._progress.tasks
-    assert "\x1b[2K\x1b[?25h" in terminal.getvalue()  # the last line is wiped, and the cursor is back
+    assert "\x1b[2K\x1b[?25h" in terminal.getvalue()  # the last line is cleared, and the cursor is shown again
     assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h") == 1
 
 
-def test_a_bar_goes_where_the_work_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = opened(monkeypatch)
+def test_bar_disappears_on_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch)
     with pytest.raises(KeyboardInterrupt), ProgressBars(shown=True).steps(2):
         raise KeyboardInterrupt
     assert terminal.getvalue().count("\x1b[?25h") == 1
 
 
-def test_evaluate_shows_which_measure_of_which_encoder_of_which_run_is_at_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = opened(monkeypatch)
+def test_evaluate_shows_current_metric_encoder_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch)
     run = make_run(tmp_path / "mine", vector_model())
     data = (vectors(60, 3), vectors(40, 3))
     evaluate(run, data=data, measures=["knn", "fine_tuning"], progress=False)
     assert terminal.getvalue() == ""
-    update, told = "rich.progress.Progress.update", []
-    monkeypatch.setattr(update, lambda self, task, completed, description: told.append((completed, description)))
+    update, updates = "rich.progress.Progress.update", []
+    monkeypatch.setattr(update, lambda self, task, completed, description: updates.append((completed, description)))
     totals, own = [], rich.progress.Progress.add_task
     monkeypatch.setattr(
         "rich.progress.Progress.add_task",
@@ -81,17 +78,17 @@ def test_evaluate_shows_which_measure_of_which_encoder_of_which_run_is_at_work(
     evaluate(run, data=data, measures=["knn", "fine_tuning"])
     assert totals[0] == 7
     assert "\x1b[?25l" in terminal.getvalue()
-    steps = [(number, what) for number, what in told if what.startswith("mine")]
+    steps = [(number, what) for number, what in updates if what.startswith("mine")]
     assert steps == [
         *((0, "mine, raw: kNN"), (1, "mine, raw: Fine-tuning")),
         *((2, "mine, untrained: kNN"), (3, "mine, untrained: Fine-tuning")),
         *((4, "mine, trained: kNN"), (5, "mine, trained: Fine-tuning")),
         (6, "mine: what the page draws"),
     ]
-    assert (0, "trained: passes of fine-tuning") in told
+    assert (0, "trained: passes of fine-tuning") in updates
 
 
-def test_what_is_no_terminal_is_shown_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shows_nothing_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "mine", vector_model())
     evaluate(run, data=(vectors(60, 3), vectors(40, 3)), measures=["knn"])
     assert capsys.readouterr().err == ""

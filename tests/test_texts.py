@@ -1,16 +1,27 @@
+"""Texts as tensors: round trip, conversion of containers, rejected characters, cut texts."""
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from contraport._utils.text_tensors import LONGEST, as_string_list, concatenated, decoded, encode_utf8, encoded
-from contraport.errors import UsageError
+from contraport._utils.text_tensors import (
+    MAX_TEXT_BYTES,
+    as_string_list,
+    check_nonempty_texts,
+    concatenate_batches,
+    encode_utf8,
+    tensor_to_texts,
+    texts_to_tensor,
+)
+from tests.errors import raises_usage_error
 
 
-def test_texts_come_back_from_their_bytes():
+def test_texts_round_trip():
     texts = ["a red bag", "", "größer", "日本語 🙂", " b "]
-    assert decoded(encoded(texts)) == texts
-    assert decoded(concatenated([encoded(texts), encoded(["x" * 99])])) == [*texts, "x" * 99]
+    assert tensor_to_texts(texts_to_tensor(texts)) == texts
+    batches = [texts_to_tensor(texts), texts_to_tensor(["x" * 99])]
+    assert tensor_to_texts(concatenate_batches(batches)) == [*texts, "x" * 99]
 
 
 @pytest.mark.parametrize(
@@ -18,26 +29,34 @@ def test_texts_come_back_from_their_bytes():
     [["a", "b", ""], np.array(["a", "b", ""]), pd.Series(["a", "b", None]), np.array(["a", "b", None], dtype=object)],
     ids=["list", "array", "series", "objects"],
 )
-def test_strings_are_found_in_whatever_holds_them(values):
+def test_converts_containers_of_strings(values):
     assert as_string_list("views", values) == ["a", "b", ""]
 
 
 @pytest.mark.parametrize("values", [[1, 2], np.ones(3), torch.ones(3), np.ones((2, 2)), "a b", [], None])
-def test_what_holds_none_is_left_to_others(values):
+def test_returns_none_for_other_values(values):
     assert as_string_list("views", values) is None
 
 
 @pytest.mark.parametrize(
-    ("texts", "message"),
-    [(["a", "\ud800"], "Unicode.*in row 1"), (["a\0b"], "null character, got one in row 0")],
+    ("texts", "code", "row"),
+    [(["a", "\ud800"], "texts.not_unicode", "row 1"), (["a\0b"], "texts.null_character", "row 0")],
     ids=["surrogate", "null"],
 )
-def test_strings_that_are_no_texts_are_told(texts, message):
-    with pytest.raises(UsageError, match=message):
+def test_rejects_characters_that_cannot_be_encoded(texts, code, row):
+    with raises_usage_error(code, row):
         encode_utf8(texts)
 
 
-def test_long_texts_are_cut_between_letters_and_said(caplog):
-    (own,) = encode_utf8(["é" * LONGEST], "data: x.csv")
-    assert own.decode() == "é" * (LONGEST // 2)
-    assert "data: x.csv: 1 of 1 texts are longer than 32768 bytes, and are cut there" in caplog.text
+def test_rejects_mixed_values_and_empty_texts():
+    with raises_usage_error("views.mixed", 3, "row 1"):
+        as_string_list("views", ["a", 3])
+    with raises_usage_error("views.empty_text", "1 of 2", "row 1"):
+        check_nonempty_texts("views", ["a", " "])
+
+
+def test_long_texts_are_cut_between_letters_with_a_warning(caplog):
+    (content,) = encode_utf8(["é" * MAX_TEXT_BYTES], "data: x.csv")
+    assert content.decode() == "é" * (MAX_TEXT_BYTES // 2)
+    (record,) = caplog.records
+    assert record.args == ("data: x.csv", 1, 1, MAX_TEXT_BYTES, 0)

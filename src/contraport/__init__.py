@@ -11,10 +11,10 @@ from contraport._utils import public_names
 
 
 def __getattr__(name: str) -> Any:
-    found = public_names.names() if name == "__all__" else public_names.attribute(name)
+    found = public_names.public_names() if name == "__all__" else public_names.load_public_name(name)
     globals()[name] = found  # the next time it is there
     return found
 
 
 def __dir__() -> list[str]:
-    return public_names.names()
+    return public_names.public_names()

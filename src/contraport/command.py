@@ -1,8 +1,8 @@
-"""Commands: the options of each, and where its function is.
+"""Declaration of commands: the options of each, and where its function is.
 
-A command is declared in the `config` module of the package that carries it out. The command line lists, explains and
-parses it by this alone, and the function of the same name in Python takes its options as keywords. So nothing heavy is
-imported there: what a command needs is imported when it runs.
+A command is declared in the `config` module of the package that implements it. The command line lists, explains and
+parses it from this declaration alone, and the Python function of the same name takes its options as keywords. So
+a `config` module imports nothing heavy: what a command needs is imported when it runs.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from contraport.errors import explained
+from contraport.errors import hint_on_error
 from contraport.options import Option, get_options, with_signature_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-BEGIN, LEARN, USE = "to begin with", "learn, and see what it is worth", "use what was learned"
-"""Groups of the commands of this package."""
+GETTING_STARTED = "getting started"
+TRAIN_AND_EVALUATE = "train and evaluate"
+USE_ENCODER = "use a trained encoder"
+PAIRS = "pairs"
+GROUPS = (GETTING_STARTED, TRAIN_AND_EVALUATE, USE_ENCODER, PAIRS)
+"""Headings of this package's commands in `contraport --help`, in order."""
 
 EXTRA = "train,report"
 """Extras with the packages that the commands of this package need."""
@@ -26,47 +30,46 @@ EXTRA = "train,report"
 
 @dataclass(frozen=True)
 class Command(Generic[P]):
-    """Declaration of a command, known before it runs.
+    """Declaration of a command.
 
     Attributes:
-        asks: the dataclass of its options.
-        function: where the function is that does it, ``module:function``, imported when it runs.
-        summary: what it does, in a few words.
-        about: what else there is to say of it, to its help and to the function's docstring.
+        options_class: dataclass of its options.
+        function: location of its function, ``module:function``, imported when the command runs.
+        summary: one sentence on what it does.
+        details: further text for the help and the docstring of the function.
         examples: command lines to start from.
-        show: where the function is that prints its result, in place of which `--json` may; nothing where a command
-            prints none.
-        judge: where the function is that raises for a result that is a failure, once it was shown; nothing where none
-            is.
-        resolve: returns what follows from what is given, if something does.
-        extra: which extra of contraport brings what it needs; nothing where none does.
-        group: its heading in the help of all commands.
-        usual: the options that its short help tells; all where none are named.
-        page: the page of the documentation that explains it, as `contraport docs` takes it; nothing where none does.
+        printer: location of the function that prints the result, and which `--json` replaces; empty for none.
+        failure_check: location of a function that raises for a result that is a failure, called after printing; empty
+            for none.
+        resolve: returns the options that follow from the given ones, such as the settings of a recipe.
+        extra: extra of contraport that installs its packages; empty for none.
+        group: its heading in `contraport --help`.
+        common_options: options shown by `--help`; all if empty. `--help_all` always shows all.
+        page: page of the documentation about it, as in `contraport docs PAGE`; empty for none.
     """
 
-    asks: Callable[P, object]
+    options_class: Callable[P, object]
     function: str
     summary: str
-    about: str = ""
+    details: str = ""
     examples: tuple[str, ...] = ()
-    show: str = ""
-    judge: str = ""
+    printer: str = ""
+    failure_check: str = ""
     resolve: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     extra: str = ""
     group: str = ""
-    usual: tuple[str, ...] = ()
+    common_options: tuple[str, ...] = ()
     page: str = ""
 
     @property
     def options(self) -> Mapping[str, Option]:
-        """What is known of each option, by its name."""
-        return get_options(self.asks)
+        """The options, by name."""
+        return get_options(self.options_class)
 
-    def keywords(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
-        """Give a function of a dict of options the command's options as keywords, documented one by one.
+    def with_signature(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
+        """Decorator: give a function of a dict of options the options of the command as documented keywords.
 
-        Errors name the page that explains the command. See `contraport.options.with_signature_of`.
+        Its errors get a note with the documentation page of the command. See `contraport.options.with_signature_of`.
         """
-        told = explained(f"contraport docs {self.page}")(function) if self.page else function
-        return with_signature_of(self.asks, self.about)(told)
+        hinted = hint_on_error(f"contraport docs {self.page}")(function) if self.page else function
+        return with_signature_of(self.options_class, self.details)(hinted)

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport._utils.formatting import describe_shape, listed
+from contraport._utils.formatting import describe_shape, join_names
 from contraport._utils.progress import ProgressBars
-from contraport._utils.text_tensors import is_text, is_text_batch
+from contraport._utils.text_tensors import is_text_batch, is_text_shape
 from contraport.data import Batch, Dataset, Views, loader
 from contraport.data.streams import Stream
 from contraport.encoders import Model
@@ -67,7 +67,7 @@ class RawInputs(nn.Module):
 
     def _rows(self, items: Tensor) -> Tensor:
         if is_text_batch(items):
-            return vectorize_texts(items, RAW_FEATURES // sum(map(is_text, self.shapes)))
+            return vectorize_texts(items, RAW_FEATURES // sum(map(is_text_shape, self.shapes)))
         floats = items.float() / 255 if items.dtype == torch.uint8 else items.float()
         if self.side is not None and items.ndim == 4:
             floats = F.interpolate(floats, size=(self.side, self.side), mode="area")
@@ -336,7 +336,7 @@ def embed_views(
 
 def check_shapes(model: Model, dataset: Dataset, views: Views) -> None:
     """Raise `UsageError` unless the plain views of the items are what the model takes, and there."""
-    expected, got = (listed([*map(describe_shape, shapes)]) for shapes in (model.shapes, views.plain_shapes))
+    expected, got = (join_names([*map(describe_shape, shapes)]) for shapes in (model.shapes, views.plain_shapes))
     check(expected == got, f"data: the model takes {expected}, {dataset.name!r} has {got}.")
     if dataset.present is not None:
         lacking = int((~dataset.present[:, list(model.represented)].all(1)).sum())

@@ -1,7 +1,7 @@
-"""One kind of error for a user's mistake, and the few sentences in which it is told.
+"""`UsageError`, the exception for all mistakes in user input, and checks that raise it.
 
-A message names the argument, what came and what was expected, and a note beside it the command that explains more. The
-command line prints both as one line and exits with status 2; from Python it is a ``ValueError``.
+A message names the argument, the requirement and the value. A note names the command that explains more. The command
+line prints both as one line and exits with status 2; in Python the error is a ``ValueError``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, TypeGuard
 from contraport._utils.formatting import format_options
 
 MAX_LIST_CHARS = 500
-"""Letters up to which all known names are told; of more the nearest few."""
+"""Longest list of valid names in a message, in characters; of a longer one only the nearest names are shown."""
 
 
 class UsageError(ValueError):
@@ -57,13 +57,13 @@ _ARGUMENT = re.compile(r"([A-Za-z_]\w*): ")
 
 
 @contextmanager
-def explained(where: str) -> Iterator[None]:
-    """Say of a mistake that the block tells, or of a loss that is not finite, which command explains more.
+def hint_on_error(command: str) -> Iterator[None]:
+    """Add a note with a command that explains more to a `UsageError` or `FloatingPointError` of the block.
 
-    It is a note of the error, which Python prints below the message and the command line behind it. What was said
-    further in stays, as it knows better. As a decorator it holds for a function.
+    Python prints the note below the message, the command line behind it. A note added further in stays, as it is more
+    specific. Also works as a decorator.
 
-    >>> with explained("contraport docs data"):
+    >>> with hint_on_error("contraport docs data"):
     ...     raise UsageError("data: there is no file or folder 'a.csv'.")
     Traceback (most recent call last):
     contraport.errors.UsageError: data: there is no file or folder 'a.csv'.
@@ -72,17 +72,17 @@ def explained(where: str) -> Iterator[None]:
     try:
         yield
     except (UsageError, FloatingPointError) as error:
-        explain(error, where)
+        add_hint(error, command)
         raise
 
 
-def explain(error: UsageError | FloatingPointError, where: str) -> None:
-    """Note below an error which command explains more, unless it has a note."""
-    if not notes(error):
-        error.add_note(f"More: {where}")
+def add_hint(error: UsageError | FloatingPointError, command: str) -> None:
+    """Add a note with a command that explains more, unless the error already has a note."""
+    if not get_notes(error):
+        error.add_note(f"More: {command}")
 
 
-def notes(error: BaseException) -> Sequence[str]:
+def get_notes(error: BaseException) -> Sequence[str]:
     """Return the notes of an error."""
     return getattr(error, "__notes__", ())
 
@@ -100,19 +100,19 @@ class MissingInputError(UsageError):
 
 
 class FolderInUseError(UsageError):
-    """Another process is at work where this one would be."""
+    """Another process is writing to the same folder."""
 
 
 class SelfTestError(RuntimeError):
-    """Something that was checked of this installation does not hold."""
+    """A self-test of this installation failed."""
 
 
-# What torch says on the CPU and on GPUs; its own class for it is that of GPUs only.
+# The messages of torch on CPU and GPU; only the GPU has an exception class of its own.
 _NO_MEMORY = re.compile("can't allocate memory|out of memory|Storage size calculation overflowed")
 
 
 def out_of_memory_message(error: BaseException) -> str | None:
-    """Return what is told of an error that says that memory ran out; of another one nothing.
+    """Return the message to print if an error is an out-of-memory error, else None.
 
     >>> out_of_memory_message(RuntimeError("CUDA out of memory. Tried to allocate 2 TiB."))
     'there is not enough memory (CUDA out of memory. Tried to allocate 2 TiB.); smaller batches, views or networks ...'
@@ -121,24 +121,24 @@ def out_of_memory_message(error: BaseException) -> str | None:
     """
     if not (isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)))):
         return None
-    why = str(error).splitlines()[0] if str(error) else "a MemoryError"
-    return f"there is not enough memory ({why}); smaller batches, views or networks need less."
+    cause = str(error).splitlines()[0] if str(error) else "a MemoryError"
+    return f"there is not enough memory ({cause}); smaller batches, views or networks need less."
 
 
-# What NumPy says of a write that was cut short, without a number of the error.
+# The message of NumPy for a write that was cut short, which has no errno.
 _PARTLY_WRITTEN = re.compile(r"\d+ requested and \d+ written")
 
 
 @contextmanager
-def writing(argument: str, path: Path, remedy: Callable[[], str] = str) -> Iterator[None]:
-    """Report an `OSError` of the block as a `UsageError` that names the path and, of a full disk, the free space.
+def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = str) -> Iterator[None]:
+    """Convert an `OSError` of the block to a `UsageError` with the path and, for a full disk, the free space.
 
     Args:
-        argument: the option that names the path.
-        path: what the block writes to, a file or a folder.
-        remedy: returns what is said behind the message; called where the block failed.
+        argument: name of the option that gives the path.
+        path: file or folder that the block writes to.
+        remedy: returns a text to append to the message; called only if the block failed.
 
-    >>> with writing("out", Path("a.npz")):
+    >>> with report_write_errors("out", Path("a.npz")):
     ...     raise OSError(errno.EACCES, "Permission denied")
     Traceback (most recent call last):
     contraport.errors.UsageError: out: a.npz cannot be written to: [Errno 13] Permission denied.
@@ -147,75 +147,74 @@ def writing(argument: str, path: Path, remedy: Callable[[], str] = str) -> Itera
         yield
     except OSError as error:
         partly = _PARTLY_WRITTEN.match(str(error)) is not None
-        told = "only a part of it was written" if partly else str(error)
+        cause = "only a part of it was written" if partly else str(error)
         if partly or error.errno == errno.ENOSPC:
-            there = next(place for place in (path, *path.absolute().parents) if place.is_dir())
-            told = f"{told}; {shutil.disk_usage(there).free / 1e6:,.1f} MB of its disk are free"
-        message = f"{argument}: {path} cannot be written to: {told}.{remedy()}"
+            folder = next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
+            cause = f"{cause}; {shutil.disk_usage(folder).free / 1e6:,.1f} MB of its disk are free"
+        message = f"{argument}: {path} cannot be written to: {cause}.{remedy()}"
         raise UsageError(message, kind="not_writable") from error
 
 
-def unknown_name_error(argument: str, name: object, known: Iterable[str]) -> UsageError:
-    """Return the error for a name that is not in a list, with the nearest valid name.
+def unknown_name_error(argument: str, name: object, valid_names: Iterable[str]) -> UsageError:
+    """Build the error for a name that is not in a list, with the nearest valid name.
 
     >>> str(unknown_name_error("objective", "gca-uott", ["nt-xent", "gca-uot"]))
     "objective: unknown name 'gca-uott'; did you mean 'gca-uot'? Known: gca-uot, nt-xent."
     """
-    names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    told = f"Known: {', '.join(names)}."
-    if len(told) > MAX_LIST_CHARS:
+    names = sorted(valid_names)
+    nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+    choices = f"Known: {', '.join(names)}."
+    if len(choices) > MAX_LIST_CHARS:
         nearest = difflib.get_close_matches(str(name), names, n=8, cutoff=0)
-        told = f"Known, {len(names)} in all: {', '.join(nearest)} ..."
-    return UsageError(f"{argument}: unknown name {name!r}{hint} {told}", kind="unknown")
+        choices = f"Known, {len(names)} in all: {', '.join(nearest)} ..."
+    return UsageError(f"{argument}: unknown name {name!r}{hint} {choices}", kind="unknown")
 
 
-def bound(
+def bind_arguments(
     name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """Return which argument of a function each value is, or say which one is none, with the nearest that is.
+    """Bind values to a signature, like `inspect.Signature.bind`; its error offers the nearest parameter name.
 
     Raises:
-        TypeError: the values are not those of the signature.
+        TypeError: the values do not fit the signature.
 
-    >>> bound("shorten", inspect.signature(lambda *, width=3: None), (), {"widht": 1})
+    >>> bind_arguments("shorten", inspect.signature(lambda *, width=3: None), (), {"widht": 1})
     Traceback (most recent call last):
     TypeError: shorten() got an unexpected keyword argument 'widht'; did you mean 'width'?
     """
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
-        known = list(signature.parameters)
-        wrong = next((one for one in kwargs if one not in known), "")
-        near = difflib.get_close_matches(wrong, known, n=1)
-        raise TypeError(f"{name}() {error}{f'; did you mean {near[0]!r}?' if near else ''}") from None
+        parameters = list(signature.parameters)
+        unexpected = next((key for key in kwargs if key not in parameters), "")
+        nearest = difflib.get_close_matches(unexpected, parameters, n=1)
+        raise TypeError(f"{name}() {error}{f'; did you mean {nearest[0]!r}?' if nearest else ''}") from None
 
 
 def unreadable_error(where: str, kind: str, error: Exception) -> UsageError:
-    """Return the error for content that its reader gave up on, with the reader's reason in one line.
+    """Build the error for content that a reader failed on, with the reader's message on one line.
 
     >>> str(unreadable_error("data: x.npy", "an .npy array", ValueError("bad\\n  magic")))
     'data: x.npy cannot be read as an .npy array: bad magic'
     """
-    return UsageError(f"{where} cannot be read as {kind}: {reason(error)}", kind="unreadable")
+    return UsageError(f"{where} cannot be read as {kind}: {one_line_reason(error)}", kind="unreadable")
 
 
 _UNSAFE = re.compile(r"allow_pickle|weights.only|unpickl|pickled|pickle file", re.IGNORECASE)
 
 
-def reason(error: BaseException) -> str:
-    """Return why a reader gave up, on one line, without the advice of some to read what may run code.
+def one_line_reason(error: BaseException) -> str:
+    """Return the message of a reader's error on one line, without advice to load files that may run code.
 
-    >>> reason(ValueError("bad\\n  magic")), reason(IndexError())
+    >>> one_line_reason(ValueError("bad\\n  magic")), one_line_reason(IndexError())
     ('bad magic', 'IndexError')
-    >>> reason(ValueError("Object arrays cannot be loaded when allow_pickle=False"))
+    >>> one_line_reason(ValueError("Object arrays cannot be loaded when allow_pickle=False"))
     'it is damaged, or holds pickled objects, which are never read, as they may run code'
     """
-    told = str(error)
-    if _UNSAFE.search(told):
+    if _UNSAFE.search(str(error)):
         return "it is damaged, or holds pickled objects, which are never read, as they may run code"
-    return textwrap.shorten(told, 300, placeholder=" ...") or type(error).__name__
+    return textwrap.shorten(str(error), 300, placeholder=" ...") or type(error).__name__
 
 
 def check(condition: bool, message: str, kind: str = "invalid") -> None:
@@ -225,7 +224,7 @@ def check(condition: bool, message: str, kind: str = "invalid") -> None:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number, of Python or NumPy.
+    """Return whether a value is a real number, of Python or NumPy; a bool is not.
 
     >>> is_number(0.5), is_number(True), is_number("0.5")
     (True, False, False)
@@ -234,7 +233,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Return whether a value is a whole number, of Python or NumPy.
+    """Return whether a value is an integer, of Python or NumPy; a bool is not.
 
     >>> is_integer(2), is_integer(2.0), is_integer(True)
     (True, False, False)
@@ -243,7 +242,7 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 
 def check_integer(argument: str, value: object, least: int = 1) -> None:
-    """Raise `UsageError` unless the value is a whole number from the least on.
+    """Raise `UsageError` unless the value is an integer >= `least`.
 
     >>> check_integer("iterations", 0)
     Traceback (most recent call last):
@@ -260,41 +259,41 @@ def check_positive(argument: str, value: float, *, allow_infinity: bool = False)
     Traceback (most recent call last):
     contraport.errors.UsageError: temperature: expected a positive finite number, got -1.
     """
-    good = is_number(value) and value > 0 and (allow_infinity or value != float("inf"))
-    kind = "a positive number" if allow_infinity else "a positive finite number"
-    check(good, f"{argument}: expected {kind}, got {value!r}.")
+    valid = is_number(value) and value > 0 and (allow_infinity or value != float("inf"))
+    expected = "a positive number" if allow_infinity else "a positive finite number"
+    check(valid, f"{argument}: expected {expected}, got {value!r}.")
 
 
 def check_nonnegative(argument: str, value: object) -> None:
-    """Raise `UsageError` unless the value is a finite number from 0 on.
+    """Raise `UsageError` unless the value is a finite number >= 0.
 
     >>> check_nonnegative("weight", float("nan"))
     Traceback (most recent call last):
     contraport.errors.UsageError: weight: expected a nonnegative finite number, got nan.
     """
-    good = is_number(value) and 0 <= value < float("inf")
-    check(good, f"{argument}: expected a nonnegative finite number, got {value!r}.")
+    valid = is_number(value) and 0 <= value < float("inf")
+    check(valid, f"{argument}: expected a nonnegative finite number, got {value!r}.")
 
 
 def describe_value(value: Any) -> str:
-    """Return what a value is, for a message: the type and shape of a tensor or an array, else its type.
+    """Describe a value in a message: dtype and shape of a tensor or an array, else its type.
 
     >>> import torch
     >>> describe_value(torch.ones(2, 3)), describe_value([1])
     ('torch.float32 of shape (2, 3)', 'list')
     """
-    there = hasattr(value, "dtype") and hasattr(value, "shape")
-    return f"{value.dtype} of shape {tuple(value.shape)}" if there else type(value).__name__
+    is_array = hasattr(value, "dtype") and hasattr(value, "shape")
+    return f"{value.dtype} of shape {tuple(value.shape)}" if is_array else type(value).__name__
 
 
-def check_all_values(argument: str, values: Any, good: Any, expected: str) -> None:
-    """Raise `UsageError`, which tells the first wrong value, unless all of a tensor or an array are good.
+def check_all_values(argument: str, values: Any, valid: Any, expected: str) -> None:
+    """Raise `UsageError` with the first invalid value unless all values of a tensor or an array are valid.
 
     Args:
-        argument: what the values are.
+        argument: name of the values.
         values: the tensor or array.
-        good: which of them are good, Booleans of the same shape.
-        expected: what good ones are.
+        valid: mask of the valid values, of the same shape.
+        expected: description of a valid value.
 
     >>> import torch
     >>> weights = torch.tensor([1.0, -2.0])
@@ -302,30 +301,28 @@ def check_all_values(argument: str, values: Any, good: Any, expected: str) -> No
     Traceback (most recent call last):
     contraport.errors.UsageError: weights: expected nonnegative numbers, got -2.
     """
-    if not bool(good.all()):  # nothing else is read where all are: on a GPU each look waits for it
-        raise UsageError(f"{argument}: expected {expected}, got {values[~good].reshape(-1)[0].item():.9g}.")
+    if not bool(valid.all()):  # the one synchronization with a GPU if all are valid
+        raise UsageError(f"{argument}: expected {expected}, got {values[~valid].reshape(-1)[0].item():.9g}.")
 
 
 def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
-    """Raise `UsageError` unless a file can be written at a path: in a folder that is there, over none that is to stay.
+    """Raise `UsageError` unless a file can be written: its folder exists, and no file is replaced by mistake.
 
     >>> check_new_file("out", Path("/nowhere/report.html"), overwrite=False)
     Traceback (most recent call last):
     contraport.errors.UsageError: out: the folder /nowhere does not exist.
     """
-    check(not path.is_dir(), f"{argument}: {path} is a folder; expected a file.")
-    check(
-        overwrite or not path.exists(),
-        f"{argument}: {path} exists; pass {format_options(overwrite=True)} to replace it.",
-    )
-    check(path.absolute().parent.is_dir(), f"{argument}: the folder {path.parent} does not exist.")
+    check(not path.is_dir(), f"{argument}: {path} is a folder; expected a file.", "is_folder")
+    replaceable = overwrite or not path.exists()
+    check(replaceable, f"{argument}: {path} exists; pass {format_options(overwrite=True)} to replace it.", "exists")
+    check(path.absolute().parent.is_dir(), f"{argument}: the folder {path.parent} does not exist.", "not_found")
 
 
 def check_regular_file(argument: str, path: str | Path) -> None:
-    """Raise `UsageError` unless a path is a regular file, or a link to one: others may be waited on for ever.
+    """Raise `UsageError` unless a path is a regular file or a link to one: reading a pipe or device may never end.
 
     Raises:
-        OSError: there is nothing at the path.
+        OSError: the path does not exist.
 
     >>> check_regular_file("data", "/dev/zero")
     Traceback (most recent call last):
@@ -334,12 +331,13 @@ def check_regular_file(argument: str, path: str | Path) -> None:
     mode = os.stat(path).st_mode
     if stat.S_ISREG(mode):
         return
-    check(not stat.S_ISDIR(mode), f"{argument}: {path} is a folder, no file.")
-    raise UsageError(f"{argument}: {path} is no regular file (but a pipe, a device, ...), so it is not opened.")
+    check(not stat.S_ISDIR(mode), f"{argument}: {path} is a folder, no file.", "is_folder")
+    message = f"{argument}: {path} is no regular file (but a pipe, a device, ...), so it is not opened."
+    raise UsageError(message, kind="not_a_file")
 
 
 def check_existing_file(argument: str, path: str | Path) -> None:
-    """Raise `UsageError` unless a path is a regular file, or a link to one.
+    """Raise `UsageError` unless a path is an existing regular file or a link to one.
 
     >>> check_existing_file("weights", "missing.npy")
     Traceback (most recent call last):
@@ -354,8 +352,8 @@ def check_existing_file(argument: str, path: str | Path) -> None:
 
 
 @contextmanager
-def needing(extra: str, purpose: str) -> Iterator[None]:
-    """Say of a package that the block imports and that is not installed which extra brings it.
+def require_extra(extra: str, purpose: str) -> Iterator[None]:
+    """Convert a failed import of the block to a `UsageError` with the extra that installs the package.
 
     Raises:
         UsageError: a package is not installed.
@@ -366,18 +364,21 @@ def needing(extra: str, purpose: str) -> Iterator[None]:
         package = (error.name or "").split(".")[0]
         if package in ("", "contraport"):
             raise
-        raise UsageError(f"{purpose} needs the package {package!r}: pip install 'contraport[{extra}]'.") from error
+        raise _missing_package(package, extra, purpose) from error
 
 
-def require(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import an optional module, or say which extra brings it.
+def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import an optional module.
 
     Raises:
-        UsageError: the module is not installed.
+        UsageError: the module is not installed; the message names the extra that installs it.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UsageError(
-            f"{purpose} needs the package {module.split('.')[0]!r}: pip install 'contraport[{extra}]'."
-        ) from error
+        raise _missing_package(module.split(".")[0], extra, purpose) from error
+
+
+def _missing_package(package: str, extra: str, purpose: str) -> UsageError:
+    message = f"{purpose} needs the package {package!r}: pip install 'contraport[{extra}]'."
+    return UsageError(message, kind="missing_package")

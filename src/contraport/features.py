@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from contraport._utils.files import replacing
+from contraport._utils.files import atomic_write
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 
 _PREFIX = "contraport."
@@ -321,7 +321,7 @@ def _arrays(features: Features) -> dict[str, np.ndarray]:
 
 
 def _write_npz(path: Path, features: Features) -> None:
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         np.savez(temporary, allow_pickle=False, **_arrays(features))
 
 
@@ -346,7 +346,7 @@ def _told(features: Features) -> dict[str, str]:
 
 def _write_npy(path: Path, features: Features) -> None:
     beside = items_table_path(path)
-    with replacing(beside) as table, replacing(path) as temporary:  # the inner one takes its place first
+    with atomic_write(beside) as table, atomic_write(path) as temporary:  # the inner one takes its place first
         np.save(temporary, features.features, allow_pickle=False)
         _write_table(table, [_items(features)], _told(features))
         beside.unlink(missing_ok=True)  # what it tells is no more so
@@ -394,7 +394,7 @@ def _write_table(path: Path, parts: Iterable[Mapping[str, Any]], told: Mapping[s
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with replacing(path) as temporary, ExitStack() as files:
+    with atomic_write(path) as temporary, ExitStack() as files:
         writer = None
         for columns in parts:
             table = pa.table(dict(columns))

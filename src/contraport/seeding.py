@@ -1,4 +1,4 @@
-"""Random streams by purpose: independent generators for every use of randomness, and torch's global state."""
+"""Random number generators by purpose: independent streams for every use of randomness, and torch's global seed."""
 
 from __future__ import annotations
 

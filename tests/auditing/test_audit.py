@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 import contraport
 from contraport._utils import locks
-from contraport._utils.locks import locked
+from contraport._utils.locks import lock_folder
 from contraport.auditing import Audit, crossfit
 from contraport.auditing.frozen_vectors import score_frozen_vectors
 from contraport.auditing.pairs import ItemPairs, couples, exchanged, load_vector_pairs, scores
@@ -389,7 +389,7 @@ def test_one_audit_at_a_time_fills_a_folder(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path, method: str, resume: bool
 ) -> None:
     out = tmp_path / "audit"
-    with locked(out, "audit"):
+    with lock_folder(out, "audit"):
         if resume:
             (out / "judgements.npz").touch()
         before = sorted(out.rglob("*"))

@@ -9,27 +9,36 @@ import pytest
 from torch import nn
 
 from contraport import UsageError
-from contraport._utils.lazy import imported
-from contraport.catalog import ENCODERS, OBJECTIVES, RECIPES, SOURCES, Encoder, Source, list_encoders, resolve
+from contraport._utils.lazy import import_object
+from contraport.catalog import (
+    DATASETS,
+    ENCODERS,
+    OBJECTIVES,
+    RECIPES,
+    DatasetEntry,
+    EncoderEntry,
+    list_encoders,
+    resolve_recipe,
+)
 from contraport.data import Dataset, from_arrays, load
 from contraport.encoders import build
 
 
 def test_names_are_those_of_the_rows() -> None:
-    for table in (OBJECTIVES, SOURCES, ENCODERS):
+    for table in (OBJECTIVES, DATASETS, ENCODERS):
         assert all(name == row.name for name, row in table.items())
 
 
-@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_the_reader_of_named_data_is_there(source: Source) -> None:
-    assert list(inspect.signature(imported(source.reader)).parameters) == ["split", "root"]
+@pytest.mark.parametrize("source", DATASETS.values(), ids=DATASETS)
+def test_the_reader_of_named_data_is_there(source: DatasetEntry) -> None:
+    assert list(inspect.signature(import_object(source.reader)).parameters) == ["split", "root"]
     assert source.description
     assert source.looks
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
-def test_the_network_of_an_encoder_is_there(encoder: Encoder) -> None:
-    assert issubclass(imported(encoder.network), nn.Module)
+def test_the_network_of_an_encoder_is_there(encoder: EncoderEntry) -> None:
+    assert issubclass(import_object(encoder.network), nn.Module)
 
 
 def test_what_is_listed_says_what_it_is() -> None:
@@ -43,11 +52,11 @@ def test_what_is_listed_says_what_it_is() -> None:
 
 def test_a_recipe_or_an_objective_that_is_none_is_told() -> None:
     with pytest.raises(UsageError, match="recipe: unknown name 'mocco'; did you mean 'moco'"):
-        resolve({"recipe": "mocco"})
+        resolve_recipe({"recipe": "mocco"})
     with pytest.raises(UsageError, match="objective: unknown name 'nt-xnt'; did you mean 'nt-xent'"):
-        resolve({"objective": "nt-xnt"})
+        resolve_recipe({"objective": "nt-xnt"})
     own = nn.Identity()
-    assert resolve({"objective": own, "recipe": "moco"})["objective"] is own
+    assert resolve_recipe({"objective": own, "recipe": "moco"})["objective"] is own
 
 
 def lines(split: str, root: object) -> Dataset:
@@ -57,10 +66,10 @@ def lines(split: str, root: object) -> Dataset:
 
 @pytest.fixture
 def mine() -> Iterator[str]:
-    SOURCES["mine"] = Source("mine", "two rows", "here", f"{__name__}:lines")
-    ENCODERS["mine"] = Encoder("mine", "a flat one", f"{__name__}:Flat")
+    DATASETS["mine"] = DatasetEntry("mine", "two rows", "here", f"{__name__}:lines")
+    ENCODERS["mine"] = EncoderEntry("mine", "a flat one", f"{__name__}:Flat")
     yield "mine"
-    del SOURCES["mine"], ENCODERS["mine"]
+    del DATASETS["mine"], ENCODERS["mine"]
 
 
 class Flat(nn.Sequential):

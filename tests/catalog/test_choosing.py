@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from contraport.catalog import OBJECTIVES
-from contraport.catalog.recommendations import Advice, Situation, advice, describe_use_cases
+from contraport.catalog.recommendations import Recommendation, UseCase, describe_use_cases, list_recommendations
 from contraport.cli import main
 from contraport.comparison.grid_builder import build_grid
 
-ALL = list(advice())
+ALL = list(list_recommendations())
 
 
 @pytest.mark.parametrize(("situation", "one"), ALL, ids=[f"{number}" for number in range(len(ALL))])
-def test_a_sentence_is_about_what_there_is(situation: Situation, one: Advice) -> None:
+def test_a_sentence_is_about_what_there_is(situation: UseCase, one: Recommendation) -> None:
     assert set(one.use) <= OBJECTIVES.keys()
     assert one.says.endswith(".")
     for evidence in one.evidence:

@@ -40,7 +40,7 @@ from pathlib import Path
 from scratch_verb import VERB, CountOptions
 
 
-@VERB.keywords
+@VERB.with_signature
 def count(given):
     """Return how many lines a file has.
 

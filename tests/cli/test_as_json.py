@@ -12,7 +12,7 @@ import contraport
 from contraport.catalog import OBJECTIVES
 from contraport.cli import demo as demonstration
 from contraport.cli import doctor
-from contraport.cli.commands import OWN, find
+from contraport.cli.commands import BUILTIN_COMMANDS, find_command
 
 from .conftest import Outcome
 
@@ -63,7 +63,9 @@ def test_all_that_is_printed_is_a_result_that_a_verb_shows() -> None:
         and any(isinstance(node, ast.Name) and node.id in ("print", "print_table") for node in ast.walk(function))
     }
     helpers = {"contraport.cli.console:print_table", "contraport.cli.json_output:print_json"}
-    assert printing - helpers == {show for name in OWN if not (show := find(name).show).startswith("builtins:")} - {""}
+    assert printing - helpers == {
+        show for name in BUILTIN_COMMANDS if not (show := find_command(name).printer).startswith("builtins:")
+    } - {""}
 
 
 def test_what_failed_is_the_exit_status_too(command, monkeypatch: pytest.MonkeyPatch) -> None:

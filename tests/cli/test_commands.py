@@ -8,44 +8,44 @@ import docstring_parser
 import pytest
 
 import contraport
-from contraport._utils.lazy import imported
+from contraport._utils.lazy import import_object
 from contraport.cli import main
-from contraport.cli.commands import OWN, PLACES, find
+from contraport.cli.commands import BUILTIN_COMMANDS, COMMAND_LOCATIONS, find_command
 from contraport.errors import UsageError
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", BUILTIN_COMMANDS)
 def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
-    verb = find(name)
-    function = imported(verb.function)
+    verb = find_command(name)
+    function = import_object(verb.function)
     parameters = inspect.signature(function).parameters
     assert list(parameters) == list(verb.options)
     for key, option in verb.options.items():
         assert parameters[key].default == option.default
-        assert (parameters[key].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD) == option.leads
+        assert (parameters[key].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD) == option.positional
         assert option.help.endswith(".")
         if not option.required:
-            option.judge(option.default)
+            option.validate(option.default)
     told = docstring_parser.parse(inspect.getdoc(function) or "")
     assert {one.arg_name: " ".join((one.description or "").split()) for one in told.params} == {
         key: option.help for key, option in verb.options.items()
     }
     assert "UsageError" in {one.type_name for one in told.raises}
-    assert inspect.cleandoc(verb.about) in (inspect.getdoc(function) or "")
+    assert inspect.cleandoc(verb.details) in (inspect.getdoc(function) or "")
     if name not in ("list", "docs"):
         assert getattr(contraport, name) is function
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", BUILTIN_COMMANDS)
 def test_what_it_names_is_there(name: str) -> None:
-    verb = find(name)
-    assert callable(imported(verb.show or verb.function))
-    assert callable(imported(verb.judge or verb.function))
+    verb = find_command(name)
+    assert callable(import_object(verb.printer or verb.function))
+    assert callable(import_object(verb.failure_check or verb.function))
     assert verb.summary.endswith(".")
     assert verb.examples
     assert all(f"contraport {name}" in example for example in verb.examples)
     package = ".".join(verb.function.partition(":")[0].split(".")[:2])
-    assert PLACES[name] == f"{package}.config:{name.upper()}"
+    assert COMMAND_LOCATIONS[name] == f"{package}.config:{name.upper()}"
 
 
 def test_a_value_of_another_type_is_told_from_python_too() -> None:
@@ -60,6 +60,6 @@ def test_a_value_of_another_type_is_told_from_python_too() -> None:
 @pytest.mark.parametrize("name", ["train", "audit"])
 def test_data_lead_a_call_and_have_their_name_in_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="data: unknown name 'digitz'"):
-        imported(find(name).function)("digitz")
+        import_object(find_command(name).function)("digitz")
     assert main([name, "digitz"]) == 2
     assert "unexpected argument 'digitz'" in capsys.readouterr().err

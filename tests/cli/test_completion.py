@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from contraport.cli.commands import OWN
-from contraport.cli.completion import SCRIPTS, completions
+from contraport.cli.commands import BUILTIN_COMMANDS
+from contraport.cli.completion import SCRIPTS, complete
 
 from .conftest import Outcome
 
@@ -17,7 +17,7 @@ from .conftest import Outcome
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ([""], sorted(OWN)),
+        ([""], sorted(BUILTIN_COMMANDS)),
         (["--v"], ["--version"]),
         (["--print_completion", "z"], ["zsh"]),
         (["train", "--encoder_"], ["--encoder_lr_scale"]),
@@ -32,7 +32,7 @@ from .conftest import Outcome
     ],
 )
 def test_what_is_offered(words: list[str], offered: list[str]) -> None:
-    assert completions(words) == offered
+    assert complete(words) == offered
 
 
 def test_an_unknown_shell(command) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import contraport
-from contraport.cli.commands import OWN, find
+from contraport.cli.commands import BUILTIN_COMMANDS, find_command
 from contraport.cli.docs import docs, flowed, pages, section
 from contraport.errors import UsageError
 
@@ -21,7 +21,7 @@ PAGE = r'expl(?:ained\(|ain\(error, )"contraport docs ([^"{]+)"\)|More: contrapo
 
 POINTED_AT = {
     *(found for file in Path(contraport.__file__).parent.rglob("*.py") for found in re.findall(PAGE, file.read_text())),
-    *((find(verb).page, "") for verb in OWN if find(verb).page),
+    *((find_command(verb).page, "") for verb in BUILTIN_COMMANDS if find_command(verb).page),
 }
 
 

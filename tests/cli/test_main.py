@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from contraport import __version__
-from contraport.cli.commands import OWN, find
+from contraport.cli.commands import BUILTIN_COMMANDS, find_command
 from contraport.training.config import OPTIONS
 
 from .conftest import Outcome
@@ -19,7 +19,7 @@ def test_help_names_the_verbs(command: Command) -> None:
     for argv in ([], ["--help"], ["-h"]):
         outcome = command(*argv)
         assert outcome.status == 0
-        assert all(f"  {verb} " in outcome.out for verb in OWN)
+        assert all(f"  {verb} " in outcome.out for verb in BUILTIN_COMMANDS)
         assert "contraport demo" in outcome.out
 
 
@@ -33,20 +33,20 @@ def test_an_unknown_verb(command: Command) -> None:
     assert outcome.err.startswith("contraport: verb: unknown name 'trian'; did you mean 'train'?")
 
 
-@pytest.mark.parametrize("verb", OWN)
+@pytest.mark.parametrize("verb", BUILTIN_COMMANDS)
 def test_each_verb_teaches(command: Command, verb: str) -> None:
     outcome = command(verb, "--help")
     assert outcome.status == 0
     assert outcome.out.startswith(f"usage: contraport {verb} ")
-    assert all(example in outcome.out for example in find(verb).examples)
+    assert all(example in outcome.out for example in find_command(verb).examples)
     assert "known subclasses" not in outcome.out
 
 
-@pytest.mark.parametrize("verb", OWN)
+@pytest.mark.parametrize("verb", BUILTIN_COMMANDS)
 def test_each_verb_tells_all_options(command: Command, verb: str) -> None:
     told = command(verb, "--help_all")
     assert told.status == 0
-    assert all(name in told.out for name in find(verb).options)
+    assert all(name in told.out for name in find_command(verb).options)
 
 
 def test_help_tells_meaning_and_default(command: Command) -> None:
@@ -61,10 +61,10 @@ def test_help_tells_meaning_and_default(command: Command) -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("verb", [verb for verb in OWN if find(verb).usual])
+@pytest.mark.parametrize("verb", [verb for verb in BUILTIN_COMMANDS if find_command(verb).common_options])
 def test_the_short_help_has_the_usual_options_alone(command: Command, verb: str) -> None:
     text = command(verb, "--help").out
-    usual, options = find(verb).usual, find(verb).options
+    usual, options = find_command(verb).common_options, find_command(verb).options
     assert {name for name in options if f"\n  --{name}" in text} == set(usual)
     assert f"{len(options) - len(usual)} more options: contraport {verb} --help_all" in text
 
@@ -77,7 +77,7 @@ def test_a_verbs_own_options_stand_before_those_it_shares(command: Command) -> N
 
 def test_lines_of_the_help_fit_a_terminal(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for verb in OWN:
+    for verb in BUILTIN_COMMANDS:
         text, _, _ = command(verb, "--help_all").out.partition("\nexamples:")
         assert all(len(line) < 80 for line in text.splitlines()), verb
         assert not any(sign in text for sign in ("%%", "``", "\b", "('"))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import contraport
-from contraport.cli.commands import find
+from contraport.cli.commands import find_command
 from contraport.cli.parsing import parse
 from contraport.training.preflight import again, proposal
 
@@ -40,8 +40,8 @@ def test_it_is_the_users_own_with_a_change(command: Callable[..., Outcome], scan
     small = ("--data", scans.name, "--batch_size", "4", "--epochs", "1", "--progress", "false", "--workers", "0")
     assert command("train", *small, *OWN, *NESTED, "--out", "run").status == 0
     _, *words = proposed(Path("run/train.log"))
-    pasted = parse(find("train"), words, prog="contraport train")
-    first = parse(find("train"), [*small, *OWN, *NESTED, "--out", "run"], prog="contraport train")
+    pasted = parse(find_command("train"), words, prog="contraport train")
+    first = parse(find_command("train"), [*small, *OWN, *NESTED, "--out", "run"], prog="contraport train")
     assert pasted is not None
     assert first is not None
     changed = {name: value for name, value in pasted.items() if first.get(name) != value}
@@ -58,7 +58,7 @@ def test_of_photos_in_colour_it_takes_weights_that_others_trained(
     small = ("--data", "photos", "--batch_size", "4", "--epochs", "1", "--progress", "false", "--workers", "0")
     assert command("train", *small, *OWN, "--out", "run").status == 0
     _, *words = proposed(Path("run/train.log"))
-    pasted, first = (parse(find("train"), given, prog="contraport train") for given in (words, [*small, *OWN]))
+    pasted, first = (parse(find_command("train"), given, prog="contraport train") for given in (words, [*small, *OWN]))
     assert pasted is not None
     assert first is not None
     changed = {name: value for name, value in pasted.items() if first.get(name) != value}

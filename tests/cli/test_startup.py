@@ -9,9 +9,9 @@ from typing import get_args
 
 import pytest
 
-from contraport.cli.commands import OWN, find
+from contraport.cli.commands import BUILTIN_COMMANDS, find_command
 
-LISTS = get_args(find("list").options["what"].kind)
+LISTS = get_args(find_command("list").options["what"].type)
 HEAVY = {
     "torch", "torchvision", "timm", "sklearn", "scipy", "kornia", "torchmetrics", "matplotlib",
     "pyarrow", "safetensors", "huggingface_hub",
@@ -40,7 +40,7 @@ def command(argv: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], 
     [
         "--help",
         "--version",
-        *(f"{verb} --help" for verb in OWN),
+        *(f"{verb} --help" for verb in BUILTIN_COMMANDS),
         *(f"list {what}" for what in LISTS),
         "train --recipe moco --help",
         "train --recipe byol --momentum 0.9 --print_config",
@@ -57,7 +57,10 @@ def test_what_is_asked_is_told_without_torch(argv: str, tmp_path: Path) -> None:
     ("argv", "message"),
     [
         ("trian", "verb: unknown name 'trian'; did you mean 'train'?"),
-        *((f"{verb} --confg x", "option: unknown name '--confg'; did you mean '--config'?") for verb in OWN),
+        *(
+            (f"{verb} --confg x", "option: unknown name '--confg'; did you mean '--config'?")
+            for verb in BUILTIN_COMMANDS
+        ),
         ("list objective", "what: expected one of"),
         ("train --epochs many", "epochs: expected a whole number, got 'many'"),
         ("train --epochs 0", "epochs: expected a whole number from 1 on, got 0"),

@@ -18,7 +18,7 @@ import torch
 from scipy.stats import ttest_ind
 
 from contraport import compare
-from contraport._utils.locks import locked
+from contraport._utils.locks import lock_folder
 from contraport.cli import main
 from contraport.comparison import jobs as running
 from contraport.comparison.compare import _circumstances, _settled
@@ -698,7 +698,7 @@ def test_a_cell_that_another_process_is_at_is_left_to_it(tmp_path: Path, by: str
     grid = build_grid({**SMALL, "out": tmp_path})
     taken = build_cell_job(grid, grid.cells[1])
     where = (taken.path, "lock.json") if by == "train" else (taken.path.parent, f"{taken.path.name}.lock.json")
-    with locked(where[0], by, name=where[1]):
+    with lock_folder(where[0], by, name=where[1]):
         found = compare(**SMALL, out=tmp_path)
     assert found.lacking == 1
     entry = found.entry("gca-ince", "digits, standard", "knn")
@@ -729,7 +729,7 @@ def test_one_process_at_a_time_writes_the_tables(tmp_path: Path, monkeypatch: py
 
     def draw(*given: Any) -> None:
         held = pytest.raises(FolderInUseError, match=r"out: .* is in use by contraport compare, process")
-        with held, locked(tmp_path, "compare"):
+        with held, lock_folder(tmp_path, "compare"):
             pytest.fail("two processes at once")
         refused.append(own(*given))
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from contraport._utils.text_tensors import decoded
+from contraport._utils.text_tensors import tensor_to_texts
 from contraport.data import Dataset, from_arrays, load
 
 IMAGES = 20
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def captions(dataset: Dataset) -> list[str]:
-    return decoded(dataset.store.fetch(torch.arange(len(dataset)))[1])
+    return tensor_to_texts(dataset.store.fetch(torch.arange(len(dataset)))[1])
 
 
 def check_content_ids(dataset: Dataset, images: list[str], texts: list[str]) -> None:

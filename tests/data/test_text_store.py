@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from contraport._utils.text_tensors import decoded
+from contraport._utils.text_tensors import tensor_to_texts
 from contraport.data import from_arrays
 from contraport.data.text_store import PackedTextStore
 from contraport.errors import UsageError
@@ -13,7 +13,7 @@ TEXTS = ["a red bag", "größer", "", "日本語 🙂", "x" * 300]
 def test_texts_are_fetched_in_any_order_as_long_as_the_longest():
     store = PackedTextStore.of(TEXTS)
     (got,) = store.fetch(torch.tensor([3, 0, 2, 3]))
-    assert decoded(got) == [TEXTS[place] for place in (3, 0, 2, 3)]
+    assert tensor_to_texts(got) == [TEXTS[place] for place in (3, 0, 2, 3)]
     assert got.shape == (4, len(TEXTS[3].encode()))
     assert store.fetch(torch.tensor([2]))[0].shape == (1, 1)
 
@@ -22,7 +22,7 @@ def test_texts_are_views_beside_others():
     dataset = from_arrays({"caption": TEXTS[:2], "vector": np.ones((2, 3))}, labels=["b", "c"])
     assert dataset.shapes == ((), (3,))
     batch = dataset.__getitems__([1, 0])
-    assert decoded(batch.views[0]) == TEXTS[1::-1]
+    assert tensor_to_texts(batch.views[0]) == TEXTS[1::-1]
     assert dataset.statistics(0) == ([], [])
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 import contraport
 from contraport.cli import main
-from contraport.cli.commands import find
+from contraport.cli.commands import find_command
 from contraport.cli.parsing import parse
 from contraport.metrics import METRICS
 from tests.docs.pages import PAGES, blocks
@@ -111,10 +111,10 @@ def test_the_commands_of_a_page_are_commands(name):
         for verb, *given in commands(block.code):
             if verb in ("--version", "--help"):
                 continue
-            found = find(verb)
+            found = find_command(verb)
             arguments = parse(found, given, prog=f"contraport {verb}")
             if arguments is not None:
-                found.asks(**(found.resolve(arguments) if found.resolve else arguments))
+                found.options_class(**(found.resolve(arguments) if found.resolve else arguments))
 
 
 @pytest.mark.parametrize("name", RUN)

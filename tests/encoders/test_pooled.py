@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from contraport._utils.text_tensors import encoded
+from contraport._utils.text_tensors import texts_to_tensor
 from contraport.encoders.text_transformer import TextTransformer, _pooling_of
 from contraport.errors import UsageError
 
@@ -48,14 +48,14 @@ class Lengths:
 )
 def test_what_fills_up_is_not_pooled(pooling, expected):
     encoder = TextTransformer(Words(), Lengths(), pooling)
-    assert encoder(encoded(["a bb ccc", "dddd"])).tolist() == expected
+    assert encoder(texts_to_tensor(["a bb ccc", "dddd"])).tolist() == expected
 
 
 @pytest.mark.parametrize(("padding", "given", "length"), [(None, None, 6), (1, None, 4), (1, 3, 3), (1, 600, 4)])
 def test_a_text_has_no_more_tokens_than_there_are_places(padding, given, length):
     encoder = TextTransformer(Words(padding), Lengths(), "last", given)
     assert encoder.length == length
-    assert encoder(encoded(["a " * 9])).tolist() == [[1, length - 1]]
+    assert encoder(texts_to_tensor(["a " * 9])).tolist() == [[1, length - 1]]
 
 
 def test_how_texts_are_read_is_seen():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from contraport._utils.text_tensors import concatenated, encoded
+from contraport._utils.text_tensors import concatenate_batches, texts_to_tensor
 from contraport.encoders import Model
 from contraport.encoders.build import build
 from contraport.encoders.small_text import BUCKETS, PIECES, NgramHasher, SmallText, vectorize_texts
@@ -11,7 +11,7 @@ TEXTS = ["a red bag", "A RED BAG", "bag red a", "größer als 日本語", "x"]
 
 
 def numbers(text):
-    words, are_words, pieces, are_pieces = NgramHasher()(encoded([text, "padding " * 9]))
+    words, are_words, pieces, are_pieces = NgramHasher()(texts_to_tensor([text, "padding " * 9]))
     return words[0][are_words[0]].tolist(), pieces[0][are_pieces[0]].tolist()
 
 
@@ -35,20 +35,20 @@ def test_numbers_of_words_are_those_of_plain_arithmetic():
 @torch.no_grad()
 def test_what_is_behind_a_text_changes_nothing():
     encoder = SmallText(()).eval()
-    alone, among = encoder(encoded(["a red bag"])), encoder(encoded(["a red bag", "long " * 99]))
+    alone, among = encoder(texts_to_tensor(["a red bag"])), encoder(texts_to_tensor(["a red bag", "long " * 99]))
     assert torch.allclose(alone[0], among[0], atol=1e-6)
     assert encoder(torch.zeros(2, 1, dtype=torch.uint8)).isfinite().all()
 
 
 def test_two_passes_in_training_differ():
     encoder = SmallText(()).train()
-    items = encoded(TEXTS)
+    items = texts_to_tensor(TEXTS)
     assert not torch.equal(encoder(items), encoder(items))
     assert torch.equal(encoder.eval()(items), encoder(items))
 
 
 def test_raw_texts_are_alike_as_they_share_words_and_pieces():
-    bags = vectorize_texts(encoded(["a red bag", "A RED BAG", "a red cap", "blue shoes"]), 4096)
+    bags = vectorize_texts(texts_to_tensor(["a red bag", "A RED BAG", "a red cap", "blue shoes"]), 4096)
     alike = bags @ bags.T
     assert alike[0, 1] == pytest.approx(1)
     assert alike[0, 1] > alike[0, 2] > alike[0, 3]
@@ -56,7 +56,7 @@ def test_raw_texts_are_alike_as_they_share_words_and_pieces():
 
 def test_a_tower_of_texts_is_saved_and_read(tmp_path):
     model = Model(shapes=[(), (5,)], projection=16).eval()
-    views = encoded(TEXTS), torch.ones(5, 5)
+    views = texts_to_tensor(TEXTS), torch.ones(5, 5)
     model.save_pretrained(tmp_path / "model")
     again = Model.from_pretrained(tmp_path / "model")
     assert again.shapes == ((), (5,))
@@ -65,11 +65,11 @@ def test_a_tower_of_texts_is_saved_and_read(tmp_path):
 
 def test_two_columns_of_texts_pass_a_shared_tower_together():
     model = Model(shapes=[(), ()], shared=True).train()
-    one, other = encoded(TEXTS), encoded([text * 3 for text in TEXTS])
+    one, other = texts_to_tensor(TEXTS), texts_to_tensor([text * 3 for text in TEXTS])
     torch.manual_seed(0)
     first, second = model.encode([one, other])
     torch.manual_seed(0)
-    assert torch.equal(torch.cat([first, second]), model.tower(0)(concatenated([one, other])))
+    assert torch.equal(torch.cat([first, second]), model.tower(0)(concatenate_batches([one, other])))
 
 
 @pytest.mark.parametrize(

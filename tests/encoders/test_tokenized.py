@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from contraport import embed, export, train
-from contraport._utils.text_tensors import encoded
+from contraport._utils.text_tensors import texts_to_tensor
 from contraport.data import from_arrays
 from contraport.encoders import Model, initial, pretrained
 from contraport.encoders.build import build
@@ -75,27 +75,27 @@ def test_the_features_of_a_text_are_those_of_its_tokens(folder, pooling):
     name = f"{folder}@{pooling}"
     encoder = build(name, ())
     pretrained(name).give(model := Model(name, [()]))
-    got = model.tower(0).encoder.eval()(encoded(texts))
+    got = model.tower(0).encoder.eval()(texts_to_tensor(texts))
     assert got.shape == (3, encoder.num_features) == (3, 16)
     assert torch.allclose(got, expected(folder, texts, pooling), atol=1e-5)
-    assert not torch.allclose(encoder.eval()(encoded(texts)), got, atol=1e-2)
+    assert not torch.allclose(encoder.eval()(texts_to_tensor(texts)), got, atol=1e-2)
 
 
 @torch.no_grad()
 def test_texts_are_cut_where_the_model_ends(folder):
     encoder = build(str(folder), ()).eval()
     assert encoder.length == 12
-    assert encoder(encoded(["red " * 99])).shape == (1, 16)
-    assert torch.equal(encoder(encoded(["red " * 99])), encoder(encoded(["red " * 50])))
+    assert encoder(texts_to_tensor(["red " * 99])).shape == (1, 16)
+    assert torch.equal(encoder(texts_to_tensor(["red " * 99])), encoder(texts_to_tensor(["red " * 50])))
 
 
 @torch.no_grad()
 def test_a_tokenizer_without_padding_has_its_end_for_it(tmp_path):
     write_model(tmp_path / "gpt", kind="gpt2")
     encoder = build(str(tmp_path / "gpt"), ()).eval()
-    both = encoder(encoded(["red bag 3", "blue"]))
-    assert torch.allclose(both[1], encoder(encoded(["blue"]))[0], atol=1e-5)
-    assert encoder(encoded(["", ""])).isfinite().all()
+    both = encoder(texts_to_tensor(["red bag 3", "blue"]))
+    assert torch.allclose(both[1], encoder(texts_to_tensor(["blue"]))[0], atol=1e-5)
+    assert encoder(texts_to_tensor(["", ""])).isfinite().all()
 
 
 def test_a_folder_of_sentence_transformers_says_how_tokens_are_pooled(folder):
@@ -130,7 +130,7 @@ def test_a_saved_model_of_sentence_transformers_gives_what_it_gives_there(folder
     theirs.save(saved)
     pretrained(saved).give(model := Model(saved, [()]).eval())
     texts = ["red bag 3", "blue", "blue shoe 1 red bag 2 3 4 0 1"]
-    assert torch.allclose(model.tower(0).encoder(encoded(texts)), torch.tensor(theirs.encode(texts)), atol=1e-5)
+    assert torch.allclose(model.tower(0).encoder(texts_to_tensor(texts)), torch.tensor(theirs.encode(texts)), atol=1e-5)
     assert model.tower(0).encoder.length == 7
 
 
@@ -150,7 +150,7 @@ def test_a_model_that_was_kept_in_half_precision_is_one_of_single(folder):
     assert {value.dtype for value in model.parameters()} == {torch.float32}
     got = dict(model.tower(0).encoder.network.named_parameters())
     assert all(torch.equal(got[name], value.float()) for name, value in half.named_parameters())
-    assert model.project(model.encode([encoded(TEXTS[:2])]))[0].shape == (2, 4)
+    assert model.project(model.encode([texts_to_tensor(TEXTS[:2])]))[0].shape == (2, 4)
 
 
 @torch.no_grad()
@@ -161,7 +161,7 @@ def test_places_that_nothing_can_stand_at_are_not_counted(folder):
     transformers.AutoModel.from_config(config).save_pretrained(folder)
     encoder = build(str(folder), ()).eval()
     assert encoder.length == 10
-    assert encoder(encoded(["red " * 99])).isfinite().all()
+    assert encoder(texts_to_tensor(["red " * 99])).isfinite().all()
 
 
 def test_weights_that_are_not_all_there_are_told(folder):
@@ -223,7 +223,7 @@ def test_features_that_are_kept_are_those_of_one_way_to_read_texts(folder, tmp_p
 def test_a_saved_model_needs_the_folder_no_more(folder, tmp_path):
     model = Model([f"{folder}@first", "small-text"], [(), ()]).eval()
     model.save_pretrained(tmp_path / "model")
-    texts = encoded(TEXTS[:3])
+    texts = texts_to_tensor(TEXTS[:3])
     expected = model(texts, texts)
     folder.rename(tmp_path / "moved")
     again = Model.from_pretrained(tmp_path / "model")

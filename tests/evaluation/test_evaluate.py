@@ -13,7 +13,7 @@ from tests.disk import largest_file
 from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
 
 import contraport
-from contraport._utils.locks import locked
+from contraport._utils.locks import lock_folder
 from contraport.cli.console import print_evaluation
 from contraport.data import Views, from_arrays, load
 from contraport.embedding import LoaderConfig
@@ -76,7 +76,7 @@ def test_a_run_is_evaluated_by_one_process_at_a_time(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, vector_model()) for name in "ab"]
     data = vectors(60, 3), vectors(30, 3)
     with (
-        locked(runs[1].path, "evaluate", name=runs[1].evaluation_lock_path.name),
+        lock_folder(runs[1].path, "evaluate", name=runs[1].evaluation_lock_path.name),
         pytest.raises(
             FolderInUseError, match=r"run: .*b is in use by contraport evaluate, process .*; wait for its end"
         ),

@@ -16,7 +16,7 @@ import yaml
 
 from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.cli import main as contraport
-from contraport.cli.commands import OWN, find
+from contraport.cli.commands import BUILTIN_COMMANDS, find_command
 from contraport.features import read_features, write_features
 
 from .mutations import mutate
@@ -147,7 +147,9 @@ def _configuration(random: Random) -> Case:
     """Return a verb with options of which most are likely, some are junk, on the command line or in a file."""
     verb = random.choice(OFTEN)
     if not verb:
-        words = random.choices((*JUNK, *OWN, "--help", "--version", "--config", "-h"), k=random.randrange(4))
+        words = random.choices(
+            (*JUNK, *BUILTIN_COMMANDS, "--help", "--version", "--config", "-h"), k=random.randrange(4)
+        )
         return Case([word for word in words if word not in ("train", "demo")] or ["-h"], "no verb")
     chosen = _chosen(verb, random)
     if verb == "train" and random.random() < 0.15:
@@ -174,12 +176,12 @@ def _chosen(verb: str, random: Random) -> dict[str, str]:
 
 
 def _options(verb: str) -> list[str]:
-    return [name for name in find(verb).options if name not in ("progress", "trust")]
+    return [name for name in find_command(verb).options if name not in ("progress", "trust")]
 
 
 def _words(verb: str, chosen: dict[str, str], random: Random) -> list[str]:
     argv = [verb]
-    known = find(verb).options
+    known = find_command(verb).options
     argv += [chosen.pop(name) for name in [*chosen] if name in known and known[name].positional]
     if "progress" in known:
         chosen["progress"] = "false"

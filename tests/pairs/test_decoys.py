@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.engine.test_memory import Largest
 
-from contraport._utils.text_tensors import decoded
+from contraport._utils.text_tensors import tensor_to_texts
 from contraport.auditing.pairs import (
     ItemPairs,
     PairedFeatures,
@@ -61,7 +61,7 @@ def test_decoys_of_texts_are_as_wide_as_their_own() -> None:
     texts = ["x" * (1 + row) for row in range(ITEMS)]
     decoyed = add_decoys(from_arrays((numbered()[0], texts)), seed=1)
     for number in range(0, 60, 7):
-        given, decoy = decoded(decoyed.__getitems__([3, ITEMS + number]).views[1])
+        given, decoy = tensor_to_texts(decoyed.__getitems__([3, ITEMS + number]).views[1])
         assert given == texts[3]
         assert decoy == texts[decoyed.decoys.second[number]]
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import yaml
 
-from contraport._utils.files import replacing, write_arrays, write_json, write_text
+from contraport._utils.files import atomic_write, write_arrays, write_json, write_text
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training.config import Settings
@@ -146,7 +146,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
     write_text(path, "old")
 
     def fail() -> None:
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text("half")
             raise OSError("disk full")
 

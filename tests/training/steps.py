@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from contraport.catalog import resolve
+from contraport.catalog import resolve_recipe
 from contraport.data import Batch, Dataset, Share, from_arrays
 from contraport.distributed import local
 from contraport.training.components import build_objective, build_pipeline
@@ -59,7 +59,7 @@ def weighted(dataset: Dataset) -> Dataset:
 
 
 def pipeline_of(dataset: Dataset, **chosen: Any) -> TrainingModule:
-    settings = Settings(**{"projection": 8, "epochs": 5, **resolve(chosen)})
+    settings = Settings(**{"projection": 8, "epochs": 5, **resolve_recipe(chosen)})
     return build_pipeline(settings, dataset, build_objective(settings), epoch=4)
 
 

@@ -16,7 +16,7 @@ from contraport import ContrastiveEncoder, train
 from contraport.catalog import RECIPES
 from contraport.catalog.augment_specs import AUGMENTS
 from contraport.errors import UsageError
-from contraport.options import fits
+from contraport.options import matches_type
 from contraport.runs import Run
 from contraport.schedules import SHAPES
 from contraport.training.callbacks.loggers import LOGGERS
@@ -28,7 +28,7 @@ def test_train_takes_the_settings_and_tells_of_each() -> None:
     parameters = inspect.signature(train).parameters
     assert list(parameters) == list(OPTIONS)
     assert all(parameters[name].default == option.default for name, option in OPTIONS.items())
-    assert get_type_hints(train) == {name: option.kind for name, option in OPTIONS.items()} | {"return": Run}
+    assert get_type_hints(train) == {name: option.type for name, option in OPTIONS.items()} | {"return": Run}
     told = docstring_parser.parse(inspect.getdoc(train) or "")
     assert {one.arg_name: " ".join((one.description or "").split()) for one in told.params} == {
         name: option.help for name, option in OPTIONS.items()
@@ -45,7 +45,7 @@ def test_train_refuses_what_is_no_setting() -> None:
 
 def test_each_default_is_one_of_its_values() -> None:
     for option in OPTIONS.values():
-        option.judge(option.default)
+        option.validate(option.default)
         assert option.group
         assert option.help.endswith(".")
 
@@ -58,18 +58,18 @@ def test_names_are_those_that_the_parts_know() -> None:
         ("negatives", ("in-batch", "queue", "bank")),
     ):
         for value in known:
-            OPTIONS[name].judge(value)
+            OPTIONS[name].validate(value)
         with pytest.raises(UsageError, match=f"Known: {', '.join(sorted(known))}"):
-            OPTIONS[name].judge("?")
+            OPTIONS[name].validate("?")
     with pytest.raises(UsageError, match=f"Known: {', '.join(sorted(LOGGERS))}"):
-        OPTIONS["logger"].judge(["?"])
+        OPTIONS["logger"].validate(["?"])
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_are_of_settings(name: str) -> None:
     for setting, value in RECIPES[name].settings.items():
-        OPTIONS[setting].judge(value)
-        assert fits(value, OPTIONS[setting].kind)
+        OPTIONS[setting].validate(value)
+        assert matches_type(value, OPTIONS[setting].type)
 
 
 def test_the_estimator_has_settings_of_the_same_meaning() -> None:
@@ -84,7 +84,7 @@ def test_the_estimator_has_settings_of_the_same_meaning() -> None:
     }
     assert differ == {"epochs", "device"}
     for name, parameter in parameters.items():
-        OPTIONS[name].judge(parameter.default if parameter.default is not None else OPTIONS[name].default)
+        OPTIONS[name].validate(parameter.default if parameter.default is not None else OPTIONS[name].default)
 
 
 @pytest.mark.parametrize(

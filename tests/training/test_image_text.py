@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import contraport
-from contraport._utils.text_tensors import encoded
+from contraport._utils.text_tensors import texts_to_tensor
 from contraport.cli import main
 from contraport.data import load
 from contraport.encoders import Model
@@ -111,7 +111,7 @@ def test_captions_are_called_by_their_texts(run: Run, tmp_path: Path) -> None:
     model, texts = run.model(), features.keys.tolist()
     assert len(texts) == len(set(zip(texts, features.splits.tolist(), strict=True)))
     with torch.no_grad():
-        (expected,) = model.project(model.encode((torch.zeros(1, 3, 12, 12), encoded(texts[:1]))))[1:]
+        (expected,) = model.project(model.encode((torch.zeros(1, 3, 12, 12), texts_to_tensor(texts[:1]))))[1:]
     np.testing.assert_allclose(features.features[:1], expected.numpy(), rtol=1e-4, atol=1e-5)
 
 

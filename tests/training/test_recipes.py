@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from contraport.catalog import RECIPES, resolve
+from contraport.catalog import RECIPES, resolve_recipe
 from contraport.data import Dataset, from_arrays, loader
 from contraport.embedding import embed_dataset
 from contraport.encoders import Model
@@ -104,26 +104,26 @@ def test_a_run_is_named_after_its_recipe(splits: Any, tmp_path: Any, monkeypatch
 
 
 def test_settings_go_with_what_they_belong_to() -> None:
-    assert resolve({"recipe": "moco", "negatives": "queue"})["temperature"] == 0.2
-    other = resolve({"recipe": "moco", "objective": "gca-uot"})
+    assert resolve_recipe({"recipe": "moco", "negatives": "queue"})["temperature"] == 0.2
+    other = resolve_recipe({"recipe": "moco", "objective": "gca-uot"})
     assert "temperature" not in other
     assert "objective_settings" not in other
-    merged = resolve({"recipe": "moco", "objective_settings": {"shared_columns": False}})
+    merged = resolve_recipe({"recipe": "moco", "objective_settings": {"shared_columns": False}})
     assert merged["objective_settings"] == {"symmetric": False, "shared_columns": False}
-    assert resolve({"predict": "l2"})["objective"] is None
-    assert resolve({"epochs": 3}) == {"epochs": 3}
+    assert resolve_recipe({"predict": "l2"})["objective"] is None
+    assert resolve_recipe({"epochs": 3}) == {"epochs": 3}
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_resolving_twice_changes_nothing(name: str) -> None:
-    once = resolve({"recipe": name})
-    assert resolve(once) == once
+    once = resolve_recipe({"recipe": name})
+    assert resolve_recipe(once) == once
     assert replaced(Settings(**once)) == []
 
 
 def test_an_unknown_recipe() -> None:
     with pytest.raises(UsageError, match="recipe: unknown name 'simclrr'; did you mean 'simclr'"):
-        resolve({"recipe": "simclrr"})
+        resolve_recipe({"recipe": "simclrr"})
 
 
 @pytest.mark.parametrize("name", OF_TWO_KINDS)

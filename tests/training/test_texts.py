@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from contraport import audit, cluster, duplicates, embed, evaluate, neighbors, search, train
-from contraport._utils.text_tensors import encoded
+from contraport._utils.text_tensors import texts_to_tensor
 from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.errors import UsageError
@@ -113,7 +113,7 @@ def test_pairs_of_texts_are_searched_without_a_projection(tmp_path, caplog):
     assert any(record.getMessage().endswith("2 views: text (text), answer (text)") for record in caplog.records)
     file = embed(run, data=data, view="answer", out=tmp_path / "answers.npz", progress=False)
     found = search(file, TEXTS[7], query_view="text", top=5)
-    z = run.model().project(run.model().encode((encoded([TEXTS[7]]), encoded(ANSWERS))))
+    z = run.model().project(run.model().encode((texts_to_tensor([TEXTS[7]]), texts_to_tensor(ANSWERS))))
     cosines = torch.nn.functional.cosine_similarity(z[0], z[1]).detach()
     assert [near.name for near in found] == [ANSWERS[place] for place in cosines.argsort(descending=True)[:5].tolist()]
 

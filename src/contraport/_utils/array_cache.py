@@ -1,6 +1,6 @@
-"""Arrays that are made once and kept in a folder, mapped to memory, with what they were made of.
+"""Cache of NumPy arrays in a folder, memory-mapped, with a key of what they were computed from.
 
-A folder of them is `view0.npy`, `view1.npy` and so on, and `made_of.json`, which is written last.
+A cache folder has one array per view, `view0.npy`, `view1.npy`, ..., and the key in `made_of.json`, written last.
 """
 
 from __future__ import annotations
@@ -14,103 +14,108 @@ from typing import Any
 
 import numpy as np
 
-from contraport._utils.files import create_memmap, replacing, write_json
-from contraport._utils.locks import locked
-from contraport.errors import writing
+from contraport._utils.files import atomic_write, create_memmap, write_json
+from contraport._utils.locks import lock_folder
+from contraport.errors import report_write_errors
 
 CACHE_KEY_FILE = "made_of.json"
 
 
 def load_or_build_arrays(
     folder: Path,
-    made_of: Mapping[str, Any],
+    key: Mapping[str, Any],
     fill: Callable[[Sequence[np.ndarray]], None],
     *,
     what: str,
     argument: str,
     log: logging.Logger,
 ) -> tuple[np.ndarray, ...]:
-    """Return the arrays in a folder where they were made of this, or else make them and put them there.
+    """Load the arrays from a cache folder if they have this key; else compute and store them.
 
     Args:
-        folder: where they are kept.
-        made_of: what they have to be made of, as `opened` takes it.
-        fill: fills arrays, which are empty and mapped to memory.
-        what: what the log calls them; it says where they are, and why they are made again.
-        argument: what messages call the folder.
-        log: is told.
+        folder: cache folder.
+        key: the key, as in `open_arrays`.
+        fill: fills empty, memory-mapped arrays.
+        what: name of the arrays in the log.
+        argument: name of the option that gives the folder, for errors.
+        log: logger for where the arrays are and why they are computed again.
 
     Raises:
         UsageError: the folder cannot be written to.
     """
-    arrays, why = opened(folder, made_of)
+    arrays, reason = open_arrays(folder, key)
     if arrays is not None:
         log.info("%s are those in %s", what, folder)
         return arrays
-    if why:
-        log.warning("%s in %s are made again: %s", what, folder, why)
-    with locked(folder, "train", argument=argument, wait=True), writing(argument, folder):
-        arrays, _ = opened(folder, made_of)  # another process may have made them meanwhile
+    if reason:
+        log.warning("%s in %s are made again: %s", what, folder, reason)
+    with lock_folder(folder, "train", argument=argument, wait=True), report_write_errors(argument, folder):
+        arrays, _ = open_arrays(folder, key)  # another process may have made them meanwhile
         if arrays is None:
-            with making(folder, made_of) as empty:
+            with create_arrays(folder, key) as empty:
                 fill(empty)
-            arrays, why = opened(folder, made_of)
+            arrays, reason = open_arrays(folder, key)
         if arrays is None:
-            raise OSError(why)
+            raise OSError(reason)
     return arrays
 
 
-def path_of(folder: Path, view: int) -> Path:
-    """Return where the array of a view is."""
+def array_path(folder: Path, view: int) -> Path:
+    """Return the path of the array of a view."""
     return folder / f"view{view}.npy"
 
 
-def opened(folder: Path, made_of: Mapping[str, Any]) -> tuple[tuple[np.ndarray, ...] | None, str]:
-    """Return the arrays in a folder where they were made of this, or else why they are of no use, where some are.
+def open_arrays(folder: Path, key: Mapping[str, Any]) -> tuple[tuple[np.ndarray, ...] | None, str]:
+    """Open the arrays in a cache folder if they have this key.
 
     Args:
-        folder: where they are.
-        made_of: what they have to be made of, as JSON has it; its ``shapes`` and ``dtype`` are those of the arrays.
+        folder: cache folder.
+        key: JSON-serializable; its ``shapes`` and ``dtype`` are those of the arrays.
+
+    Returns:
+        The arrays and ``""``, or None and the reason why the files there cannot be used (``""`` if there are none).
     """
-    told = folder / CACHE_KEY_FILE
-    if not told.exists():
+    key_file = folder / CACHE_KEY_FILE
+    if not key_file.exists():
         return None, ""
     try:
-        kept = json.loads(told.read_text("utf-8"))
-        differing = [name for name in made_of if kept.get(name) != made_of[name]]
+        saved = json.loads(key_file.read_text("utf-8"))
+        differing = [name for name in key if saved.get(name) != key[name]]
         if differing:
             return None, f"they are of other {' and '.join(differing)}"
-        arrays = tuple(np.load(path_of(folder, view), mmap_mode="r") for view in range(len(made_of["shapes"])))
-        good = all(
-            list(array.shape) == shape and array.dtype.name == made_of["dtype"]
-            for array, shape in zip(arrays, made_of["shapes"], strict=True)
+        arrays = tuple(np.load(array_path(folder, view), mmap_mode="r") for view in range(len(key["shapes"])))
+        valid = all(
+            list(array.shape) == shape and array.dtype.name == key["dtype"]
+            for array, shape in zip(arrays, key["shapes"], strict=True)
         )
     except (OSError, ValueError, TypeError, AttributeError, EOFError):
         return None, "they are damaged"
-    return (arrays, "") if good else (None, "they are damaged")
+    return (arrays, "") if valid else (None, "they are damaged")
 
 
-def total_bytes(made_of: Mapping[str, Any]) -> int:
-    """Return how many bytes arrays take."""
-    return sum(np.dtype(made_of["dtype"]).itemsize * int(np.prod(shape)) for shape in made_of["shapes"])
+def total_bytes(key: Mapping[str, Any]) -> int:
+    """Return the size in bytes of the arrays with this key."""
+    return sum(np.dtype(key["dtype"]).itemsize * int(np.prod(shape)) for shape in key["shapes"])
 
 
 @contextmanager
-def making(folder: Path, made_of: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
-    """Give arrays to fill, which take their places in a folder when the block ends well.
+def create_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
+    """Yield empty memory-mapped arrays, which replace those in the cache folder if the block succeeds.
 
     Raises:
         OSError: the folder cannot be written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CACHE_KEY_FILE).unlink(missing_ok=True)  # what it tells is no more so
-    with ExitStack() as places:
+    (folder / CACHE_KEY_FILE).unlink(
+        missing_ok=True
+    )  # before the arrays change: a key never stands beside other arrays
+    with ExitStack() as stack:
         arrays = []
-        for view, shape in enumerate(made_of["shapes"]):
-            temporary = places.enter_context(replacing(path_of(folder, view)))
-            arrays.append(create_memmap(temporary, shape, made_of["dtype"]))
+        for view, shape in enumerate(key["shapes"]):
+            temporary = stack.enter_context(atomic_write(array_path(folder, view)))
+            arrays.append(create_memmap(temporary, shape, key["dtype"]))
         yield arrays
         for array in arrays:
             array.flush()
         (folder / CACHE_KEY_FILE).unlink(missing_ok=True)  # another process may have written its own meanwhile
-    write_json(folder / CACHE_KEY_FILE, made_of)
+    write_json(folder / CACHE_KEY_FILE, key)

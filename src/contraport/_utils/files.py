@@ -1,8 +1,8 @@
-"""Files that are written whole or not at all, and checksums that tell whether they are still what was written.
+"""Atomic writing of files, and checksums that detect damage.
 
-A checksum stands beside its file, under its name and ``.sha256``, in the format of the command ``sha256sum``. While the
-file is replaced it has a line for the old content and one for the new, so a process that is killed leaves no good file
-that its checksum does not know.
+The checksum of a file is in ``NAME.sha256`` beside it, in the format of the command ``sha256sum``. While a file is
+replaced, its checksum file has a line for the old content and one for the new, so that the file passes the check
+wherever the process is killed.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from typing import Any, BinaryIO, TextIO
 import numpy as np
 from numpy.lib.format import open_memmap
 
-SUFFIX = ".sha256"
+CHECKSUM_SUFFIX = ".sha256"
 
-_ZEROS = 2**20
+_CHUNK_BYTES = 2**20
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _NUMBER = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.IGNORECASE)
 
 
 @contextmanager
-def replacing(path: Path, *, checksum: bool = False) -> Iterator[Path]:
-    """Give a temporary path beside `path` that takes its place when the block ends well, and is removed if it fails.
+def atomic_write(path: Path, *, checksum: bool = False) -> Iterator[Path]:
+    """Yield a temporary path, which replaces `path` if the block succeeds and is removed if it fails.
 
-    A reader sees the old file or the new one, never half of one. The temporary name keeps the suffix of `path`. With
-    `checksum`, one is written beside it.
+    A reader sees the old file or the new one, never a part. The temporary name keeps the suffix of `path`. With
+    `checksum`, a checksum file is written too.
     """
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}{path.suffix}")
     try:
@@ -50,41 +50,41 @@ def replacing(path: Path, *, checksum: bool = False) -> Iterator[Path]:
         checksum_path(temporary).unlink(missing_ok=True)
 
 
-def halves(folder: Path) -> Iterator[Path]:
-    """Return the temporary files of a folder that a killed process left."""
+def leftover_files(folder: Path) -> Iterator[Path]:
+    """Return the temporary files in a folder that a killed process left behind."""
     return folder.glob(f".*-{'[0-9a-f]' * 32}.*")
 
 
 @contextmanager
 def atomic_write_folder(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder beside `folder`, whose files go there, each as a whole, when the block ends well.
+    """Yield a temporary folder, whose files are moved to `folder`, each atomically, if the block succeeds.
 
-    Those in folders within it go first.
+    The files in subfolders are moved first.
     """
     with tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=f".{folder.name}-") as temporary:
         yield Path(temporary)
         folder.mkdir(exist_ok=True)
         files = sorted(path for path in Path(temporary).rglob("*") if path.is_file())
         for file in sorted(files, key=lambda path: -len(path.parts)):
-            if file.suffix != SUFFIX:  # which comes with its file
-                place = folder / file.relative_to(temporary)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                _move(file, place)
+            if file.suffix != CHECKSUM_SUFFIX:  # moved with its file
+                target = folder / file.relative_to(temporary)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _move(file, target)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    with replacing(path) as temporary:
+    """Write a text file atomically."""
+    with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
+    """Write a JSON file atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds, or None where there is none, or it is damaged.
+    """Return the content of a JSON file, or None if it is missing or damaged.
 
     >>> read_json(Path("missing.json")) is None
     True
@@ -96,18 +96,18 @@ def read_json(path: Path) -> Any:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write a compressed `.npz` file whole or not at all."""
-    with replacing(path) as temporary:
+    """Write a compressed `.npz` file atomically."""
+    with atomic_write(path) as temporary:
         np.savez_compressed(temporary, allow_pickle=False, **arrays)
 
 
 def create_memmap(path: Path, shape: Sequence[int], dtype: str) -> np.memmap:
-    """Create an `.npy` file, mapped to memory for writing, whose space on the disk is reserved.
+    """Create a memory-mapped `.npy` file for writing, with its disk space reserved.
 
-    A file that is only given its length is sparse: a page of it that finds the disk full ends the process by SIGBUS.
+    Without the reservation the file is sparse, and a write to it on a full disk kills the process with SIGBUS.
 
     Raises:
-        OSError: there is not enough space.
+        OSError: the disk has not enough space.
     """
     array = open_memmap(path, mode="w+", dtype=dtype, shape=tuple(shape))
     if array.nbytes > 0:
@@ -117,16 +117,16 @@ def create_memmap(path: Path, shape: Sequence[int], dtype: str) -> np.memmap:
 
 
 def write_csv(path: Path, heading: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Write a table as a `.csv` file whole or not at all; see `format_csv`."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    """Write a table as a `.csv` file atomically; see `format_csv`."""
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         _write_rows(file, heading, rows)
 
 
 def format_csv(heading: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table as CSV that a spreadsheet takes no cell of for a formula.
+    """Format a table as CSV without cells that a spreadsheet would run as formulas.
 
-    Texts that begin with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return get an apostrophe before them; numbers
-    stay as they are.
+    Texts that begin with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return get an apostrophe before them. Numbers
+    stay unchanged.
 
     >>> print(format_csv(["name", "score"], [["=1+1", -0.5], ["-2", "-2e-05"]]), end="")
     name,score
@@ -139,43 +139,43 @@ def format_csv(heading: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def checksum_path(path: Path) -> Path:
-    """Return where the checksum of a file is.
+    """Return the path of the checksum file of a file.
 
     >>> checksum_path(Path("model.safetensors")).name
     'model.safetensors.sha256'
     """
-    return path.with_name(path.name + SUFFIX)
+    return path.with_name(path.name + CHECKSUM_SUFFIX)
 
 
 def write_checksum(path: Path, *, name: str | None = None) -> None:
-    """Write the checksum of a file beside it, as that of `name`, which it will be called."""
-    beside = checksum_path(path)
-    beside.write_text(f"{_digest(path)}  {name or path.name}\n", encoding="utf-8")
-    _to_disk(beside)
+    """Write the checksum file of a file; `name` is its later name, if it is still a temporary file."""
+    checksum = checksum_path(path)
+    checksum.write_text(f"{_digest(path)}  {name or path.name}\n", encoding="utf-8")
+    _sync(checksum)
 
 
 def check_checksum(path: Path) -> None:
-    """Raise `ValueError` unless a file is what its checksum was written for; a file without one passes."""
-    beside = checksum_path(path)
-    if not beside.exists():
+    """Raise `ValueError` unless a file matches its checksum; a file without checksum passes."""
+    checksum = checksum_path(path)
+    if not checksum.exists():
         return
-    known = [line.split()[0] for line in beside.read_text("utf-8", errors="replace").splitlines() if line.strip()]
-    if _digest(path) not in known:
-        raise ValueError(f"its content is not what {beside.name} was written for")
+    valid = [line.split()[0] for line in checksum.read_text("utf-8", errors="replace").splitlines() if line.strip()]
+    if _digest(path) not in valid:
+        raise ValueError(f"its content does not match {checksum.name}")
 
 
 def _move(temporary: Path, path: Path) -> None:
-    """Put a file in its place, and with it the checksum that is beside it, if one is."""
-    _to_disk(temporary)
-    new, beside = checksum_path(temporary), checksum_path(path)
-    if not new.exists():
+    """Move a file to its final path, with its checksum file if there is one."""
+    _sync(temporary)
+    new_checksum, checksum = checksum_path(temporary), checksum_path(path)
+    if not new_checksum.exists():
         os.replace(temporary, path)
         return
-    known = beside.read_bytes() if beside.exists() else b""
-    with replacing(beside) as both:
-        both.write_bytes(new.read_bytes() + known)
+    old = checksum.read_bytes() if checksum.exists() else b""
+    with atomic_write(checksum) as both:  # valid for the old file and the new one, wherever the process is killed
+        both.write_bytes(new_checksum.read_bytes() + old)
     os.replace(temporary, path)
-    os.replace(new, beside)
+    os.replace(new_checksum, checksum)
 
 
 def _write_rows(file: TextIO, heading: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -184,24 +184,23 @@ def _write_rows(file: TextIO, heading: Iterable[str], rows: Iterable[Iterable[ob
 
 
 def _cell(value: object) -> object:
-    """Return a cell of a table, an apostrophe before a text that a spreadsheet would take for a formula."""
-    formula = isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value)
-    return f"'{value}" if formula else value
+    is_formula = isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value)
+    return f"'{value}" if is_formula else value
 
 
 def _reserve(file: BinaryIO, start: int, size: int) -> None:
-    """Give bytes of a file space on the disk; what they hold is lost where the system can only write them."""
-    if hasattr(os, "posix_fallocate"):  # Linux has it, macOS and Windows have not
+    """Allocate disk space for a range of a file. Without `posix_fallocate` the range is overwritten with zeros."""
+    if hasattr(os, "posix_fallocate"):  # on Linux, not on macOS or Windows
         try:
             os.posix_fallocate(file.fileno(), start, size)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # not of this file system
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # this file system does not support it
                 raise
         else:
             return
     file.seek(start)
-    zeros = bytes(min(size, _ZEROS))
-    for first in range(0, size, _ZEROS):
+    zeros = bytes(min(size, _CHUNK_BYTES))
+    for first in range(0, size, _CHUNK_BYTES):
         file.write(zeros[: size - first])
 
 
@@ -210,7 +209,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _to_disk(path: Path) -> None:
-    """Wait until a file is on the disk itself: what is moved before may be empty after a power failure."""
+def _sync(path: Path) -> None:
+    """Flush a file to the disk: a file moved before that may be empty after a power failure."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Numbers, names and options as they stand in a sentence."""
+"""Formatting of numbers, names, shapes and options for messages and logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ON_COMMAND_LINE: ContextVar[bool] = ContextVar("use_flag_style", default=False)
 
 @contextmanager
 def use_flag_style() -> Iterator[None]:
-    """Write options as flags within the block: who reads its messages has typed a command."""
+    """Write options as flags within the block, for messages to a user of the command line."""
     token = _ON_COMMAND_LINE.set(True)
     try:
         yield
@@ -23,7 +23,7 @@ def use_flag_style() -> Iterator[None]:
 
 
 def format_options(**options: Any) -> str:
-    """Return options as the reader of a message gives them: keywords in Python, flags on the command line.
+    """Format options as the user passes them: keywords in Python, flags on the command line.
 
     >>> format_options(overwrite=True), format_options(columns={"labels": "kind"})
     ('overwrite=True', "columns={'labels': 'kind'}")
@@ -37,7 +37,7 @@ def format_options(**options: Any) -> str:
 
 
 def format_flags(values: Mapping[str, Any]) -> str:
-    """Return options as they stand on a command line; of nothing nothing is said.
+    """Format options as command-line flags; options with the value None are left out.
 
     >>> settings = {"augment": "noise:0.2", "predictor": True, "objective_settings": {"q": 0.1}, "given_views": [0, 2]}
     >>> format_flags(settings)
@@ -52,66 +52,67 @@ def format_flags(values: Mapping[str, Any]) -> str:
                 nested = json.dumps(part, ensure_ascii=False) if isinstance(part, list | tuple | Mapping) else part
                 words += [] if part is None else [f"--{name}.{key} {_quoted(nested)}"]
         else:
-            several = [one for one in (value if isinstance(value, list | tuple) else [value]) if one is not None]
-            words += [" ".join([f"--{name}", *(_quoted(one) for one in several)])] if several else []
+            values_of_flag = value if isinstance(value, list | tuple) else [value]
+            quoted = [_quoted(one) for one in values_of_flag if one is not None]
+            words += [" ".join([f"--{name}", *quoted])] if quoted else []
     return " ".join(words)
 
 
 def _quoted(value: Any) -> str:
-    """Return a value as a word of a command line; an ellipsis stands for any."""
+    """Quote a value for a shell; an ellipsis stands for any value."""
     return "..." if value is ... else shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _literal(value: Any) -> str:
-    """Return a value as Python writes it; an ellipsis stands for any."""
+    """Return the Python literal of a value; an ellipsis stands for any value."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key!r}: {_literal(part)}' for key, part in value.items())}}}"
     return "..." if value is ... else repr(value)
 
 
-def counted(number: int, thing: str, things: str | None = None) -> str:
-    """Return how many things there are.
+def pluralize(number: int, thing: str, things: str | None = None) -> str:
+    """Format a number with its noun in singular or plural.
 
     Args:
-        number: of them.
-        thing: what one is called.
-        things: what several are called; default: with an s.
+        number: the count.
+        thing: singular noun.
+        things: plural noun; default: the singular with an s.
 
-    >>> counted(1, "batch", "batches"), counted(0, "epoch"), counted(60_000, "item")
+    >>> pluralize(1, "batch", "batches"), pluralize(0, "epoch"), pluralize(60_000, "item")
     ('1 batch', '0 epochs', '60,000 items')
     """
     return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
 
 
-def rounded(number: float, digits: int = 2) -> str:
-    """Return a number of so many digits that tell, without a power of ten where it is large.
+def format_significant(number: float, digits: int = 2) -> str:
+    """Format a number with so many significant digits, without an exponent if it is large.
 
-    >>> rounded(99.7), rounded(0.0123), rounded(38_147.3, 3)
+    >>> format_significant(99.7), format_significant(0.0123), format_significant(38_147.3, 3)
     ('100', '0.012', '38,100')
     """
     return f"{float(f'{number:.{digits}g}'):,.15g}"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names as they stand in a sentence.
+def join_names(names: Sequence[str]) -> str:
+    """Join names with commas and a final "and".
 
-    >>> listed(["a", "b", "c"]), listed(["a"])
+    >>> join_names(["a", "b", "c"]), join_names(["a"])
     ('a, b and c', 'a')
     """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def describe_item_shape(shape: Sequence[int]) -> str:
-    """Return what one view of an item is, by its shape.
+    """Describe one view of an item by its shape.
 
     >>> describe_item_shape((3, 32, 32)), describe_item_shape((20,)), describe_item_shape(())
     ('3 x 32 x 32', '20 numbers', 'text')
     """
-    return counted(shape[0], "number") if len(shape) == 1 else " x ".join(map(str, shape)) or "text"
+    return pluralize(shape[0], "number") if len(shape) == 1 else " x ".join(map(str, shape)) or "text"
 
 
 def describe_shape(shape: Sequence[int]) -> str:
-    """Return what items of a shape are, where they are not what was expected.
+    """Describe items of a shape, for an error about unexpected items.
 
     >>> describe_shape((3, 8, 8)), describe_shape(())
     ('items of shape (3, 8, 8)', 'texts')

@@ -1,4 +1,4 @@
-"""What a notebook shows of an object: a small table."""
+"""HTML tables for the representation of objects in notebooks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 
 def format_html_mapping(title: str, rows: Mapping[str, object], note: str = "") -> str:
-    """Return a table of names and values as HTML, in the notebook's own colours, whatever the values say.
+    """Format names and values as an HTML table of two columns, escaped, in the colors of the notebook.
 
     Args:
-        title: the first line.
-        rows: by name.
-        note: the last line; empty for none.
+        title: caption of the table.
+        rows: value by name.
+        note: text of the last row; empty for none.
 
     >>> format_html_mapping("x < y", {"x": 1})
     '<table><caption ...>x &lt; y</caption><tr><th ...>x</th><td ...>1</td></tr></table>'
@@ -22,12 +22,12 @@ def format_html_mapping(title: str, rows: Mapping[str, object], note: str = "") 
 
 
 def format_html_rows(title: str, rows: Sequence[Mapping[str, object]], notes: Sequence[str] = ()) -> str:
-    """Return a table of rows that have the same keys, which head the columns, as HTML.
+    """Format rows with the same keys as an HTML table with the keys as column headings.
 
     Args:
-        title: the first line.
-        rows: one or more.
-        notes: the last lines.
+        title: caption of the table.
+        rows: value by heading, at least one row.
+        notes: texts of the last rows.
 
     >>> format_html_rows("digits", [{"measure": "kNN", "trained": "97%"}])
     '<table>...<th ...>measure</th><th ...>trained</th></tr><tr><th ...>kNN</th><td ...>97%</td></tr></table>'
@@ -39,9 +39,9 @@ def format_html_rows(title: str, rows: Sequence[Mapping[str, object]], notes: Se
 
 
 def _cell(tag: str, value: object, columns: int = 1) -> str:
-    over = f' colspan="{columns}"' if columns > 1 else ""
+    span = f' colspan="{columns}"' if columns > 1 else ""
     style = 'style="text-align: left; vertical-align: top; overflow-wrap: break-word"'
-    return f"<{tag}{over} {style}>{html.escape(str(value))}</{tag}>"
+    return f"<{tag}{span} {style}>{html.escape(str(value))}</{tag}>"
 
 
 def _table(title: str, lines: Sequence[str], notes: Sequence[str], *, columns: int) -> str:

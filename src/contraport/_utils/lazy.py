@@ -1,4 +1,4 @@
-"""Lazy imports: places in modules as text, imported on first use."""
+"""Lazy imports: objects by their location as text, and packages whose names are imported on first use."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from types import ModuleType
 from typing import Any
 
 
-def imported(place: str) -> Any:
-    """Return what is at a place, ``"module:attribute"``; the module is imported now, unless it was before.
+def import_object(location: str) -> Any:
+    """Import the object at a location ``"module:attribute"``.
 
-    >>> imported("math:pi")
+    >>> import_object("math:pi")
     3.141592653589793
     """
-    module, _, attribute = place.partition(":")
+    module, _, attribute = location.partition(":")
     return getattr(import_module(module), attribute)
 
 
 class _LazyPackage(ModuleType):
-    """Package whose names are imported when they are first used, so that its `config` can be read without them."""
+    """Package whose names are imported on first use, so that its `config` module loads without them."""
 
-    _places: dict[str, str]
+    _modules: dict[str, str]
 
     def __getattr__(self, name: str) -> Any:
-        if name not in self._places:
+        if name not in self._modules:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(self._places[name]), name)
+        value = getattr(import_module(self._modules[name]), name)
         super().__setattr__(name, value)
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # The import of a submodule binds it to the package: `training.train` must not hide the function `train`.
-        if not (name in self._places and isinstance(value, ModuleType)):
+        # Importing a submodule binds it to the package: the module `training.train` must not hide the function `train`.
+        if not (name in self._modules and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._places})
+        return sorted({*super().__dir__(), *self._modules})
 
 
-def make_package_lazy(package: str, **places: str) -> None:
-    """Let a package import its names when they are first used.
+def make_package_lazy(package: str, **modules: str) -> None:
+    """Make a package import its public names on first use.
 
     Args:
-        package: its name.
-        places: the module of each name, within the package.
+        package: name of the package.
+        modules: by public name, the module within the package that defines it.
     """
     module = sys.modules[package]
-    module.__dict__["_places"] = {name: f"{package}.{place}" for name, place in places.items()}
+    module.__dict__["_modules"] = {name: f"{package}.{submodule}" for name, submodule in modules.items()}
     module.__class__ = _LazyPackage

@@ -1,7 +1,7 @@
-"""Locks of folders: one process fills a folder at a time, and its lock file names it.
+"""Folder locks: one process writes to a folder at a time, and a lock file identifies it.
 
-The file is touched as a sign of life. Locks of the operating system are not used: many shared folders do not pass them
-on to other machines.
+The process touches the lock file regularly (heartbeat). Locks of the operating system are not used, as many network
+file systems do not propagate them to other machines.
 """
 
 from __future__ import annotations
@@ -20,56 +20,65 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from contraport.errors import FolderInUseError, UsageError, check, check_regular_file, explained, writing
+from contraport.errors import (
+    FolderInUseError,
+    UsageError,
+    check,
+    check_regular_file,
+    hint_on_error,
+    report_write_errors,
+)
 
-LOCK = "lock.json"
+LOCK_FILE = "lock.json"
 
-BEAT = 20.0
-"""Seconds between two signs of life."""
+HEARTBEAT_SECONDS = 20.0
+"""Interval of the heartbeat, seconds."""
 
-STALE = 300.0
-"""Seconds without one after which a lock of another machine no longer counts; shared folders tell late of changes."""
+STALE_SECONDS = 300.0
+"""Seconds without a heartbeat after which a lock of another machine expires; network file systems show it late."""
 
-LOOKS = 0.5
-"""Seconds between two looks at a lock that is waited for."""
+POLL_SECONDS = 0.5
+"""Interval between two checks of a lock while waiting for it, seconds."""
 
 log = logging.getLogger("contraport")
 
 
 @contextmanager
-def locked(folder: Path, work: str, *, argument: str = "out", name: str = LOCK, wait: bool = False) -> Iterator[None]:
-    """Keep other processes out of a folder, which is made if need be, and goes again where nothing came into it.
+def lock_folder(
+    folder: Path, work: str, *, argument: str = "out", name: str = LOCK_FILE, wait: bool = False
+) -> Iterator[None]:
+    """Lock a folder against other processes; create it if it is missing, and remove it again if it stays empty.
 
-    A lock that a killed process left is taken over: at once where the process ran on this machine, otherwise when it
-    has given no sign of life for `STALE` seconds.
+    The lock of a killed process is taken over: at once if it ran on this machine, else `STALE_SECONDS` after its last
+    heartbeat.
 
     Args:
-        folder: what this process fills.
-        work: the command that fills it, for the message of the other process.
-        argument: the option that names the folder.
-        name: of the lock file in the folder.
-        wait: wait for the end of the other process.
+        folder: folder that this process writes to.
+        work: name of the command, for the message of another process.
+        argument: name of the option that gives the folder, for errors.
+        name: name of the lock file.
+        wait: wait for the other process to end.
 
     Raises:
-        FolderInUseError: another process is at work there, and `wait` is false.
+        FolderInUseError: another process holds the lock, and `wait` is false.
         UsageError: the folder cannot be written to.
     """
     lock = _Lock(folder, name, work, argument)
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    with writing(argument, folder):
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
+    with report_write_errors(argument, folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock.take(wait=wait)
     try:
         yield
     finally:
         lock.release()
-        with suppress(OSError):  # it is not empty
-            for path in made:
+        with suppress(OSError):  # not empty
+            for path in created:
                 path.rmdir()
 
 
 class _Lock:
-    """A lock file: taken by making it, which only one process can."""
+    """Lock file, acquired by exclusive creation, in which only one process can succeed."""
 
     def __init__(self, folder: Path, name: str, work: str, argument: str) -> None:
         self._folder, self._path, self._argument = folder, folder / name, argument
@@ -77,7 +86,7 @@ class _Lock:
         self._released = threading.Event()
 
     def take(self, *, wait: bool) -> None:
-        told = ""
+        message = ""
         while True:
             try:
                 file = self._path.open("x", encoding="utf-8")
@@ -88,51 +97,53 @@ class _Lock:
                 except FolderInUseError as error:
                     if not wait:
                         raise
-                    if told != (told := str(error)):
-                        log.info("%s", told)
-                    time.sleep(LOOKS)
+                    if message != (message := str(error)):
+                        log.info("%s", message)
+                    time.sleep(POLL_SECONDS)
         try:
             with file:
                 file.write(self._text)
         except OSError:
             self._path.unlink()
             raise
-        self._beating = threading.Thread(target=self._beat, name="contraport lock", daemon=True)
-        self._beating.start()
+        self._heartbeat = threading.Thread(target=self._beat, name="contraport lock", daemon=True)
+        self._heartbeat.start()
 
     def release(self) -> None:
         self._released.set()
-        self._beating.join()
-        with suppress(OSError, UsageError):  # what cannot be removed ends with this process
+        self._heartbeat.join()
+        with suppress(OSError, UsageError):  # a lock that cannot be removed expires with this process
             if _read(self._path, self._argument) == self._text:
                 self._path.unlink()
 
     def _beat(self) -> None:
-        while not self._released.wait(BEAT):
+        while not self._released.wait(HEARTBEAT_SECONDS):
             try:
                 os.utime(self._path)
             except OSError:
-                continue  # the shared folder is away; if it stays so, the work in it fails by itself
+                continue  # the network file system is unavailable; if it stays so, the work in it fails anyway
 
-    @explained("contraport docs troubleshooting resume-is-refused")
+    @hint_on_error("contraport docs troubleshooting resume-is-refused")
     def _clear(self) -> None:
-        """Put a lock aside that nobody holds any more.
+        """Remove a lock whose process has ended.
 
         Raises:
-            FolderInUseError: it is held.
-            UsageError: it is no file.
+            FolderInUseError: its process is running.
+            UsageError: the lock is not a regular file.
         """
         text = _read(self._path, self._argument)
         if text is None:
             return
         owner = _parsed(text)
-        lives = _lives(owner)
-        if lives or (lives is None and self._silence() < STALE):
-            who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')} since {owner.get('since', '?')}"
+        running = _is_running(owner)
+        if running or (running is None and self._seconds_since_heartbeat() < STALE_SECONDS):
+            process = f"process {owner.get('pid', '?')} on {owner.get('host', '?')} since {owner.get('since', '?')}"
             work = f"contraport {owner.get('work', 'train')}"
-            told = f"{self._argument}: {self._folder} is in use by {work}, {who}; wait for its end, or stop it."
-            unknown = f" If it was killed, its lock ends {STALE / 60:.0f} minutes after its last sign of life."
-            raise FolderInUseError(told if lives else told + unknown)
+            message = f"{self._argument}: {self._folder} is in use by {work}, {process}; wait for its end, or stop it."
+            if not running:
+                message += f" If it was killed, its lock expires {STALE_SECONDS / 60:.0f} minutes after it stopped."
+            raise FolderInUseError(message, kind="in_use")
+        # Renamed first and read again: another process may have replaced the lock since it was read above.
         aside = self._path.with_name(f".{self._path.stem}-{uuid.uuid4().hex}.json")
         try:
             self._path.rename(aside)
@@ -140,17 +151,17 @@ class _Lock:
             return
         if _read(aside, self._argument) == text:
             aside.unlink()
-        else:  # another process was faster, and this is its lock
+        else:  # the new lock of another process
             aside.rename(self._path)
 
-    def _silence(self) -> float:
-        """Return the seconds since the last sign of life, by the clock of the disk, which all machines share."""
+    def _seconds_since_heartbeat(self) -> float:
+        """Return the age of the last heartbeat by the clock of the file system, which all machines share."""
         with tempfile.TemporaryFile(dir=self._folder) as file:
             now = os.fstat(file.fileno()).st_mtime
         try:
             return now - self._path.stat().st_mtime
         except FileNotFoundError:
-            return STALE
+            return STALE_SECONDS
 
 
 def _this_process() -> dict[str, Any]:
@@ -164,8 +175,8 @@ def _this_process() -> dict[str, Any]:
     }
 
 
-def _lives(owner: dict[str, Any]) -> bool | None:
-    """Return whether the process is at work, or none where this machine cannot tell."""
+def _is_running(owner: dict[str, Any]) -> bool | None:
+    """Return whether the process of a lock is running, or None if this machine cannot determine it."""
     pid, machine = owner.get("pid"), owner.get("machine")
     if not isinstance(pid, int) or machine is None or machine != _machine():
         return None
@@ -174,23 +185,23 @@ def _lives(owner: dict[str, Any]) -> bool | None:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return None  # somebody else's, who may have been given the number since
+        return None  # a process of another user, maybe with a reused number
     return _started(pid) == owner.get("started")
 
 
 def _machine() -> str | None:
-    """Return what tells this boot of this machine, and this container's numbers of processes, from all others."""
+    """Return an identifier of this boot of this machine and of its process namespace (container)."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:  # no Linux: its locks are judged by their signs of life alone
+    except OSError:  # not Linux: only the heartbeat counts
         return None
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process of this machine started, in the kernel's ticks, or none where it has ended.
+    """Return the start time of a process of this machine in kernel ticks, or None if it has ended.
 
-    Numbers of processes are given again, so that the number alone does not tell one from another.
+    It distinguishes a process from an earlier one with the same, reused number.
     """
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -204,13 +215,13 @@ def _read(path: Path, argument: str) -> str | None:
         check_regular_file(argument, path)
         return path.read_text("utf-8", errors="replace")
     except FileNotFoundError:
-        check(not path.is_symlink(), f"{argument}: {path} is a link to nothing; remove it.")
+        check(not path.is_symlink(), f"{argument}: {path} is a broken link; remove it.", "broken_link")
         return None
 
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
         owner = json.loads(text)
-    except ValueError:  # it is just being written, or its disk was full
+    except ValueError:  # being written, or cut short by a full disk
         return {}
     return owner if isinstance(owner, dict) else {}

@@ -1,4 +1,4 @@
-"""What long work shows of itself: lines at the foot of a terminal, one for each thing at work, the widest first."""
+"""Progress bars of nested work on the terminal, and the consoles of the package."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Item = TypeVar("Item")
 
 
 def make_console(*, stderr: bool = False, quiet: bool = False, width: int | None = None) -> Console:
-    """Return a console that prints texts letter by letter, as they hold names: `[red]` and `:cat:` are no markup.
+    """Create a console without markup: names such as `[red]` and `:cat:` are printed as they are.
 
-    All consoles of the package are made here.
+    All consoles of the package are created here.
 
     >>> make_console(width=40).print("[/x]1 :cat:")
     [/x]1 :cat:
@@ -25,18 +25,18 @@ def make_console(*, stderr: bool = False, quiet: bool = False, width: int | None
 
 
 class StepCallback(Protocol):
-    """What is called as a step of a bar begins, with what is at work."""
+    """Callback at the start of each step of a progress bar, with the description of the step."""
 
-    def __call__(self, at_work: str) -> None: ...
+    def __call__(self, description: str) -> None: ...
 
 
 class ProgressBars:
-    """Bars on the standard error, of which one may be open within another; silent unless that is a terminal.
+    """Nested progress bars on the standard error; silent unless that is a terminal.
 
-    They vanish as they end, and share one display, as two would write over one another.
+    A bar disappears when it ends. All bars share one display, as two displays would overwrite each other.
 
     Args:
-        shown: whether they are to be shown at all.
+        shown: whether to show the bars.
 
     >>> bars = ProgressBars()
     >>> with bars.steps(2) as step:
@@ -59,15 +59,15 @@ class ProgressBars:
         self._open = 0
 
     @contextmanager
-    def steps(self, total: int | None, at_work: str = "") -> Iterator[StepCallback]:
-        """Open a bar of so many steps, or of nobody knows how many, and give what tells that the next one begins."""
-        task = self._progress.add_task(at_work, total=total)
-        begun = 0
+    def steps(self, total: int | None, description: str = "") -> Iterator[StepCallback]:
+        """Open a bar with a number of steps (None: unknown), and yield a callback for the start of each step."""
+        task = self._progress.add_task(description, total=total)
+        started = 0
 
-        def step(at_work: str) -> None:
-            nonlocal begun
-            self._progress.update(task, completed=begun, description=at_work)
-            begun += 1
+        def step(description: str) -> None:
+            nonlocal started
+            self._progress.update(task, completed=started, description=description)
+            started += 1
 
         self._open += 1
         if self._shown:
@@ -77,15 +77,15 @@ class ProgressBars:
         finally:
             self._progress.remove_task(task)
             self._open -= 1
-            if self._shown and self._open == 0:  # the console, and its cursor, are given back after Ctrl-C too
+            if self._shown and self._open == 0:  # restores the cursor after Ctrl-C too
                 self._progress.stop()
 
-    def track(self, items: Iterable[Item], at_work: str, total: int | None = None) -> Iterator[Item]:
-        """Yield items one after the other, with a bar of how many have come."""
+    def track(self, items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
+        """Yield the items and show a bar of how many were yielded."""
         if not self._shown:
             yield from items
             return
-        with self.steps(total, at_work) as step:
+        with self.steps(total, description) as step:
             for item in items:
-                step(at_work)
+                step(description)
                 yield item

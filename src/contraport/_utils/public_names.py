@@ -1,6 +1,6 @@
-"""The public names of contraport: `__init__.pyi` lists them, and each is imported when it is first asked for.
+"""Lazy public names of contraport: listed in `__init__.pyi`, each imported on first use.
 
-So one list serves editors, type checkers and Python, and `contraport --help` need not wait for torch.
+One list serves editors, type checkers and Python, and `import contraport` does not import torch.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
 
-from contraport.errors import needing
+from contraport.errors import require_extra
 
-EXTRAS = {
+EXTRA_BY_PACKAGE = {
     "auditing": "train",
     "cli": "train,report",
     "comparing": "train,report",
@@ -25,14 +25,14 @@ EXTRAS = {
     "searching": "train",
     "training": "train",
 }
-"""By room, which extra brings what it needs; torch and numpy are enough for the others."""
+"""Extra that installs the dependencies of a package of contraport; the others need torch and numpy only."""
 
 
 @cache
-def places() -> dict[str, str]:
-    """Return in which module each public name is, a module of the package itself in ``"contraport"``.
+def module_by_name() -> dict[str, str]:
+    """Return the module that defines each public name; ``"contraport"`` for a public module.
 
-    >>> places()["nt_xent"], places()["plots"]
+    >>> module_by_name()["nt_xent"], module_by_name()["plots"]
     ('contraport.catalog.objectives', 'contraport')
     """
     listed = ast.parse(files("contraport").joinpath("__init__.pyi").read_text("utf-8")).body
@@ -40,26 +40,26 @@ def places() -> dict[str, str]:
     return {alias.name: line.module for line in imports for alias in line.names if line.module is not None}
 
 
-def names() -> list[str]:
-    """Return all public names."""
-    return sorted(places())
+def public_names() -> list[str]:
+    """Return all public names, sorted."""
+    return sorted(module_by_name())
 
 
-def attribute(name: str) -> Any:
-    """Return what has a public name; or a room, such as `contraport.data`, which no `import` need have named.
+def load_public_name(name: str) -> Any:
+    """Import the object with a public name, or a subpackage such as `contraport.data`.
 
     Raises:
-        AttributeError: nothing has it; the nearest is offered.
+        AttributeError: there is no such name; the message offers the nearest one.
         UsageError: a package that it needs is not installed.
     """
-    place = places().get(name)
-    if place is None and not name.startswith("_") and find_spec(f"contraport.{name}") is not None:
-        place = "contraport"
-    if place is None:
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+    module = module_by_name().get(name)
+    if module is None and not name.startswith("_") and find_spec(f"contraport.{name}") is not None:
+        module = "contraport"
+    if module is None:
+        nearest = difflib.get_close_matches(name, public_names(), n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         raise AttributeError(f"module 'contraport' has no attribute {name!r}{hint}")
-    if place == "contraport":
+    if module == "contraport":
         return import_module(f"contraport.{name}")
-    with needing(EXTRAS.get(place.split(".")[1], ""), f"contraport.{name}"):
-        return getattr(import_module(place), name)
+    with require_extra(EXTRA_BY_PACKAGE.get(module.split(".")[1], ""), f"contraport.{name}"):
+        return getattr(import_module(module), name)

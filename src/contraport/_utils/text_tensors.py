@@ -1,7 +1,7 @@
-"""Texts as tensors: the bytes of their UTF-8, one row each, zeros behind the shorter ones.
+"""Texts as tensors: UTF-8 bytes, one row per text, padded with zeros.
 
-An item that is a text has the shape ``()``, as each is one value; a batch of them is uint8 ``(b, bytes)``, as long as
-its longest. So all that fetches, shuffles, shares and moves numbers does so with texts.
+A text item has the shape ``()``. A batch of texts is uint8 ``(b, bytes)``, as wide as its longest text. So the code
+that loads, shuffles, shares and moves tensors handles texts without special cases.
 """
 
 from __future__ import annotations
@@ -17,59 +17,59 @@ from torch import Tensor
 
 from contraport.errors import UsageError, check
 
-TEXT: tuple[int, ...] = ()
-"""The shape of a text."""
+TEXT_SHAPE: tuple[int, ...] = ()
+"""Shape of a text item."""
 
-LONGEST = 32_768
-"""Bytes at most of a text; what is longer is cut there, and said."""
+MAX_TEXT_BYTES = 32_768
+"""Maximum length of a text; longer texts are cut, with a warning."""
 
 _log = logging.getLogger(__name__)
 
 
-def is_text(shape: Sequence[int]) -> bool:
-    """Return whether items of a shape are texts.
+def is_text_shape(shape: Sequence[int]) -> bool:
+    """Return whether a shape is that of text items.
 
-    >>> is_text(()), is_text((3,))
+    >>> is_text_shape(()), is_text_shape((3,))
     (True, False)
     """
     return len(shape) == 0
 
 
-def channels(shape: Sequence[int]) -> int:
-    """Return of how many channels or features an item of a shape has a mean: none of a text.
+def channel_count(shape: Sequence[int]) -> int:
+    """Return the number of channels or features of an item shape; 0 for a text.
 
-    >>> channels((3, 8, 8)), channels(())
+    >>> channel_count((3, 8, 8)), channel_count(())
     (3, 0)
     """
     return shape[0] if len(shape) > 0 else 0
 
 
 def is_text_batch(items: Tensor) -> bool:
-    """Return whether a batch is one of texts.
+    """Return whether a batch holds texts.
 
     >>> images = torch.zeros(3, 1, 8, 8).byte()
-    >>> is_text_batch(encoded(["a text"])), is_text_batch(torch.zeros(3, 2)), is_text_batch(images)
+    >>> is_text_batch(texts_to_tensor(["a text"])), is_text_batch(torch.zeros(3, 2)), is_text_batch(images)
     (True, False, False)
     """
     return items.dtype == torch.uint8 and items.ndim == 2
 
 
 def item_shape(items: Tensor) -> tuple[int, ...]:
-    """Return the shape of one item of a batch.
+    """Return the shape of one item in a batch.
 
-    >>> item_shape(encoded(["a", "b"])), item_shape(torch.zeros(3, 2))
+    >>> item_shape(texts_to_tensor(["a", "b"])), item_shape(torch.zeros(3, 2))
     ((), (2,))
     """
-    return TEXT if is_text_batch(items) else tuple(items.shape[1:])
+    return TEXT_SHAPE if is_text_batch(items) else tuple(items.shape[1:])
 
 
 def as_string_list(argument: str, values: Any) -> list[str] | None:
-    """Return a list or an array of strings as a list, or None where it is one of something else.
+    """Convert a list or an array of strings to a list; return None for other values.
 
-    What stands for no text, None or NaN, becomes an empty one.
+    Missing values, None or NaN, become empty texts.
 
     Raises:
-        UsageError: some of the values are texts, and others are something else.
+        UsageError: only some of the values are texts.
 
     >>> as_string_list("views", np.array(["a", "b"])), as_string_list("views", np.ones(3))
     (['a', 'b'], None)
@@ -89,12 +89,12 @@ def as_string_list(argument: str, values: Any) -> list[str] | None:
         return None
     texts = ["" if value is None or value != value else value for value in values]
     wrong = next((row for row, text in enumerate(texts) if not isinstance(text, str)), None)
-    check(wrong is None, f"{argument}: expected texts throughout, got {texts[wrong or 0]!r} in row {wrong}.")
+    check(wrong is None, f"{argument}: expected texts throughout, got {texts[wrong or 0]!r} in row {wrong}.", "mixed")
     return texts
 
 
 def check_nonempty_texts(argument: str, texts: Sequence[str]) -> None:
-    """Raise `UsageError` where a text is empty, or nothing but white space.
+    """Raise `UsageError` if a text is empty or only white space.
 
     >>> check_nonempty_texts("views", ["a", " "])
     Traceback (most recent call last):
@@ -105,61 +105,64 @@ def check_nonempty_texts(argument: str, texts: Sequence[str]) -> None:
         not empty,
         f"{argument}: expected a text in each row, got an empty one in {len(empty)} of {len(texts)} rows, first in row "
         f"{empty[0] if empty else None}.",
+        "empty_text",
     )
 
 
 def encode_utf8(texts: Sequence[str], argument: str = "texts") -> list[bytes]:
-    """Return the UTF-8 of texts, of which those that are too long are cut, and said.
+    """Encode texts as UTF-8; texts longer than `MAX_TEXT_BYTES` are cut, with a warning.
 
     Raises:
-        UsageError: a text holds a character that is none of Unicode's, or the one that stands behind texts.
+        UsageError: a text contains a surrogate or a null character (the padding).
     """
-    content, cut = [], []
+    encoded, cut = [], []
     for row, text in enumerate(texts):
         try:
-            own = text.encode("utf-8")
+            content = text.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise UsageError(f"{argument}: expected texts of Unicode, got {text[:40]!r} in row {row}.") from error
-        check(b"\0" not in own, f"{argument}: expected texts without a null character, got one in row {row}.")
-        if len(own) > LONGEST:
+            message = f"{argument}: expected texts of Unicode, got {text[:40]!r} in row {row}."
+            raise UsageError(message, kind="not_unicode") from error
+        null = f"{argument}: expected texts without a null character, got one in row {row}."
+        check(b"\0" not in content, null, "null_character")
+        if len(content) > MAX_TEXT_BYTES:
             cut.append(row)
-            own = own[:LONGEST].decode("utf-8", "ignore").encode("utf-8")
-        content.append(own)
+            content = content[:MAX_TEXT_BYTES].decode("utf-8", "ignore").encode("utf-8")
+        encoded.append(content)
     if cut:
-        told = "%s: %d of %d texts are longer than %d bytes, and are cut there, first in row %d"
-        _log.warning(told, argument, len(cut), len(texts), LONGEST, cut[0])
-    return content
+        message = "%s: %d of %d texts are longer than %d bytes and were cut, first in row %d"
+        _log.warning(message, argument, len(cut), len(texts), MAX_TEXT_BYTES, cut[0])
+    return encoded
 
 
-def encoded(texts: Sequence[str], argument: str = "texts") -> Tensor:
-    """Return texts as a batch.
+def texts_to_tensor(texts: Sequence[str], argument: str = "texts") -> Tensor:
+    """Convert texts to a batch, uint8 ``(b, bytes)``.
 
     Raises:
-        UsageError: they hold what is no text.
+        UsageError: a text contains a surrogate or a null character.
 
-    >>> encoded(["a", "bc"])
+    >>> texts_to_tensor(["a", "bc"])
     tensor([[97,  0],
             [98, 99]], dtype=torch.uint8)
     """
-    content = encode_utf8(texts, argument)
-    longest = max([1, *map(len, content)])
-    padded = b"".join(own.ljust(longest, b"\0") for own in content)
-    return torch.frombuffer(bytearray(padded), dtype=torch.uint8).view(len(content), longest)
+    encoded = encode_utf8(texts, argument)
+    longest = max([1, *map(len, encoded)])
+    padded = b"".join(content.ljust(longest, b"\0") for content in encoded)
+    return torch.frombuffer(bytearray(padded), dtype=torch.uint8).view(len(encoded), longest)
 
 
-def decoded(items: Tensor) -> list[str]:
-    """Return a batch as texts.
+def tensor_to_texts(items: Tensor) -> list[str]:
+    """Convert a batch to texts.
 
-    >>> decoded(encoded(["a", "größer"]))
+    >>> tensor_to_texts(texts_to_tensor(["a", "größer"]))
     ['a', 'größer']
     """
     return [bytes(row).rstrip(b"\0").decode("utf-8", "replace") for row in items.cpu().numpy()]
 
 
-def concatenated(parts: Sequence[Tensor]) -> Tensor:
-    """Return batches one after the other, texts with zeros behind the shorter ones.
+def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate batches; texts are padded to the longest.
 
-    >>> concatenated([encoded(["a"]), encoded(["bc", "d"])]).shape
+    >>> concatenate_batches([texts_to_tensor(["a"]), texts_to_tensor(["bc", "d"])]).shape
     torch.Size([3, 2])
     """
     if not is_text_batch(parts[0]):
@@ -168,12 +171,12 @@ def concatenated(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([F.pad(part, (0, longest - part.shape[1])) for part in parts])
 
 
-def blank(items: int, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
-    """Return items of a shape in which there is nothing.
+def blank_items(items: int, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
+    """Create items of a shape that are all zeros: empty texts for the shape of texts.
 
-    >>> blank(2, (3,)).shape, blank(2, ()).dtype
+    >>> blank_items(2, (3,)).shape, blank_items(2, ()).dtype
     (torch.Size([2, 3]), torch.uint8)
     """
-    if is_text(shape):
+    if is_text_shape(shape):
         return torch.zeros(items, 1, dtype=torch.uint8, device=device)
     return torch.zeros(items, *shape, device=device)

@@ -15,9 +15,9 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from contraport._utils.files import halves
+from contraport._utils.files import leftover_files
 from contraport._utils.formatting import format_options
-from contraport._utils.locks import LOCK, locked
+from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import make_console
 from contraport.auditing.config import AUDIT, AuditOptions
 from contraport.auditing.crossfit import CrossFitScores, Round, crossfit
@@ -35,7 +35,7 @@ from contraport.auditing.result import Audit, audit_from_arrays
 from contraport.data import Dataset, from_arrays, load_unsplit
 from contraport.data.split_record import fingerprint
 from contraport.data.streams import check_no_stream
-from contraport.errors import UsageError, check, unknown_name_error, writing
+from contraport.errors import UsageError, check, report_write_errors, unknown_name_error
 from contraport.options import get_options
 from contraport.training.config import Settings
 from contraport.training.run_logging import console_logging
@@ -51,7 +51,7 @@ PAGE = "audit.html"
 _TRAINING = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay", "seed", "workers")
 
 
-@AUDIT.keywords
+@AUDIT.with_signature
 def audit(given: dict[str, Any]) -> Audit:
     """Find the pairs of data of two views that do not belong together.
 
@@ -79,7 +79,7 @@ def audit(given: dict[str, Any]) -> Audit:
         found = _online(asked, dataset, folder) if asked.method == "online" else _judged(asked, dataset, folder)
         found = replace(found, rows=dataset.rows.numpy(), keys=dataset.keys)
         if asked.out is not None:
-            with writing("out", folder), console_logging(progress=asked.progress):
+            with report_write_errors("out", folder), console_logging(progress=asked.progress):
                 found.save(folder)
                 write_page(found, dataset, folder / PAGE)
                 for way in asked.cleaned:
@@ -126,7 +126,7 @@ def _judged(asked: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
 
 def _kept(asked: AuditOptions, dataset: Dataset) -> dict[str, Any]:
     """Return what an audit was asked, as plain values, by which one that goes on is told from another."""
-    own = {name: getattr(asked, name) for name, known in get_options(AuditOptions).items() if known.holds == "run"}
+    own = {name: getattr(asked, name) for name, known in get_options(AuditOptions).items() if known.scope == "run"}
     return own | {"data": dataset.name, "pairs": len(dataset), "views": list(dataset.view_names)}
 
 
@@ -164,7 +164,7 @@ def _folder(asked: AuditOptions) -> Iterator[Path]:
         return
     path = Path(asked.out)
     _check_folder(path, resume=asked.resume)
-    with locked(path, "audit"):
+    with lock_folder(path, "audit"):
         _check_folder(path, resume=asked.resume)  # another audit may have filled it meanwhile
         yield path
 
@@ -172,7 +172,7 @@ def _folder(asked: AuditOptions) -> Iterator[Path]:
 def _check_folder(path: Path, *, resume: bool) -> None:
     """Raise `UsageError` unless an audit may begin or go on in a folder; a lock is no content of it."""
     check(not path.exists() or path.is_dir(), f"out: {path} is a file; expected a folder or a new path.")
-    used = path.exists() and not {path / LOCK, *halves(path)}.issuperset(path.iterdir())
+    used = path.exists() and not {path / LOCK_FILE, *leftover_files(path)}.issuperset(path.iterdir())
     check(resume or not used, f"out: {path} is not empty; expected a new folder, or {format_options(resume=True)}.")
     check(not resume or used, f"out: there is no audit in {path} to go on with.")
 

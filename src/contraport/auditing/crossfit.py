@@ -27,7 +27,7 @@ from contraport.auditing.pairs.feature_extraction import encode_pairs
 from contraport.auditing.pairs.mismatches import Couple
 from contraport.data import BatchOrder, Dataset, loader
 from contraport.embedding import LoaderConfig
-from contraport.errors import check, unreadable_error, writing
+from contraport.errors import check, report_write_errors, unreadable_error
 from contraport.seeding import generator, torch_seed
 from contraport.training.callbacks import FiniteGuard
 from contraport.training.components import build_objective, build_pipeline
@@ -92,7 +92,7 @@ class CrossFitScores:
         self.scores[place][:, part.numpy()] = torch.stack([judged, mismatched]).numpy()
         if self._path is not None:
             told = {"asked": np.array(self._asked), "mark": np.array(self._mark)}
-            with writing("out", self._path):
+            with report_write_errors("out", self._path):
                 write_arrays(self._path, {"scores": self.scores, **told})
 
     def until(self, number: int) -> Round:

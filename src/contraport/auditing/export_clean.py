@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from contraport._utils.files import replacing, write_arrays
-from contraport._utils.text_tensors import decoded, is_text
+from contraport._utils.files import atomic_write, write_arrays
+from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.formats import array_files, tables
@@ -97,7 +97,7 @@ def write_clean_data(
         path = folder / "weights.npy"
         weights = Edit.of(found, way, rows, int(rows.max()) + 1).weights
         assert weights is not None
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             np.save(temporary, weights)
         return path
     arrays = array_files.read_npz("data", str(data)) if suffix == ".npz" else _arrays(dataset)
@@ -139,4 +139,4 @@ def _arrays(dataset: Dataset) -> dict[str, np.ndarray]:
 
 
 def _plain(items: Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    return np.array(decoded(items)) if is_text(shape) else items.numpy()
+    return np.array(tensor_to_texts(items)) if is_text_shape(shape) else items.numpy()

@@ -10,7 +10,7 @@ import torch
 
 from contraport import pages
 from contraport._utils.files import write_text
-from contraport._utils.formatting import rounded
+from contraport._utils.formatting import format_significant
 from contraport.auditing.pairs.pair_statistics import STATISTICS
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
@@ -130,4 +130,4 @@ def _kind(dataset: Dataset, item: int) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{rounded(100 * share)}%"
+    return f"{format_significant(100 * share)}%"

@@ -16,7 +16,7 @@ from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs import estimate_fdr
 from contraport.auditing.pairs.pair_filter import MAX_DROPPED_SHARE, MEMORIZATION_THRESHOLD, memorization_warning
 from contraport.errors import check
-from contraport.options import fits
+from contraport.options import matches_type
 
 _WORST = 10
 
@@ -98,11 +98,11 @@ class Audit:
         check(len(given) <= 1, f"flagged: expected one of rate, count and fdr, got {', '.join(given)}.")
         for name, value in (("rate", rate), ("fdr", fdr)):
             check(
-                value is None or (fits(value, float) and 0 <= value <= 1),
+                value is None or (matches_type(value, float) and 0 <= value <= 1),
                 f"{name}: expected a number from 0 to 1, got {value!r}.",
             )
         items = len(self.scores)
-        good = count is None or (fits(count, int) and 0 <= count <= items)
+        good = count is None or (matches_type(count, int) and 0 <= count <= items)
         check(good, f"count: expected a whole number from 0 to {items}, got {count!r}.")
         if fdr is not None:
             number = int((self.fdr <= fdr).sum())

@@ -5,24 +5,24 @@ public names of `contraport`, which are imported when it is made; a loader or a 
 ``module:attribute``, and imported when it is asked for.
 """
 
-from contraport.catalog.datasets import SOURCES, Source, list_datasets
-from contraport.catalog.encoders import ENCODERS, Encoder, list_encoders
+from contraport.catalog.datasets import DATASETS, DatasetEntry, list_datasets
+from contraport.catalog.encoders import ENCODERS, EncoderEntry, list_encoders
 from contraport.catalog.objectives import OBJECTIVES, Method, list_objectives, objective, recipe
-from contraport.catalog.recipes import RECIPES, Recipe, resolve
+from contraport.catalog.recipes import RECIPES, Recipe, resolve_recipe
 
 __all__ = [
+    "DATASETS",
     "ENCODERS",
     "OBJECTIVES",
     "RECIPES",
-    "SOURCES",
-    "Encoder",
+    "DatasetEntry",
+    "EncoderEntry",
     "Method",
     "Recipe",
-    "Source",
     "list_datasets",
     "list_encoders",
     "list_objectives",
     "objective",
     "recipe",
-    "resolve",
+    "resolve_recipe",
 ]

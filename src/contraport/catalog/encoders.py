@@ -9,7 +9,7 @@ TRANSFORMERS = "any transformers name or folder"
 OWN = "module:attribute"
 
 
-class Encoder(NamedTuple):
+class EncoderEntry(NamedTuple):
     """A row of the table of encoders.
 
     Attributes:
@@ -28,28 +28,28 @@ class Encoder(NamedTuple):
 ENCODERS = {
     encoder.name: encoder
     for encoder in (
-        Encoder(
+        EncoderEntry(
             "small-cnn",
             "a few convolutions for small images, trains on a processor",
             "contraport.encoders.networks:SmallCNN",
         ),
-        Encoder(
+        EncoderEntry(
             "gradients",
             "edges (HOG) and hues of each part of an image; nothing of it learns, which suits a few hundred",
             "contraport.encoders.networks:Gradients",
             fixed=True,
         ),
-        Encoder(
+        EncoderEntry(
             "mlp",
             "two hidden layers, for vectors or the pixels of images",
             "contraport.encoders.networks:MLP",
         ),
-        Encoder(
+        EncoderEntry(
             "small-tcn",
             "residual blocks of dilated convolutions, for time series",
             "contraport.encoders.networks:SmallTCN",
         ),
-        Encoder(
+        EncoderEntry(
             "small-text",
             "hashed words and pieces of words, for texts in any language; needs no vocabulary",
             "contraport.encoders.small_text:SmallText",
@@ -59,7 +59,7 @@ ENCODERS = {
 """Our own encoders."""
 
 
-def list_encoders() -> tuple[Encoder, ...]:
+def list_encoders() -> tuple[EncoderEntry, ...]:
     """Return the rows of the table of encoders, and how those of others are named.
 
     >>> [encoder.name for encoder in list_encoders()][:4]
@@ -67,16 +67,16 @@ def list_encoders() -> tuple[Encoder, ...]:
     """
     return (
         *ENCODERS.values(),
-        Encoder(
+        EncoderEntry(
             TIMM,
             "a model of timm, such as resnet18 or vit_tiny_patch16_224; untrained, or as timm trained it with "
             "--pretrained; timm.list_models() has all",
         ),
-        Encoder(
+        EncoderEntry(
             TRANSFORMERS,
             "for texts, a model over the tokens of its tokenizer, such as sentence-transformers/all-MiniLM-L6-v2; "
             "NAME@first or NAME@last takes the features of that token rather than the mean; untrained, or as it was "
             "trained with --pretrained",
         ),
-        Encoder(OWN, "your own: a callable that takes the shape of an item and returns an nn.Module"),
+        EncoderEntry(OWN, "your own: a callable that takes the shape of an item and returns an nn.Module"),
     )

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import contraport as cp
 from contraport._utils.formatting import format_options
-from contraport.errors import UsageError, bound, check, check_nonnegative, check_positive, is_number, unknown_name_error
+from contraport.errors import (
+    UsageError,
+    bind_arguments,
+    check,
+    check_nonnegative,
+    check_positive,
+    is_number,
+    unknown_name_error,
+)
 from contraport.schedules import is_learned_temperature, parse_learned_temperature
 
 if TYPE_CHECKING:
@@ -74,7 +82,7 @@ def recipe(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callabl
 
         @functools.wraps(make)
         def build(*args: P.args, **settings: P.kwargs) -> Loss:
-            call = bound(make.__name__, signature, args, settings)
+            call = bind_arguments(make.__name__, signature, args, settings)
             if isinstance(call.arguments.get("temperature"), str):
                 call.arguments["temperature"] = _learned(call.arguments["temperature"], signature)
             loss = make(*call.args, **call.kwargs)

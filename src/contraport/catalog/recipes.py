@@ -133,7 +133,7 @@ RECIPES: dict[str, Recipe] = {
 _OWNED = {"objective": ("objective_settings", "temperature"), "negatives": ("queue_size", "bank_negatives")}
 
 
-def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_recipe(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments of `contraport.train` with those that follow from them: the settings of the recipe.
 
     What is given wins; with another objective or other negatives the recipe's settings of its own ones go.
@@ -141,9 +141,9 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: an unknown recipe, or an objective of an unknown name.
 
-    >>> resolve({"recipe": "byol", "momentum": 0.9})
+    >>> resolve_recipe({"recipe": "byol", "momentum": 0.9})
     {'objective': 'byol', 'momentum': 0.9, 'predictor': True, 'recipe': 'byol'}
-    >>> resolve({"recipe": "moco", "objective": "gca-uot"})
+    >>> resolve_recipe({"recipe": "moco", "objective": "gca-uot"})
     {'objective': 'gca-uot', 'negatives': 'queue', 'momentum': 0.99, 'recipe': 'moco'}
     """
     settings = get_recipe_settings(given.get("recipe"))

@@ -22,7 +22,7 @@ class Evidence(NamedTuple):
     number: int
 
 
-class Advice(NamedTuple):
+class Recommendation(NamedTuple):
     """A sentence of the table.
 
     Attributes:
@@ -36,44 +36,44 @@ class Advice(NamedTuple):
     evidence: tuple[Evidence, ...] = ()
 
 
-class Situation(NamedTuple):
+class UseCase(NamedTuple):
     """A row of the table.
 
     Attributes:
         name: what people have, or want.
-        advice: what to do then, sentence by sentence.
+        recommendations: what to do then, sentence by sentence.
     """
 
     name: str
-    advice: tuple[Advice, ...]
+    recommendations: tuple[Recommendation, ...]
 
 
 def _on(suite: str, *numbers: int) -> tuple[Evidence, ...]:
     return tuple(Evidence(suite, number) for number in numbers)
 
 
-SITUATIONS = (
-    Situation(
+USE_CASES = (
+    UseCase(
         "pairs that belong together",
         (
-            Advice(
+            Recommendation(
                 ("nt-xent", "info-nce"),
                 "Begin with nt-xent, or with info-nce if each view has its own encoder, and tune the temperature.",
                 _on("sensitivity", 0),
             ),
-            Advice(
+            Recommendation(
                 ("gca-ince", "iot"),
                 "A balanced plan (gca-ince, iot) solves the same problem with both marginals fixed; here this gained "
                 "nothing, with searched temperatures neither.",
                 (*_on("gca", 0), *_on("constraint", 0), *_on("sensitivity", 1)),
             ),
-            Advice(
+            Recommendation(
                 ("iot-uniform",),
                 "To spread the embeddings, add a penalty for uneven plans: iot-uniform, with uniformity=1. It gained a "
                 "point on Fashion-MNIST, and nothing that could be told on digits.",
                 _on("constraint", 4),
             ),
-            Advice(
+            Recommendation(
                 ("alpha-cl",),
                 "Weight the negatives (alpha-cl) rather than leave them unweighted (quadratic). Of its rules, direct "
                 "with p of 4 or 6 did half a point better than InfoNCE on digits, and as well on Fashion-MNIST; "
@@ -82,10 +82,10 @@ SITUATIONS = (
             ),
         ),
     ),
-    Situation(
+    UseCase(
         "pairs, some of them wrong",
         (
-            Advice(
+            Recommendation(
                 (),
                 "If a fifth of the pairs or more may be wrong, and the data have two given views, leave out the pairs "
                 "that `contraport train --audit` flags. With one wrong pair in twenty this gained nothing; on halves "
@@ -93,33 +93,33 @@ SITUATIONS = (
                 "four points where two fifths were wrong.",
                 (*_on("beyond", 0, 1, 2, 18, 8, 9, 10), *_on("halves", 0, 1, 2, 3, 4), *_on("wrong-texts", 0, 1)),
             ),
-            Advice(
+            Recommendation(
                 ("gca-uot", "rince"),
                 "Which objective is trained with the audit matters little: gca-uot gained up to five points more than "
                 "info-nce on one pair of views and nothing on another; neither could be told from chance. Nor could "
                 "what a temperature of 0.5 gained where views share much.",
                 _on("beyond", 16, 17, 24),
             ),
-            Advice(
+            Recommendation(
                 (),
                 "Weigh the pairs that are left by the batch's own plan (--audit --weights plan): on halves of clothes "
                 "and on one of four settings of UCI's this gained up to three points more, and cost nothing that could "
                 "be told where no pair is wrong.",
                 (*_on("halves", 14, 15), *_on("mismatch", 1)),
             ),
-            Advice(
+            Recommendation(
                 (),
                 "Without the audit such weights do much less than leaving pairs out where a fifth is wrong; on halves "
                 "of clothes they gained two to three points. Soft targets (--target neighbors:k=5) cost points.",
                 (*_on("beyond", 5, 6, 14), *_on("halves", 7, 12), *_on("mismatch", 0)),
             ),
-            Advice(
+            Recommendation(
                 (),
                 "If partners may have been exchanged within a class, look at the flagged pairs before you trust the "
                 "audit. Weights from the plan gained two points there on halves of clothes.",
                 (*_on("beyond", 7, 15), *_on("halves", 11, 13), *_on("mismatch", 2)),
             ),
-            Advice(
+            Recommendation(
                 ("info-nce", "rince", "gca-uot"),
                 "If the two views share little, raise the temperature first, whether pairs are wrong or not: at 0.5 "
                 "info-nce did better than at 0.2, and rince (q 0.5), which did so too, no better than that. At 0.2 "
@@ -127,14 +127,14 @@ SITUATIONS = (
                 "points.",
                 (*_on("beyond", 19, 20, 11, 12, 13), *_on("halves", 8)),
             ),
-            Advice(
+            Recommendation(
                 ("info-nce", "rince"),
                 "Then, if two fifths of the pairs or more may be wrong, add the audit: on top of the higher "
                 "temperature, and of rince (q 0.5), it gained up to 17 points. With fewer wrong pairs, or none, it "
                 "made no sure difference.",
                 (*_on("beyond", 21, 22, 23), *_on("halves", 9, 10)),
             ),
-            Advice(
+            Recommendation(
                 ("rince", "gca-rince", "gca-uot"),
                 "Otherwise robust losses and unbalanced plans were not reliably better: try them on data with one "
                 "view, where the audit cannot work.",
@@ -148,21 +148,21 @@ SITUATIONS = (
             ),
         ),
     ),
-    Situation(
+    UseCase(
         "negatives that are too similar",
         (
-            Advice(
+            Recommendation(
                 ("debiased", "hard-negative"),
                 "Correct for the share of negatives that are of the item's own class (debiased, hard-negative).",
                 _on("needs", 1),
             ),
-            Advice(
+            Recommendation(
                 ("guided",),
                 "To leave out the negatives that a teacher model finds too similar (guided, a margin, --teacher FILE) "
                 "gained nothing with edges of the images as the teacher.",
                 _on("teacher", 0),
             ),
-            Advice(
+            Recommendation(
                 ("x-clr",),
                 "Its similarities between all items as the target (x-clr, --teacher FILE) gained nothing for a probe "
                 "either, and up to two points for kNN. Look at the teacher's own features first: these were six points "
@@ -171,10 +171,10 @@ SITUATIONS = (
             ),
         ),
     ),
-    Situation(
+    UseCase(
         "rare classes or items",
         (
-            Advice(
+            Recommendation(
                 ("gca-ince", "gca-uot"),
                 "Weights that let each class count the same (--weights classes, or your own) gained two to three "
                 "points for kNN, and nothing for a probe that is taught alike by all classes. As the marginals of the "
@@ -183,10 +183,10 @@ SITUATIONS = (
             ),
         ),
     ),
-    Situation(
+    UseCase(
         "several domains",
         (
-            Advice(
+            Recommendation(
                 ("nt-xent",),
                 "Set with --target domains:alpha=A,beta=B how much mass goes to other items of the same domain, and to "
                 "items of other domains. Compare with none on your own data first: of the styles that one training "
@@ -196,47 +196,47 @@ SITUATIONS = (
             ),
         ),
     ),
-    Situation(
+    UseCase(
         "more than two views",
         (
-            Advice(
+            Recommendation(
                 ("cmc",),
                 "Compare all views in all pairs (cmc): six views did better than two, and than each with the first.",
                 _on("multiview", 0, 1, 3),
             ),
-            Advice(
+            Recommendation(
                 ("mv-dhel",),
                 "mv-dhel compares all views of an item together, and different items within a view; with six views it "
                 "did five points worse than all pairs.",
                 _on("multiview", 4),
             ),
-            Advice(
+            Recommendation(
                 (),
                 "Predicting one view from the other (--recipe predictive) needs no negatives, and did better here.",
                 _on("multiview", 2),
             ),
         ),
     ),
-    Situation(
+    UseCase(
         "small batches",
         (
-            Advice(
+            Recommendation(
                 ("dcl", "dhel", "sog-clr"),
                 "Losses that leave the positive out of the negatives (dcl, dhel), or keep a running average for each "
                 "item (sog-clr), are made for small batches; with 32 items no sure difference from nt-xent was seen.",
                 _on("needs", 2),
             ),
-            Advice(
+            Recommendation(
                 (),
                 "With few items, small batches do better than large ones for the same number of epochs.",
                 _on("sensitivity", 3),
             ),
-            Advice(
+            Recommendation(
                 (),
                 "More negatives from a queue (--negatives queue, or the recipe moco) cost points with 1,000 items.",
                 _on("needs", 3),
             ),
-            Advice(
+            Recommendation(
                 ("vic-reg", "byol", "barlow-twins"),
                 "Of the objectives that need no negatives vic-reg did as well as nt-xent; byol and barlow-twins, which "
                 "are made for long trainings, did worse.",
@@ -244,26 +244,32 @@ SITUATIONS = (
             ),
         ),
     ),
-    Situation(
+    UseCase(
         "embeddings of few dimensions",
         (
-            Advice((), "A projection of 512 dimensions did better than one of 8.", _on("sensitivity", 4)),
-            Advice(("t-simclr",), "With as few as four dimensions, use heavier tails (t-simclr).", _on("neighbour", 2)),
-            Advice(
+            Recommendation((), "A projection of 512 dimensions did better than one of 8.", _on("sensitivity", 4)),
+            Recommendation(
+                ("t-simclr",), "With as few as four dimensions, use heavier tails (t-simclr).", _on("neighbour", 2)
+            ),
+            Recommendation(
                 (),
                 "With many dimensions they gained nothing, and lost where views were made by a little noise.",
                 _on("neighbour", 0, 1),
             ),
         ),
     ),
-    Situation(
+    UseCase(
         "labels",
-        (Advice(("sup-con",), "Pull together all items of a class (sup-con, or --target labels).", _on("needs", 0)),),
+        (
+            Recommendation(
+                ("sup-con",), "Pull together all items of a class (sup-con, or --target labels).", _on("needs", 0)
+            ),
+        ),
     ),
-    Situation(
+    UseCase(
         "texts, or texts and images",
         (
-            Advice(
+            Recommendation(
                 ("info-nce", "gca-ince"),
                 "Of texts in pairs, one encoder for both (as is so unless you ask for each) and info-nce at a "
                 "temperature of 0.05, without a projection, found far more partners than two encoders or a usual "
@@ -277,10 +283,10 @@ SITUATIONS = (
 """All situations, in the order in which they are told."""
 
 
-def advice() -> Iterator[tuple[Situation, Advice]]:
+def list_recommendations() -> Iterator[tuple[UseCase, Recommendation]]:
     """Yield each sentence with its situation."""
-    for situation in SITUATIONS:
-        for one in situation.advice:
+    for situation in USE_CASES:
+        for one in situation.recommendations:
             yield situation, one
 
 
@@ -290,5 +296,5 @@ def describe_use_cases(objective: str) -> str:
     >>> describe_use_cases("sup-con")
     'when to use it: labels'
     """
-    names = dict.fromkeys(situation.name for situation, one in advice() if objective in one.use)
+    names = dict.fromkeys(situation.name for situation, one in list_recommendations() if objective in one.use)
     return f"when to use it: {'; '.join(names)}" if names else ""

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from contraport._utils.formatting import use_flag_style
-from contraport._utils.lazy import imported
+from contraport._utils.lazy import import_object
 from contraport._version import __version__
-from contraport.cli.commands import run_command, summaries
-from contraport.errors import SelfTestError, UsageError, notes, out_of_memory_message
+from contraport.cli.commands import command_summaries, run_command
+from contraport.errors import SelfTestError, UsageError, get_notes, out_of_memory_message
 
 __all__ = ["main"]
 
@@ -69,9 +69,9 @@ def _dispatch(arguments: list[str]) -> None:
         case [] | ["-h" | "--help", *_]:
             print(_HELP.format(verbs=_verbs()))
         case ["--print_completion", *rest]:
-            print(imported("contraport.cli.completion:script")(rest))
+            print(import_object("contraport.cli.completion:completion_script")(rest))
         case ["--complete", *words]:
-            print(*imported("contraport.cli.completion:completions")(words), sep="\n")
+            print(*import_object("contraport.cli.completion:complete")(words), sep="\n")
         case ["--version", *_]:
             print(f"contraport {__version__}")
         case [name, *rest]:
@@ -80,7 +80,7 @@ def _dispatch(arguments: list[str]) -> None:
 
 def _verbs() -> str:
     """Return a line for each verb, under the headings of their groups."""
-    known = summaries()
+    known = command_summaries()
     width = max(len(name) for names in known.values() for name in names)
     lines: list[str] = []
     for heading, names in known.items():
@@ -89,7 +89,7 @@ def _verbs() -> str:
 
 
 def _fail(error: BaseException, *, status: int) -> int:
-    told = [" ".join(part.split()) for part in (str(error), *notes(error))]
+    told = [" ".join(part.split()) for part in (str(error), *get_notes(error))]
     stop = "." if len(told) > 1 and told[0][-1:] not in ".:;?!" else ""  # what another library told may end without one
     message = " ".join([told[0] + stop, *told[1:]]).strip() or "stopped."
     print(f"contraport: {message}", file=sys.stderr)

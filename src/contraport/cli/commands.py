@@ -12,15 +12,15 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from contraport._utils.lazy import imported
-from contraport.command import BEGIN, EXTRA, LEARN, USE, Command
-from contraport.errors import UsageError, check, explained, needing, reason, unknown_name_error
+from contraport._utils.lazy import import_object
+from contraport.command import EXTRA, GROUPS, Command
+from contraport.errors import UsageError, check, hint_on_error, one_line_reason, require_extra, unknown_name_error
 from contraport.options import Option
 
-GROUP = "contraport.commands"
+ENTRY_POINT_GROUP = "contraport.commands"
 """The entry points by which other packages bring commands: the name of each, and where its `Command` is."""
 
-PLACES = {
+COMMAND_LOCATIONS = {
     "audit": "contraport.auditing.config:AUDIT",
     "cluster": "contraport.searching.config:CLUSTER",
     "compare": "contraport.comparison.config:COMPARE",
@@ -39,41 +39,40 @@ PLACES = {
 }
 """Modules that declare the commands of this package, each beside its implementation."""
 
-OWN = tuple(PLACES)
+BUILTIN_COMMANDS = tuple(COMMAND_LOCATIONS)
 """The names of the commands of this package."""
 
 
-def summaries() -> dict[str, dict[str, str]]:
+def command_summaries() -> dict[str, dict[str, str]]:
     """Return under the heading of each group the name of each verb, and what it does.
 
     Of those of other packages, which are not imported for it, which package it is of.
     """
-    own = {name: find(name) for name in OWN}
+    own = {name: find_command(name) for name in BUILTIN_COMMANDS}
     groups = {
-        heading: {name: verb.summary for name, verb in own.items() if verb.group == heading}
-        for heading in (BEGIN, LEARN, USE)
+        heading: {name: verb.summary for name, verb in own.items() if verb.group == heading} for heading in GROUPS
     }
     others = {name: f"(of the package {_package(point)})" for name, point in _others().items()}
     return groups | ({"of other packages": others} if others else {})
 
 
-def find(name: str) -> Command[...]:
+def find_command(name: str) -> Command[...]:
     """Return a verb by its name; one of another package is imported for it, which its help alone does not need.
 
     Raises:
         UsageError: there is no such verb (the nearest is offered), or its package cannot be imported.
     """
-    if name in OWN:
-        own: Command[...] = imported(PLACES[name])
+    if name in BUILTIN_COMMANDS:
+        own: Command[...] = import_object(COMMAND_LOCATIONS[name])
         return own
     others = _others()
     if name not in others:
-        raise unknown_name_error("verb", name, [*OWN, *others])
+        raise unknown_name_error("verb", name, [*BUILTIN_COMMANDS, *others])
     point = others[name]
     try:
         verb: Any = point.load()
     except (Exception, SystemExit) as error:  # a stranger's code
-        told = f"{type(error).__name__}: {reason(error)}"
+        told = f"{type(error).__name__}: {one_line_reason(error)}"
         raise UsageError(
             f"verb: {name!r} of the package {_package(point)} cannot be imported from {point.value}: {told}"
         ) from error
@@ -91,24 +90,24 @@ def run_command(name: str, argv: list[str]) -> None:
     Raises:
         UsageError: an argument that the verb does not know, or of the wrong type, or a package that is missing.
     """
-    verb = find(name)
-    with explained(f"contraport {name} --help"):
+    verb = find_command(name)
+    with hint_on_error(f"contraport {name} --help"):
         arguments = _arguments(verb, name, argv)
     if arguments is None:
         return
     arguments = dict(arguments)
     as_json = arguments.pop("json", False)
-    show = "contraport.cli.json_output:print_json" if as_json else verb.show
+    show = "contraport.cli.json_output:print_json" if as_json else verb.printer
     with _needing(verb, name), _heard(quiet=not arguments.get("progress", True)):
         for told in _given_again(argv):
             logging.getLogger("contraport").warning(told)
-        result = imported(verb.function)(**arguments)
+        result = import_object(verb.function)(**arguments)
     if show:
-        imported(show)(result)
-    if arguments.get("page") and Path in get_args(verb.options["page"].kind) and not as_json:  # one that was written
+        import_object(show)(result)
+    if arguments.get("page") and Path in get_args(verb.options["page"].type) and not as_json:  # one that was written
         print(f"the page to look at: {arguments['page']}")
-    if verb.judge:
-        imported(verb.judge)(result)
+    if verb.failure_check:
+        import_object(verb.failure_check)(result)
 
 
 def _given_again(argv: Sequence[str]) -> list[str]:
@@ -160,7 +159,7 @@ def _arguments(verb: Command[...], name: str, argv: list[str]) -> Mapping[str, A
     if _plain(options, argv):  # this needs no parser's package
         arguments: Mapping[str, Any] | None = {option.name: word for option, word in zip(options, argv, strict=False)}
     else:
-        with needing(verb.extra or EXTRA, name if verb.extra else f"{name} with options"):
+        with require_extra(verb.extra or EXTRA, name if verb.extra else f"{name} with options"):
             # Here, not above: `contraport --help` is quick, and needs none of the extras.
             from contraport.cli.parsing import parse
         arguments = parse(verb, argv, prog=f"contraport {name}")
@@ -171,7 +170,7 @@ def _arguments(verb: Command[...], name: str, argv: list[str]) -> Mapping[str, A
 
 def _plain(options: Sequence[Option], words: Sequence[str]) -> bool:
     """Return whether words are nothing but values of options that need no name, and all that must be given is there."""
-    named = words and not all(option.positional for option in options)
+    named = words and not all(option.cli_positional for option in options)
     lacking = len(words) > len(options) or any(option.required for option in options[len(words) :])
     return not (named or lacking or any(word.startswith("-") for word in words))
 
@@ -180,17 +179,17 @@ def _judge(verb: Command[...], arguments: Mapping[str, Any]) -> None:
     """Raise `UsageError` for what can be known to be wrong before anything is imported; the verb judges again."""
     for name, value in arguments.items():
         if name in verb.options:
-            verb.options[name].judge(value)
+            verb.options[name].validate(value)
     if verb.resolve is not None:
         verb.resolve(arguments)
 
 
 def _needing(verb: Command[...], name: str) -> AbstractContextManager[None]:
-    return needing(verb.extra, name) if verb.extra else nullcontext()
+    return require_extra(verb.extra, name) if verb.extra else nullcontext()
 
 
 def _others() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP) if point.name not in OWN}
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in BUILTIN_COMMANDS}
 
 
 def _package(point: EntryPoint) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from contraport.catalog import ENCODERS, OBJECTIVES, RECIPES, SOURCES
-from contraport.cli.commands import OWN, find, summaries
+from contraport.catalog import DATASETS, ENCODERS, OBJECTIVES, RECIPES
+from contraport.cli.commands import BUILTIN_COMMANDS, command_summaries, find_command
 from contraport.errors import UsageError, unknown_name_error
 from contraport.options import Option
 
@@ -40,7 +40,7 @@ complete -c contraport -a '(__contraport_complete)'
 }
 
 NAMES: Mapping[str, Iterable[str]] = {
-    "data": SOURCES,
+    "data": DATASETS,
     "encoder": ENCODERS,
     "objective": OBJECTIVES,
     "recipe": RECIPES,
@@ -50,7 +50,7 @@ NAMES: Mapping[str, Iterable[str]] = {
 FIRST = ("--help", "--version", "--print_completion")
 
 
-def script(arguments: Sequence[str]) -> str:
+def completion_script(arguments: Sequence[str]) -> str:
     """Return what a shell reads to complete command lines.
 
     Raises:
@@ -64,10 +64,10 @@ def script(arguments: Sequence[str]) -> str:
     return SCRIPTS[arguments[0]]
 
 
-def completions(words: Sequence[str]) -> list[str]:
+def complete(words: Sequence[str]) -> list[str]:
     """Return what the last of the words may become; an empty one is the place of a new word.
 
-    >>> completions(["tr"]), completions(["train", "--freeze_"]), completions(["train", "--objective", "gca"])
+    >>> complete(["tr"]), complete(["train", "--freeze_"]), complete(["train", "--objective", "gca"])
     (['train'], ['--freeze_epochs'], ['gca-ince', 'gca-rince', 'gca-uot'])
     """
     *before, begun = words or [""]
@@ -76,23 +76,25 @@ def completions(words: Sequence[str]) -> list[str]:
 
 def _offered(before: Sequence[str], begun: str) -> Iterable[str]:
     if not before:
-        return FIRST if begun.startswith("-") else [name for names in summaries().values() for name in names]
+        return FIRST if begun.startswith("-") else [name for names in command_summaries().values() for name in names]
     if before == ["--print_completion"]:
         return SCRIPTS
-    if before[0] not in OWN:  # those of other packages would have to be imported
+    if before[0] not in BUILTIN_COMMANDS:  # those of other packages would have to be imported
         return ()
-    verb = find(before[0])
+    verb = find_command(before[0])
     if begun.startswith("-"):
-        further = ("help", "help_all", "config", "print_config", *(("json",) if verb.show else ()))
-        return (f"--{name}" for name in (*(n for n, option in verb.options.items() if not option.positional), *further))
+        further = ("help", "help_all", "config", "print_config", *(("json",) if verb.printer else ()))
+        return (
+            f"--{name}" for name in (*(n for n, option in verb.options.items() if not option.cli_positional), *further)
+        )
     option = verb.options.get(before[-1].removeprefix("--")) if before[-1].startswith("--") else None
     if option is None and len(before) == 1:
-        option = next((option for option in verb.options.values() if option.positional), None)
+        option = next((option for option in verb.options.values() if option.cli_positional), None)
     return _values(option) if option is not None else ()
 
 
 def _values(option: Option) -> Iterable[str]:
-    return NAMES.get(option.name) or _words(option.kind)
+    return NAMES.get(option.name) or _words(option.type)
 
 
 def _words(kind: Any) -> Iterable[str]:

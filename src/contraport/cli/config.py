@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from contraport.command import BEGIN, EXTRA, Command
-from contraport.options import Options, known, option, whole
+from contraport.command import EXTRA, GETTING_STARTED, Command
+from contraport.options import Options, int_in_range, option, option_metadata
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class ListOptions(Options):
     """Options of `contraport list`."""
 
     what: Literal["recipes", "objectives", "encoders", "data", "measures", "suites"] = field(
-        kw_only=False, metadata=known("recipes, objectives, encoders, data, measures or suites.")
+        kw_only=False, metadata=option_metadata("recipes, objectives, encoders, data, measures or suites.")
     )
 
 
@@ -24,9 +24,9 @@ LIST = Command(
     "contraport.cli.listing:list_names",
     "List the recipes, objectives, encoders, data, measures or suites that have names.",
     examples=("contraport list recipes", "contraport list objectives"),
-    show="contraport.cli.listing:print_names",
+    printer="contraport.cli.listing:print_names",
     extra=EXTRA,
-    group=BEGIN,
+    group=GETTING_STARTED,
 )
 
 
@@ -36,9 +36,9 @@ class DemoOptions(Options):
 
     out: str | Path = option("runs/demo", "folder of the two runs and of report.html; runs that it holds are replaced.")
     epochs: int | None = option(
-        None, "passes over the data; default: as many as take a minute or so on two cores.", check=whole(1)
+        None, "passes over the data; default: as many as take a minute or so on two cores.", check=int_in_range(1)
     )
-    seed: int = option(0, "what all that is random depends on.", check=whole(0, most=2**64 - 1))
+    seed: int = option(0, "what all that is random depends on.", check=int_in_range(0, most=2**64 - 1))
     progress: bool = option(True, "show progress bars and summaries.")
 
 
@@ -46,14 +46,14 @@ DEMO = Command(
     DemoOptions,
     "contraport.cli.demo:demo",
     "Train two encoders on small digits and compare them, in about two minutes.",
-    about="""
+    details="""
         One is trained with nt-xent and one with gca-uot. The table says how well a linear probe and a kNN vote tell
         held-out digits apart on frozen features, beside raw pixels and the same encoder untrained.
     """,
     examples=("contraport demo", "contraport demo --json"),
-    show="contraport.cli.demo:print_demo_result",
+    printer="contraport.cli.demo:print_demo_result",
     extra=EXTRA,
-    group=BEGIN,
+    group=GETTING_STARTED,
     page="start",
 )
 
@@ -71,8 +71,8 @@ DOCS = Command(
     "contraport.cli.docs:docs",
     "Print a page of the documentation, or the list of pages.",
     examples=("contraport docs", "contraport docs photos", "contraport docs troubleshooting out-of-memory"),
-    show="contraport.cli.docs:print_page",
-    group=BEGIN,
+    printer="contraport.cli.docs:print_page",
+    group=GETTING_STARTED,
 )
 
 
@@ -87,13 +87,13 @@ DOCTOR = Command(
     DoctorOptions,
     "contraport.cli.doctor:doctor",
     "Tell what is installed and what the machine has, and check that it works.",
-    about="""
+    details="""
         What it prints can be pasted into a report of a fault. Values and gradients of losses are compared with a dense
         computation in double precision, by every backend and on every device that there is; where the extra `train`
         is installed a small training is run, stopped and gone on with. The exit status is 1 if a check fails.
     """,
     examples=("contraport doctor", "contraport doctor --test false"),
-    show="contraport.cli.doctor:print_diagnosis",
-    judge="contraport.cli.doctor:check_diagnosis",
-    group=BEGIN,
+    printer="contraport.cli.doctor:print_diagnosis",
+    failure_check="contraport.cli.doctor:check_diagnosis",
+    group=GETTING_STARTED,
 )

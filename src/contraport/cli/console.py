@@ -9,7 +9,7 @@ from rich.box import SIMPLE
 from rich.measure import Measurement
 from rich.table import Table
 
-from contraport._utils.formatting import counted
+from contraport._utils.formatting import pluralize
 from contraport._utils.progress import make_console
 from contraport.evaluation.result_tables import difference_rows, direction_rows, epoch_rows, evaluation_rows
 
@@ -96,12 +96,12 @@ def print_neighbors(found: Nearest) -> None:
 def print_groups(groups: Groups) -> None:
     """Print groups of items, each under its number."""
     for number, group in enumerate(groups, start=1):
-        print(f"group {number}: {counted(len(group.names), 'item')}")
+        print(f"group {number}: {pluralize(len(group.names), 'item')}")
         for position, name in zip(group.positions, group.names, strict=True):
             print(f"    {name} (position {position})")
     extra = sum(len(group.names) - 1 for group in groups)
-    kept = f"keeping one item of each would leave out {counted(extra, 'item')}"
-    print(f"{counted(len(groups), 'group')}; {kept if groups else 'a lower --threshold finds what is less alike'}")
+    kept = f"keeping one item of each would leave out {pluralize(extra, 'item')}"
+    print(f"{pluralize(len(groups), 'group')}; {kept if groups else 'a lower --threshold finds what is less alike'}")
 
 
 def print_clusters(found: Clusters) -> None:

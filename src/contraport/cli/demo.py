@@ -42,7 +42,7 @@ class DemoResult:
     page: Path
 
 
-@DEMO.keywords
+@DEMO.with_signature
 def demo(given: dict[str, Any]) -> DemoResult:
     """Train an encoder on small digits with nt-xent and with gca-uot, and compare them on a page.
 

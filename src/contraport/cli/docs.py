@@ -23,7 +23,7 @@ _UNTOUCHED = ("#", "|", "<", "    ")
 """What headings, tables, marks of the page and code begin with."""
 
 
-@DOCS.keywords
+@DOCS.with_signature
 def docs(given: dict[str, Any]) -> str:
     """Return a page of the documentation or a section of one as Markdown, or which pages there are.
 

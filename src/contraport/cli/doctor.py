@@ -22,7 +22,7 @@ import contraport
 from contraport.cli.config import DOCTOR, DoctorOptions
 from contraport.engine import backend
 from contraport.engine.backends.cuda import TRITON
-from contraport.errors import SelfTestError, check, reason
+from contraport.errors import SelfTestError, check, one_line_reason
 from contraport.seeding import torch_generator
 
 CHECKED = ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise")
@@ -34,7 +34,7 @@ TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
-class Tried:
+class CheckResult:
     """Something that was tried.
 
     Attributes:
@@ -62,7 +62,7 @@ class Diagnosis:
     versions: Mapping[str, str]
     machine: Mapping[str, str]
     extras: Mapping[str, Mapping[str, str | None]]
-    checks: tuple[Tried, ...]
+    checks: tuple[CheckResult, ...]
 
     @property
     def well(self) -> bool:
@@ -70,7 +70,7 @@ class Diagnosis:
         return all(check.failure is None for check in self.checks)
 
 
-@DOCTOR.keywords
+@DOCTOR.with_signature
 def doctor(given: dict[str, Any]) -> Diagnosis:
     """Tell what is installed and what the machine has, and check that it computes what it should.
 
@@ -160,13 +160,13 @@ def _backends(device: str) -> tuple[str, ...]:
     return ("dense", "stored", "streamed", *(["cuda"] if device == "cuda" and TRITON else []))
 
 
-def _tried(name: str, test: Callable[[], None]) -> Tried:
+def _tried(name: str, test: Callable[[], None]) -> CheckResult:
     start, failure = time.perf_counter(), None
     try:
         test()
     except Exception as error:  # whatever it is, it is what is to be told
-        failure = f"{type(error).__name__}: {reason(error)}"
-    return Tried(name, failure, time.perf_counter() - start)
+        failure = f"{type(error).__name__}: {one_line_reason(error)}"
+    return CheckResult(name, failure, time.perf_counter() - start)
 
 
 def _compare(device: str, name: str) -> None:

@@ -69,7 +69,7 @@ _LISTS = {
 """What can be listed: rows of a name and what is said of it."""
 
 
-@LIST.keywords
+@LIST.with_signature
 def list_names(given: dict[str, Any]) -> _Rows:
     """Return what has a name, with what is said of each.
 

@@ -37,13 +37,13 @@ def parse(verb: Command[...], argv: Sequence[str], *, prog: str) -> dict[str, An
     """
     parser = _parser(verb, prog, verb.options)
     asked = [argument for argument in argv if argument.startswith(("--print_config", "--help")) or argument == "-h"]
-    short = bool(verb.usual and {"-h", "--help"} & {*asked})
+    short = bool(verb.common_options and {"-h", "--help"} & {*asked})
     try:
         given: dict[str, Any] = {}
         if asked and verb.resolve is not None:
             given = verb.resolve(_given(parser, [argument for argument in argv if argument not in asked]))
         if short:
-            parser = _parser(verb, prog, {*verb.usual, *given})
+            parser = _parser(verb, prog, {*verb.common_options, *given})
         parser.set_defaults(given)
         return _given(parser, argv, complete=bool(asked))
     except SystemExit:
@@ -167,8 +167,8 @@ class _Parser(ArgumentParser):
         words = [*itertools.takewhile(lambda word: not word.startswith("-"), self.words)]
         if words and self.places:
             first = self.places[0]
-            if first.exists is not None:
-                first.exists(first.name, words if get_origin(self.kinds[first.name]) is list else words[0])
+            if first.check_exists is not None:
+                first.check_exists(first.name, words if get_origin(self.kinds[first.name]) is list else words[0])
 
     def _stray(self, word: str) -> UsageError:
         """Return the mistake of a value that no option takes."""
@@ -225,12 +225,12 @@ def _parser(verb: Command[...], prog: str, shown: Collection[str]) -> _Parser:
     positional = [
         name.upper() if option.required else f"[{name.upper()}]"
         for name, option in options.items()
-        if option.positional
+        if option.cli_positional
     ]
     parser = _Parser(
         prog=prog,
         usage=" ".join([prog, *positional, "[options]"]),
-        description=_filled("\n\n".join(filter(None, (verb.summary, inspect.cleandoc(verb.about))))),
+        description=_filled("\n\n".join(filter(None, (verb.summary, inspect.cleandoc(verb.details))))),
         epilog="\n\n".join(_behind(verb, prog, hidden=len(options) - len(shown))) or None,
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
@@ -238,15 +238,15 @@ def _parser(verb: Command[...], prog: str, shown: Collection[str]) -> _Parser:
     )
     parser.kinds = {name: _words_type(option) for name, option in options.items()}
     parser.helps = {name: option.help for name, option in options.items()}
-    parser.places = [option for option in options.values() if option.positional]
-    named = [name for name, option in options.items() if not option.positional]
+    parser.places = [option for option in options.values() if option.cli_positional]
+    named = [name for name, option in options.items() if not option.cli_positional]
     parser.first = next((name for name in named if options[name].required or name == "data"), None)
-    headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.positional)
+    headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.cli_positional)
     groups: dict[str, Any] = {heading: parser.add_argument_group(heading) for heading in headings}
     # What a verb shares with others stands behind its own, where no headings order them.
-    own = vars(verb.asks).get("__annotations__", {})
+    own = vars(verb.options_class).get("__annotations__", {})
     for name, option in sorted(options.items(), key=lambda item: not item[1].group and item[0] not in own):
-        where = parser if option.positional else groups[option.group or "options"]
+        where = parser if option.cli_positional else groups[option.group or "options"]
         _add(where, option, parser.kinds[name], shown=name in shown)
     _add_common(parser, verb, whole=len(shown) == len(options))
     return parser
@@ -267,9 +267,9 @@ def _add_common(parser: _Parser, verb: Command[...], *, whole: bool) -> None:
         action="config",
         help="a YAML file of these options; later options win over it." if whole else _HIDDEN,
     )
-    help_all = "tell all options." if verb.usual else _HIDDEN  # there it is the same as --help
+    help_all = "tell all options." if verb.common_options else _HIDDEN  # there it is the same as --help
     parser.add_argument("--help_all", action="help", help=help_all)
-    if verb.show:
+    if verb.printer:
         parser.add_argument("--json", action="store_true", default=_HIDDEN, help="print the result as JSON.")
         parser.kinds["json"] = bool
     for action in parser._actions:
@@ -293,7 +293,7 @@ def _add(parser: Any, option: Option, kind: Any, *, shown: bool) -> None:
         settings.update(nargs="?", const=True)
     if str in get_args(kind) and {int, float} & {*get_args(kind)}:
         settings.update(type=_number_or_text)
-    if option.positional:
+    if option.cli_positional:
         if not option.required:
             settings.update(nargs="?", default=option.default)
         parser.add_argument(option.name, **settings)
@@ -315,9 +315,9 @@ def _number_or_text(value: Any) -> Any:
 
 def _words_type(option: Option) -> Any:
     """Return the type of what words give for an option; of one or several that stand first it is several."""
-    if option.positional and any(get_origin(part) is Sequence for part in get_args(option.kind)):
+    if option.cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type)):
         return list[str]
-    return _shell_type(option.kind)
+    return _shell_type(option.type)
 
 
 def _shell_type(hint: Any) -> Any:

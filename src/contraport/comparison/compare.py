@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from contraport._utils.files import write_json, write_text
-from contraport._utils.formatting import counted, format_flags, listed
-from contraport._utils.locks import locked
+from contraport._utils.formatting import format_flags, join_names, pluralize
+from contraport._utils.locks import lock_folder
 from contraport._utils.progress import make_console
 from contraport._version import __version__
 from contraport.comparison.comparison_tables import Comparison
@@ -35,10 +35,10 @@ from contraport.comparison.seed_results import (
     single_seed_differences,
 )
 from contraport.comparison.tuning import as_text, build_trials, search_space, select_best_trial, settled, unequal
-from contraport.errors import UsageError, check, out_of_memory_message, writing
+from contraport.errors import UsageError, check, out_of_memory_message, report_write_errors
 from contraport.metrics import Metric
 from contraport.metrics.baselines import BASELINES
-from contraport.options import plain
+from contraport.options import to_config_value
 from contraport.training.components import build
 from contraport.training.dry_run import dry_run
 from contraport.training.resolve import resolve_settings
@@ -47,7 +47,7 @@ Moved: TypeAlias = Callable[[Cell, Found], None]
 """Is told of each cell that is done."""
 
 
-@COMPARE.keywords
+@COMPARE.with_signature
 def compare(given: dict[str, Any]) -> Comparison:
     """Compare objectives on a grid of settings and seeds, and return what was found.
 
@@ -176,7 +176,7 @@ def _foretell(console: Console | None, grid: Grid, plan: Sequence[Cell], lacking
     if console is None:
         return
     sizes = ((grid.rows, "objective"), (grid.columns, "setting"), (grid.seeds, "seed"))
-    where = " x ".join(counted(len(those), one) for those, one in sizes)
+    where = " x ".join(pluralize(len(those), one) for those, one in sizes)
     searching = f", and {len(plan) - len(grid.cells)} of the search" if grid.asked.tune else ""
     told = f"{where}: {len(grid.cells)} trainings{searching}; {lacking} are to be done"
     console.print(told, highlight=False, soft_wrap=True)
@@ -196,7 +196,7 @@ def roughly(seconds: float) -> str:
     if minutes < 1:
         return "under a minute"
     if minutes < 120:
-        return f"about {counted(minutes, 'minute')}"
+        return f"about {pluralize(minutes, 'minute')}"
     return f"about {seconds / 3600:.1f} hours"
 
 
@@ -286,7 +286,10 @@ def _written(
     )
     out, commands = grid.out, [job.command for _, job in jobs]
     numbers = {**_circumstances(grid), **comparison.to_json_value(), "cells": _cells(jobs, found)}
-    with locked(out, "compare", wait=True), writing("out", out):  # another process may be at other cells of the table
+    with (
+        lock_folder(out, "compare", wait=True),
+        report_write_errors("out", out),
+    ):  # another process may be at other cells of the table
         write_text(
             out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table by itself.", *commands]) + "\n"
         )
@@ -372,7 +375,7 @@ def _notes(grid: Grid, results: Results, lacking: int, *, begun: bool) -> list[s
         )
     if max(seeds.values(), default=0) > 1 and (alone := single_seed_differences(grid, results)):
         notes.append(
-            f"On one seed alone, as others lack, is the difference of {listed(alone)}: its interval is over test "
+            f"On one seed alone, as others lack, is the difference of {join_names(alone)}: its interval is over test "
             "items, and says nothing of other seeds."
         )
     if lacking:
@@ -403,7 +406,7 @@ def _failures(grid: Grid, results: Results) -> list[str]:
         if "failed" in found:
             why.setdefault((row, column), []).append(found["failed"])
     return [
-        f"{row} on {column}: {len(told)} of {counted(len(grid.seeds), 'training')} failed"
+        f"{row} on {column}: {len(told)} of {pluralize(len(grid.seeds), 'training')} failed"
         f"{', the first so' if len(told) > 1 else ''}: {told[0]}"
         for (row, column), told in why.items()
     ]
@@ -420,7 +423,7 @@ def _circumstances(grid: Grid) -> dict[str, Any]:
     return {
         "suite": None if suite is None else Path(str(suite)).stem,
         "command": f"contraport compare {format_flags(chosen)}",
-        "asked": plain(given),
+        "asked": to_config_value(given),
         "machine": {
             "processor": platform.processor() or platform.machine(),
             "device": _called(grid.asked.device),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contraport._utils.files import format_csv
-from contraport._utils.formatting import listed
+from contraport._utils.formatting import join_names
 from contraport.comparison.seed_results import Entry, EpochMean, Verdict, metrics_in_order
 from contraport.comparison.seed_statistics import MAX_SEEDS
 from contraport.metrics import Metric
@@ -334,7 +334,7 @@ def _without_training(of: Comparison, column: str, measure: Metric, found: Seque
         for name, value in values.items()
         if value is not None and sign * value >= sign * best
     ]
-    return [f"as good or better without training: {listed(told)}"] if told else []
+    return [f"as good or better without training: {join_names(told)}"] if told else []
 
 
 def _first(measure: Metric, found: Sequence[Entry]) -> Entry:
@@ -376,7 +376,7 @@ def _shortened(names: Sequence[str]) -> str:
     ('a, b', '“a, b”, c, d and 2 others')
     """
     told = [f"“{name}”" if "," in name and len(names) > 1 else name for name in names]
-    return listed(told if len(told) <= 4 else [*told[:3], f"{len(told) - 3} others"])
+    return join_names(told if len(told) <= 4 else [*told[:3], f"{len(told) - 3} others"])
 
 
 def _name(measure: Metric) -> str:

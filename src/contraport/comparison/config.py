@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contraport._utils.lazy import imported
-from contraport.command import EXTRA, LEARN, Command
+from contraport._utils.lazy import import_object
+from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
 from contraport.errors import check
-from contraport.options import Options, fits, get_options, one_of, option, whole
+from contraport.options import Options, get_options, int_in_range, matches_type, one_of, option
 from contraport.training.config import ReadingSettings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -36,12 +36,12 @@ def _budget(name: str, value: Any) -> None:
 
 
 def _names_of_measures(name: str, value: Sequence[str]) -> None:
-    check(fits(value, Sequence[str]), f"{name}: expected a list of names, got {value!r}.")
-    imported("contraport.metrics:chosen")(value)
+    check(matches_type(value, Sequence[str]), f"{name}: expected a list of names, got {value!r}.")
+    import_object("contraport.metrics:chosen")(value)
 
 
 def _share(name: str, value: Any) -> None:
-    check(fits(value, float) and 0 < value < 1, f"{name}: expected a number between 0 and 1, got {value!r}.")
+    check(matches_type(value, float) and 0 < value < 1, f"{name}: expected a number between 0 and 1, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +73,9 @@ class ComparedOptions(Options):
     over: Sequence[str] = option(
         (), "an option, or a setting of the objective, and its values: temperature=0.1,0.2; each makes rows of its own."
     )
-    seeds: int = option(3, "how many seeds, from 0 on, each cell of the table is trained with.", check=whole(1))
+    seeds: int = option(3, "how many seeds, from 0 on, each cell of the table is trained with.", check=int_in_range(1))
     baseline: str | None = option(None, "the row that the others are compared with; default: the first.")
-    epochs: int | None = option(None, "as in `contraport train`.", check=whole(1), group="how each is trained")
+    epochs: int | None = option(None, "as in `contraport train`.", check=int_in_range(1), group="how each is trained")
     encoder: str | None = option(None, "as in `contraport train`.")
     train: dict[str, Any] | None = option(None, "further options of `contraport train` that hold for all.")
 
@@ -96,7 +96,7 @@ class JudgingOptions(Options):
         "search the own settings of each objective (temperature, relaxation, ...) with so many trials for each cell "
         "of the table, the same number for all, on a part of the training items, with one seed; 0: they stay as they "
         "are.",
-        check=whole(0),
+        check=int_in_range(0),
     )
     validation: float = option(
         0.25,
@@ -111,15 +111,15 @@ class JudgingOptions(Options):
         group="computing",
     )
     processes: int = option(
-        1, "how many trainings run at once, dealt to the GPUs where there are several.", check=whole(1)
+        1, "how many trainings run at once, dealt to the GPUs where there are several.", check=int_in_range(1)
     )
     device: str = option("auto", "auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"))
     out: str | Path | None = option(
-        None, "the folder for the trainings and the tables; default: runs/compare, or runs/compare-SUITE.", holds="call"
+        None, "the folder for the trainings and the tables; default: runs/compare, or runs/compare-SUITE.", scope="call"
     )
-    dry_run: bool = option(False, "say what would be trained and how long it takes, and train nothing.", holds="call")
+    dry_run: bool = option(False, "say what would be trained and how long it takes, and train nothing.", scope="call")
     progress: bool = option(
-        True, "show a bar, or elsewhere a line for each training, on the standard error.", holds="call"
+        True, "show a bar, or elsewhere a line for each training, on the standard error.", scope="call"
     )
 
 
@@ -137,7 +137,7 @@ COMPARE = Command(
     CompareOptions,
     "contraport.comparison:compare",
     "Compare objectives on a grid of settings and seeds, fairly.",
-    about="""
+    details="""
         Each cell of the table is trained with every seed, and judged on test items that nothing was chosen by. The
         tables have the mean over seeds with its interval, and the difference from the baseline on the same seeds and
         items with an interval that holds for all comparisons of the table at once (Bonferroni's correction).
@@ -152,8 +152,8 @@ COMPARE = Command(
         "contraport compare --suite gca --quick --out runs/gca",
         "contraport compare --suite gca --tune 8 --budget 2h --processes 2 --device cuda",
     ),
-    show="contraport.cli.console:print_comparison",
+    printer="contraport.cli.console:print_comparison",
     extra=EXTRA,
-    group=LEARN,
+    group=TRAIN_AND_EVALUATE,
     page="comparing",
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contraport.comparison.config import CompareOptions
-from contraport.options import plain
+from contraport.options import to_config_value
 from contraport.runs import default_path
 from contraport.training.config import OPTIONS
 
@@ -94,7 +94,7 @@ class Cell(NamedTuple):
     @property
     def folder(self) -> str:
         """The name of its folder: another one if anything of it were otherwise."""
-        digest = hashlib.sha256(json.dumps(plain(self.options), sort_keys=True).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(json.dumps(to_config_value(self.options), sort_keys=True).encode()).hexdigest()[:8]
         kind = f"seed-{self.seed}" if self.trial is None else f"trial-{self.trial}"
         words = (Path(self.column.data).name, self.column.setting, self.row.name, kind)
         return "--".join(_NOT_IN_NAMES.sub("-", word).strip("-.") for word in words)[:120] + f"-{digest}"

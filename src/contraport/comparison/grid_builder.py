@@ -61,7 +61,7 @@ def build_grid(given: Given) -> Grid:
         "another one first, such as knn.",
     )
     own = {name: getattr(asked, name) for name in ("epochs", "encoder")}
-    own |= {name: getattr(asked, name) for name, known in READING.items() if known.holds == "run"}
+    own |= {name: getattr(asked, name) for name, known in READING.items() if known.scope == "run"}
     defaults = {name: known.default for name, known in READING.items()}
     common = dict(asked.train or {}) | {name: value for name, value in own.items() if value != defaults.get(name)}
     check_options("train", common)

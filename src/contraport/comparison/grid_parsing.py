@@ -131,7 +131,7 @@ def check_options(argument: str, options: Given) -> None:
         if key not in OPTIONS:
             raise unknown_name_error(argument, key, OPTIONS)
         check(key not in _NOT_CHOSEN, f"{argument}: {key} is the comparison's own, got {value!r}.")
-        OPTIONS[key].judge(value)
+        OPTIONS[key].validate(value)
 
 
 def expand_over(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:

@@ -18,12 +18,12 @@ import torch
 
 from contraport._utils.files import write_json
 from contraport._utils.formatting import format_flags
-from contraport._utils.locks import locked
+from contraport._utils.locks import lock_folder
 from contraport.comparison.grid import Cell, Grid
 from contraport.data.split_record import SplitRecord
 from contraport.errors import FolderInUseError, UsageError, out_of_memory_message
 from contraport.evaluation.evaluate import evaluate
-from contraport.options import get_options, plain
+from contraport.options import get_options, to_config_value
 from contraport.runs import Run
 from contraport.training.components import build_dataset, build_held_out_dataset
 from contraport.training.config import DataSettings, ReadingSettings
@@ -115,7 +115,7 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
     """Return what is to be done for a cell."""
     first = cell.trial is None and cell.seed == 0 and cell.row.name in grid.references
     path = grid.out / "cells" / cell.folder
-    return CellJob(path, plain(cell.options), grid.machine, tuple(grid.asked.measures), first)
+    return CellJob(path, to_config_value(cell.options), grid.machine, tuple(grid.asked.measures), first)
 
 
 def run_cell_job(job: CellJob) -> Found | None:
@@ -130,7 +130,7 @@ def run_cell_job(job: CellJob) -> Found | None:
     """
     cells, name = job.path.parent, f"{job.path.name}.lock.json"
     try:
-        with locked(cells, "compare", name=name):  # the run's own lock ends with its training, before it is judged
+        with lock_folder(cells, "compare", name=name):  # the run's own lock ends with its training, before it is judged
             return job.found or _carried_out(job)
     except FolderInUseError:
         return None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from contraport import pages
-from contraport._utils.files import replacing
+from contraport._utils.files import atomic_write
 from contraport.comparison.comparison_tables import Comparison, arrow, epoch_tables, explain_verdict, size, written
 from contraport.comparison.seed_results import Entry
 from contraport.metrics.intervals import Interval
@@ -80,7 +80,7 @@ def _of_data(of: Comparison) -> str:
 def draw(of: Comparison, path: Path) -> None:
     """Write the figure, where something was measured."""
     if any(entry.mean is not None for entry in of.entries):
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_bytes(_png(of))
 
 

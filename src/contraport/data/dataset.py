@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from contraport._utils.text_tensors import is_text
+from contraport._utils.text_tensors import is_text_shape
 from contraport.data.channel_statistics import channel_range, mean_and_std
 from contraport.data.duplicate_groups import content_ids, has_repeats
 from contraport.data.stores import Store, SubsetStore, ViewSubsetStore
@@ -340,7 +340,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         ([2.0, 5.0], [1.0, 1.0])
         """
         self._check_view(view)
-        if is_text(self.shapes[view]):
+        if is_text_shape(self.shapes[view]):
             return [], []
         return mean_and_std(self._sampled(view))
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.array_cache import load_or_build_arrays, opened, total_bytes
+from contraport._utils.array_cache import load_or_build_arrays, open_arrays, total_bytes
 from contraport._version import __version__
 from contraport.data.data_loader import loader
 from contraport.data.dataset import Dataset
@@ -79,7 +79,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, workers: int | None 
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
     made_of = {"version": __version__, "data": dataset_digest(dataset), "shapes": shapes, "dtype": "uint8"}
-    if opened(folder, made_of)[0] is None and not _is_room(folder, total_bytes(made_of)):
+    if open_arrays(folder, made_of)[0] is None and not _is_room(folder, total_bytes(made_of)):
         return dataset
     pixels = load_or_build_arrays(
         folder,

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
-from contraport._utils.text_tensors import is_text
+from contraport._utils.text_tensors import is_text_shape
 from contraport.catalog.perturbation_specs import DOMAINS, Corruption, DomainSpec, Mismatch
 from contraport.data.arrays import ArrayStore
 from contraport.data.corruptions import NOISE, corrupt
@@ -187,7 +187,7 @@ def corrupted(dataset: Dataset, *corruptions: Corruption) -> Dataset:
         UsageError: another corruption than noise of what is no image, or one of texts.
     """
     kinds = " and ".join(one.kind for one in corruptions)
-    texts = [name for name, shape in zip(dataset.view_names, dataset.shapes, strict=True) if is_text(shape)]
+    texts = [name for name, shape in zip(dataset.view_names, dataset.shapes, strict=True) if is_text_shape(shape)]
     told = f"corrupt: {kinds} is for images, vectors and series; {dataset.name!r} has texts: {', '.join(texts)}."
     check(not texts, told)
     images = [len(shape) == 3 for shape in dataset.shapes]

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from contraport._utils.text_tensors import concatenated, item_shape
+from contraport._utils.text_tensors import concatenate_batches, item_shape
 from contraport.data.dataset import Batch, Dataset
-from contraport.errors import UsageError, check, reason
+from contraport.errors import UsageError, check, one_line_reason
 
 HEAD = 1_000
 """So many items are read to know their shapes and statistics."""
@@ -89,7 +89,7 @@ class Stream(Dataset):
                 raise
             except Exception as error:  # a stranger's code
                 raise StreamError(
-                    f"data: {self.name} broke before item {position} of pass {number}: {reason(error)}"
+                    f"data: {self.name} broke before item {position} of pass {number}: {one_line_reason(error)}"
                 ) from error
             yield self._taken(item, position)
         check(
@@ -121,7 +121,7 @@ class Stream(Dataset):
         try:
             return iter(self.source)
         except Exception as error:  # a stranger's code
-            raise StreamError(f"data: {self.name} cannot begin pass {number}: {reason(error)}") from error
+            raise StreamError(f"data: {self.name} cannot begin pass {number}: {one_line_reason(error)}") from error
 
     def _taken(self, item: Any, position: int) -> StreamItem:
         """Return what is made of what the source gave."""
@@ -132,7 +132,7 @@ class Stream(Dataset):
         return read
 
     def _batch(self, chosen: list[tuple[int, StreamItem]]) -> Batch:
-        views = tuple(concatenated(parts) for parts in zip(*(item.views for _, item in chosen), strict=True))
+        views = tuple(concatenate_batches(parts) for parts in zip(*(item.views for _, item in chosen), strict=True))
         labels, keys = [item.label for _, item in chosen], [item.key for _, item in chosen]
         known = self.labels is not None
         lacking = next((number for number, item in chosen if known and item.label is None), None)

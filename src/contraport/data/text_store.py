@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.text_tensors import TEXT, encode_utf8
+from contraport._utils.text_tensors import TEXT_SHAPE, encode_utf8
 from contraport.data.digests import digest_contents
 from contraport.data.splits import Positions
 
@@ -64,7 +64,7 @@ class PackedTextStore:
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of one item of each view."""
-        return (TEXT,)
+        return (TEXT_SHAPE,)
 
     @cached_property
     def digests(self) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport._utils.text_tensors import decoded, is_text
+from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
 from contraport.data.dataset import Dataset
 
 LETTERS = 500
@@ -57,8 +57,10 @@ def thumbnails(images: Tensor, side: int) -> Array:
 
 def _sketched(items: Tensor, dataset: Dataset, view: int, side: int) -> Array:
     shape = dataset.shapes[view]
-    if is_text(shape):
-        return np.array([text if len(text) <= LETTERS else f"{text[:LETTERS]} …" for text in decoded(items)], np.str_)
+    if is_text_shape(shape):
+        return np.array(
+            [text if len(text) <= LETTERS else f"{text[:LETTERS]} …" for text in tensor_to_texts(items)], np.str_
+        )
     if len(shape) == 3:
         return thumbnails(items, side)
     if len(shape) == 2:

@@ -21,11 +21,11 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from contraport._utils.formatting import describe_shape, format_options
-from contraport._utils.lazy import imported
-from contraport._utils.text_tensors import blank, is_text
+from contraport._utils.lazy import import_object
+from contraport._utils.text_tensors import blank_items, is_text_shape
 from contraport.catalog.encoders import ENCODERS, OWN, TIMM
 from contraport.encoders.text_transformer import build_text_transformer, is_transformers_folder
-from contraport.errors import UsageError, check, explained, unknown_name_error
+from contraport.errors import UsageError, check, hint_on_error, unknown_name_error
 
 LARGEST_LOW_RESOLUTION = 64
 
@@ -55,7 +55,7 @@ def custom_code_names(encoder: object) -> list[str]:
     return [name for name in names if isinstance(name, str) and ":" in name]
 
 
-@explained("contraport docs training folders-of-others")
+@hint_on_error("contraport docs training folders-of-others")
 def check_trusted(encoder: object, where: str, *, trust: bool) -> None:
     """Raise `UsageError` where the encoders that a file gives are code to import, unless it is trusted.
 
@@ -124,13 +124,13 @@ def build(name: str | nn.Module, shape: Shape, *, low_resolution: bool = True) -
         )
         encoder, name, own = copy.deepcopy(name), type(name).__name__, True
     elif name in ENCODERS:
-        ours: nn.Module = imported(ENCODERS[name].network)(shape)
+        ours: nn.Module = import_object(ENCODERS[name].network)(shape)
         return ours
     else:
         own = ":" in name
         if own:
             encoder = _own(name, shape)
-        elif is_text(shape):
+        elif is_text_shape(shape):
             of_images = timm.is_model(name) and not Path(name).exists()
             check(not of_images, f"encoder: {name!r} takes images, got texts; use {default_encoder(shape)!r}.")
             encoder = build_text_transformer(name, shape)
@@ -150,7 +150,7 @@ def _features(encoder: nn.Module, name: str, shape: Shape) -> int:
     training = encoder.training
     try:
         with torch.no_grad():
-            output = encoder.eval()(blank(2, shape))
+            output = encoder.eval()(blank_items(2, shape))
     except (
         Exception,
         SystemExit,

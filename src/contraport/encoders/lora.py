@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from contraport.encoders.model import Model
-from contraport.errors import check, require
+from contraport.errors import check, import_optional
 
 EXTRA = "peft"
 SCALE = 2.0
@@ -17,7 +17,7 @@ SCALE = 2.0
 
 def check_peft_installed() -> None:
     """Raise `UsageError` where the package that makes adapters is not installed."""
-    require("peft", EXTRA, "lora")
+    import_optional("peft", EXTRA, "lora")
 
 
 def adapt(encoder: nn.Module, rank: int) -> None:
@@ -35,7 +35,7 @@ def adapt(encoder: nn.Module, rank: int) -> None:
 
     Source: Hu et al. (2022), LoRA: low-rank adaptation of large language models, section 4.1; by peft.
     """
-    peft = require("peft", EXTRA, "lora")
+    peft = import_optional("peft", EXTRA, "lora")
     names = _adaptable(encoder)
     check(
         len(names) > 0,

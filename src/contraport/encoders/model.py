@@ -17,13 +17,13 @@ from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from contraport._utils.files import check_checksum, checksum_path, write_checksum
-from contraport._utils.text_tensors import channels, concatenated, item_shape
+from contraport._utils.text_tensors import channel_count, concatenate_batches, item_shape
 from contraport._version import __version__
 from contraport.encoders.build import Shape, check_trusted, default_encoder, described, is_module_description
 from contraport.encoders.text_transformer import TextTransformer
 from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower
 from contraport.encoders.view_names import resolve_view, values_per_view
-from contraport.errors import UsageError, check, reason
+from contraport.errors import UsageError, check, one_line_reason
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -115,8 +115,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         rows = (
             inputs,
             self.encoder_sources,
-            _one_each("mean", [[0.0] * channels(shape) for shape in inputs] if mean is None else mean, inputs),
-            _one_each("std", [[1.0] * channels(shape) for shape in inputs] if std is None else std, inputs),
+            _one_each("mean", [[0.0] * channel_count(shape) for shape in inputs] if mean is None else mean, inputs),
+            _one_each("std", [[1.0] * channel_count(shape) for shape in inputs] if std is None else std, inputs),
         )
         self.towers = nn.ModuleList(
             Tower(
@@ -293,7 +293,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             model = cls(**config, kept=folder)
             missing, unknown = load_model(model, folder / WEIGHTS_FILE, strict=False)  # with weights that are tied
         except (OSError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-            raise UsageError(f"model: {folder} does not hold a model: {reason(error)}") from error
+            raise UsageError(f"model: {folder} does not hold a model: {one_line_reason(error)}") from error
         _check_weights(sorted(missing), sorted(unknown), folder)
         return model.to(map_location).eval()
 
@@ -391,7 +391,9 @@ def _together(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]
     outputs: dict[int, Tensor] = {}
     for shape in dict.fromkeys(map(item_shape, inputs)):
         members = [number for number, tensor in enumerate(inputs) if item_shape(tensor) == shape]
-        parts = module(concatenated([inputs[number] for number in members])).split([len(inputs[n]) for n in members])
+        parts = module(concatenate_batches([inputs[number] for number in members])).split(
+            [len(inputs[n]) for n in members]
+        )
         outputs |= zip(members, parts, strict=True)
     return tuple(outputs[number] for number in range(len(inputs)))
 
@@ -407,7 +409,7 @@ def _local_folder(name: str, download: dict[str, Any]) -> Path:
         )
     except Exception as error:  # no network, no such model, no permission: each has an error of its own
         raise UsageError(
-            f"model: there is no folder {name!r}, and the hub does not give it: {reason(error)}"
+            f"model: there is no folder {name!r}, and the hub does not give it: {one_line_reason(error)}"
         ) from error
 
 
@@ -437,6 +439,6 @@ def _read_config(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"model: {file} cannot be read: {reason(error)}") from error
+        raise UsageError(f"model: {file} cannot be read: {one_line_reason(error)}") from error
     check(isinstance(config, dict), f"model: expected a mapping in {file}, got {type(config).__name__}.")
     return dict(config)

@@ -12,14 +12,14 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.constants import HF_HUB_CACHE
 from torch import nn
 
-from contraport._utils.text_tensors import TEXT
+from contraport._utils.text_tensors import TEXT_SHAPE
 from contraport.catalog.encoders import ENCODERS
 from contraport.encoders.build import custom_code_names, is_module_description
 from contraport.encoders.initial import InitialWeights, together
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model
 from contraport.encoders.state_dicts import State, read_state_dict
 from contraport.encoders.text_transformer import TextTransformer, build_text_transformer
-from contraport.errors import UsageError, check, check_regular_file, explained, reason, unreadable_error
+from contraport.errors import UsageError, check, check_regular_file, hint_on_error, one_line_reason, unreadable_error
 
 _TIMM_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 _STEM = "conv1.weight"
@@ -50,7 +50,7 @@ def _is_theirs(encoder: object) -> bool:
     return isinstance(encoder, str) and encoder not in ENCODERS and not custom_code_names(encoder)
 
 
-@explained("contraport docs troubleshooting weights-cannot-be-downloaded")
+@hint_on_error("contraport docs troubleshooting weights-cannot-be-downloaded")
 def _pretrained(encoder: Any) -> InitialWeights:
     check(
         _is_theirs(encoder),
@@ -61,7 +61,7 @@ def _pretrained(encoder: Any) -> InitialWeights:
 
 def _pretrained_of_texts(name: str, source: str) -> InitialWeights:
     """Return the weights of a model of transformers, of a folder or of the hub."""
-    return InitialWeights(source, name, [dict(build_text_transformer(name, TEXT, pretrained=True).state_dict())])
+    return InitialWeights(source, name, [dict(build_text_transformer(name, TEXT_SHAPE, pretrained=True).state_dict())])
 
 
 def _pretrained_by_timm(name: str) -> InitialWeights:
@@ -73,7 +73,8 @@ def _pretrained_by_timm(name: str) -> InitialWeights:
     except Exception as error:  # no network, no such model, no permission: each has an error of its own
         raise UsageError(
             f"pretrained: the weights of {name!r} were looked for on the Hugging Face hub ({hub}) and in what was "
-            f"downloaded before ({HF_HUB_CACHE}), and are in neither: {reason(error)} --init takes a file or a folder."
+            f"downloaded before ({HF_HUB_CACHE}), and are in neither: {one_line_reason(error)} "
+            "--init takes a file or a folder."
         ) from error
     return _of_timm_folder(folder, _read_config(folder), name, str(hub))
 

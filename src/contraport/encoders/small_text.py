@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport._utils.formatting import describe_shape
-from contraport._utils.text_tensors import LONGEST, is_text
+from contraport._utils.text_tensors import MAX_TEXT_BYTES, is_text_shape
 from contraport.encoders.networks import MLP_HIDDEN, dense
 from contraport.errors import check
 
@@ -41,7 +41,7 @@ class NgramHasher(nn.Module):
         super().__init__()
         inverse = pow(_BASE % 2**64, -1, 2**64)
         for name, base in (("powers", _BASE % 2**64), ("inverses", inverse)):
-            factors = torch.full((LONGEST + 2,), base - 2**64 if base >= 2**63 else base, dtype=torch.int64)
+            factors = torch.full((MAX_TEXT_BYTES + 2,), base - 2**64 if base >= 2**63 else base, dtype=torch.int64)
             factors[0] = 1
             self.register_buffer(name, factors.cumprod(0), persistent=False)
 
@@ -110,7 +110,7 @@ class SmallText(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        check(is_text(shape), f"encoder: 'small-text' takes texts, got {describe_shape(shape)}.")
+        check(is_text_shape(shape), f"encoder: 'small-text' takes texts, got {describe_shape(shape)}.")
         self.hashed = NgramHasher()
         self.table = nn.Embedding(BUCKETS, TEXT_WIDTH)
         self.layers = nn.Sequential(*dense(TEXT_FEATURES, MLP_HIDDEN), nn.Linear(MLP_HIDDEN, TEXT_FEATURES))

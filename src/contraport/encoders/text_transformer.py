@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from contraport._utils.formatting import describe_shape
-from contraport._utils.text_tensors import decoded, is_text
+from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
 from contraport.catalog.encoders import ENCODERS, TRANSFORMERS
-from contraport.errors import UsageError, check, reason, require, unknown_name_error
+from contraport.errors import UsageError, check, import_optional, one_line_reason, unknown_name_error
 
 EXTRA = "text"
 POOLINGS = ("mean", "first", "last")
@@ -79,7 +79,7 @@ class TextTransformer(nn.Module):
     def forward(self, texts: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
         device = next(self.parameters()).device
-        tokens, there = self.tokens(decoded(texts), device)
+        tokens, there = self.tokens(tensor_to_texts(texts), device)
         states = self.network(input_ids=tokens, attention_mask=there).last_hidden_state
         if self.pooling == "first":
             return states[:, 0]  # type: ignore[no-any-return]
@@ -147,12 +147,12 @@ def build_text_transformer(name: str, shape: tuple[int, ...], *, pretrained: boo
         UsageError: transformers is not installed, there is no such model, tokenizer or weights, or they do not belong
             together.
     """
-    check(is_text(shape), f"encoder: {name!r} takes texts, got {describe_shape(shape)}.")
+    check(is_text_shape(shape), f"encoder: {name!r} takes texts, got {describe_shape(shape)}.")
     where, pooling = _split(name)
     if importlib.util.find_spec("transformers") is None and not Path(where).exists():
         install = f"Or {TRANSFORMERS}, with pip install 'contraport[{EXTRA}]'."
         raise UsageError(f"{unknown_name_error('encoder', name, ENCODERS)} {install}")
-    transformers = require("transformers", EXTRA, f"encoder: {name!r}")
+    transformers = import_optional("transformers", EXTRA, f"encoder: {name!r}")
     with _quiet(transformers):
         config = _had("model", where, transformers.AutoConfig)
         check(
@@ -191,7 +191,7 @@ def _had(what: str, where: str, kind: Any, **more: Any) -> Any:
     try:
         return kind.from_pretrained(where, trust_remote_code=False, **more)
     except Exception as error:  # no such folder or file, no network, damaged: each has an error of its own
-        raise UsageError(f"{_lacking(what, where)}: {reason(error)}") from error
+        raise UsageError(f"{_lacking(what, where)}: {one_line_reason(error)}") from error
 
 
 def _lacking(what: str, where: str) -> str:
@@ -233,7 +233,7 @@ def _drawn(where: str, config: Any, transformers: Any) -> nn.Module:
     try:
         network: nn.Module = transformers.AutoModel.from_config(config, dtype=torch.float32)
     except Exception as error:
-        raise UsageError(f"encoder: the model of {where!r} cannot be made: {reason(error)}") from error
+        raise UsageError(f"encoder: the model of {where!r} cannot be made: {one_line_reason(error)}") from error
     return network
 
 
@@ -329,7 +329,7 @@ def _read(file: Path | None) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"encoder: {file} cannot be read: {reason(error)}") from error
+        raise UsageError(f"encoder: {file} cannot be read: {one_line_reason(error)}") from error
 
 
 @contextmanager

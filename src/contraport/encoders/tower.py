@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport._utils.text_tensors import channels, is_text_batch
+from contraport._utils.text_tensors import channel_count, is_text_batch
 from contraport.encoders.build import Shape, build
 from contraport.encoders.networks import Projector
 from contraport.errors import check
@@ -70,8 +70,8 @@ class Tower(nn.Module):
     def _register(self, name: str, values: Sequence[float], shape: Shape) -> None:
         numbers = torch.tensor([float(value) for value in values])
         check(
-            len(numbers) == channels(shape) and bool(numbers.isfinite().all()),
-            f"{name}: expected {channels(shape)} finite numbers, one per channel or feature, got {len(numbers)}.",
+            len(numbers) == channel_count(shape) and bool(numbers.isfinite().all()),
+            f"{name}: expected {channel_count(shape)} finite numbers, one per channel or feature, got {len(numbers)}.",
         )
         self.register_buffer(name, numbers.view(-1, *[1] * (len(shape) - 1)))
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from contraport._utils.formatting import counted
+from contraport._utils.formatting import pluralize
 from contraport.engine.custom_op import Operation
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, Relaxation, log_sum_exp
@@ -87,7 +87,7 @@ def solve(
             return Solution(f, g, of_rows, of_columns, made)
         reached, f = Solution(f, g, of_rows, of_columns, made), following
     warnings.warn(
-        f"after {counted(iterations, 'Sinkhorn iteration')} the row masses are off by more than the tolerance "
+        f"after {pluralize(iterations, 'Sinkhorn iteration')} the row masses are off by more than the tolerance "
         f"{tolerance:.3g}; raise iterations or the temperature.",
         stacklevel=2,
     )

@@ -23,7 +23,7 @@ from contraport._utils.text_tensors import as_string_list
 from contraport.auditing.pairs import DecoyDataset, add_decoys
 from contraport.auditing.pairs.pair_filter import PairFilter, max_audited_batch_size
 from contraport.auditing.result import Audit, audit_from_arrays
-from contraport.catalog import resolve
+from contraport.catalog import resolve_recipe
 from contraport.catalog.objectives import info_nce
 from contraport.data import Batch, BatchOrder, Dataset, from_arrays, loader
 from contraport.data.arrays import as_array, check_equal_shapes, weights_of
@@ -377,7 +377,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         """Return the settings of a training."""
         own = self.get_params(deep=False)
         given = {name: value for name, value in own.items() if value is not None and name != "random_state"}
-        return Settings(**resolve(given), seed=int(check_random_state(self.random_state).randint(2**31)))
+        return Settings(**resolve_recipe(given), seed=int(check_random_state(self.random_state).randint(2**31)))
 
     def _batches(self, items: int) -> int:
         most = max_audited_batch_size(items) if self.audit else self.batch_size

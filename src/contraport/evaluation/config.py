@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from contraport._utils.lazy import imported
-from contraport.command import EXTRA, LEARN, USE, Command
+from contraport._utils.lazy import import_object
+from contraport.command import EXTRA, TRAIN_AND_EVALUATE, USE_ENCODER, Command
 from contraport.errors import check
-from contraport.options import known, one_of, option, whole
+from contraport.options import int_in_range, one_of, option, option_metadata
 from contraport.runs.config import VIEW, EncoderOptions, Run, RunOptions, TrustOptions, is_run
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ else:
 
 
 def _names_of_measures(name: str, value: Sequence[str]) -> None:
-    imported("contraport.metrics:chosen")(value)
+    import_object("contraport.metrics:chosen")(value)
 
 
 def _templates(name: str, value: Any) -> None:
@@ -34,7 +34,8 @@ class EvaluateOptions(EncoderOptions):
     """Options of `contraport.evaluate`; see there for each."""
 
     run: Sequence[str | Path | Run] | str | Path | Run = field(
-        kw_only=False, metadata=known("the run folder, or several, which are compared item by item.", exists=is_run)
+        kw_only=False,
+        metadata=option_metadata("the run folder, or several, which are compared item by item.", check_exists=is_run),
     )
     data: str | Path | Any | None = option(
         None,
@@ -62,7 +63,7 @@ class EvaluateOptions(EncoderOptions):
         "measure the trained encoder alone: neither what it began as nor the raw inputs, and nothing for the page to "
         "draw, which together take most of the time.",
     )
-    neighbors: int = option(20, "how many vote in kNN.", check=whole(1))
+    neighbors: int = option(20, "how many vote in kNN.", check=int_in_range(1))
     classes: Sequence[str] = option(
         (),
         "what the classes are called in a text, in the order of their numbers, for zero-shot classification by a run "
@@ -79,7 +80,7 @@ EVALUATE = Command(
     EvaluateOptions,
     "contraport.evaluation:evaluate",
     "Measure a trained encoder on held-out items.",
-    about="""
+    details="""
         Every number is about the representation, not the projection, beside the raw inputs and the same encoder before
         training: `untrained` if its weights were drawn, `given` if it began with weights. `notes` names metrics that
         the data do not allow, such as accuracies without labels, and the epoch of the model if the training was
@@ -98,9 +99,9 @@ EVALUATE = Command(
         "contraport evaluate runs/photos --checkpoints all --measures knn",
         'contraport evaluate runs/captioned --classes bag coat --templates "a {}" "a photo of a {}"',
     ),
-    show="contraport.cli.console:print_evaluation",
+    printer="contraport.cli.console:print_evaluation",
     extra=EXTRA,
-    group=LEARN,
+    group=TRAIN_AND_EVALUATE,
     page="evaluating",
 )
 
@@ -114,14 +115,16 @@ class EmbedOptions(RunOptions):
         "what to embed: as in `contraport train`; default: the run's own, of which as many as its `items` and "
         "`test_items` took.",
     )
-    out: str | Path = field(metadata=known("the file to write, .npz, .npy or .parquet."))
+    out: str | Path = field(metadata=option_metadata("the file to write, .npz, .npy or .parquet."))
     split: Literal["train", "test", "all"] = option(
         "all",
         "train, test, or all: both, one after the other; a Dataset is one split, and all of it is embedded.",
         check=one_of("train", "test", "all"),
     )
     shard_items: int | None = option(
-        None, "write files of so many items each, NAME.00000-of-00004.npz and so on; default: one file.", check=whole(1)
+        None,
+        "write files of so many items each, NAME.00000-of-00004.npz and so on; default: one file.",
+        check=int_in_range(1),
     )
     view: str | int | None = option(None, VIEW)
     overwrite: bool = option(False, "replace `out` where it exists.")
@@ -131,7 +134,7 @@ EMBED = Command(
     EmbedOptions,
     "contraport.evaluation:embed",
     "Write the features of some data to a file.",
-    about="""
+    details="""
         An `.npz` file has the arrays `features` `(n, F)` float32, `rows` `(n,)` (the number of each item in its source,
         what was left out counted) and `splits` `(n,)`; where the items have names, such as paths, `keys` `(n,)`; and
         where there are labels `labels` `(n,)` and `class_names`. A `.parquet` file has the columns `f0`, `f1` and so
@@ -151,9 +154,9 @@ EMBED = Command(
         "contraport embed runs/captioned --view image --data photos/ --out photos.npz",
         "torchrun --nproc_per_node 4 -m contraport embed runs/photos --out photos.parquet",
     ),
-    show="builtins:print",
+    printer="builtins:print",
     extra=EXTRA,
-    group=USE,
+    group=USE_ENCODER,
     page="searching",
 )
 
@@ -163,7 +166,7 @@ class ExportOptions(TrustOptions):
     """Options of `contraport.export`; see there for each."""
 
     run: str | Path | Run | Model = field(
-        kw_only=False, metadata=known("the run folder, or from Python a model.", exists=is_run)
+        kw_only=False, metadata=option_metadata("the run folder, or from Python a model.", check_exists=is_run)
     )
     format: Literal["onnx", "torch-export", "torchscript", "safetensors"] | None = option(
         None,
@@ -171,7 +174,7 @@ class ExportOptions(TrustOptions):
         "torch-export or .pt for torchscript, otherwise onnx.",
         check=one_of("onnx", "torch-export", "torchscript", "safetensors"),
     )
-    out: str | Path = field(metadata=known("the file to write, or for safetensors the folder."))
+    out: str | Path = field(metadata=option_metadata("the file to write, or for safetensors the folder."))
     view: str | int | None = option(None, VIEW)
     overwrite: bool = option(False, "replace `out` where it exists.")
 
@@ -180,7 +183,7 @@ EXPORT = Command(
     ExportOptions,
     "contraport.evaluation.model_export:export",
     "Write a trained encoder for other programs: ONNX, torch.export, safetensors.",
-    about="""
+    details="""
         All formats take raw items, which are standardised inside, in batches of any size, and give the
         representation. What was written is read again and must give the same features, to 1e-5, on random items in
         batches of other sizes.
@@ -203,8 +206,8 @@ EXPORT = Command(
         "contraport export runs/captioned --view image --out images.onnx",
         "contraport export runs/photos --format safetensors --out photos-model",
     ),
-    show="builtins:print",
+    printer="builtins:print",
     extra=EXTRA,
-    group=USE,
+    group=USE_ENCODER,
     page="export",
 )

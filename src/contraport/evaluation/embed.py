@@ -13,13 +13,13 @@ import torch
 from torch.utils.data import Dataset as AnyDataset
 
 from contraport._utils.progress import ProgressBars
-from contraport._utils.text_tensors import decoded, is_text
+from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
 from contraport.data import Batch, Dataset
 from contraport.data.sources.load import is_stream
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, embed_batches
 from contraport.encoders import Model
-from contraport.errors import check, check_new_file, writing
+from contraport.errors import check, check_new_file, report_write_errors
 from contraport.evaluation.config import EMBED, EmbedOptions
 from contraport.evaluation.process_share import current_process
 from contraport.evaluation.split_loading import (
@@ -47,7 +47,7 @@ LETTERS = 80
 """A text is called by at most so many of its letters."""
 
 
-@EMBED.keywords
+@EMBED.with_signature
 @torch.random.fork_rng(devices=[])
 def embed(given: dict[str, Any]) -> Path:
     """Write the frozen features of every item of some data to a file, with what each row is, and return its path.
@@ -92,12 +92,12 @@ def embed(given: dict[str, Any]) -> Path:
     with gathering(path) as gathered:
         for dataset in share.part(datasets):
             for features, batch in embed_batches(model, dataset, build_plain_views(settings, dataset), reader):
-                with writing("out", path):
+                with report_write_errors("out", path):
                     _add(gathered, dataset, batch, features.numpy(), by_text=view is not None)
         data = str(settings.data) if is_training_data(settings, asked.data) else datasets[0].name
         found = replace(gathered.features(_class_names(datasets[0]), str(run.path)), view=view, data=data)
         written = [path]
-        with writing("out", path):
+        with report_write_errors("out", path):
             if asked.shard_items is None:
                 write_features(path, found)
             else:
@@ -137,10 +137,10 @@ def _add(gathered: FeatureBuffer, dataset: Dataset, batch: Batch, features: np.n
 
 def _beginnings(batch: Batch, shapes: tuple[tuple[int, ...], ...]) -> list[str] | None:
     """Return how the first view of each item begins that is a text, by which it is called; None where none is."""
-    texts = [view for view, shape in enumerate(shapes) if is_text(shape)]
+    texts = [view for view, shape in enumerate(shapes) if is_text_shape(shape)]
     if not texts:
         return None
-    read = decoded(batch.views[texts[0]])
+    read = tensor_to_texts(batch.views[texts[0]])
     return [textwrap.shorten(text, LETTERS, placeholder=" ...") or text[:LETTERS] for text in read]
 
 

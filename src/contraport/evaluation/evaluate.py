@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from contraport._utils.files import replacing, write_arrays, write_json
-from contraport._utils.formatting import listed
-from contraport._utils.locks import locked
+from contraport._utils.files import atomic_write, write_arrays, write_json
+from contraport._utils.formatting import join_names
+from contraport._utils.locks import lock_folder
 from contraport._utils.progress import StepCallback
 from contraport._version import __version__
 from contraport.data import Dataset
 from contraport.embedding import RawInputs
 from contraport.encoders import Model
-from contraport.errors import UsageError, check, writing
+from contraport.errors import UsageError, check, report_write_errors
 from contraport.evaluation.config import EVALUATE, EvaluateOptions
 from contraport.evaluation.epoch_checkpoints import check_kept, epoch_checkpoint_files, load_epoch_models
 from contraport.evaluation.evaluation import Evaluation, Evaluations
@@ -56,7 +56,7 @@ Numbers = Mapping[str, tuple[float, ItemValues]]
 """By measure, a number, and what it becomes as the items are drawn again."""
 
 
-@EVALUATE.keywords
+@EVALUATE.with_signature
 @torch.random.fork_rng(devices=[])
 def evaluate(given: dict[str, Any]) -> Evaluation | Evaluations:
     """Return what the frozen encoder of a run is worth; of several runs in a sequence, what each is, by its path.
@@ -78,7 +78,7 @@ def evaluate(given: dict[str, Any]) -> Evaluation | Evaluations:
         for run in runs:
             run.check_is_run()
             lock = run.evaluation_lock_path.name  # not that of a training, which may go on meanwhile
-            locks.enter_context(locked(run.path, "evaluate", argument="run", name=lock))
+            locks.enter_context(lock_folder(run.path, "evaluate", argument="run", name=lock))
         if asked.checkpoints == "all":
             check_kept(runs)
         for run in runs:
@@ -116,13 +116,13 @@ def _write(one: RunEvaluation) -> None:
     now = one.run.model_epochs()
     check(now == one.result["epochs"], f"run: {one.run.path} got another model meanwhile; evaluate it again.")
     with (
-        writing("run", one.run.path),
+        report_write_errors("run", one.run.path),
         ExitStack() as files,
     ):  # all are written before one takes its place, the last first
-        write_json(files.enter_context(replacing(one.run.evaluation_path)), one.result)
-        write_arrays(files.enter_context(replacing(one.run.items_path)), one.items)
+        write_json(files.enter_context(atomic_write(one.run.evaluation_path)), one.result)
+        write_arrays(files.enter_context(atomic_write(one.run.items_path)), one.items)
         if one.samples:
-            write_arrays(files.enter_context(replacing(one.run.samples_path)), one.samples)
+            write_arrays(files.enter_context(atomic_write(one.run.samples_path)), one.samples)
         else:
             one.run.samples_path.unlink(missing_ok=True)
 
@@ -242,7 +242,7 @@ def _strange_classes(bench: Evaluator) -> list[str]:
         return []
     names = bench.test.class_names
     classes = [str(label) if names is None else names[label] for label in strange.unique().tolist()]
-    shown = listed(classes[:CLASSES_NAMED]) + (" and others" if len(classes) > CLASSES_NAMED else "")
+    shown = join_names(classes[:CLASSES_NAMED]) + (" and others" if len(classes) > CLASSES_NAMED else "")
     which = (
         "All test items" if len(strange) == len(bench.test) else f"{len(strange):,} of {len(bench.test):,} test items"
     )

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contraport._utils.files import atomic_write_folder, replacing
+from contraport._utils.files import atomic_write, atomic_write_folder
 from contraport._utils.formatting import format_options
-from contraport._utils.text_tensors import is_text, is_text_batch
+from contraport._utils.text_tensors import is_text_batch, is_text_shape
 from contraport.encoders import FeatureExtractor, Model, is_module_description
 from contraport.encoders.text_transformer import TextTransformer
-from contraport.errors import UsageError, check, require, writing
+from contraport.errors import UsageError, check, import_optional, report_write_errors
 from contraport.evaluation.config import EXPORT, ExportOptions
 from contraport.runs import Run
 from contraport.seeding import torch_generator
@@ -36,7 +36,7 @@ _Call = Callable[..., Tensor]
 """A model that was read again: from the views of its representation to features."""
 
 
-@EXPORT.keywords
+@EXPORT.with_signature
 def export(given: dict[str, Any]) -> Path:
     """Write a trained model for programs of another kind, and return the path.
 
@@ -55,7 +55,7 @@ def export(given: dict[str, Any]) -> Path:
     format = _format_of(path, asked.format)
     chosen = _FORMATS[format]
     for package in chosen.packages:
-        require(package, "export", f"format: {format}")
+        import_optional(package, "export", f"format: {format}")
     _check_out(path, chosen, asked.overwrite)
     trained = asked.run if isinstance(asked.run, Model) else _model(asked.run, asked.trust)
     chosen_view = trained if asked.view is None else trained.of_view(asked.view)
@@ -64,14 +64,19 @@ def export(given: dict[str, Any]) -> Path:
         chosen.is_folder or not tokenized,
         f"format: the encoder has a tokenizer, which is part of no network; expected safetensors, got {format}.",
     )
-    texts = any(is_text(chosen_view.shapes[view]) for view in chosen_view.represented)
+    texts = any(is_text_shape(chosen_view.shapes[view]) for view in chosen_view.represented)
     check(
         format != "torch-export" or not texts,
         "format: torch.export finds no form for texts of any length; expected onnx, torchscript or safetensors, got "
         "torch-export.",
     )
     model = copy.deepcopy(chosen_view).cpu().eval()
-    with writing("out", path), chosen.replacing(path) as temporary, warnings.catch_warnings(), torch.no_grad():
+    with (
+        report_write_errors("out", path),
+        chosen.atomic_write(path) as temporary,
+        warnings.catch_warnings(),
+        torch.no_grad(),
+    ):
         # That TorchScript is on its way out, and what tracing might miss: the check below is what tells.
         warnings.simplefilter("ignore")
         try:
@@ -104,7 +109,7 @@ def _items(model: Model, items: int) -> tuple[Tensor, ...]:
 
     def of_view(view: int) -> Tensor:
         tower, shape = model.tower(view), model.shapes[view]
-        if is_text(shape):
+        if is_text_shape(shape):
             return _texts(items, generator)
         return tower.mean + tower.std * torch.randn(items, *shape, generator=generator)
 
@@ -146,7 +151,7 @@ def _write_onnx(model: Model, path: Path) -> None:
 
 
 def _read_onnx(path: Path, _: Model) -> _Call:
-    onnxruntime = require("onnxruntime", "export", "format: onnx")
+    onnxruntime = import_optional("onnxruntime", "export", "format: onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [given.name for given in session.get_inputs()]
 
@@ -197,15 +202,15 @@ def _read_safetensors(folder: Path, model: Model) -> _Call:
 class _Format(NamedTuple):
     write: Callable[[Model, Path], None]
     read: Callable[[Path, Model], _Call]
-    replacing: Callable[[Path], AbstractContextManager[Path]]
+    atomic_write: Callable[[Path], AbstractContextManager[Path]]
     is_folder: bool
     packages: Sequence[str]
 
 
 _FORMATS = {
-    "onnx": _Format(_write_onnx, _read_onnx, replacing, False, ("onnx", "onnxscript", "onnxruntime")),
-    "torch-export": _Format(_write_torch_export, _read_torch_export, replacing, False, ()),
-    "torchscript": _Format(_write_torchscript, _read_torchscript, replacing, False, ()),
+    "onnx": _Format(_write_onnx, _read_onnx, atomic_write, False, ("onnx", "onnxscript", "onnxruntime")),
+    "torch-export": _Format(_write_torch_export, _read_torch_export, atomic_write, False, ()),
+    "torchscript": _Format(_write_torchscript, _read_torchscript, atomic_write, False, ()),
     "safetensors": _Format(_write_safetensors, _read_safetensors, atomic_write_folder, True, ()),
 }
 

@@ -14,7 +14,7 @@ from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport._utils.text_tensors import decoded, is_text
+from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
 from contraport.auditing.pairs import PairedFeatures, scores
 from contraport.auditing.pairs.paired_features import MIN_PAIRS
 from contraport.data import Dataset
@@ -73,9 +73,9 @@ def points(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
     views = dataset.__getitems__(chosen.tolist()).views
     if dataset.is_image:
         arrays["thumbnails"] = thumbnails(views[0], THUMBNAIL_SIDE)
-    text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if is_text(shape)), None)
+    text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if is_text_shape(shape)), None)
     if text is not None:
-        arrays["texts"] = np.array([words[:LETTERS] for words in decoded(text)], dtype=np.str_)
+        arrays["texts"] = np.array([words[:LETTERS] for words in tensor_to_texts(text)], dtype=np.str_)
     return arrays
 
 

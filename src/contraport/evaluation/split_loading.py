@@ -262,7 +262,7 @@ class Reading:
             )
             own = settings.weights if settings.has_column_weights else None  # a column of weights is none of features
             return asked.derive(columns=columns or settings.columns, weights=own)
-        if columns is None and KEPT["data"].written(data) == settings.data:  # a data frame after a data frame
+        if columns is None and KEPT["data"].serialize(data) == settings.data:  # a data frame after a data frame
             columns = settings.columns
         return asked.derive(data=data, columns=columns, weights=None, test_fraction=None, **_OF_ITS_DATA)
 

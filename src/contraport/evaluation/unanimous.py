@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from contraport._utils.formatting import listed
+from contraport._utils.formatting import join_names
 from contraport.metrics import metrics_of_rows
 from contraport.metrics.intervals import LEVEL, MetricResult, mean
 
@@ -33,7 +33,7 @@ def unanimous(findings: Mapping[str, MetricResult | float]) -> list[str]:
     said = "is the same" if len(titles) == 1 else "are the same"
     owns = "its interval has" if len(titles) == 1 else "their intervals have"
     return [
-        f"{listed(titles)} {said} on all {items:,} test items, so {owns} no width; of other items up to "
+        f"{join_names(titles)} {said} on all {items:,} test items, so {owns} no width; of other items up to "
         f"{100 * unseen:.2g}% may be otherwise."
     ]
 

@@ -11,7 +11,7 @@ import torch
 from sklearn.pipeline import Pipeline
 from torch import Tensor
 
-from contraport._utils.text_tensors import is_text
+from contraport._utils.text_tensors import is_text_shape
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.corruptions import corrupt
 from contraport.embedding import LoaderConfig, RawInputs, embed_views, represent, seeded
@@ -136,7 +136,7 @@ class EvalContext:
         """Whether a text that names a class can be compared with another view of an item."""
         if isinstance(self.encoder, RawInputs) or self.class_names is None or not self.comparable:
             return False
-        return {True, False} <= set(map(is_text, self.encoder.shapes)) and len(self.encoder.towers) > 1
+        return {True, False} <= set(map(is_text_shape, self.encoder.shapes)) and len(self.encoder.towers) > 1
 
     @property
     def trainable(self) -> bool:
@@ -238,7 +238,7 @@ class EvalContext:
     def judged(self) -> Tensor:
         """What the loss sees of the first view of each test item that is no text, `(m, d)`."""
         assert isinstance(self.encoder, Model)
-        view = next(view for view, shape in enumerate(self.encoder.shapes) if not is_text(shape))
+        view = next(view for view, shape in enumerate(self.encoder.shapes) if not is_text_shape(shape))
         return self._of_view(view, self.test.of_views([view]))
 
     @cached_property
@@ -246,7 +246,7 @@ class EvalContext:
         """Where the texts are that name each class, `(classes, d)`."""
         assert isinstance(self.encoder, Model)
         assert self.class_names is not None
-        view = next(view for view, shape in enumerate(self.encoder.shapes) if is_text(shape))
+        view = next(view for view, shape in enumerate(self.encoder.shapes) if is_text_shape(shape))
         texts = from_arrays(prompts(self.class_names, self.templates), name="the names of the classes")
         return class_embeddings(self._of_view(view, texts), len(self.templates))
 

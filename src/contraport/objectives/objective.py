@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from contraport._utils.html_repr import format_html_mapping
-from contraport._utils.lazy import imported
+from contraport._utils.lazy import import_object
 from contraport.engine import Kernel, without_autocast
-from contraport.errors import UsageError, check, explain, unknown_name_error
+from contraport.errors import UsageError, add_hint, check, unknown_name_error
 from contraport.objectives.constraints import Constraint, Marginals, PlanRequest, Rows
 from contraport.objectives.diagnostics import Diagnostics
 from contraport.objectives.divergences import KL, Divergence
@@ -200,7 +200,7 @@ class Loss(nn.Module, ABC):
             "shared_negatives": shared_negatives or None, "present": present, "similarities": similarities,
             "temperature": temperature,
         }  # fmt: skip
-        # As a decorator `explained` would share one compiled function, and the limit of its recompilations, with all.
+        # As decorator, `hint_on_error` would share one compiled function, and the recompilation limit, with all.
         try:
             if temperature is not None and not self.accepts_temperature:
                 message = "temperature: expected none, as this objective has none to choose."
@@ -212,7 +212,7 @@ class Loss(nn.Module, ABC):
                     raise UsageError(f"reduction: expected 'mean', as parts have different numbers of rows, {lengths}.")
                 total = value if total is None else total + value
         except (UsageError, FloatingPointError) as error:
-            explain(error, "contraport docs calls")
+            add_hint(error, "contraport docs calls")
             raise
         assert total is not None
         return total
@@ -247,7 +247,7 @@ class Loss(nn.Module, ABC):
         """
         with torch.no_grad():
             outcome = next(self.outcomes(*views, **known))
-            figure: Figure = imported("contraport.plots:plan")(outcome.plan.dense(), outcome.target.dense())
+            figure: Figure = import_object("contraport.plots:plan")(outcome.plan.dense(), outcome.target.dense())
         return figure
 
     def _repr_html_(self) -> str:

@@ -114,7 +114,9 @@ def parse_plan_weights(text: str, steps: int) -> PlanWeightsSchedule:
     >>> parse_plan_weights("plan", steps=100).at(0).strength, linear.at(50).strength
     (0.9, 0.25)
     """
-    settings = parse_spec("weights", text, {"plan": ("strength", "iterations")}, alone={"plan": "strength"}).settings
+    settings = parse_spec(
+        "weights", text, {"plan": ("strength", "iterations")}, default_setting={"plan": "strength"}
+    ).settings
     start, end, shape = parse_schedule("weights: strength", settings.get("strength", STRENGTH))
     iterations = settings.get("iterations", ITERATIONS)
     if not isinstance(iterations, int):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from contraport.errors import check, require
+from contraport.errors import check, import_optional
 from contraport.metrics.embedding_geometry import entropy_rank
 from contraport.metrics.embedding_geometry import spectrum as singular_values
 from contraport.metrics.retrieval import nearest_neighbors
@@ -172,7 +172,7 @@ def _principal(features: Array) -> Array:
 
 
 def _scatter(ax: Axes, points: Array, classes: Array | None, class_names: Sequence[str] | None) -> None:
-    effects = require("matplotlib.patheffects", "report", "A figure")
+    effects = import_optional("matplotlib.patheffects", "report", "A figure")
     size = float(np.clip(3000 / len(points), 4, 30))
     if classes is None:
         ax.scatter(points[:, 0], points[:, 1], s=size, color=BLUE, alpha=0.8, linewidth=0)
@@ -214,7 +214,7 @@ def _queries(queries: Sequence[int] | int, items: int) -> list[int]:
 
 def _draw_item(ax: Axes, item: Array, x: float, y: float, same: bool | None) -> None:
     """Draw an image or a line into the unit cell at a place, in a frame that says whether the label is the query's."""
-    patches = require("matplotlib.patches", "report", "A figure")
+    patches = import_optional("matplotlib.patches", "report", "A figure")
     left, right, top, bottom = x + 0.06, x + 0.94, y + 0.06, y + 0.94
     if item.ndim == 1:
         low, high = float(item.min()), float(item.max())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from contraport.errors import needing, require
+from contraport.errors import import_optional, require_extra
 from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def canvas(width: float, height: float) -> Figure:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    with needing("report", "A figure"):
+    with require_extra("report", "A figure"):
         from contraport.plots.notebook_figure import Picture
 
         return Picture(figsize=(width, height), layout="constrained")
@@ -100,7 +100,7 @@ def ground(ax: Axes) -> str:
 
 def mass_colormap(ax: Axes) -> Colormap:
     """Return the colours from no mass to the most, for the ground of the axes; what is excluded is grey."""
-    colors = require("matplotlib.colors", "report", "A figure")
+    colors = import_optional("matplotlib.colors", "report", "A figure")
     steps = MASS_ON_DARK if _is_dark(ax) else MASS_ON_LIGHT
     scale: Colormap = colors.LinearSegmentedColormap.from_list("mass", steps)
     return scale.with_extremes(bad="#4b443a" if _is_dark(ax) else "#d9d3c7")
@@ -118,6 +118,6 @@ def add_legend_above(figure: Figure, ax: Axes) -> None:
 
 
 def _is_dark(ax: Axes) -> bool:
-    colors = require("matplotlib.colors", "report", "A figure")
+    colors = import_optional("matplotlib.colors", "report", "A figure")
     red, green, blue, alpha = colors.to_rgba(ax.get_facecolor())
     return bool(alpha > 0 and 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.4)

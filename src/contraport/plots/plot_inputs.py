@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from contraport.errors import UsageError, check, needing
+from contraport.errors import UsageError, check, require_extra
 
 if TYPE_CHECKING:
     from contraport.runs import Run
@@ -58,7 +58,7 @@ def is_folder(value: object) -> bool:
 
 def run(folder: object) -> Run:
     """Return the run of a folder."""
-    with needing("report", "To read a run"):
+    with require_extra("report", "To read a run"):
         from contraport.runs import Run
 
         return folder if isinstance(folder, Run) else Run(str(folder))

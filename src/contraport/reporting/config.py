@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contraport.command import EXTRA, LEARN, Command
-from contraport.options import Options, known, option
+from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
+from contraport.options import Options, option, option_metadata
 from contraport.runs.config import Run, is_run
 
 
@@ -15,8 +15,10 @@ from contraport.runs.config import Run, is_run
 class ReportOptions(Options):
     """Options of `contraport.report`; see there for each."""
 
-    runs: Sequence[str | Path | Run] = field(kw_only=False, metadata=known("the run folders.", exists=is_run))
-    out: str | Path = field(metadata=known("the page to write, .html."))
+    runs: Sequence[str | Path | Run] = field(
+        kw_only=False, metadata=option_metadata("the run folders.", check_exists=is_run)
+    )
+    out: str | Path = field(metadata=option_metadata("the page to write, .html."))
     overwrite: bool = option(False, "replace `out` where it exists.")
 
 
@@ -24,13 +26,13 @@ REPORT = Command(
     ReportOptions,
     "contraport.reporting:report",
     "Show one run or several on one HTML page.",
-    about="""
+    details="""
         The page is one file: numbers, curves, embeddings and plans. What a run does not have (labels, an evaluation) is
         said on it.
     """,
     examples=("contraport report runs/a runs/b --out comparison.html",),
-    show="builtins:print",
+    printer="builtins:print",
     extra=EXTRA,
-    group=LEARN,
+    group=TRAIN_AND_EVALUATE,
     page="evaluating the-page",
 )

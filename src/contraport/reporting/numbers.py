@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from contraport._utils.formatting import listed
+from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, metrics_of_rows
 from contraport.metrics.baselines import BEFORE
 from contraport.metrics.intervals import Difference
@@ -152,7 +152,7 @@ def _sizes(data: str, runs: Iterable[ReportRun]) -> str:
             train, test, pairs = (run.evaluation[f"{part}_items"] for part in ("train", "test", "uniformity"))
             subset = f" (uniformity: a random {pairs:,} of them)" if pairs < test else ""
             of_size.setdefault(f"{train:,} training and {test:,} test items{subset}", []).append(run.name)
-    told = [size if len(of_size) == 1 else f"{size} of {listed(names)}" for size, names in of_size.items()]
+    told = [size if len(of_size) == 1 else f"{size} of {join_names(names)}" for size, names in of_size.items()]
     return f"On {data}: {'; '.join(told)}." if told else ""
 
 

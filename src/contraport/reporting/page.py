@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from contraport import pages
 from contraport._utils.files import write_text
-from contraport.errors import check, check_new_file, writing
+from contraport.errors import check, check_new_file, report_write_errors
 from contraport.metrics import Metric
 from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT
 from contraport.reporting.config import REPORT, ReportOptions
@@ -27,7 +27,7 @@ PLOTLY = "plotly-cartesian-4.1.1.min.js.gz"
 """The parts of plotly.js that draw lines, bars and heatmaps, as its authors publish them, compressed."""
 
 
-@REPORT.keywords
+@REPORT.with_signature
 def report(given: dict[str, Any]) -> Path:
     """Write one self-contained HTML page about one run or more, and return its path.
 
@@ -42,7 +42,7 @@ def report(given: dict[str, Any]) -> Path:
     check(path.suffix.lower() in (".html", ".htm"), f"out: expected a name that ends in .html, got {path.name!r}.")
     check_new_file("out", path, overwrite=asked.overwrite)
     page = render(shown(asked.runs))
-    with writing("out", path):
+    with report_write_errors("out", path):
         write_text(path, page)
     return path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from contraport._utils.formatting import counted, listed
+from contraport._utils.formatting import join_names, pluralize
 from contraport.reporting.report_run import ReportRun, data_name
 
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
@@ -26,11 +26,11 @@ def describe(runs: Sequence[ReportRun]) -> str:
         what = f"{_article(frozen or encoders[0])} {frozen}{encoders[0]} encoder{head}"
     else:
         count = NUMBERS[len(runs)] if len(runs) < len(NUMBERS) else str(len(runs))
-        which = f"{frozen}encoders ({listed(encoders)})" if len(encoders) > 1 else f"{frozen}{encoders[0]} encoders"
+        which = f"{frozen}encoders ({join_names(encoders)})" if len(encoders) > 1 else f"{frozen}{encoders[0]} encoders"
         what = f"{count} {which}{head and ', each'}{head}"
-    how = f" with {listed(objectives)}" if objectives else ""
-    length = f" for {counted(int(epochs[0]), 'epoch')}" if len(epochs) == 1 and epochs[0].isdigit() else ""
-    return f"{what} trained on {listed(data)}{how}{length}."
+    how = f" with {join_names(objectives)}" if objectives else ""
+    length = f" for {pluralize(int(epochs[0]), 'epoch')}" if len(epochs) == 1 and epochs[0].isdigit() else ""
+    return f"{what} trained on {join_names(data)}{how}{length}."
 
 
 def list_missing_parts(runs: Sequence[ReportRun]) -> list[str]:
@@ -43,7 +43,7 @@ def list_missing_parts(runs: Sequence[ReportRun]) -> list[str]:
     evaluated = {run.name: run.evaluation.get("notes", []) for run in runs if run.evaluation is not None}
     for note in dict.fromkeys(note for of_run in evaluated.values() for note in of_run):
         names = [name for name, of_run in evaluated.items() if note in of_run]
-        told.append(note if len(names) == len(runs) else f"{listed(names)}: {note}")
+        told.append(note if len(names) == len(runs) else f"{join_names(names)}: {note}")
     return told
 
 

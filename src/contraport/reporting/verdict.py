@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations
 
-from contraport._utils.formatting import listed
+from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, families
 from contraport.metrics.baselines import BASELINES
 from contraport.metrics.intervals import Difference
@@ -63,7 +63,7 @@ def _judged_apart(evaluated_on: Iterable[tuple[str, int | None]]) -> list[str]:
     for data, items in evaluated_on:
         sizes.setdefault(data, []).extend([] if items is None else [items])
     return [
-        f"On {data} the runs were judged on {listed([f'{size:,}' for size in of])} test items: those of different "
+        f"On {data} the runs were judged on {join_names([f'{size:,}' for size in of])} test items: those of different "
         "numbers are not compared."
         for data, of in sizes.items()
         if len(of) > 1
@@ -111,7 +111,7 @@ def _between(measure: Metric, runs: Sequence[ReportRun]) -> str:
         return f"{best.name} is the best on {_name(measure)}, ahead of the next by {ahead}."
     if not behind:
         return f"On {_name(measure)} none of the {len(runs)} runs can be told from the best, {best.name}."
-    others_behind = listed(behind) if len(behind) <= MOST_NAMED else f"{len(behind)} others"
+    others_behind = join_names(behind) if len(behind) <= MOST_NAMED else f"{len(behind)} others"
     beside = [run for run in others if run.name in level]
     all_ahead = all(
         (gain := _gain(measure, run, other)) is not None and gain.low > 0
@@ -120,7 +120,9 @@ def _between(measure: Metric, runs: Sequence[ReportRun]) -> str:
         if other.name in behind
     )
     ahead = "they are" if all_ahead else f"{best.name} is"
-    return f"On {_name(measure)} {listed([best.name, *level])} cannot be told apart; {ahead} ahead of {others_behind}."
+    return (
+        f"On {_name(measure)} {join_names([best.name, *level])} cannot be told apart; {ahead} ahead of {others_behind}."
+    )
 
 
 def _measured_apart(runs: Sequence[ReportRun], headlines: Sequence[Metric]) -> list[str]:
@@ -155,7 +157,7 @@ def _over_all(runs: Sequence[ReportRun]) -> list[str]:
     if not any(better.values()):
         return [f"On none of {len(names)} kinds of measures is one of the two surely better."]
     parts = [
-        f"{run} is surely better on {len(of)} ({listed(of)})" if of else f"{run} on none"
+        f"{run} is surely better on {len(of)} ({join_names(of)})" if of else f"{run} on none"
         for run, of in sorted(better.items(), key=lambda part: -len(part[1]))
     ]
     return [f"Of {len(names)} kinds of measures {parts[0]}, {parts[1]}."]
@@ -246,13 +248,13 @@ def _of_pairs(run: ReportRun) -> str:
 
 
 def _what_differs(runs: Sequence[ReportRun]) -> list[str]:
-    machine = {name for name, option in KEPT.items() if option.holds == "machine"}  # such as the number of threads
+    machine = {name for name, option in KEPT.items() if option.scope == "machine"}  # such as the number of threads
     differing = [(key, values) for key, values, differs in settings(runs) if differs and key not in machine]
     if not differing:
         return ["The runs have the same settings."]
     named = [f"{key} ({'; '.join(values)})" for key, values in differing[:MOST_NAMED]]
     further = len(differing) - len(named)
-    return [f"They differ in {listed(named)}{f', and in {further} further settings' if further else ''}."]
+    return [f"They differ in {join_names(named)}{f', and in {further} further settings' if further else ''}."]
 
 
 def _size(measure: Metric, found: Difference, *, signed: bool = False) -> str:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contraport._utils.lazy import imported
-from contraport.options import Options, known, option, whole
+from contraport._utils.lazy import import_object
+from contraport.options import Options, int_in_range, option, option_metadata
 
 if TYPE_CHECKING:
     from contraport.runs import Run as Run
@@ -25,7 +25,7 @@ VIEW = (
 def is_run(name: str, value: Any) -> None:
     """Check that what a command gives as run folders are such."""
     for one in value if isinstance(value, list) else [value]:
-        imported("contraport.runs.run_folder:RunFolder")(one).check_is_run()
+        import_object("contraport.runs.run_folder:RunFolder")(one).check_is_run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +54,12 @@ class EncoderOptions(TrustOptions):
     batch_size: int = option(
         512,
         "items fetched at a time, rounded up to whole blocks of 64, in which they are embedded; it changes no number.",
-        check=whole(1),
+        check=int_in_range(1),
     )
     workers: int | None = option(
         None,
         "processes that fetch data; default: none for data in memory, else one per core but one.",
-        check=whole(0),
+        check=int_in_range(0),
     )
     device: str = option("auto", "auto, cpu, cuda or another of torch's devices.")
     progress: bool = option(True, "show progress bars on a terminal.")
@@ -69,4 +69,4 @@ class EncoderOptions(TrustOptions):
 class RunOptions(EncoderOptions):
     """Options of such a command on one run."""
 
-    run: str | Path | Run = field(kw_only=False, metadata=known("the run folder.", exists=is_run))
+    run: str | Path | Run = field(kw_only=False, metadata=option_metadata("the run folder.", check_exists=is_run))

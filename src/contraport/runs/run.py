@@ -16,7 +16,7 @@ import yaml
 
 from contraport._utils.files import atomic_write_folder, write_arrays, write_text
 from contraport._utils.html_repr import format_html_mapping
-from contraport.errors import UsageError, check, writing
+from contraport.errors import UsageError, check, report_write_errors
 from contraport.options import is_object_placeholder
 from contraport.runs.run_files import AGAIN, MetricsRow, read, read_arrays, read_evaluation, read_rows
 from contraport.runs.run_folder import RunFolder
@@ -109,7 +109,7 @@ class Run(RunFolder):
             kept = self.last_checkpoint.exists()
             return f" What was saved before is whole: mend it, and go on with: {self.resuming}" if kept else ""
 
-        with writing("out", self.path, remedy):
+        with report_write_errors("out", self.path, remedy):
             yield
 
     @classmethod
@@ -396,7 +396,7 @@ def _save(model: Model, place: Path) -> None:
 
 
 def _default(name: str, value: object) -> bool:
-    return name in KEPT and value == KEPT[name].written(KEPT[name].default)
+    return name in KEPT and value == KEPT[name].serialize(KEPT[name].default)
 
 
 def _short(value: object) -> object:

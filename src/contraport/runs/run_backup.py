@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contraport._utils.files import replacing
+from contraport._utils.files import atomic_write
 from contraport.errors import check
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RunBackup:
         for path in run.written:
             if os.path.lexists(path):
                 path.rename(self.path / path.name)
-        with replacing(self.path / run.config_path.name) as copy:
+        with atomic_write(self.path / run.config_path.name) as copy:
             shutil.copyfile(run.config_path, copy)
 
     def settle(self) -> None:

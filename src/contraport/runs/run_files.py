@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from contraport._utils.formatting import format_options
-from contraport.errors import UsageError, check, reason
+from contraport.errors import UsageError, check, one_line_reason
 
 MetricsRow = dict[str, Any]
 NUMBER = (int, float)
@@ -29,7 +29,7 @@ def read(path: Path, reader: Callable[[Path], Any], remedy: str = ".") -> Any:
     except UsageError:
         raise
     except Exception as error:  # a corrupt file fails in as many ways as there are readers
-        raise UsageError(f"run: {path} is corrupt: {reason(error)}{remedy}") from error
+        raise UsageError(f"run: {path} is corrupt: {one_line_reason(error)}{remedy}") from error
 
 
 AGAIN = "; run `contraport evaluate` on the run again."

@@ -33,9 +33,9 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from contraport._utils.files import halves
+from contraport._utils.files import leftover_files
 from contraport._utils.formatting import format_options
-from contraport._utils.locks import LOCK
+from contraport._utils.locks import LOCK_FILE
 from contraport.errors import UsageError, check, check_regular_file
 from contraport.features import is_feature_file
 from contraport.runs.run_backup import RunBackup
@@ -74,8 +74,8 @@ class RunFolder:
         self.nonfinite_path = self.path / "nonfinite.json"
         self.nonfinite_checkpoint = self.checkpoints / "nonfinite.ckpt"
         self.nonfinite_items = self.checkpoints / "nonfinite.npz"
-        self.lock_path = self.path / LOCK
-        self.evaluation_lock_path = self.path / f"evaluation.{LOCK}"
+        self.lock_path = self.path / LOCK_FILE
+        self.evaluation_lock_path = self.path / f"evaluation.{LOCK_FILE}"
         self.replaced = RunBackup(self)
 
     @property
@@ -104,7 +104,7 @@ class RunFolder:
         if not self.path.exists():
             return
         check(self.path.is_dir(), f"out: {self.path} is a file; expected a folder or a new path.")
-        begun = {self.lock_path, *halves(self.path)}
+        begun = {self.lock_path, *leftover_files(self.path)}
         if self.checkpoints.is_dir() and not any(self.checkpoints.iterdir()):
             begun.add(self.checkpoints)
         empty = begun.issuperset(self.path.iterdir())

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from contraport._utils.files import write_csv
-from contraport._utils.formatting import counted
+from contraport._utils.formatting import pluralize
 from contraport._utils.html_repr import format_html_rows
-from contraport.errors import check, check_new_file, writing
+from contraport.errors import check, check_new_file, report_write_errors
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.metrics.clustering import clusters
@@ -74,13 +74,13 @@ class Clusters(NamedTuple):
         ]
 
     def __str__(self) -> str:
-        return f"{counted(len(self.clusters), 'cluster')} of {counted(len(self.numbers), 'item')}"
+        return f"{pluralize(len(self.clusters), 'cluster')} of {pluralize(len(self.numbers), 'item')}"
 
     def _repr_html_(self) -> str:
         return format_html_rows(str(self), self.rows())
 
 
-@CLUSTER.keywords
+@CLUSTER.with_signature
 def cluster(given: dict[str, Any]) -> Clusters:
     """Return clusters of items by k-means of their features on the unit sphere.
 
@@ -129,9 +129,9 @@ def _shown(found: Clusters, features: Features, centres: Tensor) -> Contents:
         ]
         largest = f"largest class: {one.largest_class}" if one.class_name is not None else ""
         groups.append(
-            CardGroup(f"Cluster {number}", counted(one.items, "item"), largest, cards, one.items - len(cards))
+            CardGroup(f"Cluster {number}", pluralize(one.items, "item"), largest, cards, one.items - len(cards))
         )
-    title = f"{counted(len(groups), 'cluster')} of {counted(len(features), 'item')}"
+    title = f"{pluralize(len(groups), 'cluster')} of {pluralize(len(features), 'item')}"
     return Contents(title, "Of each cluster the items that are nearest to its centre, with the cosine to it.", groups)
 
 
@@ -172,5 +172,5 @@ def _described(features: Features, numbers: np.ndarray, centre: Tensor, number: 
 
 def _write(out: Path, features: Features, numbers: np.ndarray) -> None:
     rows = ((position, features.name_of(position), int(number)) for position, number in enumerate(numbers))
-    with writing("out", out):
+    with report_write_errors("out", out):
         write_csv(out, ["position", "name", "cluster"], rows)

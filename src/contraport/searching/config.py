@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from contraport.command import EXTRA, USE, Command
+from contraport.command import EXTRA, PAIRS, USE_ENCODER, Command
 from contraport.errors import check
-from contraport.options import Options, fits, known, one_of, option, whole
+from contraport.options import Options, int_in_range, matches_type, one_of, option, option_metadata
 from contraport.runs.config import Run, TrustOptions
 
 
@@ -18,7 +18,9 @@ class FeatureOptions(Options):
 
     features: str | Path | Any = field(
         kw_only=False,
-        metadata=known("a file that `contraport embed` wrote, .npz, .npy or .parquet; or from Python an array (n, F)."),
+        metadata=option_metadata(
+            "a file that `contraport embed` wrote, .npz, .npy or .parquet; or from Python an array (n, F)."
+        ),
     )
     device: str = option("auto", "auto, cpu, cuda or another of torch's devices.")
     page: str | Path | None = option(
@@ -44,16 +46,16 @@ class SearchOptions(IndexedOptions, TrustOptions):
 
     features: str | Path | Run = field(
         kw_only=False,
-        metadata=known(
+        metadata=option_metadata(
             "where to look: a file that `contraport embed --view` wrote; or the folder of a run, whose own items are "
             "then embedded for this search."
         ),
     )
     query: str | Path = field(
         kw_only=False,
-        metadata=known("what to look for: a text; or a file, an image or an array in .npy."),
+        metadata=option_metadata("what to look for: a text; or a file, an image or an array in .npy."),
     )
-    top: int = option(10, "how many of the nearest.", check=whole(1))
+    top: int = option(10, "how many of the nearest.", check=int_in_range(1))
     query_view: str | int | None = option(
         None, "which of the run's views the query is, by name, number or kind; default: the one of its kind."
     )
@@ -72,7 +74,7 @@ SEARCH = Command(
     SearchOptions,
     "contraport.searching:search",
     "Find items of one kind by another: images by a text, say.",
-    about="""
+    details="""
         A run of several views, such as images and captions, puts all of them into one space. The query goes through the
         encoder of its own view, and the items of another view that are nearest to it, by the cosine, are found.
     """,
@@ -81,9 +83,9 @@ SEARCH = Command(
         'contraport search images.npz "a red bag" --top 20 --page bags.html',
         "contraport search captions.npz photo.jpg",
     ),
-    show="contraport.cli.console:print_neighbors",
+    printer="contraport.cli.console:print_neighbors",
     extra=EXTRA,
-    group=USE,
+    group=USE_ENCODER,
     page="searching",
 )
 
@@ -93,12 +95,12 @@ class NeighborsOptions(IndexedOptions, TrustOptions):
     """Options of `contraport.neighbors`; see there for each."""
 
     query: int | str | Path = field(
-        metadata=known(
+        metadata=option_metadata(
             "what to look for: a position among the features, from 0; a key of theirs, such as a path; or a file, an "
             "image or an array in .npy, or for a run of texts a text, which the run's encoder embeds."
         )
     )
-    top: int = option(10, "how many of the nearest.", check=whole(1))
+    top: int = option(10, "how many of the nearest.", check=int_in_range(1))
     run: str | Path | Run | None = option(
         None, "the run folder whose encoder embeds a file; default: that which embedded the features."
     )
@@ -108,7 +110,7 @@ NEIGHBORS = Command(
     NeighborsOptions,
     "contraport.searching:neighbors",
     "Find what is nearest to a photo or a row among embedded items.",
-    about="""
+    details="""
         The nearest are those of the largest cosine, found by looking at all, a block at a time; a row is none of its
         own neighbours.
     """,
@@ -117,15 +119,15 @@ NEIGHBORS = Command(
         "contraport neighbors photos.npy --query 17 --page near.html",
         "contraport neighbors sentences.npy --query 'how to return a bag'",
     ),
-    show="contraport.cli.console:print_neighbors",
+    printer="contraport.cli.console:print_neighbors",
     extra=EXTRA,
-    group=USE,
+    group=USE_ENCODER,
     page="searching",
 )
 
 
 def _cosine(name: str, value: Any) -> None:
-    good = fits(value, float) and -1 <= value <= 1
+    good = matches_type(value, float) and -1 <= value <= 1
     check(good, f"{name}: expected a cosine, a number from -1 to 1, got {value!r}.")
 
 
@@ -144,7 +146,7 @@ DUPLICATES = Command(
     DuplicatesOptions,
     "contraport.searching:duplicates",
     "Find groups of embedded items that are all but the same.",
-    about="""
+    details="""
         Two items are linked where the cosine of their features is at least `threshold`, and a group is what links join.
         How alike different items are depends on the encoder: pairs just below the threshold are counted, and a gap in
         the cosines is proposed as the threshold.
@@ -153,9 +155,9 @@ DUPLICATES = Command(
         "contraport duplicates photos.parquet",
         "contraport duplicates photos.npy --threshold 0.98 --page same.html",
     ),
-    show="contraport.cli.console:print_groups",
+    printer="contraport.cli.console:print_groups",
     extra=EXTRA,
-    group=USE,
+    group=PAIRS,
     page="searching",
 )
 
@@ -164,7 +166,7 @@ DUPLICATES = Command(
 class ClusterOptions(FeatureOptions):
     """Options of `contraport.cluster`; see there for each."""
 
-    k: int = field(metadata=known("how many clusters.", check=whole(1)))
+    k: int = field(metadata=option_metadata("how many clusters.", check=int_in_range(1)))
     out: str | Path | None = option(None, "a .csv file to write the cluster of each item to; default: none.")
 
 
@@ -172,7 +174,7 @@ CLUSTER = Command(
     ClusterOptions,
     "contraport.searching:cluster",
     "Find clusters of embedded items, and what is typical of each.",
-    about="""
+    details="""
         k-means of features on the unit sphere; the largest cluster is number 0. What is printed of each is how many
         items it has, which are nearest to its centre, and where the items have classes the largest of them. In the
         .csv file a name that a spreadsheet would take for a formula, as it begins with =, +, - or @, has an apostrophe
@@ -182,8 +184,8 @@ CLUSTER = Command(
         "contraport cluster photos.parquet --k 20",
         "contraport cluster photos.npy --k 50 --out clusters.csv --page clusters.html",
     ),
-    show="contraport.cli.console:print_clusters",
+    printer="contraport.cli.console:print_clusters",
     extra=EXTRA,
-    group=USE,
+    group=USE_ENCODER,
     page="searching",
 )

@@ -13,7 +13,7 @@ import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from contraport._utils.formatting import counted, format_options, listed
+from contraport._utils.formatting import format_options, join_names, pluralize
 from contraport._utils.html_repr import format_html_rows
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import as_features
@@ -91,7 +91,7 @@ class Groups(list[Group]):
         self.notes = notes
 
     def __str__(self) -> str:
-        return f"{counted(len(self), 'group')} of duplicates among {counted(self.items, 'item')}"
+        return f"{pluralize(len(self), 'group')} of duplicates among {pluralize(self.items, 'item')}"
 
     def rows(self) -> list[dict[str, str]]:
         """Return what is known of each as texts."""
@@ -102,13 +102,13 @@ class Groups(list[Group]):
 
     def _repr_html_(self) -> str:
         more = len(self) - GROUPS_SHOWN
-        notes = [f"and {counted(more, 'more group', 'more groups')}"] if more > 0 else []
+        notes = [f"and {pluralize(more, 'more group', 'more groups')}"] if more > 0 else []
         if not self:
             return " ".join([f"{self}.", *self.notes])
         return format_html_rows(str(self), self.rows()[:GROUPS_SHOWN], [*notes, *self.notes])
 
 
-@DUPLICATES.keywords
+@DUPLICATES.with_signature
 def duplicates(given: dict[str, Any]) -> Groups:
     """Return the groups of items that are linked by a cosine of at least a threshold, the largest group first.
 
@@ -166,14 +166,14 @@ def _notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> lis
     notes = []
     counts = [(level, int((below >= level).sum())) for level in LEVELS if level < threshold]
     if any(count for _, count in counts):
-        listing = listed([f"{count:,} from {level:g}" for level, count in counts])
+        listing = join_names([f"{count:,} from {level:g}" for level, count in counts])
         notes.append(f"Pairs of nearest items below the threshold of {threshold:g}: {listing}.")
     elif len(below) > 0:
         notes.append(f"The largest cosine below the threshold of {threshold:g} is {below[0]:.4f}.")
     if proposed is not None:
         linked = cosines >= proposed
         gap = f"{cosines[~linked][0]:.4f} and {cosines[linked][-1]:.4f}"
-        there = f"{format_options(threshold=proposed)} would link {counted(int(linked.sum()), 'pair')}"
+        there = f"{format_options(threshold=proposed)} would link {pluralize(int(linked.sum()), 'pair')}"
         notes.append(f"No pair of nearest items has a cosine between {gap}, the widest gap: {there}.")
     return notes
 
@@ -236,7 +236,7 @@ def _shown(groups: Groups, threshold: float) -> Contents:
     cards = []
     for number, group in enumerate(groups[:GROUPS_SHOWN], start=1):
         these = [ItemCard(place, name) for place, name in zip(group.positions, group.names, strict=True)]
-        told = f"{counted(len(these), 'item')}"
+        told = f"{pluralize(len(these), 'item')}"
         cards.append(CardGroup(f"Group {number}", told, "", these[:PICTURES_OF_GROUP], len(these[PICTURES_OF_GROUP:])))
     lead = [f"The cosine of two linked items is {threshold:g} or more."]
     if len(groups) > GROUPS_SHOWN:

@@ -14,8 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.files import read_json, replacing, write_json
-from contraport.errors import UsageError, check, check_regular_file, reason, require, writing
+from contraport._utils.files import atomic_write, read_json, write_json
+from contraport.errors import (
+    UsageError,
+    check,
+    check_regular_file,
+    import_optional,
+    one_line_reason,
+    report_write_errors,
+)
 from contraport.searching.block_search import BLOCK, blocks, unit
 
 MANY = 1_000_000
@@ -80,7 +87,7 @@ def load_or_build_index(features: np.ndarray, path: Path) -> Index:
     Raises:
         UsageError: faiss is missing, or the file cannot be read or written.
     """
-    faiss = require("faiss", "index", f"index: {path}")
+    faiss = import_optional("faiss", "index", f"index: {path}")
     told = path.with_name(path.name + ".json")
     made_of = {"rows": list(features.shape), "digest": _digest(features), "faiss": faiss.__version__}
     if path.exists() and told.exists():
@@ -92,12 +99,12 @@ def load_or_build_index(features: np.ndarray, path: Path) -> Index:
         check(not path.exists(), f"index: {path} exists and is no index of features; name another file.")
     check(path.absolute().parent.is_dir(), f"index: the folder {path.parent} does not exist.")
     cells = _made(faiss, features)
-    with writing("index", path):
-        with replacing(path) as temporary:
+    with report_write_errors("index", path):
+        with atomic_write(path) as temporary:
             try:
                 faiss.write_index(cells, str(temporary))
             except RuntimeError as error:
-                raise OSError(reason(error)) from error
+                raise OSError(one_line_reason(error)) from error
             told.unlink(missing_ok=True)
         write_json(told, made_of)
     log.info("the index is in %s: %.1f MB", path, path.stat().st_size / 1e6)
@@ -120,7 +127,7 @@ def _read(faiss: Any, path: Path) -> Any:
     try:
         return faiss.read_index(str(path))
     except RuntimeError as error:
-        raise UsageError(f"index: {path} cannot be read: {reason(error)}; delete it.") from error
+        raise UsageError(f"index: {path} cannot be read: {one_line_reason(error)}; delete it.") from error
 
 
 def _digest(features: np.ndarray) -> str:

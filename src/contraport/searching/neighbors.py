@@ -63,7 +63,7 @@ class Nearest(list[Neighbor]):
         return format_html_rows(f"nearest to {self.to}", rows) if rows else "there is no other item"
 
 
-@NEIGHBORS.keywords
+@NEIGHBORS.with_signature
 def neighbors(given: dict[str, Any]) -> Nearest:
     """Return the items whose features have the largest cosine with those of a query, the nearest first.
 

@@ -15,7 +15,7 @@ from contraport import pages
 from contraport._utils.files import write_text
 from contraport.data import Dataset
 from contraport.data.thumbnails import thumbnails
-from contraport.errors import UsageError, check, check_new_file, check_regular_file, writing
+from contraport.errors import UsageError, check, check_new_file, check_regular_file, report_write_errors
 from contraport.features import Features
 from contraport.runs import Run
 from contraport.training.components import build_dataset
@@ -95,7 +95,7 @@ class Page:
         shown = shown._replace(lead=lead, groups=groups)
         told = {"shown": shown, "side": PICTURE_SIDE, "pictured": bool(pictures)}
         page = pages.render("found.html.j2", "contraport.searching", **told)
-        with writing("page", self.path):
+        with report_write_errors("page", self.path):
             write_text(self.path, page)
 
 

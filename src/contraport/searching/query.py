@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
-from contraport._utils.text_tensors import is_text
+from contraport._utils.text_tensors import is_text_shape
 from contraport.data import Dataset, from_arrays
 from contraport.data.decoding import ImageFiles, ImageStore, decoding_error
 from contraport.embedding import embed_dataset
@@ -84,7 +84,7 @@ def embedded(
         model.num_features == features.features.shape[1],
         f"run: {run.path} gives {model.num_features} features of an item, got {features.features.shape[1]} of each.",
     )
-    texts = len(model.shapes) == 1 and is_text(model.shapes[0])
+    texts = len(model.shapes) == 1 and is_text_shape(model.shapes[0])
     if not texts and not is_file(query):
         raise unknown_query_error(query, features)
     item = from_arrays([str(query)], name="query", argument="query") if texts else _item(Path(query), model)

@@ -19,7 +19,7 @@ from contraport.searching.page import CardGroup, Contents, ItemCard, prepare_pag
 from contraport.searching.query import embedded
 
 
-@SEARCH.keywords
+@SEARCH.with_signature
 def search(given: dict[str, Any]) -> Nearest:
     """Return the items whose features have the largest cosine with those of a query of another view, the nearest first.
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from contraport._utils.formatting import rounded
+from contraport._utils.formatting import format_significant
 from contraport._utils.progress import ProgressBars
 from contraport.data import Batch
 from contraport.data.data_loader import Loader, StreamLoader
@@ -56,7 +56,7 @@ class DryRun(NamedTuple):
         encoding = f"{_lasting(self.beforehand)} to encode the items once, and " if self.beforehand else ""
         return (
             f"about {_lasting(self.beforehand + steps * self.seconds)} on {self.device}: {encoding}{steps:,} steps of "
-            f"{rounded(self.seconds)} s; at most {self.memory / 2**30:.1f} GiB of memory"
+            f"{format_significant(self.seconds)} s; at most {self.memory / 2**30:.1f} GiB of memory"
         )
 
 

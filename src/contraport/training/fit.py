@@ -13,7 +13,7 @@ from rich.console import Console
 from contraport.data import local_share
 from contraport.data.streams import StreamError
 from contraport.distributed import is_main_process, raise_on_one_rank, together
-from contraport.errors import UsageError, reason
+from contraport.errors import UsageError, one_line_reason
 from contraport.metrics.monitoring import parse_scheduled_metrics
 from contraport.runs import Run
 from contraport.training.callbacks import (
@@ -161,7 +161,9 @@ def _restore(loop: Loop, run: Run) -> None:
     try:
         restore(loop, read_checkpoint(run.last_checkpoint))
     except Exception as error:  # a checkpoint of another training fits in no one way
-        message = f"resume: {run.last_checkpoint} does not fit its run: {reason(error)}{checkpoint_remedy(run)}"
+        message = (
+            f"resume: {run.last_checkpoint} does not fit its run: {one_line_reason(error)}{checkpoint_remedy(run)}"
+        )
         raise_on_one_rank(UsageError(message))
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from contraport._utils.formatting import counted, format_flags
-from contraport._utils.text_tensors import is_text
-from contraport.catalog import SOURCES
+from contraport._utils.formatting import format_flags, pluralize
+from contraport._utils.text_tensors import is_text_shape
+from contraport.catalog import DATASETS
 from contraport.data import Dataset
 from contraport.data.streams import Stream
 from contraport.encoders.view_names import values_per_view
-from contraport.options import is_object_placeholder, plain
+from contraport.options import is_object_placeholder, to_config_value
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
 
@@ -68,13 +68,13 @@ def preflight(
         log.info("evaluation is on the test split of the data")
     size, epochs = settings.batch_size, settings.epochs
     if isinstance(dataset, Stream):
-        log.info("%s of %d items, as the stream gives them", counted(steps, "step"), size * settings.accumulate)
+        log.info("%s of %d items, as the stream gives them", pluralize(steps, "step"), size * settings.accumulate)
         return
     batches, left_out = divmod(len(dataset), size)
     summed = f", {settings.accumulate} to a step" if settings.accumulate > 1 else ""
-    rest = f"; each epoch leaves out {counted(left_out, 'item')}, chosen anew" if left_out else ""
-    taken = f"{counted(epochs, 'epoch')} of {counted(batches, 'batch', 'batches')} of {counted(size, 'item')}"
-    log.info("%s: %s%s%s", counted(steps, "step"), taken, summed, rest)
+    rest = f"; each epoch leaves out {pluralize(left_out, 'item')}, chosen anew" if left_out else ""
+    taken = f"{pluralize(epochs, 'epoch')} of {pluralize(batches, 'batch', 'batches')} of {pluralize(size, 'item')}"
+    log.info("%s: %s%s%s", pluralize(steps, "step"), taken, summed, rest)
     changes: dict[str, Any] = {}
     if steps < FEW_STEPS:
         changes, enough = proposal(len(dataset), size, epochs, given)
@@ -155,7 +155,7 @@ def again(given: Mapping[str, Any], changes: Mapping[str, Any], path: Path | Non
     >>> print(again({"data": "my photos", "target": "labels"}, {"encoder": "gradients"}, Path("runs/a")))
     contraport train --data 'my photos' --target labels --encoder gradients --out runs/a-gradients
     """
-    written = {name: plain(value) for name, value in given.items()}
+    written = {name: to_config_value(value) for name, value in given.items()}
     if not written.get("data") or any(map(is_object_placeholder, written.values())):
         return format_flags(changes)
     if path is not None and not given.get("overwrite"):
@@ -166,7 +166,7 @@ def again(given: Mapping[str, Any], changes: Mapping[str, Any], path: Path | Non
 def text_advice(dataset: Dataset, given: Mapping[str, Any]) -> str | None:
     """Return what suits pairs of texts better than the defaults; None for other data, or where a way was chosen."""
     chosen = given.keys() & {"objective", "objective_settings", "temperature", "recipe", "projection"}
-    if chosen or len(dataset.shapes) < 2 or not all(map(is_text, dataset.shapes)):
+    if chosen or len(dataset.shapes) < 2 or not all(map(is_text_shape, dataset.shapes)):
         return None
     way = format_flags(
         {"objective": "info-nce", "temperature": 0.05, "projection": 0}
@@ -201,7 +201,7 @@ def encoder_advice(
         path: the folder that the run has taken, if it has one.
     """
     items = len(dataset)
-    named = isinstance(settings.data, str) and settings.data in SOURCES
+    named = isinstance(settings.data, str) and settings.data in DATASETS
     if items >= FEW_IMAGES or not dataset.is_image or settings.freezes or named:
         return None
     if _is_of_images(settings.pretrained, dataset) or _is_of_images(settings.init, dataset):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from contraport.catalog import resolve
+from contraport.catalog import resolve_recipe
 from contraport.encoders import check_trusted
-from contraport.errors import check, explained, unknown_name_error
+from contraport.errors import check, hint_on_error, unknown_name_error
 from contraport.options import is_object_placeholder
 from contraport.runs import Run
 from contraport.training.config import KEPT, Settings
@@ -22,10 +22,10 @@ def resolve_settings(given: Mapping[str, Any]) -> Settings:
     >>> resolve_settings({"recipe": "byol", "momentum": 0.9}).predictor
     True
     """
-    return Settings(**resolve(_continued(given) if given.get("resume") else given))
+    return Settings(**resolve_recipe(_continued(given) if given.get("resume") else given))
 
 
-@explained("contraport docs troubleshooting resume-is-refused")
+@hint_on_error("contraport docs troubleshooting resume-is-refused")
 def _continued(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is given, over what the run in `out` has."""
     out = given.get("out")
@@ -48,12 +48,12 @@ def _continued(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_agrees(name: str, value: Any, kept: Any, out: object) -> None:
     known = KEPT[name]
-    if known.grows:
-        known.judge(value)
+    if known.extendable:
+        known.validate(value)
         check(value >= kept, f"{name}: the run in {out} has {kept}, got {value}; on resume {name} may only grow.")
-    elif known.holds == "run":
-        value = known.written(value)
-        grow = " and ".join(name for name, known in KEPT.items() if known.grows)
+    elif known.scope == "run":
+        value = known.serialize(value)
+        grow = " and ".join(name for name, known in KEPT.items() if known.extendable)
         check(
             value == kept,
             f"{name}: the run in {out} has {kept!r}, got {value!r}; on resume only {grow} may change.",

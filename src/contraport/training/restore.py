@@ -24,11 +24,11 @@ import yaml
 from torch import Tensor
 from torch.optim import Optimizer
 
-from contraport._utils.files import check_checksum, halves, write_text
+from contraport._utils.files import check_checksum, leftover_files, write_text
 from contraport._utils.formatting import format_options
 from contraport.data.split_record import SplitRecord
 from contraport.distributed import is_main_process
-from contraport.errors import check, explained
+from contraport.errors import check, hint_on_error
 from contraport.runs import Run, read
 from contraport.training.config import Settings
 from contraport.training.loop import Loop, Position
@@ -37,7 +37,7 @@ from contraport.training.sharding import shard_optimizer_state, shard_state, who
 log = logging.getLogger("contraport.training")
 
 
-@explained("contraport docs troubleshooting resume-is-refused")
+@hint_on_error("contraport docs troubleshooting resume-is-refused")
 def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | None = None) -> Position:
     """Make the run's folder; or, to resume, take it back to its last checkpoint.
 
@@ -108,7 +108,7 @@ def rollback_on_failure(run: Run) -> Iterator[None]:
 def _remove_halves(run: Run) -> None:
     """Remove the temporary files of a killed process."""
     for folder in (run.path, run.checkpoints, run.model_path):
-        for half in halves(folder):
+        for half in leftover_files(folder):
             half.unlink()
     for half in run.path.glob(".model-*"):
         shutil.rmtree(half)

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from contraport._utils.formatting import counted, describe_item_shape
-from contraport._utils.locks import locked
+from contraport._utils.formatting import describe_item_shape, pluralize
+from contraport._utils.locks import lock_folder
 from contraport._version import __version__
 from contraport.auditing.pairs.pair_filter import max_audited_batch_size
 from contraport.catalog.recipes import get_recipe_settings
@@ -57,7 +57,7 @@ from contraport.training.threads import choose_threads, thread_limit
 log = logging.getLogger("contraport.training")
 
 
-@TRAIN.keywords
+@TRAIN.with_signature
 def train(given: dict[str, Any]) -> Run:
     """Train an encoder without labels and return its run folder, which with `dry_run` is not made.
 
@@ -119,7 +119,7 @@ def _locked(run: Run) -> Iterator[None]:
     with ExitStack() as lock:
         with together():
             if is_main_process():
-                lock.enter_context(locked(run.path, "train"))
+                lock.enter_context(lock_folder(run.path, "train"))
         yield
 
 
@@ -155,7 +155,7 @@ def _where(own: CustomTransform, built: Components) -> str:
     if own.on_batches:
         return "whole batches, where the model is"
     workers = 0 if isinstance(built.batches, StreamLoader) else built.batches.num_workers
-    beside = f", in {counted(workers, 'process', 'processes')} beside this one" if workers else ""
+    beside = f", in {pluralize(workers, 'process', 'processes')} beside this one" if workers else ""
     return f"each item by itself{beside}"
 
 
@@ -198,7 +198,7 @@ def _fit(
         with together():
             if is_main_process():
                 run.save_model(merged(built.pipeline.model), epochs=settings.epochs)
-        ended = f"nothing to do, as {counted(settings.epochs, 'epoch')} were done before; a larger --epochs goes on"
+        ended = f"nothing to do, as {pluralize(settings.epochs, 'epoch')} were done before; a larger --epochs goes on"
         log.info("%s; the model is in %s", meter.summary() if meter.steps else ended, run.model_path)
 
 
@@ -263,7 +263,7 @@ def _introduce(run: Run, settings: Settings, built: Components) -> None:
     for note in built.notes:
         log.warning("%s", note)
     if settings.threads is not None:
-        log.info("computed with %s; --threads changes it", counted(settings.threads, "thread"))
+        log.info("computed with %s; --threads changes it", pluralize(settings.threads, "thread"))
     if settings.accumulate > 1:
         log.warning(
             "accumulate: each of the %d batches of a step has its own negatives and its own plan; "

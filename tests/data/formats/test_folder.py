@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from contraport._utils.text_tensors import decoded
+from contraport._utils.text_tensors import tensor_to_texts
 from contraport.data import load, loader
 from contraport.errors import UsageError
 
@@ -273,7 +273,7 @@ def test_only_regular_files_are_opened_and_the_others_counted(classes, caplog):
 
 
 def texts_of(dataset, view):
-    return decoded(dataset.__getitems__(list(range(len(dataset)))).views[view])
+    return tensor_to_texts(dataset.__getitems__(list(range(len(dataset)))).views[view])
 
 
 def test_texts_beside_images_are_a_second_view(classes, caplog):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from contraport._utils.text_tensors import decoded
+from contraport._utils.text_tensors import tensor_to_texts
 from contraport.data import load, loader
 from contraport.errors import UsageError
 
@@ -261,7 +261,7 @@ def test_texts_are_views(tmp_path, caplog):
     assert sum(len(part) for part in parts) == 9
     assert "1 empty .txt" in caplog.text
     for part in parts:
-        texts = decoded(part.__getitems__(list(range(len(part)))).views[1])
+        texts = tensor_to_texts(part.__getitems__(list(range(len(part)))).views[1])
         assert texts == [f"größer {number}" for number in numbers(part).tolist()]
 
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from contraport._utils.formatting import use_flag_style
-from contraport._utils.text_tensors import decoded
+from contraport._utils.text_tensors import tensor_to_texts
 from contraport.data import from_arrays, load
 from contraport.data.formats.tables import read_table, rewrite_rows
 from contraport.data.views import Views
@@ -356,7 +356,7 @@ TEXTS = ["a red bag", "größer", *(f"text {number}" for number in range(8))]
 
 
 def texts_of(dataset, view=0):
-    return decoded(dataset.__getitems__(list(range(len(dataset)))).views[view])
+    return tensor_to_texts(dataset.__getitems__(list(range(len(dataset)))).views[view])
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
@@ -565,7 +565,7 @@ def test_items_without_an_image_do_not_depend_on_the_images_of_others(tmp_path):
     assert whole.present.tolist() == [[False, True], [True, True], [False, True], [True, True]]
     assert list(whole.keys) == [f"{path}, row 1", str(tmp_path / "b.png"), f"{path}, row 3", str(tmp_path / "a.png")]
     images, captions = whole.__getitems__([0, 1, 2, 3]).views
-    assert decoded(captions) == ["one", "two", "three", "four"]
+    assert tensor_to_texts(captions) == ["one", "two", "three", "four"]
     assert images[[1, 3], 0, 0, 0].tolist() == [90, 40]
 
 

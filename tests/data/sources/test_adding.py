@@ -3,7 +3,7 @@
 import pytest
 
 import contraport
-from contraport.catalog import SOURCES, Source, list_datasets
+from contraport.catalog import DATASETS, DatasetEntry, list_datasets
 from contraport.cli import main
 from contraport.data import load
 from contraport.errors import UsageError
@@ -27,8 +27,8 @@ def spirals(split, root):
 def spirals(tmp_path, monkeypatch):
     (tmp_path / "scratch_spirals.py").write_text(READER)
     monkeypatch.syspath_prepend(tmp_path)
-    row = Source("spirals", "60 points, 2 arms", "nowhere: it is made", "scratch_spirals:spirals")
-    monkeypatch.setitem(SOURCES, row.name, row)
+    row = DatasetEntry("spirals", "60 points, 2 arms", "nowhere: it is made", "scratch_spirals:spirals")
+    monkeypatch.setitem(DATASETS, row.name, row)
 
 
 def test_a_data_set_of_ones_own_is_loaded_listed_and_trained_on(spirals, tmp_path, capsys):

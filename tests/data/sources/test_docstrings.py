@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from contraport._utils.text_tensors import decoded
+from contraport._utils.text_tensors import tensor_to_texts
 from contraport.data import Dataset, load
 from contraport.data.sources import docstrings as source
 from contraport.errors import UsageError
@@ -38,7 +38,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def texts(dataset: Dataset, view: int) -> list[str]:
-    return decoded(dataset.__getitems__(list(range(len(dataset)))).views[view])
+    return tensor_to_texts(dataset.__getitems__(list(range(len(dataset)))).views[view])
 
 
 def test_a_function_is_its_name_in_words_and_its_first_sentence(library: Path) -> None:

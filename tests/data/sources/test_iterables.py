@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import IterableDataset
 
 from contraport import embed, train
-from contraport._utils.text_tensors import decoded as as_texts
+from contraport._utils.text_tensors import tensor_to_texts as as_texts
 from contraport.data import from_stream, load, loader
 from contraport.errors import UsageError
 from contraport.features import read_features

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from contraport import embed, train
-from contraport._utils.text_tensors import decoded
+from contraport._utils.text_tensors import tensor_to_texts
 from contraport.data import load
 from contraport.errors import UsageError
 
@@ -53,7 +53,7 @@ TEXTS = ["a red bag", "größer", *(f"text {number}" for number in range(8))]
 
 
 def texts_of(dataset, view=0):
-    return decoded(dataset.__getitems__(list(range(len(dataset)))).views[view])
+    return tensor_to_texts(dataset.__getitems__(list(range(len(dataset)))).views[view])
 
 
 def test_a_list_of_texts_is_one_item_after_the_other() -> None:

@@ -138,7 +138,7 @@ def test_what_is_fetched_is_told_by_files_and_megabytes(
             self._shown = shown  # although this is no terminal
 
         @contextmanager
-        def steps(self, total: int | None, at_work: str = "") -> Iterator[StepCallback]:
+        def steps(self, total: int | None, description: str = "") -> Iterator[StepCallback]:
             steps: list[str] = []
             told.append((total, steps))
             yield steps.append

@@ -6,7 +6,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 from torchvision.datasets import FakeData, ImageFolder
 from torchvision.transforms import ToTensor
 
-from contraport._utils.text_tensors import decoded
+from contraport._utils.text_tensors import tensor_to_texts
 from contraport.data import from_torch, load, loader
 from contraport.errors import UsageError
 
@@ -159,7 +159,7 @@ def test_items_that_are_dicts_have_their_views_by_name_and_a_label():
     assert dataset.class_names == ("a", "b")
     batch = dataset.__getitems__([3, 0])
     assert batch.views[0].flatten(1)[:, 0].tolist() == [30, 0]
-    assert decoded(batch.views[1]) == ["number 1000", "number 1"]
+    assert tensor_to_texts(batch.views[1]) == ["number 1000", "number 1"]
     assert batch.views[2].tolist() == [[1, 3], [1, 0]]
     assert batch.labels.tolist() == [1, 0]
 

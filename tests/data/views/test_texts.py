@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from contraport._utils.text_tensors import decoded, encoded
+from contraport._utils.text_tensors import tensor_to_texts, texts_to_tensor
 from contraport.data import Share, Views, from_arrays
 from contraport.data.views.draws import Draws
 from contraport.data.views.text_views import TEXTS, TextStrength, TextTransform
@@ -12,8 +12,8 @@ TEXTS_ = ["one two three four five six seven eight nine ten", "lone", "日本語
 
 def change(texts, strength, seed=0):
     torch.manual_seed(seed)
-    items = encoded(texts)
-    return decoded(TextTransform(strength)(items, Draws(items, None)))
+    items = texts_to_tensor(texts)
+    return tensor_to_texts(TextTransform(strength)(items, Draws(items, None)))
 
 
 def is_within(part, whole):
@@ -57,20 +57,20 @@ def test_characters_of_scripts_without_blanks_are_words():
 
 def test_processes_that_share_a_batch_make_the_views_of_one():
     views = Views(from_arrays(TEXTS_), augment="strong")
-    whole = encoded(TEXTS_)
+    whole = texts_to_tensor(TEXTS_)
     torch.manual_seed(3)
-    expected = [decoded(view) for view in views((whole,))]
+    expected = [tensor_to_texts(view) for view in views((whole,))]
     parts = []
     for start in (0, 2):
         torch.manual_seed(3)
-        own = encoded(TEXTS_[start : start + 2])  # another longest text than that of the whole
-        parts.append([decoded(view) for view in views((own,), Share(start, 4))])
+        own = texts_to_tensor(TEXTS_[start : start + 2])  # another longest text than that of the whole
+        parts.append([tensor_to_texts(view) for view in views((own,), Share(start, 4))])
     assert [first + second for first, second in zip(*parts, strict=True)] == expected
 
 
 def test_no_change_gives_the_text_twice():
     views = Views(from_arrays(TEXTS_), augment="none")
-    assert [decoded(view) for view in views((encoded(TEXTS_),))] == [TEXTS_, TEXTS_]
+    assert [tensor_to_texts(view) for view in views((texts_to_tensor(TEXTS_),))] == [TEXTS_, TEXTS_]
 
 
 @pytest.mark.parametrize("augment", ["noise", "mixup", "noise:0.2"])

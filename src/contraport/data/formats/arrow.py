@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from contraport._utils.formatting import format_options, listed
+from contraport._utils.formatting import format_options, join_names
 from contraport.data.arrays import ArrayStore, as_view_tensor, factorize, parse_numbers, weights_of
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import ImageFiles
@@ -235,7 +235,7 @@ def resolve_roles(rows: ArrowRows, columns: Mapping[str, Any] | None, where: str
     few = {name: values for name, values in few.items() if values}
     if not few:
         return roles
-    names, counts = list(few), listed([f"{values:,}" for values in few.values()])
+    names, counts = list(few), join_names([f"{values:,}" for values in few.values()])
     views = tuple(view for view in roles.views if view[0] not in few)
     have = f"column {names[0]!r} has" if len(few) == 1 else f"columns {names} have"
     told = f"{where}: {have} {counts} distinct values in {len(rows):,} rows"

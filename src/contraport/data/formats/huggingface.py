@@ -17,7 +17,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.formats.arrow import dataset_from_rows
 from contraport.data.formats.format import data_format
 from contraport.data.splits import TEST_NAMES, Positions
-from contraport.errors import check, check_regular_file, require, unreadable_error
+from contraport.errors import check, check_regular_file, import_optional, unreadable_error
 
 _MARKS = ("dataset_dict.json", "dataset_info.json", "state.json")
 
@@ -78,7 +78,7 @@ def load_huggingface(
     Raises:
         UsageError: the package `datasets` is missing, the folder is corrupt, or a column is not what it should be.
     """
-    datasets = require("datasets", "data", f"data: {folder}, a folder of Hugging Face,")
+    datasets = import_optional("datasets", "data", f"data: {folder}, a folder of Hugging Face,")
     try:
         _validate(Path(folder))
         loaded = datasets.load_from_disk(folder)
@@ -111,7 +111,7 @@ def dataset_from_huggingface(
     Raises:
         UsageError: a column is not what it should be.
     """
-    datasets = require("datasets", "data", f"data: {path}, of Hugging Face,")
+    datasets = import_optional("datasets", "data", f"data: {path}, of Hugging Face,")
     train, test = _splits(loaded, str(path)) if isinstance(loaded, datasets.DatasetDict) else (loaded, None)
     whole = train if test is None else datasets.concatenate_datasets([train, test])
     names = {name: tuple(kind.names) for name, kind in whole.features.items() if isinstance(kind, datasets.ClassLabel)}

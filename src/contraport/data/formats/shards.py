@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from contraport._utils.text_tensors import TEXT, encoded
+from contraport._utils.text_tensors import TEXT_SHAPE, texts_to_tensor
 from contraport.data.arrays import as_view_tensor, factorize
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES
@@ -158,7 +158,7 @@ class TextMembers:
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of one item of each view."""
-        return (TEXT,)
+        return (TEXT_SHAPE,)
 
     @cached_property
     def digests(self) -> Tensor:
@@ -170,7 +170,7 @@ class TextMembers:
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the texts at some positions, as long as the longest of them."""
-        return (encoded([self._text(position) for position in positions.tolist()], "data"),)
+        return (texts_to_tensor([self._text(position) for position in positions.tolist()], "data"),)
 
     def _text(self, position: int) -> str:
         try:

@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from contraport._utils.files import replacing
+from contraport._utils.files import atomic_write
 from contraport.data.dataset import Dataset
 from contraport.data.formats.arrow import TableRows, dataset_from_rows, explode_text_lists, resolve_roles
 from contraport.data.formats.column_roles import DOMAIN_NAMES, KEY_NAMES, LABEL_NAMES
@@ -89,7 +89,7 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
 
 def write_table(table: pa.Table, path: Path) -> None:
     """Write a table to a `.csv`, `.jsonl` or `.parquet` file, whole or not at all."""
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         if path.suffix == ".csv":
             with temporary.open("w", encoding="utf-8", newline="") as file:
                 rows = csv.writer(file, lineterminator="\n")

@@ -11,12 +11,12 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
-from contraport._utils.text_tensors import encoded
+from contraport._utils.text_tensors import texts_to_tensor
 from contraport.data.arrays import as_view_tensor
 from contraport.data.decoding import SUFFIXES, square_pixels, to_rgb
 from contraport.data.formats.column_roles import LABEL_NAMES, is_text_name
 from contraport.data.formats.shards import name_field_views
-from contraport.errors import UsageError, check, reason
+from contraport.errors import UsageError, check, one_line_reason
 
 _KEY = "__key__"
 _LABELS = (*LABEL_NAMES, "cls")
@@ -131,7 +131,7 @@ def _field(name: str, value: Any, where: str, image_size: int | None) -> Tensor:
     except UnicodeDecodeError as error:
         raise UsageError(f"{where}: expected a text in UTF-8: {error}") from error
     check(bool(text.strip()), f"{where}: expected a text, got an empty one.")
-    return encoded([text], where)
+    return texts_to_tensor([text], where)
 
 
 def _is_picture(name: object, value: Any) -> bool:
@@ -162,7 +162,7 @@ def _opened(part: Any, where: str) -> Any:
         with Image.open(io.BytesIO(content)) as image:
             return to_rgb(ImageOps.exif_transpose(image))
     except Exception as error:  # on hostile bytes the decoders raise whatever they like
-        raise UsageError(f"{where}: an image cannot be decoded: {reason(error)}") from error
+        raise UsageError(f"{where}: an image cannot be decoded: {one_line_reason(error)}") from error
 
 
 def _view_of(value: Any, where: str, image_size: int | None) -> Tensor:

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from contraport._utils.text_tensors import concatenated, item_shape
+from contraport._utils.text_tensors import concatenate_batches, item_shape
 from contraport.data.arrays import ArrayStore
 from contraport.data.dataset import Dataset
 from contraport.data.sources.item_parser import has_images, item_view_names, parse_item
 from contraport.data.streams import HEAD, Stream, StreamError, StreamItem
-from contraport.errors import UsageError, check, reason
+from contraport.errors import UsageError, check, one_line_reason
 
 
 def from_stream(
@@ -60,7 +60,7 @@ def from_stream(
     except UsageError:
         raise
     except Exception as error:  # a stranger's code
-        raise StreamError(f"data: {name} broke at its beginning: {reason(error)}") from error
+        raise StreamError(f"data: {name} broke at its beginning: {one_line_reason(error)}") from error
     check(len(given) > 0, f"data: {name} gives no item.")
     items = [read(item, position) for position, item in enumerate(given)]
     shapes = [tuple(map(item_shape, item.views)) for item in items]
@@ -70,7 +70,7 @@ def from_stream(
         f"data: {name}: item {odd}: expected views of shapes {shapes[0]} as those of item 0, got {shapes[odd or 0]}; "
         "image_size makes images equal.",
     )
-    views = tuple(concatenated(parts) for parts in zip(*(item.views for item in items), strict=True))
+    views = tuple(concatenate_batches(parts) for parts in zip(*(item.views for item in items), strict=True))
     known = [item.label for item in items if item.label is not None]
     labelled = len(known) == len(items) and min(known) >= 0
     head = Dataset(

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
-from contraport._utils.formatting import describe_item_shape, listed
-from contraport._utils.lazy import imported
-from contraport.catalog import SOURCES
+from contraport._utils.formatting import describe_item_shape, join_names
+from contraport._utils.lazy import import_object
+from contraport.catalog import DATASETS
 from contraport.data.dataset import Dataset
 from contraport.data.formats import find_format, suffixes
 from contraport.data.formats.column_roles import check_no_columns
@@ -25,12 +25,12 @@ from contraport.data.sources.torch_datasets import from_torch
 from contraport.data.sources.vision import download_folder
 from contraport.data.splits import check_fraction, check_split
 from contraport.data.stores import StoreWrapper
-from contraport.errors import UsageError, check, explained, unknown_name_error
+from contraport.errors import UsageError, check, hint_on_error, unknown_name_error
 
 _LARGEST_IMAGE = 2**14
 
 
-@explained("contraport docs data")
+@hint_on_error("contraport docs data")
 def load(
     data: str | Path | Dataset | torch.utils.data.Dataset[Any] | Any,
     split: str = "train",
@@ -137,13 +137,13 @@ def _load(
         dataset.name = data  # where the copy is says nothing to anyone
         return dataset
     path = Path(data)
-    named = SOURCES.get(data)
+    named = DATASETS.get(data)
     known = named is not None or path.is_file() or path.is_dir() or not path.exists()
     check(known, f"data: expected a folder or a regular file, got {data!r}, which is neither.")
     if named is not None:
         check_no_columns(columns, repr(data))
         check(test_fraction is None, f"test_fraction: the test split of {data!r} is fixed, got {test_fraction}.")
-        own: Dataset = imported(named.reader)(split, None if root is None else Path(root))
+        own: Dataset = import_object(named.reader)(split, None if root is None else Path(root))
         return own
     found = find_format(data)
     if found is not None:
@@ -153,7 +153,7 @@ def _load(
     check(not path.is_file(), f"data: expected a folder of images or a file {', '.join(read)}, got {data!r}.")
     if path.suffix in read or len(path.parts) > 1 or data.endswith(("/", os.sep)):
         raise UsageError(f"data: there is no file or folder {data!r}.")
-    raise UsageError(f"{unknown_name_error('data', data, SOURCES)} There is no file or folder of that name either.")
+    raise UsageError(f"{unknown_name_error('data', data, DATASETS)} There is no file or folder of that name either.")
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _resized(dataset: Dataset, size: int) -> Dataset:
     check(
         len(images) > 0,
         f"data: expected images, to be made {size} x {size} pixels (image_size), got {dataset.name!r}, which has no "
-        f"images: an item of it is {listed([describe_item_shape(shape) for shape in dataset.shapes])}.",
+        f"images: an item of it is {join_names([describe_item_shape(shape) for shape in dataset.shapes])}.",
     )
     if all(shape[1:] == (size, size) for shape in images):
         return dataset

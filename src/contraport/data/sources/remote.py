@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from contraport._utils.files import read_json, replacing, write_json
-from contraport._utils.formatting import counted
+from contraport._utils.files import atomic_write, read_json, write_json
+from contraport._utils.formatting import pluralize
 from contraport._utils.progress import ProgressBars, StepCallback
 from contraport.data.formats.shards import expanded
-from contraport.errors import UsageError, check, reason, require
+from contraport.errors import UsageError, check, import_optional, one_line_reason
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::[A-Za-z][A-Za-z0-9+.-]*)*://.+")
 
@@ -45,7 +45,7 @@ def fetched(url: str, cache: Path) -> str:
     Raises:
         UsageError: a protocol that is not known, or what can be found neither there nor in the cache.
     """
-    fsspec = require("fsspec", "remote", f"data: {url}")
+    fsspec = import_optional("fsspec", "remote", f"data: {url}")
     parent, _, last = url.rstrip("/").rpartition("/")
     told = f"data: {url}: expected braces in its last part only."
     check("{" not in parent, told)
@@ -58,8 +58,8 @@ def fetched(url: str, cache: Path) -> str:
             files = dict(_files(system, path))
         except Exception as error:  # as many kinds as there are protocols
             if not (place / name).exists():
-                raise UsageError(f"data: {one} cannot be had: {reason(error)}") from error
-            log.warning("%s cannot be reached (%s): its copy in %s is taken", one, reason(error), place)
+                raise UsageError(f"data: {one} cannot be had: {one_line_reason(error)}") from error
+            log.warning("%s cannot be reached (%s): its copy in %s is taken", one, one_line_reason(error), place)
             continue
         check(len(files) > 0, f"data: {one}: there is nothing.")
         local = place / name
@@ -67,7 +67,7 @@ def fetched(url: str, cache: Path) -> str:
         found += [(system, file, local / inside if inside else local, one) for inside, file in files.items()]
     lacking = [file for file in found if not _is_there(*file)]
     if lacking:  # a warning, as it is seen before a run speaks, and may take long
-        log.warning("fetching %s of %s into %s, where it is kept", counted(len(lacking), "file"), url, place)
+        log.warning("fetching %s of %s into %s, where it is kept", pluralize(len(lacking), "file"), url, place)
         bars = ProgressBars(shown=True)
         for file in bars.track(lacking, f"files of {url}", total=len(lacking)):
             _fetch(*file, bars)
@@ -94,7 +94,7 @@ def _forget(folder: Path, there: Collection[Path], url: str) -> None:
         file.unlink(missing_ok=True)
         _beside(file).unlink(missing_ok=True)
     if gone:
-        log.warning("removed from %s what is no more behind %s: %s", folder, url, counted(len(gone), "file"))
+        log.warning("removed from %s what is no more behind %s: %s", folder, url, pluralize(len(gone), "file"))
 
 
 def _is_there(system: Any, file: str, local: Path, url: str) -> bool:
@@ -114,11 +114,13 @@ def _fetch(system: Any, file: str, local: Path, url: str, bars: ProgressBars) ->
     try:
         local.parent.mkdir(parents=True, exist_ok=True)
         size = system.size(file)
-        with replacing(local) as temporary, bars.steps(size and size // MEGABYTE, f"MB of {local.name}") as step:
+        with atomic_write(local) as temporary, bars.steps(size and size // MEGABYTE, f"MB of {local.name}") as step:
             system.get_file(file, str(temporary), callback=_megabytes(step, f"MB of {local.name}"))
         write_json(_beside(local), now)
     except Exception as error:
-        raise UsageError(f"data: {url}: {file} cannot be fetched to {local.parent}: {reason(error)}") from error
+        raise UsageError(
+            f"data: {url}: {file} cannot be fetched to {local.parent}: {one_line_reason(error)}"
+        ) from error
     log.info("fetched %s into %s: %.1f MB", file, local.parent, local.stat().st_size / 1e6)
 
 
@@ -132,7 +134,7 @@ def _megabytes(step: StepCallback, told: str) -> Any:
             step(told)
         seen = max(seen, value // MEGABYTE)
 
-    return require("fsspec", "remote", "data: a URL").callbacks.Callback(hooks={"megabytes": come})
+    return import_optional("fsspec", "remote", "data: a URL").callbacks.Callback(hooks={"megabytes": come})
 
 
 def _beside(local: Path) -> Path:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, Subset
 
-from contraport._utils.text_tensors import concatenated, item_shape
+from contraport._utils.text_tensors import concatenate_batches, item_shape
 from contraport.data.arrays import factorize_tensor
 from contraport.data.dataset import Dataset
 from contraport.data.sources.item_parser import item_label, item_view_names, parse_item
@@ -39,7 +39,7 @@ class TorchStore:
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the views at some positions, stacked."""
         items = [self._views(position) for position in positions.tolist()]
-        return tuple(concatenated(views) for views in zip(*items, strict=True))
+        return tuple(concatenate_batches(views) for views in zip(*items, strict=True))
 
     def _views(self, position: int) -> tuple[Tensor, ...]:
         where = f"data: item {position}"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contraport.data.data_loader import Share
 from contraport.data.dataset import Batch, Dataset
-from contraport.errors import UsageError, check, reason
+from contraport.errors import UsageError, check, one_line_reason
 from contraport.seeding import seed_global_generators, torch_seed
 
 _ON_BATCHES = "kornia"
@@ -65,7 +65,9 @@ class CustomTransform:
             changed = self.change(item)
         except Exception as error:  # a stranger's code
             shape = tuple(item.shape)
-            raise UsageError(f"augment: {self.name} fails on an item {item.dtype} {shape}: {reason(error)}") from error
+            raise UsageError(
+                f"augment: {self.name} fails on an item {item.dtype} {shape}: {one_line_reason(error)}"
+            ) from error
         good = isinstance(changed, Tensor | np.ndarray)
         check(good, f"augment: expected {self.name} to return a tensor or an array, got {type(changed).__name__}.")
         return torch.as_tensor(changed)
@@ -82,8 +84,8 @@ class CustomTransform:
             try:
                 changed = self.change(items)
             except Exception as error:  # a stranger's code
-                told = f"augment: {self.name} fails on a batch {items.dtype} {tuple(items.shape)}: {reason(error)}"
-                raise UsageError(told) from error
+                batch = f"{items.dtype} {tuple(items.shape)}"
+                raise UsageError(f"augment: {self.name} fails on a batch {batch}: {one_line_reason(error)}") from error
         good = isinstance(changed, Tensor) and len(changed) == len(items)
         check(good, f"augment: expected {self.name} to return a tensor of {len(items)} items.")
         return cast(Tensor, changed)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport._utils.spec import parse_spec
-from contraport._utils.text_tensors import is_text, is_text_batch
+from contraport._utils.text_tensors import is_text_batch, is_text_shape
 from contraport.catalog.augment_specs import AUGMENT_STRENGTHS, ISOTROPIC_NOISE, SCALED_NOISE, Augment, parse_augment
 from contraport.data.data_loader import Share
 from contraport.data.dataset import Dataset
@@ -277,7 +277,7 @@ def _window(dataset: Dataset, views: str) -> int:
     check(one, f"views: {views!r} cuts one time series, the items of {dataset.name!r} have the shapes {shapes}.")
     longest = shapes[0][1] // 2
     check(longest > 0, f"views: {views!r} cuts series of two steps or more, those of {dataset.name!r} have one.")
-    given = parse_spec("views", views, {FRAMES: ("length",)}, alone={FRAMES: "length"}).settings
+    given = parse_spec("views", views, {FRAMES: ("length",)}, default_setting={FRAMES: "length"}).settings
     length = given.get("length", max(1, shapes[0][1] // 4))
     good = isinstance(length, int) and 1 <= length <= longest
     check(good, f"views: expected windows of 1 to {longest} steps, two of which fit into a series, got {views!r}.")
@@ -290,7 +290,7 @@ def _change(dataset: Dataset, view: int, augment: Augment, *, greys: bool = True
     strength = {} if augment.strength is None else {"strength": augment.strength}
     if augment.name == "none":
         return _Same()
-    if is_text(shape):
+    if is_text_shape(shape):
         check(
             augment.name in AUGMENT_STRENGTHS,
             f"augment: {augment.name!r} changes numbers, and view {view} of {dataset.name!r} is a text; expected none, "

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
 
-from contraport._utils.formatting import rounded
+from contraport._utils.formatting import format_significant
 from contraport.distributed import world
 from contraport.engine.autograd import is_in_torch_func
 from contraport.engine.backends.cuda import TRITON, Cuda, obstacle
@@ -149,7 +149,8 @@ def explain(geometry: Geometry, half_steps: int = 1) -> str:
     name, forced, like = choose(geometry, half_steps), _forced.get(), geometry.log_kernel.inputs[0]
     megabytes = n * m * like.element_size() / (1 << 20)
     asked = ", as asked for" if forced == name else ""
-    said = f"{n} x {m} pairs, {rounded(megabytes, 3)} MiB as a matrix: {name}{asked} ({BACKENDS[name].summary})."
+    size = f"{n} x {m} pairs, {format_significant(megabytes, 3)} MiB as a matrix"
+    said = f"{size}: {name}{asked} ({BACKENDS[name].summary})."
     if name == "cuda":
         return f"{said} Embeddings are multiplied in {_precision.get()}."
     if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):

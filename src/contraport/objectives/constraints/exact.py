@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from contraport.engine import Geometry, MatrixLogKernel
-from contraport.errors import check, require
+from contraport.errors import check, import_optional
 from contraport.objectives.constraints.constraint import ASKED, Constraint, PlanRequest, uniform_marginals
 from contraport.objectives.plan import Plan
 
@@ -40,7 +40,7 @@ class Exact(Constraint):
     def __call__(self, geometry: Geometry, asked: PlanRequest = ASKED) -> list[Plan]:
         """Return the plan of each direction."""
         check(asked.log_weights is None, f"column_weights: {self!r} has no reference measure; expected none.")
-        optimize = require("scipy.optimize", "train", "The constraint Exact")
+        optimize = import_optional("scipy.optimize", "train", "The constraint Exact")
         s = geometry.dense().double()
         n, m = s.shape
         cost = (-s).cpu().numpy()
@@ -64,7 +64,9 @@ def _transport(cost: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the plan of least cost with row masses a and column masses b, by linear programming; infinite cost forbids
     a pair.
     """
-    optimize, sparse = (require(f"scipy.{part}", "train", "The constraint Exact") for part in ("optimize", "sparse"))
+    optimize, sparse = (
+        import_optional(f"scipy.{part}", "train", "The constraint Exact") for part in ("optimize", "sparse")
+    )
     n, m = cost.shape
     rows, columns = np.isfinite(cost).nonzero()
     pairs = np.arange(len(rows))

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from contraport._utils.files import replacing
+from contraport._utils.files import atomic_write
 from contraport.data.streams import StreamError
 from contraport.distributed import anywhere, is_main_process, together
 from contraport.runs import Run
@@ -38,7 +38,7 @@ class CheckpointFile:
             if not is_main_process():
                 return
             with self._run.writing():
-                with replacing(path, checksum=True) as temporary, temporary.open("wb") as file:
+                with atomic_write(path, checksum=True) as temporary, temporary.open("wb") as file:
                     _save(state, file)
                 if self._run.last_checkpoint.exists():
                     self._run.replaced.delete_backup()

@@ -13,7 +13,7 @@ from contraport import distributed
 from contraport._utils.files import checksum_path, write_arrays, write_json
 from contraport.data import Batch
 from contraport.distributed import is_main_process, raise_on_one_rank
-from contraport.errors import UsageError, explained
+from contraport.errors import UsageError, hint_on_error
 from contraport.runs import Run
 from contraport.training.callbacks.checkpoints import CheckpointFile
 from contraport.training.loop import Callback, Loop
@@ -161,7 +161,7 @@ class RunFiniteGuard(FiniteGuard):
             f"{self._seed}); see {self._run.nonfinite_path}; contraport.training.replay computes the step again. "
             "A lower lr or a higher temperature may help."
         )
-        with explained("contraport docs troubleshooting the-loss-is-not-finite"):
+        with hint_on_error("contraport docs troubleshooting the-loss-is-not-finite"):
             raise_on_one_rank(FloatingPointError(message), status=1)
 
 

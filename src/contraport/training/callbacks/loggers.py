@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from contraport._utils.files import write_json
-from contraport.errors import UsageError, require
+from contraport.errors import UsageError, import_optional
 from contraport.runs import MetricsRow, Run
 
 _PROJECT = "contraport"
@@ -141,7 +141,7 @@ LOGGERS: dict[str, Callable[[Run, str | None, int], Logger]] = {
 def check_loggers(names: Iterable[str]) -> None:
     """Raise `UsageError` unless the package of each of some loggers is installed."""
     for name in names:
-        require(name, "loggers", f"logger {name!r}")
+        import_optional(name, "loggers", f"logger {name!r}")
 
 
 def open_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, step: int) -> list[Logger]:

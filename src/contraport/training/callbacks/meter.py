@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contraport._utils.formatting import counted
+from contraport._utils.formatting import pluralize
 from contraport.data import Batch
 from contraport.distributed import is_main_process
 from contraport.objectives import Loss
@@ -122,7 +122,7 @@ class Meter(Callback):
         is_informative = bound is not None and bound > 0  # two views share none at the least
         shared = f"; the views share at least {bound:.2f} nats" if is_informative else ""
         return (
-            f"{counted(self.steps, 'step')} in {self.seconds:.1f} s: {self.items / self.seconds:,.0f} items/s, "
+            f"{pluralize(self.steps, 'step')} in {self.seconds:.1f} s: {self.items / self.seconds:,.0f} items/s, "
             f"{self.waited / self.seconds:.1%} of the time waiting for data; last loss {self.row['loss']:.4f}{shared}"
         )
 

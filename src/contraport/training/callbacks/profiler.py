@@ -6,7 +6,7 @@ import logging
 
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from contraport._utils.files import replacing, write_text
+from contraport._utils.files import atomic_write, write_text
 from contraport.runs import Run
 from contraport.training.loop import SECTIONS, Callback, Loop
 
@@ -75,7 +75,7 @@ class Profile(Callback):
         where = "cuda" if ProfilerActivity.CUDA in profiler.activities else "cpu"
         with self._run.writing():
             self._run.profile_path.mkdir(exist_ok=True)
-            with replacing(self._run.profile_path / "trace.json") as temporary:
+            with atomic_write(self._run.profile_path / "trace.json") as temporary:
                 profiler.export_chrome_trace(str(temporary))
             write_text(
                 self._run.profile_path / "steps.txt", events.table(sort_by=f"self_{where}_time_total", row_limit=ROWS)

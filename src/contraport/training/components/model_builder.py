@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from contraport._utils.text_tensors import blank, is_text
+from contraport._utils.text_tensors import blank_items, is_text_shape
 from contraport.data import Views
 from contraport.encoders import InitialWeights, Model, initial, pretrained
 from contraport.encoders.build import custom_code_names
@@ -20,7 +20,7 @@ from contraport.encoders.initial import of_views
 from contraport.encoders.lora import adapt
 from contraport.encoders.model import CONFIG_FILE, Encoders
 from contraport.encoders.view_names import values_per_view
-from contraport.errors import UsageError, check, reason
+from contraport.errors import UsageError, check, one_line_reason
 from contraport.runs import Run
 from contraport.seeding import seed_global_generators
 from contraport.training.config import Settings
@@ -199,7 +199,7 @@ def _is_shared(settings: Settings, views: Views) -> bool:
         return settings.shared_encoder
     asked = (settings.encoder, settings.init, settings.pretrained, settings.freeze, settings.lora)
     one_by_one = any(isinstance(value, Mapping) or (isinstance(value, list) and len(value) > 1) for value in asked)
-    return len(views.plain_shapes) == 1 or (all(map(is_text, views.plain_shapes)) and not one_by_one)
+    return len(views.plain_shapes) == 1 or (all(map(is_text_shape, views.plain_shapes)) and not one_by_one)
 
 
 def adapted(model: Model, settings: Settings) -> Model:
@@ -245,9 +245,9 @@ def check_encodes(model: Model, views: Views) -> None:
         was_training = model.training
         try:
             with torch.no_grad():
-                model.eval().encode([blank(1, shape)])
+                model.eval().encode([blank_items(1, shape)])
         except Exception as error:  # each network refuses in its own way
-            told = f"the items are of shape {plain}, and some views of {shape}: {reason(error)}"
+            told = f"the items are of shape {plain}, and some views of {shape}: {one_line_reason(error)}"
             raise UsageError(f"encoder: expected one that takes any size, as {told}") from error
         finally:
             model.train(was_training)

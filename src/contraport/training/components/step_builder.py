@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from contraport._utils.formatting import format_options
-from contraport._utils.text_tensors import is_text
+from contraport._utils.text_tensors import is_text_shape
 from contraport.data import Dataset, Views
 from contraport.data.streams import Stream
 from contraport.encoders import InitialWeights, Model
@@ -126,7 +126,7 @@ def _comparison(
     weights: PlanWeightsSchedule | None,
 ) -> StepLoss:
     if settings.predict is not None:
-        check(not any(map(is_text, views.shapes)), "predict: decodes numbers, and a view of the items is a text.")
+        check(not any(map(is_text_shape, views.shapes)), "predict: decodes numbers, and a view of the items is a text.")
         return ReconstructionLoss(model, views.shapes, settings.predict)
     assert compared is not None
     sizes, made = projection_sizes(model), len(views.shapes)

@@ -9,24 +9,24 @@ from typing import Any
 
 from contraport.catalog.perturbation_specs import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
 from contraport.errors import check
-from contraport.options import Options, fits, known, option, plain, whole
+from contraport.options import Options, int_in_range, matches_type, option, option_metadata, to_config_value
 
 
 def _named(data: Any) -> Any:
     """Return a name or a path as it is, and of what a program holds the name of its kind, in angle brackets."""
     if data is None or isinstance(data, str | Path):
-        return plain(data)
+        return to_config_value(data)
     name = getattr(data, "name", None)
     return f"<{name if isinstance(name, str) else type(data).__name__}>"
 
 
 def _share(name: str, value: Any) -> None:
-    good = fits(value, float) and 0 < value < 1
+    good = matches_type(value, float) and 0 < value < 1
     check(good, f"{name}: expected a number between 0 and 1, got {value!r}.")
 
 
 def _not_an_encoders(name: str, value: Any) -> None:
-    check(fits(value, str | Path), f"{name}: expected text or a path, got {value!r}.")
+    check(matches_type(value, str | Path), f"{name}: expected text or a path, got {value!r}.")
     check(
         Path(value).suffix not in {".safetensors", ".pt", ".pth", ".ckpt"},
         f"{name}: how much each item counts is a column, an .npy file, classes or plan, got {str(value)!r}; an "
@@ -35,7 +35,7 @@ def _not_an_encoders(name: str, value: Any) -> None:
 
 
 def _different(name: str, value: Any) -> None:
-    check(fits(value, Sequence[int]), f"{name}: expected numbers of views, got {value!r}.")
+    check(matches_type(value, Sequence[int]), f"{name}: expected numbers of views, got {value!r}.")
     check(len(set(value)) == len(value), f"{name}: expected each view once, got {list(value)}.")
 
 
@@ -62,14 +62,14 @@ class DataSettings(Options):
     data: str | Path | Any | None = field(
         default=None,
         kw_only=False,
-        metadata=known(
+        metadata=option_metadata(
             "what to train on: a name (see `contraport list data`); a folder of images, of tar shards or of a Hugging "
             "Face dataset; an .npz, .npy, .csv, .jsonl, .parquet or .tar file, or a pattern of tars; a URL of one of "
             "these; or from Python a Dataset (of ours, torch or Hugging Face), a data frame, arrays, or a list of "
             "texts, paths or images.",
-            written=_named,
+            serialize=_named,
             group="what to train on, and how",
-            flag=True,
+            cli_flag=True,
         ),
     )
     recipe: str | None = option(
@@ -97,7 +97,7 @@ class ReadingSettings(Options):
     image_size: int | None = option(
         None,
         "side in pixels of the square that images become; default: see `contraport.data.load`.",
-        check=whole(1),
+        check=int_in_range(1),
         group="reading the data",
     )
     columns: dict[str, Any] | None = option(
@@ -126,30 +126,30 @@ class ReadingSettings(Options):
         False, "leave out the classes that the data tell, such as the folders that images are in."
     )
     items: int | None = option(
-        None, "at most so many items of each split, drawn at random, always the same ones.", check=whole(4)
+        None, "at most so many items of each split, drawn at random, always the same ones.", check=int_in_range(4)
     )
     test_items: int | None = option(
         None,
         "at most so many test items, in the place of `items`: few to learn from may be judged on many, which tell "
         "small differences.",
-        check=whole(4),
+        check=int_in_range(4),
     )
     given_views: Sequence[int] = option(
         (), "which of the views that the data give are used, by their numbers from 0; default: all.", check=_different
     )
-    root: str | Path | None = option(None, "folder of named data, as torchvision lays it out.", holds="machine")
+    root: str | Path | None = option(None, "folder of named data, as torchvision lays it out.", scope="machine")
     workers: int | None = option(
         None,
         "processes that fetch data; default: none for data in memory, else one per core but one.",
-        check=whole(0),
-        holds="machine",
+        check=int_in_range(0),
+        scope="machine",
     )
     decoded: str | Path | None = option(
         None,
         "the folder where encoded images are kept as pixels of the size that is trained on, decoded once, which "
         "several trainings of the same data may share; none: each epoch decodes them; default: `decoded` in the run "
         "folder, none for one epoch.",
-        holds="machine",
+        scope="machine",
     )
     mismatch: float | str | None = option(
         None,

@@ -9,7 +9,7 @@ from typing import Any
 
 from contraport.catalog.encoders import ENCODERS
 from contraport.errors import check
-from contraport.options import Check, Options, describe_type, fits, is_object_placeholder, option, whole
+from contraport.options import Check, Options, describe_type, int_in_range, is_object_placeholder, matches_type, option
 
 
 def _described(encoder: Any) -> Any:
@@ -57,7 +57,7 @@ def _is(kind: Any) -> Check:
     """Return a check for a value of a type."""
 
     def judge(name: str, value: Any) -> None:
-        check(fits(value, kind), f"{name}: expected {describe_type(kind)}, got {value!r}.")
+        check(matches_type(value, kind), f"{name}: expected {describe_type(kind)}, got {value!r}.")
 
     return judge
 
@@ -72,7 +72,7 @@ class NetworkSettings(Options):
         "`module:attribute` of your own, or a module of which a copy is trained; or a list of one per view; or those "
         "of some views by their names or kinds, such as --encoder.image resnet18 --encoder.audio small-tcn; default: "
         "small-cnn for images, mlp for vectors, small-tcn for time series, small-text for texts.",
-        written=_described,
+        serialize=_described,
         group="networks",
     )
     pretrained: bool | dict[str, Any] = option(
@@ -100,23 +100,23 @@ class NetworkSettings(Options):
         "hold the encoder and let adapters of this rank learn beside its linear layers, or of a network without such "
         "beside its convolutions (LoRA, extra `peft`); or those of some views, as in --lora.text 8. The trained model "
         "has them in its weights.",
-        check=_of_views(whole(1)),
+        check=_of_views(int_in_range(1)),
     )
     freeze_epochs: int = option(
-        0, "epochs for which the encoder is held at first, while the rest learns.", check=whole(0)
+        0, "epochs for which the encoder is held at first, while the rest learns.", check=int_in_range(0)
     )
     frozen_draws: int | None = option(
         None,
         "with `freeze` of all views, how many random views of each kind and item are encoded, once, and kept to be "
         "drawn from; 0: none is kept, and each step encodes its own; default: 4, or 0 with several processes, an "
         "`augment` of your own or a stream.",
-        check=whole(0),
+        check=int_in_range(0),
     )
     features: str | Path | None = option(
         None,
         "the folder where the features of a frozen encoder are kept, which several trainings of the same data, encoder "
         "and seed may share; default: `features` in the run folder.",
-        holds="machine",
+        scope="machine",
     )
     shared_encoder: bool | None = option(
         None,
@@ -127,7 +127,7 @@ class NetworkSettings(Options):
         128,
         "features of the projection that the objective sees; 0: no projection, it sees the encoder's, as is so with "
         "`predict`.",
-        check=whole(0),
+        check=int_in_range(0),
     )
     projection_layers: int | None = option(
         None,
@@ -135,7 +135,7 @@ class NetworkSettings(Options):
         "none, as with a `projection` of 0; 1, a linear map; 2 or 3; default: 2, or 0 with a `projection` of 0. What "
         "training takes from an embedding it takes from the layers next to the objective, so more of them keep more in "
         "the encoder's, which is what is used afterwards.",
-        check=whole(0, most=3),
+        check=int_in_range(0, most=3),
     )
     representation: str | None = option(
         None,

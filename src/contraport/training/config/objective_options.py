@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport.errors import check
-from contraport.options import Options, one_of, option, whole
+from contraport.options import Options, int_in_range, one_of, option
 from contraport.schedules import is_learned_temperature, parse_learned_temperature, parse_momentum, parse_temperature
 
 
@@ -75,12 +75,12 @@ class ObjectiveSettings(Options):
     queue_size: int | None = option(
         None,
         "how many embeddings of each view the queue keeps; default: as many as there are items, at most 65536.",
-        check=whole(1),
+        check=int_in_range(1),
     )
     bank_negatives: int | None = option(
         None,
         "how many are drawn from the bank at each step; default: as many as there are items, at most 4096.",
-        check=whole(1),
+        check=int_in_range(1),
     )
     momentum: float | str | None = option(
         None,
@@ -96,7 +96,7 @@ class ObjectiveSettings(Options):
     prototypes: int | None = option(
         None,
         "compare with so many learned vectors instead: predict to which of them another view is assigned.",
-        check=whole(2),
+        check=int_in_range(2),
     )
     predict: str | None = option(
         None,

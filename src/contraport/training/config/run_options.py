@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contraport._utils.lazy import imported
-from contraport.errors import check
-from contraport.options import Options, nonnegative_number, one_of, option, subset_of, whole
+from contraport._utils.lazy import import_object
+from contraport.errors import check, check_nonnegative
+from contraport.options import Options, int_in_range, one_of, option, subset_of
 
 
 def _watches(name: str, value: Sequence[str]) -> None:
-    imported("contraport.metrics.monitoring:parse_scheduled_metrics")(value)
+    import_object("contraport.metrics.monitoring:parse_scheduled_metrics")(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,15 +23,15 @@ class RunningSettings(Options):
         "auto",
         "auto, cpu, cuda or mps.",
         check=one_of("auto", "cpu", "cuda", "mps"),
-        holds="machine",
+        scope="machine",
         group="computing",
     )
     threads: int | None = option(
         None,
         "threads of the processor that compute; default: as many as OMP_NUM_THREADS says, else as many as make a few "
         "steps fast, which for small networks is one. A run keeps the number, which the last bits depend on.",
-        check=whole(1),
-        holds="machine",
+        check=int_in_range(1),
+        scope="machine",
     )
     amp: bool = option(False, "compute in bfloat16 where that is safe (the objective stays in float32).")
     strategy: str = option(
@@ -39,7 +39,7 @@ class RunningSettings(Options):
         "how several processes share the training: ddp, each has all weights; or fsdp, each keeps a part of the "
         "encoders' weights and of the optimizer's state (torch's FSDP2), for encoders that fit in no one GPU.",
         check=one_of("ddp", "fsdp"),
-        holds="machine",
+        scope="machine",
     )
     compile: bool = option(
         False,
@@ -53,64 +53,64 @@ class RunningSettings(Options):
     seed: int = option(
         0,
         "what all that is random depends on.",
-        check=whole(0, most=2**64 - 1),  # what torch's generators take
+        check=int_in_range(0, most=2**64 - 1),  # what torch's generators take
     )
     log_every: int = option(
-        10, "steps between two rows of `metrics.jsonl`.", check=whole(1), group="the run and its folder"
+        10, "steps between two rows of `metrics.jsonl`.", check=int_in_range(1), group="the run and its folder"
     )
     monitor: Sequence[str] = option(
         (),
         "what is measured of some training items at the end of each epoch, into `metrics.jsonl`: names of "
         "`contraport list measures`, such as knn, or knn:every=5 for every fifth epoch; it changes no weight.",
         check=_watches,
-        holds="machine",
+        scope="machine",
     )
     logger: Sequence[str] = option(
         (),
         "where the rows go too: tensorboard, mlflow, wandb, or several of them.",
         check=subset_of("tensorboard", "mlflow", "wandb"),
-        holds="machine",
+        scope="machine",
     )
     save_every: float = option(
         10.0,
         "minutes between two checkpoints within an epoch; 0 saves after every step.",
-        check=nonnegative_number,
-        holds="machine",
+        check=check_nonnegative,
+        scope="machine",
     )
     keep_every: int | None = option(
         None,
         "epochs between two checkpoints that are kept beside the last; default: keep the last only.",
-        check=whole(1),
+        check=int_in_range(1),
     )
     out: str | Path | None = option(
-        None, "the run folder; default: runs/DATA-RECIPE or runs/DATA-OBJECTIVE.", holds="call"
+        None, "the run folder; default: runs/DATA-RECIPE or runs/DATA-OBJECTIVE.", scope="call"
     )
     resume: bool = option(
         False,
         "go on with the run in `out`; what is left out comes from its `config.yaml`, and `epochs` may grow.",
-        holds="call",
+        scope="call",
     )
     overwrite: bool = option(
-        False, "replace the run in `out`, which is kept until the new one has a checkpoint.", holds="call"
+        False, "replace the run in `out`, which is kept until the new one has a checkpoint.", scope="call"
     )
     dry_run: bool = option(
         False,
         "say how many items and steps there are, and how long they take with how much memory, as a few steps tell, "
         "and write nothing.",
-        holds="call",
+        scope="call",
     )
     profile: bool = option(
         False,
         "record where the time of some steps goes: `profile/trace.json` in the run folder, for chrome://tracing or "
         "Perfetto, and `profile/steps.txt`, a table.",
-        holds="call",
+        scope="call",
     )
     trust: bool = option(
         False,
         "on resume or with `init`, import and run the encoder that the run names as ``module:attribute``.",
-        holds="call",
+        scope="call",
     )
-    progress: bool = option(True, "show a progress bar and a summary on the standard error.", holds="call")
+    progress: bool = option(True, "show a progress bar and a summary on the standard error.", scope="call")
 
     def __post_init__(self) -> None:
         super().__post_init__()

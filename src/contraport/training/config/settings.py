@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from contraport.catalog import resolve
-from contraport.command import EXTRA, LEARN, Command
+from contraport.catalog import resolve_recipe
+from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
 from contraport.errors import UsageError, check
-from contraport.options import fits, get_options, name_of
+from contraport.options import display_name, get_options, matches_type
 from contraport.training.config.data_options import DataSettings, ReadingSettings, ValidationSettings
 from contraport.training.config.network_options import NetworkSettings
 from contraport.training.config.objective_options import ObjectiveSettings
@@ -64,7 +64,7 @@ class Settings(
     @property
     def method(self) -> str:
         """Name of the method: the recipe, or the objective, or what it predicts by."""
-        return self.recipe or name_of(self.objective or f"predict-{self.predict}")
+        return self.recipe or display_name(self.objective or f"predict-{self.predict}")
 
     def kept(self) -> dict[str, Any]:
         """Return what `config.yaml` keeps: the settings that say what the run is, as plain values.
@@ -74,13 +74,13 @@ class Settings(
         >>> kept["data"], kept["objective"], "out" in kept
         ('photos', '<object>', False)
         """
-        return {name: known.written(getattr(self, name)) for name, known in KEPT.items()}
+        return {name: known.serialize(getattr(self, name)) for name, known in KEPT.items()}
 
 
 OPTIONS = get_options(Settings)
 """Declaration of each setting, by its name."""
 
-KEPT = {name: known for name, known in OPTIONS.items() if known.holds != "call"}
+KEPT = {name: known for name, known in OPTIONS.items() if known.scope != "call"}
 """Those that `config.yaml` keeps."""
 
 
@@ -88,7 +88,7 @@ def check_kept(config: Mapping[str, Any], where: object) -> None:
     """Raise `UsageError` unless the values of a `config.yaml` can be settings; names that are none are passed."""
     for name in config.keys() & KEPT.keys():
         known, value = KEPT[name], config[name]
-        if value is not known.default and not fits(value, known.kind, objects=False):
+        if value is not known.default and not matches_type(value, known.type, objects=False):
             raise UsageError(f"run: {where} is corrupt: {name} is {value!r}.")
 
 
@@ -96,7 +96,7 @@ TRAIN = Command(
     Settings,
     "contraport.training:train",
     "Train an encoder without labels.",
-    about="""
+    details="""
         A step makes random views of a batch of items (`views`, `augment`), encodes and projects each (`encoder`,
         `projection`), and compares the embeddings (`objective`): those of one item are pulled together, against the
         rest of the batch and what `negatives`, `momentum`, `predictor` and `prototypes` put beside it. A `recipe` is
@@ -118,10 +118,10 @@ TRAIN = Command(
         "contraport train --config mine.yaml --seed 1 --out runs/mine",
         "contraport train --resume --out runs/photos",
     ),
-    resolve=resolve,
+    resolve=resolve_recipe,
     extra=EXTRA,
-    group=LEARN,
-    usual=(
+    group=TRAIN_AND_EVALUATE,
+    common_options=(
         "data",
         "recipe",
         "objective",

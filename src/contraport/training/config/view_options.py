@@ -48,7 +48,7 @@ class ViewSettings(Options):
         "standard, or none where the data give several views or these are frames. From Python also a callable, on each "
         "item (torchvision's v2, albumentations, a function) or on batches (kornia, or "
         "`contraport.data.BatchTransform`).",
-        written=_changing,
+        serialize=_changing,
         check=_augment,
     )
     audit: bool = option(

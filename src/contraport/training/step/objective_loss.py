@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from contraport._utils.formatting import counted
+from contraport._utils.formatting import pluralize
 from contraport.data import Batch
 from contraport.distributed import gather
 from contraport.errors import check
@@ -125,7 +125,7 @@ class ObjectiveLoss(StepLoss):
         if items >= SMALL_BATCH or self._loss is None or not self._loss.has_negatives:
             return None
         return (
-            f"batches of {items} are small: each item is told from {counted(items - 1, 'other')}; a larger "
+            f"batches of {items} are small: each item is told from {pluralize(items - 1, 'other')}; a larger "
             "--batch_size or --negatives queue brings more, --recipe byol needs none"
         )
 

@@ -86,7 +86,7 @@ def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
 def _parsed(text: str) -> tuple[str, dict[str, Any]]:
     known = {name: kind.settings for name, kind in _KINDS.items()}
     alone = {name: kind.alone for name, kind in _KINDS.items() if kind.alone is not None}
-    name, settings = parse_spec("target", text, known, alone=alone)
+    name, settings = parse_spec("target", text, known, default_setting=alone)
     return name, dict(settings)
 
 
