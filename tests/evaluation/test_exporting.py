@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import contraport
 from contraport.encoders import Model
 from contraport.errors import UsageError
+from contraport.evaluation import model_export
 from contraport.runs import Run
 
 FORMATS = ("onnx", "torch-export", "torchscript", "safetensors")
