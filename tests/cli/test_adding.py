@@ -1,4 +1,4 @@
-"""What a newcomer writes to add a verb, in a package of their own: its options and where its function is; no more."""
+"""Commands of other packages: a module with the options and the location of the function is enough."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import pytest
 VERB = '''
 from dataclasses import dataclass, field
 
-from contraport.options import Options, known, option, whole
+from contraport.options import Options, int_in_range, option, option_metadata
 from contraport.command import Command
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountOptions(Options):
-    """What `contraport count` is asked."""
+    """Options of `contraport count`."""
 
-    file: str = field(kw_only=False, metadata=known("the file."))
-    least: int = option(1, "only lines of so many letters.", check=whole(0))
+    file: str = field(kw_only=False, metadata=option_metadata("The file."))
+    least: int = option(1, "Minimum length of a line.", check=int_in_range(0))
 
 
 VERB = Command(
     CountOptions,
     "scratch_count:count",
     "Count the lines of a file.",
-    about="Blank lines too.",
+    details="Blank lines too.",
     examples=("contraport count notes.txt",),
-    show="builtins:print",
+    printer="builtins:print",
 )
 '''
 FUNCTION = '''
@@ -41,14 +41,14 @@ from scratch_verb import VERB, CountOptions
 
 
 @VERB.with_signature
-def count(given):
-    """Return how many lines a file has.
+def count(options):
+    """Count the lines of a file.
 
     Raises:
         OSError: there is no such file.
     """
-    asked = CountOptions(**given)
-    return sum(len(line) >= asked.least for line in Path(asked.file).read_text().splitlines())
+    count_options = CountOptions(**options)
+    return sum(len(line) >= count_options.least for line in Path(count_options.file).read_text().splitlines())
 '''
 ENTRY_POINTS = """
 [contraport.commands]
@@ -61,7 +61,7 @@ train = scratch_verb:VERB
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The folder of an installed package that brings verbs."""
+    """Folder of an installed package with commands."""
     (tmp_path / "scratch_verb.py").write_text(VERB)
     (tmp_path / "scratch_count.py").write_text(FUNCTION)
     about = tmp_path / "scratch-1.0.dist-info"
@@ -83,12 +83,12 @@ def command(installed: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     return run(installed, "from contraport.cli import main; sys.exit(main(sys.argv[1:]))", *argv)
 
 
-def test_a_verb_of_ones_own_is_listed_explained_and_run(installed: Path) -> None:
+def test_command_of_another_package_is_listed_explained_and_run(installed: Path) -> None:
     assert re.search(r"^  count +\(of the package scratch\)$", command(installed, "--help").stdout, re.MULTILINE)
-    told = " ".join(command(installed, "count", "--help").stdout.split())
-    assert told.startswith("usage: contraport count FILE [options] Count the lines of a file. Blank lines too.")
-    assert "--least LEAST only lines of so many letters. (default: 1)" in told
-    assert "examples: contraport count notes.txt" in told
+    help_text = " ".join(command(installed, "count", "--help").stdout.split())
+    assert help_text.startswith("usage: contraport count FILE [options] Count the lines of a file. Blank lines too.")
+    assert "--least LEAST Minimum length of a line. (default: 1)" in help_text
+    assert "examples: contraport count notes.txt" in help_text
     done = command(installed, "count", "notes.txt", "--least", "0")
     assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
 
@@ -105,20 +105,20 @@ def test_a_verb_of_ones_own_is_listed_explained_and_run(installed: Path) -> None
         ("wrong", "expected scratch_verb:CountOptions to be a contraport.command.Command, got type"),
     ],
 )
-def test_a_mistake_costs_one_line(installed: Path, argv: str, message: str) -> None:
+def test_reports_a_mistake_on_one_line(installed: Path, argv: str, message: str) -> None:
     done = command(installed, *argv.split())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert message in done.stderr
 
 
-def test_its_function_has_its_options_as_arguments(installed: Path) -> None:
+def test_function_has_the_options_as_parameters(installed: Path) -> None:
     code = "import scratch_count, inspect; print(inspect.signature(scratch_count.count)); print(scratch_count.count('notes.txt')); print(scratch_count.count.__doc__)"  # noqa: E501
     signature, two, *documentation = run(installed, code).stdout.splitlines()
     assert (signature, two) == ("(file: str, *, least: int = 1)", "2")
-    assert "    least: only lines of so many letters." in documentation
+    assert "    least: Minimum length of a line." in documentation
 
 
-def test_it_is_imported_for_nothing_else_and_takes_no_name_of_ours(installed: Path) -> None:
+def test_is_imported_only_when_needed_and_cannot_replace_a_builtin_command(installed: Path) -> None:
     code = "from contraport.cli import main; main(sys.argv[1:]); print(*sys.modules)"
     for argv in (["--help"], ["train", "--help"], ["list", "data"]):
         done = run(installed, code, *argv)
