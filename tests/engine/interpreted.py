@@ -28,7 +28,7 @@ from contraport.engine import (
     transport_cost,
 )
 from contraport.engine.backends.selection import executor_for
-from contraport.engine.passes import Term
+from contraport.engine.passes import RankOneTerm
 
 CHAINS = {
     "rows": [Step("rows", None)],
@@ -119,7 +119,7 @@ def test_terms_far_apart_have_an_exponential_each(dimensions):
     x, y, _ = problem(17, 23, dimensions)
     geometry = Geometry(Gibbs("cosine", 0.5)(x, y))
     near, far, columns = torch.zeros(17), torch.linspace(-200, 0, 17), torch.zeros(23)
-    terms = [Term(a, columns, "rows", torch.ones(17)) for a in (near, far)]
+    terms = [RankOneTerm(a, columns, "rows", torch.ones(17)) for a in (near, far)]
     with backend("cuda"):
         found, *_ = executor_for(geometry).passes(geometry).gradient(terms, [True, False, False, False])
     kernel = geometry.log_kernel.dense().double().exp()

@@ -37,7 +37,7 @@ def test_a_loss_under_checkpointing(loss, reentrant, name):
 
 
 def test_checkpointing_frees_the_tiles():
-    spare = contraport.engine.backends.tiled._SPARE
+    spare = contraport.engine.backends.tiled._spare
     spare.clear()
     z = [view.requires_grad_() for view in torch.randn(2, 80, 8)]
     with backend("stored"):

@@ -110,7 +110,7 @@ def test_a_loss_of_one_potential_leaves_out_the_constant_that_the_plan_does_not_
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_target_with_the_same_marginals_needs_no_solution(monkeypatch, name):
     """dL/dS is plan less target, exactly, and no step of the solver is made."""
-    monkeypatch.setattr("contraport.engine.fixed_point.MOST_GRADIENT_STEPS", 0)
+    monkeypatch.setattr("contraport.engine.fixed_point.MAX_CG_STEPS", 0)
     logits = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
     target = torch.eye(6, dtype=torch.float64).roll(1, 0) / 6
     uniform = torch.full((6,), -math.log(6), dtype=torch.float64)

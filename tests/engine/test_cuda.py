@@ -60,7 +60,7 @@ def test_what_has_no_kernel_is_said_and_falls_back():
             assert choose(geometry) == "stored"
             assert reason in explain(geometry)
         assert choose(Geometry(Gibbs()(x, x))) == "cuda"
-        assert "as asked for" in explain(Geometry(Gibbs()(x, x)))
+        assert "as requested" in explain(Geometry(Gibbs()(x, x)))
     assert choose(Geometry(Gibbs()(x, x))) == "stored"
 
 
@@ -132,8 +132,8 @@ def test_lowering_to_hopper(name, dtype, way, dimensions, tmp_path, monkeypatch)
     blocks = block_shape(name, dimensions, 4 if dtype == "fp32" else 2, way, HOPPER_SHARED_MEMORY)
     options = {key: blocks.pop(key) for key in ("num_warps", "num_stages")}
     kernel = getattr(triton_kernels, name)
-    constants = {"D": dimensions, "LINK": "log-decay", "MASKS": 1, "KEPT": 1, "PRECISION": way} | blocks
-    constants |= {"LOGARITHM": True} if name == "sums_kernel" else {"GROUPS": 1, "RANK": 6, "HELD": False}
+    constants = {"D": dimensions, "LINK": "log-decay", "MASKS": 1, "EXCEPTIONS": 1, "PRECISION": way} | blocks
+    constants |= {"LOGARITHM": True} if name == "sums_kernel" else {"GROUPS": 1, "RANK": 6, "WITHOUT_LINK": False}
     kinds = {**KINDS, "x": f"*{dtype}", "y": f"*{dtype}", **dict.fromkeys(constants, "constexpr")}
     signature = {argument: kinds.get(argument, "*fp32") for argument in kernel.arg_names}
     aligned = {

@@ -46,7 +46,7 @@ def largest(name, rows):
 
 def work(rank, report):
     contraport.engine.backends.tiled.TILE = TILE
-    contraport.engine.row_blocks.BLOCK_ENTRIES = TILE[0] * TILE[1]
+    contraport.engine.autograd.BLOCK_ENTRIES = TILE[0] * TILE[1]
     share = ITEMS // PROCESSES
     for name in OBJECTIVES:
         entries, operation = largest(name, slice(rank * share, (rank + 1) * share))
@@ -61,7 +61,7 @@ def test_memory_of_a_process_is_linear_in_the_rows():
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_memory_is_linear_in_the_rows(monkeypatch, name):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", TILE)
-    monkeypatch.setattr("contraport.engine.row_blocks.BLOCK_ENTRIES", TILE[0] * TILE[1])
+    monkeypatch.setattr("contraport.engine.autograd.BLOCK_ENTRIES", TILE[0] * TILE[1])
     entries, operation = largest(name, slice(None))
     assert entries <= ALLOWED, operation
 
@@ -75,7 +75,7 @@ def test_the_oracle_would_be_caught():
 
 def test_the_memory_of_stored_tiles_is_used_again():
     z0, z1 = torch.randn(2, 80, 8)
-    loss, spare = contraport.nt_xent(), contraport.engine.backends.tiled._SPARE
+    loss, spare = contraport.nt_xent(), contraport.engine.backends.tiled._spare
     spare.clear()
     with contraport.engine.backend("stored"):
         first = loss(z0, z1)

@@ -250,7 +250,7 @@ def test_permutations_and_the_mirror(seed, n, m, temperature):
 
 
 def test_what_can_be_done_with_a_plan(monkeypatch):
-    monkeypatch.setattr("contraport.engine.row_blocks.BLOCK_ENTRIES", 20)  # several blocks of rows
+    monkeypatch.setattr("contraport.engine.autograd.BLOCK_ENTRIES", 20)  # several blocks of rows
     x, y, a, b = points()
     y.requires_grad_()
     plan = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b).plan

@@ -4,6 +4,7 @@ from contraport.engine.autograd import (
     check_not_in_torch_func,
     disable_autocast_in_backward,
     is_in_torch_func,
+    map_row_blocks,
     without_autocast,
 )
 from contraport.engine.backends.selection import BACKENDS, PRECISIONS, backend, choose, explain, precision
@@ -31,9 +32,8 @@ from contraport.engine.links import (
     LogSoftplus,
     SquaredKernelLink,
 )
-from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
+from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, PairWeights
 from contraport.engine.operations import log_sums, scale, solve_fixed_point, transport_cost
-from contraport.engine.row_blocks import map_row_blocks
 from contraport.engine.tensor_cache import CacheEntry, constant, log_size, remembered
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
     "LogPower",
     "LogSoftplus",
     "MatrixLogKernel",
+    "PairWeights",
     "RationalQuadratic",
     "Relaxation",
     "SimilarityMask",
@@ -65,7 +66,6 @@ __all__ = [
     "Step",
     "StudentT",
     "TemperatureLike",
-    "Weight",
     "backend",
     "check_not_in_torch_func",
     "choose",

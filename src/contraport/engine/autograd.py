@@ -1,7 +1,7 @@
-"""Modes in which a computation may run: transforms of functions (`torch.func`), and autocast.
+"""Autograd utilities: `torch.func` transforms, autocast, and checkpointing by blocks of rows.
 
-Within a transform all is plain operations, and nothing outside is changed. Autocast is turned off where the engine
-computes, in its gradients too: sums over pairs need single precision.
+Within a `torch.func` transform everything is plain operations and no outside state changes. Autocast is off wherever
+the engine computes, gradients included: sums over many pairs need single precision.
 """
 
 from __future__ import annotations
@@ -13,31 +13,35 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from contraport.errors import check
 
-_NOTHING = nullcontext()
+_NO_CONTEXT = nullcontext()
+
+BLOCK_ENTRIES = 1 << 20
+"""Number of pairs that `map_row_blocks` holds at a time."""
 
 
 def is_in_torch_func() -> bool:
-    """Return whether `torch.func` differentiates or batches what is computed here."""
+    """Return whether a `torch.func` transform (vmap, grad, jvp) is active."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def check_not_in_torch_func(refused: str, expected: str) -> None:
-    """Raise `UsageError` within a transform, for what has no plain operations, or changes something.
+    """Raise `UsageError` within a `torch.func` transform.
 
     Args:
-        refused: the name of the argument, and what cannot be.
-        expected: what can.
+        refused: the name of the argument, and what is not possible.
+        expected: the alternative.
     """
-    check(not is_in_torch_func(), f"{refused} within torch.func; expected {expected}.")
+    check(not is_in_torch_func(), f"{refused} within torch.func; expected {expected}.", "torch_func")
 
 
-def pullback(function: Callable[..., Tensor], inputs: Sequence[Tensor], cotangent: Tensor) -> Sequence[Tensor | None]:
-    """Return the gradient of a function in each input; None where there is none.
+def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], cotangent: Tensor) -> Sequence[Tensor | None]:
+    """Return the vector-Jacobian product: the gradient of a function in each input, None where there is none.
 
-    Within an operator of torch autograd records nothing, and `torch.func` takes its place.
+    Within a torch operator autograd records nothing, and `torch.func` takes its place.
     """
     with torch.enable_grad():
         leaves = [v.detach().requires_grad_() for v in inputs]
@@ -49,18 +53,18 @@ def pullback(function: Callable[..., Tensor], inputs: Sequence[Tensor], cotangen
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[object]:
-    """Return a context in which the device of a tensor casts nothing; where nothing is cast, entering it is free."""
+    """Return a context that disables autocast on the device of a tensor; free of cost where autocast is off."""
     kind = like.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
-    return _NOTHING
+    return _NO_CONTEXT
 
 
 def disable_autocast_in_backward(value: Tensor) -> Tensor:
-    """Return a matrix product whose gradient is not cast either, if backward runs where autocast is on.
+    """Return a matrix product whose gradient is computed without autocast, even if backward runs where autocast is on.
 
-    torch restores the state of autocast before the next node of the graph. Nodes of a compiled graph have no hooks: see
-    `inner_products`.
+    A hook turns autocast off just before the node of the product; torch restores it before the next node. Nodes of a
+    compiled graph have no hooks: see `inner_products`.
     """
     if not torch.compiler.is_compiling() and value.grad_fn is not None:
         value.grad_fn.register_prehook(partial(_turn_off, value.device.type))
@@ -68,9 +72,9 @@ def disable_autocast_in_backward(value: Tensor) -> Tensor:
 
 
 def inner_products(bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return <x_i, y_j> + bias_j, (N, M), with a gradient without autocast, in a compiled graph too."""
+    """Return <x_i, y_j> + bias_j, (N, M), with a gradient without autocast, also in a compiled graph."""
     if torch.compiler.is_compiling():
-        products: Tensor = _InnerProducts.apply(bias, x, y.view_as(y))  # a tensor goes into an operation once
+        products: Tensor = _InnerProducts.apply(bias, x, y.view_as(y))  # a view: an operation takes a tensor only once
         return products
     return disable_autocast_in_backward(torch.addmm(bias, x, y.T))
 
@@ -93,3 +97,25 @@ class _InnerProducts(torch.autograd.Function):
 def _turn_off(kind: str, seeds: tuple[Tensor, ...]) -> None:
     if torch.amp.is_autocast_available(kind):
         torch.set_autocast_enabled(kind, False)
+
+
+def map_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> list[Tensor]:
+    """Apply a function to blocks of rows, in the memory of one block; differentiable.
+
+    Each block is checkpointed: computed again for its gradient, so that no graph over all pairs is held. Within
+    `torch.func`, which has no checkpointing, all blocks are in memory together.
+
+    Args:
+        function: maps a range of rows to a tensor; it may allocate as many numbers as the block has pairs.
+        shape: (N, M), the number of rows and of columns.
+
+    >>> import torch
+    >>> torch.cat(map_row_blocks(lambda rows: torch.arange(5)[rows], (5, BLOCK_ENTRIES // 2))).tolist()
+    [0, 1, 2, 3, 4]
+    """
+    n, m = shape
+    height = max(1, BLOCK_ENTRIES // m)
+    blocks = [slice(top, min(top + height, n)) for top in range(0, n, height)]
+    if len(blocks) == 1 or is_in_torch_func():
+        return [function(rows) for rows in blocks]
+    return [checkpoint(function, rows, use_reentrant=False, preserve_rng_state=False) for rows in blocks]

@@ -1,16 +1,18 @@
-"""Operations over all pairs as one operator of torch each: pure functions of tensors, with a gradient of their own.
+"""Differentiable operations over all pairs, each as one torch operator with a registered gradient.
 
-An `Operation` is what `contraport.engine.scale` and its like compute on one geometry. `apply` runs it by the passes of
-a backend and registers its gradient: as an `autograd.Function` in eager mode, and as the custom operators
-``contraport::apply`` and ``contraport::gradient`` under `torch.compile`. Both call the same two functions, `_run` and
-`_pull`. An operator is opaque to the compiler, so that the passes may read numbers on the host (bounds of exponents,
-convergence) without a break in the graph.
+An `Operation` is what a function such as `contraport.engine.scale` computes on one geometry. `apply` runs it with the
+passes of a backend and registers its gradient: as an `autograd.Function` in eager mode, and as the custom operators
+``contraport::apply`` and ``contraport::gradient`` under `torch.compile`. Both call the same two functions, `_forward`
+and `_backward`.
 
-Everything that the gradient needs is among the tensors that went in and came out. An operation therefore works under
-saved tensor hooks, such as those of gradient checkpointing, and keeps no memory that autograd does not know of.
+Why custom operators: the compiler does not look into an operator. The passes may therefore read numbers on the host (a
+bound of the exponents, a convergence check) without breaking the graph.
 
-A gradient of a gradient (``create_graph=True``) is taken by plain autograd on the whole (N, M) matrix, whatever the
-backend: exact, in O(N M) memory for each half step.
+Why pure functions: all that the gradient needs is among the input and output tensors. An operation therefore works
+under saved-tensor hooks, such as those of gradient checkpointing, and holds no memory that autograd does not track.
+
+A second derivative (``create_graph=True``) uses plain autograd on the whole (N, M) matrix, whatever the backend: exact,
+in O(N M) memory for each half step.
 """
 
 from __future__ import annotations
@@ -27,17 +29,17 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine.autograd import without_autocast
 from contraport.engine.geometry import Geometry
-from contraport.engine.passes import Passes, differentiably
+from contraport.engine.passes import Passes, differentiable_gradient
 from contraport.engine.pytree import Structure, flatten, unflatten
 
 
 class BackendConfig(NamedTuple):
-    """The backend of an operation, fixed when it begins: its gradient is computed the same way, wherever that runs.
+    """Backend of an operation, fixed at its start, so that its gradient runs the same way wherever backward is called.
 
     Attributes:
         backend: the passes over all pairs.
         processes: the processes that share the work.
-        operands: the precision to which the backend ``"cuda"`` rounds embeddings before it multiplies them.
+        operands: precision of embeddings in the matrix products of the backend ``"cuda"``.
     """
 
     backend: type[Passes]
@@ -45,8 +47,22 @@ class BackendConfig(NamedTuple):
     operands: torch.dtype = torch.float32
 
     def passes(self, geometry: Geometry, saved: Sequence[Tensor] = ()) -> Passes:
-        """Return the passes over a geometry, with what earlier passes over it saved."""
+        """Return the passes over a geometry, with the tensors that earlier passes over it saved."""
         return self.backend(geometry, self.processes, saved, self.operands)
+
+
+class BackwardArgs(NamedTuple):
+    """Arguments of a gradient.
+
+    Attributes:
+        outputs: all outputs of the forward computation.
+        grad_outputs: gradients in the differentiable outputs; None is zero.
+        needs_grad: one flag per variable.
+    """
+
+    outputs: Sequence[Tensor]
+    grad_outputs: Sequence[Tensor | None]
+    needs_grad: Sequence[bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,69 +79,54 @@ class Operation(ABC):
 
     @property
     @abstractmethod
-    def counts(self) -> tuple[int, int]:
-        """The number of outputs in all, and of those, the first ones, that are differentiable."""
+    def output_counts(self) -> tuple[int, int]:
+        """Number of outputs, and number of differentiable outputs, which come first."""
 
     @abstractmethod
-    def run(self, passes: Passes) -> list[Tensor]:
-        """Return the outputs; those that are not differentiable are what the gradient needs besides."""
+    def forward(self, passes: Passes) -> list[Tensor]:
+        """Return the outputs; those that are not differentiable are saved for the gradient."""
 
     @abstractmethod
-    def empty(self) -> list[Tensor]:
-        """Return uninitialized tensors like the outputs."""
+    def empty_outputs(self) -> list[Tensor]:
+        """Return uninitialized tensors shaped like the outputs."""
 
     @abstractmethod
-    def sources(self) -> tuple[Tensor | None, ...]:
-        """Return the tensors in which it is differentiable."""
+    def variables(self) -> tuple[Tensor | None, ...]:
+        """Return the tensors in which the operation is differentiable."""
 
     @abstractmethod
-    def gradient(
-        self, passes: Passes, outputs: Sequence[Tensor], seeds: Sequence[Tensor | None], requires: Sequence[bool]
+    def backward(self, passes: Passes, args: BackwardArgs) -> list[Tensor | None]:
+        """Return the gradient in each variable that needs one."""
+
+    @abstractmethod
+    def double_backward(
+        self, structure: Structure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return the gradient in each source that requires one.
-
-        Args:
-            passes: over the pairs.
-            outputs: all that `run` has returned.
-            seeds: the gradients in the differentiable outputs; None is zero.
-            requires: for each source.
-        """
-
-    @abstractmethod
-    def second_gradient(
-        self,
-        structure: Structure,
-        tensors: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        seeds: Sequence[Tensor | None],
-        requires: Sequence[bool],
-    ) -> list[Tensor | None]:
-        """Return the gradient in each tensor of the structure by operations that are differentiable themselves."""
+        """Return the gradient in each tensor of the structure, by operations that are differentiable themselves."""
 
 
 @dataclass(frozen=True, eq=False)
-class Explicit(Operation):
-    """An operation that plain operations on the whole matrix define; on the backend ``"dense"`` they compute it."""
+class DenseOperation(Operation):
+    """An operation with a definition in plain operations on the whole matrix, which the backend ``"dense"`` runs."""
 
     @abstractmethod
-    def definition(self) -> list[Tensor]:
+    def dense_outputs(self) -> list[Tensor]:
         """Return the differentiable outputs by plain operations on the whole matrix."""
 
-    def second_gradient(
-        self,
-        structure: Structure,
-        tensors: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        seeds: Sequence[Tensor | None],
-        requires: Sequence[bool],
+    def outputs(self) -> list[Tensor]:
+        """Return the differentiable outputs, by plain autograd or by the passes of the backend."""
+        return self.dense_outputs() if self.executor.backend.by_autograd else apply(self)[: self.output_counts[1]]
+
+    def double_backward(
+        self, structure: Structure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return the gradient in each tensor of the structure by autograd through the definition."""
+        """Return the gradient in each tensor of the structure, by autograd through the dense definition."""
 
-        def definition(*named: Tensor) -> list[Tensor]:
-            operation: Explicit = unflatten(structure, named)
-            return operation.definition()
+        def outputs(*views: Tensor) -> list[Tensor]:
+            operation: DenseOperation = unflatten(structure, views)
+            return operation.dense_outputs()
 
-        return differentiably(definition, tensors, seeds, requires)
+        return differentiable_gradient(outputs, tensors, args.grad_outputs, args.needs_grad)
 
 
 def apply(operation: Operation) -> list[Tensor]:
@@ -134,48 +135,44 @@ def apply(operation: Operation) -> list[Tensor]:
     operation = replace(operation, geometry=operation.geometry.for_passes())
     structure = flatten(operation, tensors)
     if torch.compiler.is_compiling():
-        outputs: list[Tensor] = _apply(_number(structure), tensors)
+        outputs: list[Tensor] = _apply(_structure_id(structure), tensors)
         return outputs
-    return list(_Applied.apply(operation, structure, *tensors))
+    return list(_EagerOperation.apply(operation, structure, *tensors))
 
 
-def _run(operation: Operation) -> list[Tensor]:
-    """Return the outputs of an operation, and what its passes have saved for the gradient."""
+def _forward(operation: Operation) -> list[Tensor]:
+    """Return the outputs of an operation, followed by what its passes save for the gradient."""
     with torch.no_grad(), without_autocast(operation.geometry.log_kernel.inputs[0]):
         passes = operation.executor.passes(operation.geometry)
-        return [*operation.run(passes), *passes.saved()]
+        return [*operation.forward(passes), *passes.tensors_to_save()]
 
 
-def _pull(
-    structure: Structure,
-    tensors: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    seeds: Sequence[Tensor | None],
-    requires: Sequence[bool],
-) -> list[Tensor | None]:
-    """Return the gradient in each tensor that requires one, from what `_run` has returned."""
+def _backward(structure: Structure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:
+    """Return the gradient in each tensor that needs one, from the outputs of `_forward`."""
     operation: Operation = unflatten(structure, tensors)
-    own, _ = operation.counts
-    places = {id(tensor): place for place, tensor in enumerate(tensors)}
-    sources = [None if source is None else places[id(source)] for source in operation.sources()]
+    count, _ = operation.output_counts
+    # The same tensor may be several variables (rows that are also columns): gradients are added up by tensor.
+    positions = {id(tensor): position for position, tensor in enumerate(tensors)}
+    slots = [None if variable is None else positions[id(variable)] for variable in operation.variables()]
     with torch.no_grad(), without_autocast(tensors[0]):
-        passes = operation.executor.passes(operation.geometry, outputs[own:])
-        each = [place is not None and requires[place] for place in sources]
+        passes = operation.executor.passes(operation.geometry, args.outputs[count:])
+        needs_grad = [slot is not None and args.needs_grad[slot] for slot in slots]
+        own_args = BackwardArgs(args.outputs[:count], args.grad_outputs, needs_grad)
         gradients: list[Tensor | None] = [None] * len(tensors)
-        for place, value in zip(sources, operation.gradient(passes, outputs[:own], seeds, each), strict=True):
-            if place is not None and value is not None:
-                total = gradients[place]
-                gradients[place] = value if total is None else total + value
+        for slot, value in zip(slots, operation.backward(passes, own_args), strict=True):
+            if slot is not None and value is not None:
+                total = gradients[slot]
+                gradients[slot] = value if total is None else total + value
     return gradients
 
 
-class _Applied(torch.autograd.Function):
+class _EagerOperation(torch.autograd.Function):
     """An operation in eager mode; its arguments are the operation, its structure and its tensors."""
 
     @staticmethod
     def forward(ctx: Any, operation: Operation, structure: Structure, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs = _run(operation)
-        _, differentiable = operation.counts
+        outputs = _forward(operation)
+        _, differentiable = operation.output_counts
         ctx.structure, ctx.sizes = structure, (len(tensors), differentiable)
         ctx.save_for_backward(*tensors, *outputs)
         ctx.mark_non_differentiable(*outputs[differentiable:])
@@ -183,16 +180,16 @@ class _Applied(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, *seeds: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         inputs, differentiable = ctx.sizes
-        saved = ctx.saved_tensors  # each access counts for the hooks of gradient checkpointing, which allow one
-        tensors, outputs, seeds = saved[:inputs], saved[inputs:], seeds[:differentiable]
-        requires = ctx.needs_input_grad[2:]
+        saved = ctx.saved_tensors  # read once: the hooks of gradient checkpointing allow a single access
+        tensors = saved[:inputs]
+        args = BackwardArgs(saved[inputs:], grad_outputs[:differentiable], ctx.needs_input_grad[2:])
         if torch.is_grad_enabled():
             operation: Operation = unflatten(ctx.structure, tensors)
             with without_autocast(tensors[0]):
-                return None, None, *operation.second_gradient(ctx.structure, tensors, outputs, seeds, requires)
-        return None, None, *_pull(ctx.structure, tensors, outputs, seeds, requires)
+                return None, None, *operation.double_backward(ctx.structure, tensors, args)
+        return None, None, *_backward(ctx.structure, tensors, args)
 
 
 class HostLoop(ABC):
@@ -207,48 +204,52 @@ class HostLoop(ABC):
 
     @abstractmethod
     def empty(self) -> list[Tensor]:
-        """Return uninitialized tensors like the outputs."""
+        """Return uninitialized tensors shaped like the outputs."""
 
 
 def run_host_loop(loop: HostLoop) -> list[Tensor]:
-    """Return the outputs of a loop, which `torch.compile` keeps whole, as ``contraport::run_host_loop``."""
+    """Return the outputs of a loop. Under `torch.compile` it is one operator, ``contraport::run_host_loop``.
+
+    Traced loops would unroll, and each number read on the host would break the graph.
+    """
     if not torch.compiler.is_compiling():
         with torch.no_grad():
             return loop.run()
     tensors: list[Tensor] = []
     structure = flatten(loop, tensors)
-    outputs: list[Tensor] = _run_loop(_number(structure), [tensor.detach() for tensor in tensors])
+    outputs: list[Tensor] = _run_loop(_structure_id(structure), [tensor.detach() for tensor in tensors])
     return outputs
 
 
+# A custom operator takes tensors and numbers only, so a compiled graph holds the index of a structure in this table.
 _structures: list[Structure] = []
-_numbers: dict[Structure, int] = {}
+_ids: dict[Structure, int] = {}
 _lock = threading.Lock()
 
 
-def _number(structure: Structure) -> int:
-    """Return the number of a structure, which stands for it in compiled graphs of this process."""
+def _structure_id(structure: Structure) -> int:
+    """Return the index of a structure, which stands for it in the compiled graphs of this process."""
     with _lock:
-        if structure not in _numbers:
-            _numbers[structure] = len(_structures)
+        if structure not in _ids:
+            _ids[structure] = len(_structures)
             _structures.append(structure)
-        return _numbers[structure]
+        return _ids[structure]
 
 
-# As `torch.compiler.assume_constant_result` does, which would load the compiler, and Triton, wherever this is imported.
-_number._dynamo_marked_constant = True  # type: ignore[attr-defined]
+# Set by hand: `torch.compiler.assume_constant_result` would load the compiler, and Triton, when this file is imported.
+_structure_id._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @torch.library.custom_op("contraport::apply", mutates_args=())
 def _apply(structure: int, tensors: list[Tensor]) -> list[Tensor]:
-    return _run(unflatten(_structures[structure], tensors))
+    return _forward(unflatten(_structures[structure], tensors))
 
 
 @_apply.register_fake
 def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     operation: Operation = unflatten(_structures[structure], tensors)
     executor = operation.executor
-    return [*operation.empty(), *executor.backend.empty_saved(operation.geometry, executor.processes)]
+    return [*operation.empty_outputs(), *executor.backend.empty_saved(operation.geometry, executor.processes)]
 
 
 @torch.library.custom_op("contraport::gradient", mutates_args=())
@@ -258,31 +259,25 @@ def _gradient(
     outputs: list[Tensor],
     seeds: list[Tensor],
     seeded: list[int],
-    requires: list[bool],
+    needs_grad: list[bool],
 ) -> list[Tensor]:
-    """Return the gradients that are required; the seeds are those of the outputs at the places in ``seeded``."""
+    """Return the gradients that are needed; ``seeds`` are those of the outputs at the positions in ``seeded``."""
     operation: Operation = unflatten(_structures[structure], tensors)
-    every: list[Tensor | None] = [None] * operation.counts[1]
-    for place, seed in zip(seeded, seeds, strict=True):
-        every[place] = seed
-    gradients = _pull(_structures[structure], tensors, outputs, every, requires)
+    grad_outputs: list[Tensor | None] = [None] * operation.output_counts[1]
+    for position, seed in zip(seeded, seeds, strict=True):
+        grad_outputs[position] = seed
+    gradients = _backward(_structures[structure], tensors, BackwardArgs(outputs, grad_outputs, needs_grad))
+    # Copies: an operator must not return its inputs, nor one tensor twice, and its result has the layout of the input.
     return [
         torch.zeros_like(tensor) if gradient is None else torch.empty_like(tensor).copy_(gradient)
-        for tensor, gradient, required in zip(tensors, gradients, requires, strict=True)
-        if required
+        for tensor, gradient, needed in zip(tensors, gradients, needs_grad, strict=True)
+        if needed
     ]
 
 
 @_gradient.register_fake
-def _(
-    structure: int,
-    tensors: list[Tensor],
-    outputs: list[Tensor],
-    seeds: list[Tensor],
-    seeded: list[int],
-    requires: list[bool],
-) -> list[Tensor]:
-    return [torch.empty_like(tensor) for tensor, required in zip(tensors, requires, strict=True) if required]
+def _(structure: int, tensors: list[Tensor], *others: Any) -> list[Tensor]:
+    return [torch.empty_like(tensor) for tensor, needed in zip(tensors, others[-1], strict=True) if needed]
 
 
 @torch.library.custom_op("contraport::run_host_loop", mutates_args=())
@@ -298,21 +293,22 @@ def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     return loop.empty()
 
 
-def _save(ctx: Any, inputs: tuple[int, list[Tensor]], output: list[Tensor]) -> None:
+def _save_for_backward(ctx: Any, inputs: tuple[int, list[Tensor]], output: list[Tensor]) -> None:
     ctx.structure, tensors = inputs
     ctx.tensors = len(tensors)
     ctx.save_for_backward(*tensors, *output)
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, every: Sequence[Tensor | None]) -> tuple[None, list[Tensor | None]]:
-    saved, (_, requires) = ctx.saved_tensors, ctx.needs_input_grad
+def _compiled_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[None, list[Tensor | None]]:
+    saved, (_, needs_grad) = ctx.saved_tensors, ctx.needs_input_grad
     tensors, outputs = list(saved[: ctx.tensors]), list(saved[ctx.tensors :])
     operation: Operation = unflatten(_structures[ctx.structure], tensors)
-    seeded = [place for place in range(operation.counts[1]) if every[place] is not None]
-    seeds = [seed for place in seeded if (seed := every[place]) is not None]
-    gradients = iter(_gradient(ctx.structure, tensors, outputs, seeds, seeded, list(requires)))
-    return None, [next(gradients) if required else None for required in requires]
+    # An operator takes no list with None in it: absent gradients are left out, and the positions of the others given.
+    seeded = [position for position in range(operation.output_counts[1]) if grads[position] is not None]
+    seeds = [seed for position in seeded if (seed := grads[position]) is not None]
+    gradients = iter(_gradient(ctx.structure, tensors, outputs, seeds, seeded, list(needs_grad)))
+    return None, [next(gradients) if needed else None for needed in needs_grad]
 
 
-_apply.register_autograd(_backward, setup_context=_save)
+_apply.register_autograd(_compiled_backward, setup_context=_save_for_backward)

@@ -1,9 +1,11 @@
-"""A geometry: which pairs of rows and columns are compared, and how alike they are."""
+"""Geometry: the compared pairs of rows and columns, a log-kernel with masks that exclude pairs."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -11,20 +13,54 @@ from torch import Tensor
 from contraport.engine.links import Link
 from contraport.engine.log_kernels import LogKernel
 
-FEW_PAIRS = 1 << 16
-"""Up to so many pairs (256 by 256) a mask as a whole is remembered: 64 KiB."""
+CACHED_PAIRS = 1 << 16
+"""Number of pairs (256 by 256) up to which a mask caches its matrix: 64 KiB."""
+
+
+class PairMask(ABC):
+    """A rule that excludes pairs, evaluated tile by tile: it needs O(N + M) memory, where a matrix needs O(N M)."""
+
+    @property
+    @abstractmethod
+    def T(self) -> Self:
+        """The same mask with rows and columns exchanged."""
+
+    @abstractmethod
+    def restrict(self, rows: slice) -> Self:
+        """Return the mask on some of its rows."""
+
+    @abstractmethod
+    def beside(self, columns: int) -> Self:
+        """Return the mask with further columns, none of whose pairs is excluded."""
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether (j, i) is excluded where (i, j) is; False if that is unknown."""
+        return False
+
+    @abstractmethod
+    def tile(self, rows: slice, columns: slice) -> Tensor:
+        """Return the mask on a tile: a boolean tensor, true where the pair is excluded."""
+
+    def whole(self) -> Tensor:
+        """Return the mask on all pairs, (N, M)."""
+        return self.tile(slice(None), slice(None))
+
+    @abstractmethod
+    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return whether single entries are excluded: index tensors (k,) to a boolean tensor (k,)."""
 
 
 @dataclass(frozen=True, eq=False)
-class LabelMask:
-    """Excluded pairs: those with equal labels, except those with equal `kept` labels.
+class LabelMask(PairMask):
+    """Excludes pairs with equal labels, except those with equal `kept` labels.
 
-    One rule covers self pairs, duplicates and positives that are kept out of a denominator; it needs O(N + M) memory
-    and costs a comparison within a tile.
+    One rule covers self pairs, duplicates and positives that are kept out of a denominator, at the cost of a comparison
+    per pair.
 
     Attributes:
         labels: integer labels of the rows, (N,), and of the columns, (M,).
-        kept: the same for the exceptions, or None where there are none.
+        kept: the same for the exceptions, or None if there are none.
     """
 
     labels: tuple[Tensor, Tensor]
@@ -32,55 +68,48 @@ class LabelMask:
 
     @property
     def T(self) -> LabelMask:
-        """The same mask with rows and columns exchanged."""
         return LabelMask(self.labels[::-1], None if self.kept is None else self.kept[::-1])
 
     def restrict(self, rows: slice) -> LabelMask:
-        """Return the mask on some of its rows."""
         kept = None if self.kept is None else (self.kept[0][rows], self.kept[1])
         return LabelMask((self.labels[0][rows], self.labels[1]), kept)
 
     def beside(self, columns: int) -> LabelMask:
-        """Return the mask with so many further columns, none of whose pairs it excludes."""
-        unlike = (self.labels[0].amin() - 1).expand(columns)
-        kept = None if self.kept is None else (self.kept[0], torch.cat([self.kept[1], unlike.to(self.kept[1])]))
-        return LabelMask((self.labels[0], torch.cat([self.labels[1], unlike])), kept)
+        unused = (self.labels[0].amin() - 1).expand(columns)  # a label that no row has
+        kept = None if self.kept is None else (self.kept[0], torch.cat([self.kept[1], unused.to(self.kept[1])]))
+        return LabelMask((self.labels[0], torch.cat([self.labels[1], unused])), kept)
 
     @property
     def symmetric(self) -> bool:
-        """Whether rows and columns have the same labels."""
         return self.labels[0] is self.labels[1] and (self.kept is None or self.kept[0] is self.kept[1])
 
     @cached_property
-    def _few(self) -> Tensor:
+    def _matrix(self) -> Tensor:
         with torch.inference_mode(False):
-            return self.tile(slice(None), slice(None))
+            return super().whole()
 
     def whole(self) -> Tensor:
-        """Return the mask on all pairs, (N, M); few pairs are remembered."""
-        n, m = len(self.labels[0]), len(self.labels[1])
-        few = n * m <= FEW_PAIRS and not torch.compiler.is_compiling()
-        return self._few if few else self.tile(slice(None), slice(None))
+        small = len(self.labels[0]) * len(self.labels[1]) <= CACHED_PAIRS
+        return self._matrix if small and not torch.compiler.is_compiling() else super().whole()
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
-        """Return the mask on a tile: a boolean tensor, true where the pair is excluded."""
         excluded = self.labels[0][rows, None] == self.labels[1][columns]
         return excluded if self.kept is None else excluded & (self.kept[0][rows, None] != self.kept[1][columns])
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return whether each given entry is excluded: index tensors (k,) to a boolean tensor (k,)."""
         excluded = self.labels[0][rows] == self.labels[1][columns]
         return excluded if self.kept is None else excluded & (self.kept[0][rows] != self.kept[1][columns])
 
 
 @dataclass(frozen=True, eq=False)
-class SimilarityMask:
-    """Excluded pairs: those that are alike beyond a limit in another space, except those with equal `kept` labels.
+class SimilarityMask(PairMask):
+    """Excludes pairs whose similarity in another space exceeds a limit, except those with equal `kept` labels.
 
     The pair (i, j) is excluded where <x_i, y_j> > r_i + c_j; it costs a product within a tile and O((N + M) k) memory.
+    A limit belongs to a row, so that the mask is not symmetric.
 
     Attributes:
-        sides: x, (N, k), and y, (M, k): the rows and the columns in that space, held fixed.
+        sides: x, (N, k), and y, (M, k): the rows and the columns in that space, constant.
         limits: r, (N,), and c, (M,).
         kept: integer labels of the exceptions: (N,) and (M,).
     """
@@ -91,66 +120,49 @@ class SimilarityMask:
 
     @property
     def T(self) -> SimilarityMask:
-        """The same mask with rows and columns exchanged."""
         return SimilarityMask(self.sides[::-1], self.limits[::-1], self.kept[::-1])
 
     def restrict(self, rows: slice) -> SimilarityMask:
-        """Return the mask on some of its rows."""
-        (x, y), (r, c), (left, right) = self.sides, self.limits, self.kept
-        return SimilarityMask((x[rows], y), (r[rows], c), (left[rows], right))
+        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.kept
+        return SimilarityMask((x[rows], y), (r[rows], c), (row_labels[rows], column_labels))
 
     def beside(self, columns: int) -> SimilarityMask:
-        """Return the mask with so many further columns, none of whose pairs it excludes."""
-        (x, y), (r, c), (left, right) = self.sides, self.limits, self.kept
-        unlike = (left.amin() - 1).expand(columns).to(right)
-        unlimited = c.new_full((columns,), torch.inf)
+        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.kept
+        unused = (row_labels.amin() - 1).expand(columns).to(column_labels)
         return SimilarityMask(
             (x, torch.cat([y, y.new_zeros(columns, y.shape[1])])),
-            (r, torch.cat([c, unlimited])),
-            (left, torch.cat([right, unlike])),
+            (r, torch.cat([c, c.new_full((columns,), torch.inf)])),
+            (row_labels, torch.cat([column_labels, unused])),
         )
 
-    @property
-    def symmetric(self) -> bool:
-        """Whether it excludes (j, i) where it excludes (i, j): a limit is that of a row, so that none is known to."""
-        return False
-
-    def whole(self) -> Tensor:
-        """Return the mask on all pairs, (N, M)."""
-        return self.tile(slice(None), slice(None))
-
     def tile(self, rows: slice, columns: slice) -> Tensor:
-        """Return the mask on a tile: a boolean tensor, true where the pair is excluded."""
-        (x, y), (r, c), (left, right) = self.sides, self.limits, self.kept
-        beyond: Tensor = torch.mm(x[rows], y[columns].T) > r[rows, None] + c[columns]
-        return beyond & (left[rows, None] != right[columns])
+        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.kept
+        exceeds: Tensor = torch.mm(x[rows], y[columns].T) > r[rows, None] + c[columns]
+        return exceeds & (row_labels[rows, None] != column_labels[columns])
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return whether each given entry is excluded: index tensors (k,) to a boolean tensor (k,)."""
-        (x, y), (r, c), (left, right) = self.sides, self.limits, self.kept
-        beyond: Tensor = torch.linalg.vecdot(x[rows], y[columns]) > r[rows] + c[columns]
-        return beyond & (left[rows] != right[columns])
+        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.kept
+        exceeds: Tensor = torch.linalg.vecdot(x[rows], y[columns]) > r[rows] + c[columns]
+        return exceeds & (row_labels[rows] != column_labels[columns])
 
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """The compared pairs: a log-kernel between N rows and M columns, less the pairs that any of the masks excludes.
-
-    What is computed over all pairs is the engine's business; everything here costs only what it returns.
+    """The compared pairs: a log-kernel between N rows and M columns, less the pairs that a mask excludes.
 
     Attributes:
         log_kernel: log K, (N, M).
-        masks: what is excluded.
-        crowded: whether the masks are known to leave something of every row and column.
+        masks: the excluded pairs; a pair is excluded if any mask excludes it.
+        crowded: whether every row and every column keeps a pair under the masks; False if that is unknown.
     """
 
     log_kernel: LogKernel
-    masks: tuple[LabelMask | SimilarityMask, ...] = ()
+    masks: tuple[PairMask, ...] = ()
     no_empty_rows: bool = False
 
     @property
     def full(self) -> bool:
-        """Whether every row and every column is known to have some weight."""
+        """Whether every row and every column has positive weight, so that no log-sum is minus infinity."""
         return self.no_empty_rows and self.log_kernel.finite
 
     @property
@@ -164,7 +176,7 @@ class Geometry:
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.no_empty_rows)
 
     def for_passes(self) -> Geometry:
-        """Return the same pairs with what passes over them read alone."""
+        """Return the same pairs with only what the passes read."""
         return Geometry(self.log_kernel.for_passes(), self.masks, self.no_empty_rows)
 
     def restrict(self, rows: slice) -> Geometry:
@@ -172,14 +184,14 @@ class Geometry:
         return Geometry(self.log_kernel.restrict(rows), tuple(mask.restrict(rows) for mask in self.masks))
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log K at the given entries, minus infinity where masked: index tensors (k,) to a tensor (k,)."""
+        """Return log K at single entries, minus infinity where masked: index tensors (k,) to a tensor (k,)."""
         value = self.log_kernel.at(rows, columns)
         for mask in self.masks:
             value = value.masked_fill(mask.at(rows, columns), -torch.inf)
         return value
 
     def dense(self) -> Tensor:
-        """Return log K as an (N, M) tensor, minus infinity where masked; plain autograd."""
+        """Return log K as an (N, M) tensor, minus infinity where masked; differentiable by plain autograd."""
         value = self.log_kernel.dense()
         for mask in self.masks:
             value = value.masked_fill(mask.whole(), -torch.inf)
@@ -191,5 +203,5 @@ class Geometry:
 
     @property
     def symmetric(self) -> bool:
-        """Whether the pair (i, j) is as alike as (j, i) and masked as it is, so that half of the pairs tell all."""
+        """Whether (i, j) and (j, i) have the same weight and mask, so that half of the pairs determine all."""
         return self.log_kernel.symmetric and all(mask.symmetric for mask in self.masks)

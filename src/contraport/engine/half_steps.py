@@ -1,15 +1,16 @@
-"""Half steps: the potentials of a plan, with a gradient that is exact and costs one pass for all steps.
+"""Half-steps: potentials of a plan, with an exact gradient that costs one pass however many steps there are.
 
-A half step enforces one marginal, in the log domain::
+A half-step enforces one marginal, in the log domain::
 
     rows:     p_i = log a_i - log sum_j exp(S_ij + q_j)
     columns:  q_j = log b_j - log sum_i exp(S_ij + p_i)
 
-InfoNCE is one half step, Sinkhorn alternates them, unbalanced transport gives them slack.
+InfoNCE is one half-step, Sinkhorn alternates them, unbalanced transport relaxes them.
 
-Backward goes through the steps in reverse with vectors only. The cotangent of log S from all steps shares the factor
-e^S, so that it collapses into one weight W = e^S o (U V^T) of rank at most the number of steps, and the gradient in the
-embeddings is a single pass over the pairs, however many steps there were.
+The backward pass goes through the steps in reverse with vectors only. The softmax weights of every step are e^S times a
+factor per row and a factor per column, so the cotangents of S from all steps collapse into one weight
+W = e^S o (U V^T), of rank at most the number of steps. The gradient in the embeddings is then a single pass over the
+pairs. It is the gradient of the unrolled steps, not an approximation at their limit.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from contraport.engine.custom_op import Explicit
+from contraport.engine.custom_op import BackwardArgs, DenseOperation
 from contraport.engine.geometry import Geometry
-from contraport.engine.passes import Passes, Term
+from contraport.engine.passes import Passes, RankOneTerm
 
 Axis: TypeAlias = Literal["rows", "columns"]
 
@@ -32,12 +33,12 @@ OTHER: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
 
 
 class Step(NamedTuple):
-    """One half step.
+    """One half-step.
 
     Attributes:
-        axis: whose marginal it enforces, ``"rows"`` or ``"columns"``; its potential has that axis' length.
-        source: which potential of the other axis it reads, counted over the given ones and then the steps; None is
-            zero.
+        axis: whose marginal it enforces, ``"rows"`` or ``"columns"``; its potential has the length of that axis.
+        source: index of the potential of the other axis that it reads, counted over the initial potentials and then the
+            steps; None is zero.
     """
 
     axis: Axis
@@ -45,14 +46,14 @@ class Step(NamedTuple):
 
 
 class Relaxation(NamedTuple):
-    """How far half steps may stay from their marginals: p = r + clamp(damping (log a - r - log sum), bound).
+    """Relaxation of half-steps: p = r + clamp(damping (log a - r - log sum), -bound, bound).
 
     Attributes:
-        dampings: one factor in (0, 1] per step, (steps,); None is 1 throughout. It is what a Kullback-Leibler price of
-            the marginal leaves.
-        bounds: how far each step may go from its reference, (steps,), positive; None is as far as it likes. It is what
-            a price of the total variation leaves.
-        references: where a step starts from, r: (N,) for rows and (M,) for columns; None is zero.
+        dampings: one factor in (0, 1] per step, (steps,); None is 1. A Kullback-Leibler penalty on the marginal gives
+            it.
+        bounds: largest distance of each step from its reference, (steps,), positive; None is infinity. A total
+            variation penalty on the marginal gives it.
+        references: r, (N,) for rows and (M,) for columns; None is zero.
     """
 
     dampings: Tensor | None = None
@@ -61,17 +62,17 @@ class Relaxation(NamedTuple):
 
     def potential(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
         """Return the potential of step k."""
-        step = log_marginal - log_sum if self.references is None else self._step(axis, log_marginal, log_sum)
+        step = self._unrelaxed(axis, log_marginal, log_sum)
         step = step if self.dampings is None else self.dampings[k] * step
         step = step if self.bounds is None else torch.clamp(step, -self.bounds[k], self.bounds[k])
         return step if self.references is None else self.references[axis == "columns"] + step
 
     def slope(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the slope of the potential of step k in log a less the log-sum, of each row or column."""
+        """Return the derivative of the potential of step k in log a - log sum, one number per row or column."""
         slope = torch.ones_like(log_sum) if self.dampings is None else self.dampings[k].expand_as(log_sum)
         if self.bounds is None:
             return slope
-        return slope.masked_fill(self._beyond(k, self._step(axis, log_marginal, log_sum)), 0)
+        return slope.masked_fill(self._is_clamped(k, self._unrelaxed(axis, log_marginal, log_sum)), 0)
 
     def adjoint(
         self,
@@ -80,23 +81,24 @@ class Relaxation(NamedTuple):
         log_marginals: tuple[Tensor, Tensor],
         log_sum: Tensor,
         cotangent: Tensor,
-        outer: Sequence[Tensor | None],
+        gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Take the cotangent of the potential of step k to that of log a less the log-sum.
+        """Return the cotangent of log a - log sum, from that of the potential of step k.
 
-        What arrives at log a, log b, the dampings, the bounds and the references is added to `outer`, where wanted.
+        The gradients in log a, log b, the dampings, the bounds and the references are added to `gradients` in place;
+        an entry is None where no gradient is needed.
         """
         side = int(axis == "columns")
-        d_log_marginal, d_dampings, d_bounds, d_reference = outer[side], outer[2], outer[3], outer[4 + side]
+        d_log_marginal, d_dampings, d_bounds, d_reference = gradients[side], *gradients[2:4], gradients[4 + side]
         if d_reference is not None:
             d_reference += cotangent
         if self.bounds is not None or d_dampings is not None:
-            step = self._step(axis, log_marginals[side], log_sum)
+            step = self._unrelaxed(axis, log_marginals[side], log_sum)
             if self.bounds is not None:
-                beyond = self._beyond(k, step)
+                clamped = self._is_clamped(k, step)
                 if d_bounds is not None:
-                    d_bounds[k] = (cotangent * step.sign() * beyond).sum()
-                cotangent = cotangent.masked_fill(beyond, 0)
+                    d_bounds[k] = (cotangent * step.sign() * clamped).sum()
+                cotangent = cotangent.masked_fill(clamped, 0)
             if d_dampings is not None:
                 d_dampings[k] = (cotangent * step).sum()
         cotangent = cotangent if self.dampings is None else self.dampings[k] * cotangent
@@ -106,16 +108,14 @@ class Relaxation(NamedTuple):
             d_reference -= cotangent
         return cotangent
 
-    def _step(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+    def _unrelaxed(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
         """Return log a - r - log sum."""
-        return (
-            log_marginal - log_sum
-            if self.references is None
-            else (log_marginal - self.references[axis == "columns"] - log_sum)
-        )
+        if self.references is None:
+            return log_marginal - log_sum
+        return log_marginal - self.references[axis == "columns"] - log_sum
 
-    def _beyond(self, k: int, step: Tensor) -> Tensor:
-        """Return where a step would go further than its bound."""
+    def _is_clamped(self, k: int, step: Tensor) -> Tensor:
+        """Return a mask of the entries that the bound of step k cuts off."""
         assert self.bounds is not None
         return (step if self.dampings is None else self.dampings[k] * step).abs() > self.bounds[k]
 
@@ -125,166 +125,171 @@ class Relaxation(NamedTuple):
 
 
 class HalfSteps(NamedTuple):
-    """A list of half steps.
+    """A sequence of half-steps.
 
     Attributes:
         steps: in order.
-        given: how many potentials are given.
-        empty: the log-sum of a row or column of no weight.
+        num_initial: number of initial potentials.
+        empty_value: the log-sum of a row or column without weight.
     """
 
     steps: tuple[Step, ...]
-    given: int
-    empty: float
+    num_initial: int
+    empty_value: float
 
     def batches(self) -> Iterator[list[int]]:
-        """Yield the steps' positions in order, two together where one pass serves both."""
+        """Yield the indices of the steps in order, two at a time where one pass serves both.
+
+        Two consecutive steps share a pass if they are on different axes and the second does not read the first.
+        """
         position = 0
         while position < len(self.steps):
             batch = [position]
             if position + 1 < len(self.steps):
-                here, there = self.steps[position : position + 2]
-                if here.axis != there.axis and there.source != self.given + position:
+                first, second = self.steps[position : position + 2]
+                if first.axis != second.axis and second.source != self.num_initial + position:
                     batch.append(position + 1)
             yield batch
             position += len(batch)
 
-    def written_down(
-        self, geometry: Geometry, log_marginals: tuple[Tensor, Tensor], slack: Relaxation, given: Sequence[Tensor]
+    def dense_potentials(
+        self, geometry: Geometry, log_marginals: tuple[Tensor, Tensor], slack: Relaxation, initial: Sequence[Tensor]
     ) -> list[Tensor]:
-        """Return the potential of each step by the definition, for autograd to differentiate."""
-        s, empty = geometry.dense(), None if geometry.full else self.empty
-        # MODERATE is for factors of which two meet in a product; here is one.
+        """Return the potential of each step by plain operations on the whole matrix."""
+        s, empty_value = geometry.dense(), None if geometry.full else self.empty_value
+        # One exponential serves all steps that read no potential. MODERATE bounds factors of which two are multiplied;
+        # here is one, hence twice as far.
         moderate = geometry.log_kernel.reach <= 2 * MODERATE.get(s.dtype, 0.0)
         kernel = s.exp() if moderate and self.steps[0].source is None else None
-        potentials = list(given)
+        potentials = list(initial)
         for k, step in enumerate(self.steps):
             side = int(step.axis == "columns")
             if step.source is None and kernel is not None:
-                log_sum = _log(kernel.sum(1 - side), empty)
+                log_sum = _log(kernel.sum(1 - side), empty_value)
             else:
                 oriented = s.T if side else s
-                log_sum = log_sum_exp(oriented if step.source is None else oriented + potentials[step.source], empty)
+                values = oriented if step.source is None else oriented + potentials[step.source]
+                log_sum = log_sum_exp(values, empty_value)
             potentials.append(slack.potential(k, step.axis, log_marginals[side], log_sum))
-        return potentials[len(given) :]
+        return potentials[len(initial) :]
 
 
 LOG2E = math.log2(math.e)
 
 MODERATE = {torch.float32: 36.0, torch.float64: 300.0}
-"""Exponents up to this are taken as they are: the product of two such factors, summed over a row, stays in range."""
+"""Largest exponent whose exponential is taken directly, without a running maximum.
+
+Two such factors are multiplied and summed over a row: e^(2 * 36) = 2e31 leaves 1e7 columns below the largest float32,
+3e38; e^(2 * 300) = 4e260 leaves 4e47 below the largest float64.
+"""
 
 
-def log_sum_exp(values: Tensor, empty: float | None) -> Tensor:
-    """Return the log-sum-exp of each row, (N, M) to (N,), by powers of two, which take a third of the time of exp.
+def log_sum_exp(values: Tensor, empty_value: float | None) -> Tensor:
+    """Return the log-sum-exp of each row, (N, M) to (N,).
+
+    Powers of two take a third of the time of `exp` on a CPU, hence the change of base. The maximum is a constant to
+    autograd: its gradient cancels.
 
     Args:
         values: (N, M).
-        empty: what it is, without gradient, where all values of a row are minus infinity; None if that is known not to
-            be.
+        empty_value: the result, without gradient, for a row of minus infinities; None if no such row is possible.
     """
     maximum = values.detach().amax(1)
-    if empty is not None:
-        maximum = maximum.masked_fill(maximum == -torch.inf, 0)
+    if empty_value is not None:
+        maximum = maximum.masked_fill(maximum == -torch.inf, 0)  # -inf - -inf would be NaN
     total = (values - maximum[:, None]).mul_(LOG2E).exp2_().sum(1)
-    return _log(total, empty, maximum)
+    return _log(total, empty_value, maximum)
 
 
-def _log(total: Tensor, empty: float | None, shift: Tensor | None = None) -> Tensor:
-    """Return log total + shift, and `empty` where the total is 0, if it can be."""
-    if empty is None:
+def _log(total: Tensor, empty_value: float | None, shift: Tensor | None = None) -> Tensor:
+    """Return log total + shift, and `empty_value` where the total is 0, if it can be."""
+    if empty_value is None:
         return total.log() if shift is None else total.log() + shift
     weightless = total == 0
-    log_total = total.masked_fill(weightless, 1).log()
-    return (log_total if shift is None else log_total + shift).masked_fill(weightless, empty)
+    log_total = total.masked_fill(weightless, 1).log()  # the gradient of log 0 is NaN even where it is masked later
+    return (log_total if shift is None else log_total + shift).masked_fill(weightless, empty_value)
 
 
 @dataclass(frozen=True, eq=False)
-class Scale(Explicit):
-    """Half steps by passes, with the collapsed gradient; see `contraport.engine.scale`."""
+class ScaleOperation(DenseOperation):
+    """Half-steps by passes, with the collapsed gradient; see `contraport.engine.scale`."""
 
     chain: HalfSteps
     log_marginals: tuple[Tensor, Tensor]
     slack: Relaxation
-    given: tuple[Tensor, ...]
+    initial: tuple[Tensor, ...]
 
-    def definition(self) -> list[Tensor]:
-        return self.chain.written_down(self.geometry, self.log_marginals, self.slack, self.given)
+    def dense_outputs(self) -> list[Tensor]:
+        return self.chain.dense_potentials(self.geometry, self.log_marginals, self.slack, self.initial)
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """The number of outputs, a potential and a log-sum for each step, and of the potentials."""
+    def output_counts(self) -> tuple[int, int]:
+        """A potential and a log-sum for each step; the potentials are differentiable."""
         return 2 * len(self.chain.steps), len(self.chain.steps)
 
-    def run(self, passes: Passes) -> list[Tensor]:
-        chain, slack = self.chain, self.slack
-        steps, zeros = chain.steps, self._zeros()
-        potentials, log_sums = list(self.given), []
-        for batch in chain.batches():
-            read = {steps[k].axis: _read(potentials, steps[k], zeros) for k in batch}
-            by_row, by_column = passes.log_sum_exp(read.get("rows"), read.get("columns"))
+    def forward(self, passes: Passes) -> list[Tensor]:
+        steps, potentials, log_sums = self.chain.steps, list(self.initial), []
+        for batch in self.chain.batches():
+            read = {steps[k].axis: self._read(potentials, steps[k]) for k in batch}
+            sums = passes.log_sum_exp(read.get("rows"), read.get("columns"))
             for k in batch:
                 side = int(steps[k].axis == "columns")
-                log_sum = (by_row, by_column)[side]
+                log_sum = sums[side]
                 assert log_sum is not None
                 filled = log_sum
                 if not self.geometry.full:
+                    # The gradient divides by the sums: an empty row keeps a log-sum of 0 there, so that its weights,
+                    # exp(-inf - 0), vanish instead of becoming NaN.
                     weightless = log_sum == -torch.inf
-                    filled, log_sum = log_sum.masked_fill(weightless, chain.empty), log_sum.masked_fill(weightless, 0)
+                    filled = log_sum.masked_fill(weightless, self.chain.empty_value)
+                    log_sum = log_sum.masked_fill(weightless, 0)
                 log_sums.append(log_sum)
-                potentials.append(slack.potential(k, steps[k].axis, self.log_marginals[side], filled))
-        return [*potentials[chain.given :], *log_sums]
+                potentials.append(self.slack.potential(k, steps[k].axis, self.log_marginals[side], filled))
+        return [*potentials[self.chain.num_initial :], *log_sums]
 
-    def empty(self) -> list[Tensor]:
+    def empty_outputs(self) -> list[Tensor]:
         sides = [self.log_marginals[step.axis == "columns"] for step in self.chain.steps]
         return [side.new_empty(side.shape) for side in 2 * sides]
 
-    def sources(self) -> tuple[Tensor | None, ...]:
-        return *self.log_marginals, *self.slack.tensors(), *self.given, *self.geometry.log_kernel.inputs
+    def variables(self) -> tuple[Tensor | None, ...]:
+        return *self.log_marginals, *self.slack.tensors(), *self.initial, *self.geometry.log_kernel.inputs
 
-    def gradient(
-        self, passes: Passes, outputs: Sequence[Tensor], seeds: Sequence[Tensor | None], requires: Sequence[bool]
-    ) -> list[Tensor | None]:
-        steps, given, slack, log_marginals = self.chain.steps, self.chain.given, self.slack, self.log_marginals
-        potentials, log_sums, zeros = [*self.given, *outputs[: len(steps)]], outputs[len(steps) :], self._zeros()
-        cotangents: list[Tensor | None] = [*(None for _ in range(given)), *seeds]
-        outside = (*log_marginals, *slack.tensors())
+    def backward(self, passes: Passes, args: BackwardArgs) -> list[Tensor | None]:
+        steps, num_initial = self.chain.steps, self.chain.num_initial
+        potentials, log_sums = [*self.initial, *args.outputs[: len(steps)]], args.outputs[len(steps) :]
+        cotangents: list[Tensor | None] = [*(None for _ in range(num_initial)), *args.grad_outputs]
         outer = [
-            torch.zeros_like(value) if required and value is not None else None
-            for value, required in zip(outside, requires, strict=False)
+            torch.zeros_like(value) if needed and value is not None else None
+            for value, needed in zip((*self.log_marginals, *self.slack.tensors()), args.needs_grad, strict=False)
         ]
-        requires_given, requires_inputs = requires[len(outer) : len(outer) + given], requires[len(outer) + given :]
-        terms: list[Term] = []
+        needs_initial = args.needs_grad[len(outer) : len(outer) + num_initial]
+        needs_inputs = args.needs_grad[len(outer) + num_initial :]
+        terms: list[RankOneTerm] = []
         for batch in reversed(list(self.chain.batches())):
-            arriving: list[tuple[int, Term]] = []
+            sources: list[tuple[int, RankOneTerm]] = []
             for k in batch:
-                step, cotangent = steps[k], cotangents[given + k]
+                step, cotangent = steps[k], cotangents[num_initial + k]
                 if cotangent is None:
                     continue
-                cotangent = slack.adjoint(k, step.axis, log_marginals, log_sums[k], cotangent, outer)
-                # The weights of this step's softmax are exp(S + A + B), A (or B) minus its log-sum, B (or A) what it
-                # read.
-                exponents = -log_sums[k], _read(potentials, step, zeros)
+                cotangent = self.slack.adjoint(k, step.axis, self.log_marginals, log_sums[k], cotangent, outer)
+                # The softmax weights of a row step are exp(S + A + B) with A minus its log-sums and B the potential
+                # that it read; of a column step with A and B exchanged.
+                exponents = -log_sums[k], self._read(potentials, step)
                 log_rows, log_columns = exponents if step.axis == "rows" else exponents[::-1]
-                term = Term(log_rows, log_columns, step.axis, -cotangent)
+                term = RankOneTerm(log_rows, log_columns, step.axis, -cotangent)
                 terms.append(term)
-                if step.source is not None and (step.source >= given or requires_given[step.source]):
-                    arriving.append((step.source, term))
-            sums = passes.weighted_sum([term for _, term in arriving]) if arriving else []
-            for (source, _), total in zip(arriving, sums, strict=True):
-                already = cotangents[source]
-                cotangents[source] = total if already is None else already + total
-        some = terms and any(requires_inputs)
-        inputs = passes.gradient(terms, requires_inputs) if some else [None] * len(requires_inputs)
-        return [*outer, *cotangents[:given], *inputs]
+                if step.source is not None and (step.source >= num_initial or needs_initial[step.source]):
+                    sources.append((step.source, term))
+            sums = passes.weighted_sum([term for _, term in sources]) if sources else []
+            for (source, _), total in zip(sources, sums, strict=True):
+                previous = cotangents[source]
+                cotangents[source] = total if previous is None else previous + total
+        # The one pass over the pairs that touches the embeddings, for the terms of all steps together.
+        inputs = passes.gradient(terms, needs_inputs) if terms and any(needs_inputs) else [None] * len(needs_inputs)
+        return [*outer, *cotangents[:num_initial], *inputs]
 
-    def _zeros(self) -> dict[str, Tensor]:
-        log_a, log_b = self.log_marginals
-        return {"rows": torch.zeros_like(log_a), "columns": torch.zeros_like(log_b)}
-
-
-def _read(potentials: Sequence[Tensor], step: Step, zeros: dict[str, Tensor]) -> Tensor:
-    """Return the potential that a step reads, on the axis that it sums over."""
-    if step.source is not None:
-        return potentials[step.source]
-    return zeros["columns" if step.axis == "rows" else "rows"]
+    def _read(self, potentials: Sequence[Tensor], step: Step) -> Tensor:
+        """Return the potential that a step reads, on the axis that it sums over."""
+        if step.source is not None:
+            return potentials[step.source]
+        return torch.zeros_like(self.log_marginals[step.axis == "rows"])

@@ -182,7 +182,7 @@ class Kernel(nn.Module, ABC):
         columns = rows if x is y else _SIDES[self.cost](y, unit)
         r = rows.biases()
         c = r if x is y else columns.biases()
-        level = None if isinstance(rows.bias, Tensor) else 2 * rows.bias
+        bias_sum = None if isinstance(rows.bias, Tensor) else 2 * rows.bias
         return AffineLogKernel(
             rows.z,
             columns.z,
@@ -190,8 +190,8 @@ class Kernel(nn.Module, ABC):
             c,
             temperature,
             unit,
-            level=level,
-            spread=rows.square,
+            bias_sum=bias_sum,
+            max_product=rows.square,
             cost_is_distance=self.cost in _DISTANCES,
         )
 

@@ -1,6 +1,7 @@
 """Links: pointwise functions h with log K = h(T), each with its derivative.
 
-T is minus a cost in some unit, so that T <= 0 up to rounding wherever the cost is a distance.
+T is minus a cost in some unit, so that T <= 0 up to rounding wherever the cost is a distance. The derivative is written
+out as the passes apply it to tiles, where autograd records nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine.autograd import pullback
+from contraport.engine.autograd import vjp
 
 
 class Link(Protocol):
@@ -28,7 +29,7 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class LogDecay:
-    """h(T) = -power log(1 - T): polynomial tails."""
+    """Polynomial tails: h(T) = -power log(1 - T)."""
 
     power: float
 
@@ -41,12 +42,12 @@ class LogDecay:
 
 @dataclass(frozen=True)
 class PowerDecay:
-    """h(T) = -(-T)^power: the exponent of a powered cost."""
+    """Powered cost: h(T) = -(-T)^power."""
 
     power: float
 
     def value(self, t: Tensor) -> Tensor:
-        # A power below one has no derivative at zero; autograd must not meet it there.
+        # A power below one has an infinite derivative at zero, so the cost is kept above the smallest normal number.
         return -((-t).clamp_min(torch.finfo(t.dtype).tiny) ** self.power)
 
     def derivative(self, t: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ class PowerDecay:
 
 @dataclass(frozen=True)
 class SquaredKernelLink:
-    """h(T) = 2 inner(T): the kernel squared."""
+    """Squared kernel: h(T) = 2 inner(T)."""
 
     inner: Link
 
@@ -68,7 +69,7 @@ class SquaredKernelLink:
 
 @dataclass(frozen=True)
 class CostWeightedLink:
-    """h(T) = inner(T) + log(level - T): the kernel times its cost, raised by a level that leaves none below 0.
+    """Kernel times cost: h(T) = inner(T) + log(level - T), the cost raised by a level that makes it nonnegative.
 
     It is minus infinity, without gradient, where T is not below the level: at level 0 where a distance is 0.
     """
@@ -78,6 +79,7 @@ class CostWeightedLink:
 
     def value(self, t: Tensor) -> Tensor:
         raised = self.level - t
+        # Two `where`: the gradient of log 0 would be NaN even in the branch that is not chosen. So in all links below.
         log_cost = torch.where(raised > 0, torch.where(raised > 0, raised, 1).log(), -torch.inf)
         return log_cost + (t if self.inner is None else self.inner.value(t))
 
@@ -88,10 +90,10 @@ class CostWeightedLink:
 
 @dataclass(frozen=True)
 class LogSoftplus:
-    """h(T) = log log(1 + e^T): what a pair that should be apart costs in logistic regression, as an exponent."""
+    """Logistic loss of a negative pair, as an exponent: h(T) = log log(1 + e^T)."""
 
     def value(self, t: Tensor) -> Tensor:
-        # Far below zero log(1 + e^T) is e^T to the last digit, and would underflow.
+        # Far below zero log(1 + e^T) equals e^T to the last digit and would underflow: its logarithm is T itself.
         linear = t < _LINEAR
         return torch.where(linear, t, F.softplus(torch.where(linear, 0, t), threshold=-_LINEAR).log())
 
@@ -102,31 +104,29 @@ class LogSoftplus:
 
 
 _LINEAR = -37.0
-"""e^T is below half a unit in the last place of 1, in double precision; as is e^-T above its opposite."""
+"""e^-37 = 8.5e-17 is less than half a unit in the last place of 1 in double precision, 1.1e-16."""
 
 
 @dataclass(frozen=True)
 class LogFunction:
-    """h(T) = log psi(T) for any nonnegative pointwise function psi; minus infinity, without gradient, where psi is
-    0.
-    """
+    """Logarithm of a nonnegative pointwise function: h(T) = log psi(T); minus infinity, without gradient, at psi = 0."""
 
     psi: Callable[[Tensor], Tensor]
 
     def value(self, t: Tensor) -> Tensor:
         psi = self.psi(t)
-        nothing = psi <= 0  # not where it is no number, which goes on as one
-        return torch.where(nothing, -torch.inf, torch.where(nothing, 1, psi).log())
+        is_zero = psi <= 0  # false for NaN, which then shows in the result
+        return torch.where(is_zero, -torch.inf, torch.where(is_zero, 1, psi).log())
 
     def derivative(self, t: Tensor) -> Tensor:
         finite = self.value(t) != -torch.inf
-        (slope,) = pullback(lambda t: torch.where(finite, self.value(t), 0), [t], torch.ones_like(t))
+        (slope,) = vjp(lambda t: torch.where(finite, self.value(t), 0), [t], torch.ones_like(t))
         return torch.zeros_like(t) if slope is None else torch.where(finite, slope, 0)
 
 
 @dataclass(frozen=True)
 class LogPower:
-    """h(T) = power log T; minus infinity, without gradient, where T is not above zero: a pair weighs nothing there."""
+    """Power: h(T) = power log T; minus infinity, without gradient, where T <= 0, so that the pair has no weight."""
 
     power: float = 1.0
 
@@ -139,7 +139,7 @@ class LogPower:
 
 @dataclass(frozen=True)
 class LogHinge:
-    """h(T) = power log(1 + T); minus infinity, without gradient, where T is not above -1."""
+    """Power of a hinge: h(T) = power log(1 + T); minus infinity, without gradient, where T <= -1."""
 
     power: float = 1.0
 

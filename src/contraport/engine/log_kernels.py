@@ -1,13 +1,13 @@
-"""Log-kernels: log K between given rows and columns, in a form that the passes over all pairs can work through.
+"""Log-kernels: log K between given rows and columns, in the form that the passes over all pairs work on.
 
 Every built-in kernel has one normal form. Its logarithm is a pointwise link h of an affine function of the inner
 product::
 
     log K_ij = h(T_ij),    T_ij = <x_i, y_j> + r_i + c_j
 
-so that the passes know one matrix product and nothing of costs or temperatures: scaling, normalising and squared norms
-happen once per embedding, in plain autograd, and the temperature receives its exact gradient through them. A cost that
-is a callable has no such form; its tiles are recomputed and differentiated one by one.
+Why: the passes then need one matrix product and no cost or temperature. Scaling, normalization and squared norms are
+computed once per embedding in plain autograd, through which the temperature gets its exact gradient. A cost that is a
+callable has no such form; its tiles are recomputed and differentiated one by one.
 """
 
 from __future__ import annotations
@@ -22,40 +22,39 @@ from typing import Protocol, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from contraport.engine.autograd import inner_products, pullback
+from contraport.engine.autograd import inner_products, map_row_blocks, vjp
 from contraport.engine.links import Link
 from contraport.engine.pytree import flatten, unflatten
-from contraport.engine.row_blocks import map_row_blocks
 from contraport.engine.tensor_cache import constant
 from contraport.errors import UsageError
 
 CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
-class Weight(Protocol):
-    """A linear functional of an (N, M) matrix, in whatever form is cheap to sum against."""
+class PairWeights(Protocol):
+    """Weights of all pairs, an (N, M) matrix in a form that is cheap to sum against."""
 
     def apply(self, y: Tensor) -> Tensor:
-        """Return the weight times y: (M, ...) to (N, ...)."""
+        """Return the matrix times y: (M, ...) to (N, ...)."""
 
     def row_mass(self) -> Tensor:
-        """Return its sum over each row, (N,)."""
+        """Return the row sums, (N,)."""
 
-    def restrict(self, rows: slice) -> Weight:
-        """Return it on some of its rows."""
+    def restrict(self, rows: slice) -> PairWeights:
+        """Return the weights of some of the rows."""
 
     def dense(self) -> Tensor:
-        """Return it as an (N, M) tensor."""
+        """Return the matrix as an (N, M) tensor."""
 
 
 class LogKernel(ABC):
-    """log K between N rows and M columns, evaluated where it is asked for and never as a whole unless it is asked to.
+    """log K between N rows and M columns; tiles and entries are computed on demand, the whole matrix only by `dense`.
 
     Attributes:
         link: h in log K = h(T); None is the identity.
         temperature: the temperature of the kernel, a number or a tensor without dimensions.
         unit: the cost is -unit * T.
-        cost_is_distance: whether the cost is known to be a distance, so that no T is above 0.
+        cost_is_distance: whether the cost is a distance, so that T <= 0.
     """
 
     link: Link | None
@@ -66,11 +65,11 @@ class LogKernel(ABC):
     @property
     @abstractmethod
     def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors that it depends on; gradients are returned in this order."""
+        """Tensors that it depends on; gradients are returned in this order."""
 
     @property
     def parameters(self) -> int:
-        """How many of the inputs, the last ones, belong to no row or column."""
+        """Number of inputs, the last ones, that belong to no row or column."""
         return 0
 
     @property
@@ -89,36 +88,36 @@ class LogKernel(ABC):
 
     @abstractmethod
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
-        """Return the kernel h(scale T_ij + bias_i) with another link h on the same T; its unit is of T without bias."""
+        """Return the kernel h(scale T_ij + bias_i) with another link h; its unit is that of T without the bias."""
 
     @abstractmethod
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log K at the given entries: two index tensors of shape (k,) to a tensor of shape (k,)."""
+        """Return log K at single entries: two index tensors of shape (k,) to a tensor of shape (k,)."""
 
     def along(self, columns: Tensor, *, own: bool = False) -> Tensor:
         """Return log K of each row at one column: an index tensor (N,) to a tensor (N,).
 
         Args:
-            columns: of each row.
-            own: whether they are known to be 0, 1, ..., N - 1.
+            columns: one index per row.
+            own: whether the indices are 0, 1, ..., N - 1, which saves the gather.
         """
         return self.at(torch.arange(len(columns), device=columns.device), columns)
 
     @property
     def finite(self) -> bool:
-        """Whether log K is known to be finite everywhere, as far as the numbers reach."""
+        """Whether log K is finite everywhere, short of overflow; False if that is unknown."""
         return False
 
     @property
     def reach(self) -> float:
-        """How far log K may lie from zero, as far as that is known beforehand; infinity where it is not."""
+        """Bound on the absolute value of log K that costs nothing to compute; infinity if there is none."""
         return math.inf
 
     @abstractmethod
     def dense(self) -> Tensor:
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
 
-    def row_inner_products(self, weight: Weight) -> Tensor:
+    def row_inner_products(self, weight: PairWeights) -> Tensor:
         """Return sum_j weight_ij log K_ij, (N,), differentiable."""
 
         def inner(rows: slice) -> Tensor:
@@ -127,20 +126,20 @@ class LogKernel(ABC):
         return torch.cat(map_row_blocks(inner, self.shape))
 
     def biases(self) -> tuple[Tensor, Tensor] | None:
-        """Return a (N,) and b (M,) where log K_ij = core_ij + a_i + b_j, or None where the core is all of log K."""
+        """Return a (N,) and b (M,) with log K_ij = core_ij + a_i + b_j, or None where the core is all of log K."""
         return None
 
     def bound(self) -> float:
-        """Return a bound on the absolute value of the core, infinity where none is known."""
+        """Return a bound on the absolute value of the core, computed from the embeddings; infinity if there is none."""
         return math.inf
 
     @property
     def symmetric(self) -> bool:
-        """Whether K_ij = K_ji is known to hold, rows and columns being the same embeddings."""
+        """Whether K_ij = K_ji because rows and columns are the same embeddings; False if that is unknown."""
         return False
 
     def for_passes(self) -> LogKernel:
-        """Return the same kernel with what passes over all pairs read alone: no temperature, which it has taken in."""
+        """Return the same kernel with only what the passes read; the temperature is in the embeddings already."""
         return self
 
     @abstractmethod
@@ -151,15 +150,12 @@ class LogKernel(ABC):
         """
 
     def exponential(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
-        """Return exp(core) on a tile, which may be `out`; asked for only where the core is bounded."""
+        """Return exp(core) on a tile, which may be `out`; only called where the core is bounded."""
         return self.tile(rows, columns, out)[0].exp_()
 
     @abstractmethod
-    def pull(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        """Add the gradient of sum(weight * T) on a tile to `gradients`, which is aligned with `inputs`.
-
-        Inputs whose gradient is None are not wanted.
-        """
+    def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
+        """Add the gradient of sum(weight * T) on a tile to `gradients`, one entry per input; None is skipped."""
 
     def _linked(self, t: Tensor) -> Tensor:
         return t if self.link is None else self.link.value(t)
@@ -167,16 +163,17 @@ class LogKernel(ABC):
 
 @dataclass(frozen=True, eq=False)
 class AffineLogKernel(LogKernel):
-    """log K_ij = h(<x_i, y_j> + r_i + c_j); see the module's first lines.
+    """Kernel in the normal form of this module, log K_ij = h(<x_i, y_j> + r_i + c_j).
 
     Attributes:
         x: (N, d).
         y: (M, d). The same tensor as x where rows and columns are the same embeddings.
         row_bias: r, (N,).
         column_bias: c, (M,).
-        level: r_i + c_j where it is one known number.
-        cost_is_distance: whether no T is above 0.
-        spread: what <x_i, y_j> is known beforehand not to exceed, either way; infinity where nothing is.
+        bias_sum: r_i + c_j if it is one number for all pairs.
+        cost_is_distance: whether T <= 0.
+        max_product: bound on the absolute value of <x_i, y_j> that holds by construction (unit vectors); infinity if
+            there is none.
     """
 
     x: Tensor
@@ -186,9 +183,9 @@ class AffineLogKernel(LogKernel):
     temperature: float | Tensor
     unit: float | Tensor
     link: Link | None = None
-    level: float | None = None
+    bias_sum: float | None = None
     cost_is_distance: bool = False
-    spread: float = math.inf
+    max_product: float = math.inf
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -216,49 +213,45 @@ class AffineLogKernel(LogKernel):
             r = self.row_bias * scale
             c = r if self.column_bias is self.row_bias else self.column_bias * scale
             changed = replace(self, x=x, y=y, row_bias=r, column_bias=c, unit=self.unit / scale)
-            changed = replace(changed, level=None, spread=math.inf)
+            changed = replace(changed, bias_sum=None, max_product=math.inf)
         if row_bias is not None:
-            changed = replace(changed, row_bias=changed.row_bias + row_bias, level=None, cost_is_distance=False)
+            changed = replace(changed, row_bias=changed.row_bias + row_bias, bias_sum=None, cost_is_distance=False)
         return replace(changed, link=link)
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        # index_select, as its gradient is several times as fast as that of indexing.
+        # index_select and not x[rows]: its gradient is several times as fast.
         inner = torch.linalg.vecdot(self.x.index_select(0, rows), self.y.index_select(0, columns))
-        return self._linked(inner + self._bias_at(rows, columns))
+        if self.bias_sum is not None:
+            return self._linked(inner + self.bias_sum)
+        return self._linked(inner + (self.row_bias.index_select(0, rows) + self.column_bias.index_select(0, columns)))
 
     def along(self, columns: Tensor, *, own: bool = False) -> Tensor:
         y = self.y if own and self.y.shape == self.x.shape else self.y.index_select(0, columns)
         inner = torch.linalg.vecdot(self.x, y)
-        if self.level is not None:
-            return self._linked(inner + self.level)
+        if self.bias_sum is not None:
+            return self._linked(inner + self.bias_sum)
         return self._linked(inner + self.row_bias + self.column_bias.index_select(0, columns))
 
-    def _bias_at(self, rows: Tensor, columns: Tensor) -> Tensor | float:
-        if self.level is not None:
-            return self.level
-        return self.row_bias.index_select(0, rows) + self.column_bias.index_select(0, columns)
-
     def dense(self) -> Tensor:
-        if self.level is not None:
-            level = constant(self.shape[1], self.level, self.x)
-            return self._linked(inner_products(level, self.x, self.y))
+        if self.bias_sum is not None:
+            return self._linked(inner_products(constant(self.shape[1], self.bias_sum, self.x), self.x, self.y))
         return self._linked(inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
 
-    def row_inner_products(self, weight: Weight) -> Tensor:
+    def row_inner_products(self, weight: PairWeights) -> Tensor:
         if self.link is not None:
             return super().row_inner_products(weight)
         inner = (self.x * weight.apply(self.y)).sum(1)
-        if self.level is not None:
-            return inner + weight.row_mass().to(inner.dtype) * self.level
+        if self.bias_sum is not None:
+            return inner + weight.row_mass().to(inner.dtype) * self.bias_sum
         return inner + weight.row_mass().to(inner.dtype) * self.row_bias + weight.apply(self.column_bias)
 
     @cached_property
-    def _binary(self) -> Tensor:
-        """The rows in units in which a power of two is the exponential: exp2 is several times as fast as exp."""
+    def _x_base2(self) -> Tensor:
+        """Rows x / log 2, so that 2^<x, y> is the exponential: `exp2` is several times as fast as `exp` on a CPU."""
         return self.x.detach() * math.log2(math.e)
 
     def exponential(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
-        return torch.mm(self._binary[rows], self.y.detach()[columns].T, out=out).exp2_()
+        return torch.mm(self._x_base2[rows], self.y.detach()[columns].T, out=out).exp2_()
 
     def biases(self) -> tuple[Tensor, Tensor] | None:
         return (self.row_bias.detach(), self.column_bias.detach()) if self.link is None else None
@@ -266,6 +259,7 @@ class AffineLogKernel(LogKernel):
     def bound(self) -> float:
         if self.link is not None:
             return math.inf
+        # Cauchy-Schwarz: the longest row times the longest column.
         x, y = self.x.detach(), self.y.detach()
         longest = torch.linalg.vecdot(x, x).amax()
         other = longest if self.y is self.x else torch.linalg.vecdot(y, y).amax()
@@ -277,7 +271,7 @@ class AffineLogKernel(LogKernel):
 
     @property
     def reach(self) -> float:
-        return math.inf if self.level is None or self.link is not None else abs(self.level) + self.spread
+        return math.inf if self.bias_sum is None or self.link is not None else abs(self.bias_sum) + self.max_product
 
     @property
     def symmetric(self) -> bool:
@@ -291,7 +285,7 @@ class AffineLogKernel(LogKernel):
         t.add_(row_bias[rows, None]).add_(column_bias[columns])
         return self.link.value(t), t
 
-    def pull(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
+    def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         x, y, row_bias, column_bias = gradients
         if x is not None:
             x[rows].addmm_(weight, self.y.detach()[columns])
@@ -305,9 +299,9 @@ class AffineLogKernel(LogKernel):
 
 @dataclass(frozen=True, eq=False)
 class CallableLogKernel(LogKernel):
-    """log K_ij = h(T_ij), T_ij = -scale cost(x_i, y_j) / temperature + r_i, for any differentiable cost; slower.
+    """Kernel of any differentiable cost, log K_ij = h(T_ij), T_ij = -scale cost(x_i, y_j) / temperature + r_i.
 
-    The parameters of a cost that is a module are inputs too and receive their gradient.
+    Slower than the normal form. The parameters of a cost that is a module are inputs too and receive their gradient.
     """
 
     cost: CostFunction
@@ -325,23 +319,23 @@ class CallableLogKernel(LogKernel):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y, *(() if self.row_bias is None else (self.row_bias,)), *self._common())
+        return (self.x, self.y, *(() if self.row_bias is None else (self.row_bias,)), *self._shared_inputs())
 
     @property
     def parameters(self) -> int:
-        return len(self._common())
+        return len(self._shared_inputs())
 
     def for_passes(self) -> CallableLogKernel:
         if not isinstance(self.cost, nn.Module):
             return self
         names, values = zip(*self.cost.named_parameters(), strict=True) if self._parameters() else ((), ())
-        return replace(self, cost=_Called(self.cost, names, values))
+        return replace(self, cost=_FunctionalCost(self.cost, names, values))
 
-    def _common(self) -> tuple[Tensor, ...]:
+    def _shared_inputs(self) -> tuple[Tensor, ...]:
         return (*(v for v in (self.temperature, self.scale) if isinstance(v, Tensor)), *self._parameters())
 
     def _parameters(self) -> tuple[Tensor, ...]:
-        if isinstance(self.cost, _Called):
+        if isinstance(self.cost, _FunctionalCost):
             return self.cost.values
         return tuple(self.cost.parameters()) if isinstance(self.cost, nn.Module) else ()
 
@@ -352,8 +346,8 @@ class CallableLogKernel(LogKernel):
     @property
     def T(self) -> CallableLogKernel:
         if self.row_bias is not None:
-            raise UsageError("cost: a callable with a bias on its rows cannot be transposed.")
-        cost = self.cost.cost if isinstance(self.cost, _Flipped) else _Flipped(self.cost)
+            raise UsageError("cost: a callable with a bias on its rows cannot be transposed.", kind="row_bias")
+        cost = self.cost.cost if isinstance(self.cost, _TransposedCost) else _TransposedCost(self.cost)
         return replace(self, cost=cost, x=self.y, y=self.x)
 
     def restrict(self, rows: slice) -> Self:
@@ -369,7 +363,8 @@ class CallableLogKernel(LogKernel):
         value = self.cost(x, y)
         expected = (x.shape[0], y.shape[0])
         if value.shape != expected:
-            raise UsageError(f"cost: expected a callable that returns shape {expected}, got {tuple(value.shape)}.")
+            got = tuple(value.shape)
+            raise UsageError(f"cost: must be a callable that returns shape {expected}, got {got}.", kind="shape")
         return -value * (self.scale / self.temperature)
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -384,34 +379,34 @@ class CallableLogKernel(LogKernel):
         return self._linked(t if self.row_bias is None else t + self.row_bias[:, None])
 
     def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        t = self._on(rows, columns).dense().detach()
+        t = self._tile_kernel(rows, columns).dense().detach()
         return self._linked(t), t
 
-    def pull(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
+    def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         tensors: list[Tensor] = []
-        tile = self._on(rows, columns)
+        tile = self._tile_kernel(rows, columns)
         structure = flatten(tile, tensors)
 
-        def t(*named: Tensor) -> Tensor:
-            kernel: CallableLogKernel = unflatten(structure, named)
+        def t(*values: Tensor) -> Tensor:
+            kernel: CallableLogKernel = unflatten(structure, values)
             return kernel.dense()
 
-        # The tile is computed again, as the graph of each would take more memory than the tile.
-        local = {id(v): g for v, g in zip(tensors, pullback(t, tensors, weight), strict=True)}
-        places = rows, columns, *(() if self.row_bias is None else (rows,)), *(... for _ in self._common())
-        for gradient, place, source in zip(gradients, places, tile.inputs, strict=True):
-            own = local[id(source)]
-            if gradient is not None and own is not None:
-                gradient[place] += own
+        # The tile is computed again: keeping its graph from the forward pass would take more memory than the tile.
+        tile_gradients = dict(zip(map(id, tensors), vjp(t, tensors, weight), strict=True))
+        slices = rows, columns, *(() if self.row_bias is None else (rows,)), *(... for _ in self._shared_inputs())
+        for gradient, part, source in zip(gradients, slices, tile.inputs, strict=True):
+            value = tile_gradients[id(source)]
+            if gradient is not None and value is not None:
+                gradient[part] += value
 
-    def _on(self, rows: slice, columns: slice) -> CallableLogKernel:
+    def _tile_kernel(self, rows: slice, columns: slice) -> CallableLogKernel:
         """Return the kernel of a tile, without its link."""
         return replace(self.restrict(rows), y=self.y[columns], link=None)
 
 
 @dataclass(frozen=True, eq=False)
-class _Called:
-    """A cost with other parameters, by their names and values."""
+class _FunctionalCost:
+    """A cost module as a pure function: called with parameters that are among the tensors of an operation."""
 
     cost: nn.Module
     names: tuple[str, ...]
@@ -423,7 +418,7 @@ class _Called:
         return value
 
 
-class _Flipped(nn.Module):
+class _TransposedCost(nn.Module):
     """A cost with its two arguments exchanged."""
 
     def __init__(self, cost: CostFunction) -> None:
@@ -436,7 +431,7 @@ class _Flipped(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class MatrixLogKernel(LogKernel):
-    """log K given entry by entry, (N, M): logits that come from elsewhere, or a plan that was found as a matrix."""
+    """Kernel from a matrix of log K, (N, M): logits that are computed elsewhere, or a plan that exists as a matrix."""
 
     matrix: Tensor
     link: Link | None = None
@@ -476,6 +471,6 @@ class MatrixLogKernel(LogKernel):
         t = self.matrix.detach()[rows, columns].clone()
         return self._linked(t), t
 
-    def pull(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
+    def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         if gradients[0] is not None:
             gradients[0][rows, columns] += weight

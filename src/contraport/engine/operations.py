@@ -1,6 +1,6 @@
-"""What the engine does for its callers: potentials by half steps, log-sums, held sums, the plan at convergence.
+"""Public operations of the engine: half-steps, log-sums, transport costs, and the plan at convergence.
 
-Each takes a geometry, chooses the backend for it, and is differentiable in all its arguments, any number of times; see
+Each takes a geometry, chooses the backend for it, and is differentiable any number of times in all its arguments; see
 `contraport.engine.custom_op`.
 """
 
@@ -14,11 +14,11 @@ from torch import Tensor
 from contraport.engine.autograd import check_not_in_torch_func, without_autocast
 from contraport.engine.backends.selection import executor_for
 from contraport.engine.custom_op import apply
-from contraport.engine.fixed_point import Converge
+from contraport.engine.fixed_point import ConvergeOperation
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import Axis, HalfSteps, Relaxation, Scale, Step
+from contraport.engine.half_steps import Axis, HalfSteps, Relaxation, ScaleOperation, Step
 from contraport.engine.tensor_cache import constant
-from contraport.engine.transport_cost import HeldSums
+from contraport.engine.transport_cost import PlanSumsOperation
 
 
 def scale(
@@ -29,18 +29,18 @@ def scale(
     given: Sequence[Tensor] = (),
     empty: float = 0.0,
 ) -> list[Tensor]:
-    """Run half steps and return the potential of each.
+    """Run half-steps and return the potential of each.
 
     Consecutive steps on different axes of which neither reads the other share one pass over the pairs.
 
     Args:
         geometry: the pairs, (N, M).
-        steps: the half steps, in order.
+        steps: the half-steps, in order.
         log_marginals: log a, (N,), and log b, (M,).
-        slack: how far the steps may stay from their marginals; None is not at all.
-        given: potentials that steps may read, of length N or M as their axis needs.
-        empty: the log-sum of a row or column of no weight (all masked, say). Any finite number leaves it without effect
-            on the plan and keeps the potentials finite.
+        slack: relaxation of the marginals; None enforces them exactly.
+        given: initial potentials that steps may read, of length N or M as their axis needs.
+        empty: the log-sum of a row or column without weight (all masked, say). Any finite number has no effect on the
+            plan and keeps the potentials finite.
 
     Returns:
         One potential per step, (N,) or (M,).
@@ -56,26 +56,24 @@ def scale(
     tensor([0.1920, 0.1920, 0.1920])
     """
     with without_autocast(log_marginals[0]):
-        chain = HalfSteps(tuple(steps), len(given), empty)
-        executor = executor_for(geometry, len(steps))
-        operation = Scale(executor, geometry, chain, log_marginals, slack or Relaxation(), tuple(given))
-        return operation.definition() if executor.backend.by_autograd else apply(operation)[: len(steps)]
+        chain, executor = HalfSteps(tuple(steps), len(given), empty), executor_for(geometry, len(steps))
+        return ScaleOperation(executor, geometry, chain, log_marginals, slack or Relaxation(), tuple(given)).outputs()
 
 
 def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) -> Tensor:
     """Return log sum_j exp(S_ij + q_j), (N,), for axis ``"rows"``, or its mirror, (M,), for ``"columns"``.
 
-    Where a row (column) has no weight at all the result is minus infinity, without gradient.
+    A row (column) without any weight gives minus infinity, without gradient.
 
     Args:
         geometry: the pairs.
-        axis: which axis is kept.
+        axis: the axis that is not summed over.
         potential: q, (M,), or for ``"columns"`` p, (N,); None is zero.
     """
     like = geometry.log_kernel.inputs[0] if potential is None else potential
     zeros = constant(geometry.shape[0], 0.0, like), constant(geometry.shape[1], 0.0, like)
-    given = zeros[axis == "rows"] if potential is None else potential
-    (negative,) = scale(geometry, [Step(axis, 0)], zeros, given=[given], empty=-torch.inf)
+    initial = zeros[axis == "rows"] if potential is None else potential
+    (negative,) = scale(geometry, [Step(axis, 0)], zeros, given=[initial], empty=-torch.inf)
     return -negative
 
 
@@ -91,9 +89,7 @@ def transport_cost(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         g: (M,).
     """
     with without_autocast(f):
-        executor = executor_for(geometry)
-        operation = HeldSums(executor, geometry, f.detach(), g.detach())
-        return (operation.definition() if executor.backend.by_autograd else apply(operation))[0]
+        return PlanSumsOperation(executor_for(geometry), geometry, f.detach(), g.detach()).outputs()[0]
 
 
 def solve_fixed_point(
@@ -103,29 +99,28 @@ def solve_fixed_point(
     iterations: int,
     slack: Relaxation | None = None,
 ) -> tuple[Tensor, Tensor, int | None]:
-    """Return the potentials at the fixed point of the half steps, differentiable in all that they depend on.
+    """Return the potentials at the fixed point of the half-steps, differentiable in all that they depend on.
 
     Args:
         geometry: the pairs, (N, M).
-        log_marginals: log a, (N,), and log b, (M,); of equal total mass where there is no slack.
-        tolerance: stop once a further step would change the masses of the rows by less than this in all; without slack
-            that is by how much they are off.
-        iterations: the most that are made; a warning says so if they do not suffice.
-        slack: how far the two half steps, of rows and of columns, may stay from their marginals; None is not at all.
+        log_marginals: log a, (N,), and log b, (M,); of equal total mass unless relaxed.
+        tolerance: stop once another step would change the masses of the rows by less than this in total. Unless
+            relaxed, that is the total error of the row masses.
+        iterations: maximum number; a warning is issued if they do not suffice.
+        slack: relaxation of the half-steps on rows and on columns; None enforces the marginals exactly.
 
     Returns:
-        f, (N,), g, (M,), and the number of iterations, None under `torch.compile`, where no number is read; without
-        slack the columns' masses are exact.
+        f, (N,), g, (M,), and the number of iterations (None under `torch.compile`, where no number is read). Unless
+        relaxed, the masses of the columns are exact.
 
     Raises:
-        UsageError: within `torch.func`, as the number of steps depends on the numbers.
+        UsageError: within `torch.func`, where the number of steps cannot depend on values.
 
     Source: Luise et al. (2018), Differential properties of Sinkhorn approximation, theorem 3.
     """
     check_not_in_torch_func("tolerance: a plan is not solved to convergence", "a number of iterations alone")
     with without_autocast(log_marginals[0]):
-        operation = Converge(
-            executor_for(geometry), geometry, log_marginals, slack or Relaxation(), tolerance, iterations
-        )
-        f, g, _, _, made, *_ = apply(operation)
-        return f, g, None if torch.compiler.is_compiling() else int(made)
+        executor, slack = executor_for(geometry), slack or Relaxation()
+        operation = ConvergeOperation(executor, geometry, log_marginals, slack, tolerance, iterations)
+        f, g, _, _, iterations_made, *_ = apply(operation)
+        return f, g, None if torch.compiler.is_compiling() else int(iterations_made)

@@ -1,20 +1,19 @@
-"""The passes over all pairs, as what every backend carries out and every operation is made of.
+"""Passes over all pairs: the O(N M) primitives that every backend implements and every operation is built from.
 
-Everything in contraport that costs O(N M) is one of these, over a geometry S = log K with its masks:
+Each pass works on a geometry, S = log K with its masks:
 
 1. ``log_sum_exp``: log sum_j exp(S_ij + q_j) and log sum_i exp(S_ij + p_i);
 2. ``weighted_sum``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
-3. ``gradient``: the gradient of sum_ij W_ij S_ij for W = sum over terms of exp(S_ij + A_i + B_j) (u_i or v_j), given
-   back on the inputs of the log-kernel.
-
-``sums_of_t`` is a weighted sum of T itself, which transport costs need.
+3. ``gradient``: the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, where W is a sum of terms
+   exp(S_ij + A_i + B_j) (u_i or v_j);
+4. ``plan_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,28 +21,40 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine.geometry import Geometry
 
+BothSums: TypeAlias = tuple[Tensor | None, Tensor | None]
+"""A vector per row, (N,), and a vector per column, (M,); None where it was not requested."""
 
-class Term(NamedTuple):
-    """One term of the gradient's weight, exp(S_ij + A_i + B_j) times u_i (axis ``"rows"``) or v_j (``"columns"``)."""
+
+class RankOneTerm(NamedTuple):
+    """One term of a weight matrix, exp(S_ij + A_i + B_j) times u_i (axis ``"rows"``) or v_j (axis ``"columns"``).
+
+    Attributes:
+        log_rows: A, (N,).
+        log_columns: B, (M,).
+        axis: the axis of the factor.
+        factor: u, (N,), or v, (M,).
+    """
 
     log_rows: Tensor
     log_columns: Tensor
     axis: str
-    weight: Tensor
+    factor: Tensor
 
 
 class Passes(ABC):
-    """The passes over one geometry, in the form of a backend. They are made for one operation or its gradient.
+    """The passes of one backend over one geometry, for one operation or its gradient.
+
+    A backend overrides `setup` to prepare what its passes share.
 
     Args:
         geometry: the pairs.
-        processes: who shares the work.
-        saved: what `saved` returned after earlier passes over the same geometry.
-        operands: the precision of embeddings in products, on the backend ``"cuda"``.
+        processes: the processes that share the work.
+        saved: the result of `tensors_to_save` after earlier passes over the same geometry.
+        operands: precision of embeddings in matrix products; only the backend ``"cuda"`` uses it.
 
     Attributes:
-        summary: how the backend works, in a line.
-        by_autograd: whether operations are computed by their definition, in plain operations.
+        summary: one line for `explain`.
+        by_autograd: whether operations run as plain autograd on the whole matrix instead of passes.
     """
 
     summary: ClassVar[str]
@@ -56,86 +67,95 @@ class Passes(ABC):
         saved: Sequence[Tensor] = (),
         operands: torch.dtype = torch.float32,
     ) -> None:
-        self.geometry = geometry
+        self.geometry, self.processes, self.saved, self.operands = geometry, processes, tuple(saved), operands
         self.log_kernel = geometry.log_kernel
         self.symmetric = geometry.symmetric
-        self.processes = processes
+        self.setup()
 
-    def saved(self) -> list[Tensor]:
-        """Return what the passes so far have computed and the gradient can use again."""
+    @abstractmethod
+    def setup(self) -> None:
+        """Prepare what the passes share; the arguments of the constructor are attributes by then."""
+
+    def tensors_to_save(self) -> list[Tensor]:
+        """Return results of the passes so far that the gradient can reuse."""
         return []
 
     @staticmethod
     def empty_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
-        """Return uninitialized tensors like those of `saved`; the sizes may be symbols."""
+        """Return uninitialized tensors shaped like those of `tensors_to_save`; sizes may be symbolic."""
         return []
 
     @abstractmethod
-    def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> BothSums:
         """Return log sum_j exp(S_ij + q_j), (N,), and log sum_i exp(S_ij + p_i), (M,), in one pass.
 
         Args:
-            over_columns: q, (M,), or None where the first is not wanted.
-            over_rows: p, (N,), or None where the second is not wanted.
+            q: (M,), or None to skip the sums over columns.
+            p: (N,), or None to skip the sums over rows.
         """
 
     @abstractmethod
-    def weighted_sum(self, terms: Sequence[Term]) -> list[Tensor]:
-        """Return for each term, at most one on each axis, the sum of its weight over its own axis, in one pass.
+    def weighted_sum(self, terms: Sequence[RankOneTerm]) -> list[Tensor]:
+        """Return the sum of each term over the axis of its factor, in one pass; at most one term per axis.
 
-        A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); on ``"columns"`` the sum over j, (N,).
+        A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,).
         """
 
     @abstractmethod
-    def gradient(self, terms: Sequence[Term], wanted: Sequence[bool], *, held: bool = False) -> list[Tensor | None]:
-        """Return the gradient of sum_ij W_ij S_ij on each wanted input of the log-kernel, W the sum of the terms.
+    def gradient(
+        self, terms: Sequence[RankOneTerm], needs_grad: Sequence[bool], *, without_link: bool = False
+    ) -> list[Tensor | None]:
+        """Return the gradient of sum_ij W_ij S_ij in each input of the log-kernel that needs one, W held fixed.
 
-        Where W is held it is that of sum_ij W_ij T_ij, S without its link.
+        Args:
+            terms: W is their sum.
+            needs_grad: one flag per input of the log-kernel.
+            without_link: return the gradient of sum_ij W_ij T_ij instead, T being S without its link.
         """
 
     @abstractmethod
-    def sums_of_t(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_sums(self, f: Tensor, g: Tensor) -> Tensor:
         """Return sum_j exp(S_ij + f_i + g_j) T_ij, (N,), in one pass."""
 
-    def _contributed(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Return what this process sends back: its part of the gradient, times the number of processes.
+    def _contribution(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
+        """Return this process's share of the gradient, scaled so that the mean over processes is the whole.
 
-        What belongs to no row or column, as a learned cost's own parameters, is the same on every process and gets the
-        whole of it.
+        Inputs that belong to no row or column (parameters of a learned cost) are replicated, so they get the whole
+        gradient on every process.
         """
-        if self.symmetric:
+        if self.symmetric:  # rows and columns are the same tensors, whose gradient stands in the slots of the rows
             gradients = [gradients[0], None, gradients[2], None]
-        own = len(gradients) - self.log_kernel.parameters
-        self.processes.add_up(*gradients[own:])
+        sharded = len(gradients) - self.log_kernel.parameters
+        self.processes.add_up(*gradients[sharded:])
         if self.processes.size > 1:
-            for value in gradients[:own]:
+            for value in gradients[:sharded]:
                 if value is not None:
                     value *= self.processes.size
         return gradients
 
 
-def differentiably(
+def differentiable_gradient(
     function: Callable[..., Sequence[Tensor]],
     inputs: Sequence[Tensor | None],
-    seeds: Sequence[Tensor | None],
-    wanted: Sequence[bool],
+    grad_outputs: Sequence[Tensor | None],
+    needs_grad: Sequence[bool],
 ) -> list[Tensor | None]:
-    """Return the gradient on the wanted inputs of a function of plain operations, itself differentiable.
+    """Return the gradient of a function of plain operations in its inputs, with a graph for the next derivative.
 
     Args:
-        function: of the inputs.
-        inputs: may depend on one another; None where there is none.
-        seeds: what the outputs are multiplied by; None where it is zero.
-        wanted: which inputs.
+        function: maps the inputs to its outputs.
+        inputs: may depend on one another; None where an input is absent.
+        grad_outputs: cotangents of the outputs; None is zero.
+        needs_grad: one flag per input.
     """
-    # Each input is taken by another name: what it owes to another input is not the function's.
-    named = [None if v is None else v.view_as(v) for v in inputs]
+    # Views cut the graph between the inputs: a gradient that reaches one input through another is not the function's.
+    views = [None if v is None else v.view_as(v) for v in inputs]
     with torch.enable_grad():
-        outputs = function(*named)
-    seeded = [(output, seed) for output, seed in zip(outputs, seeds, strict=True) if seed is not None]
-    asked = [v for v, want in zip(named, wanted, strict=True) if want and v is not None]
-    if not (seeded and asked):
+        outputs = function(*views)
+    seeded = [(output, seed) for output, seed in zip(outputs, grad_outputs, strict=True) if seed is not None]
+    variables = [v for v, needed in zip(views, needs_grad, strict=True) if needed and v is not None]
+    if not (seeded and variables):
         return [None] * len(inputs)
     values, cotangents = zip(*seeded, strict=True)
-    found = iter(torch.autograd.grad(values, asked, cotangents, create_graph=True, allow_unused=True))
-    return [next(found) if want and v is not None else None for v, want in zip(named, wanted, strict=True)]
+    gradients = iter(torch.autograd.grad(values, variables, cotangents, create_graph=True, allow_unused=True))
+    return [next(gradients) if needed and v is not None else None for v, needed in zip(views, needs_grad, strict=True)]

@@ -1,6 +1,7 @@
-"""Arguments as a list of tensors and a hashable structure, which is the form that an operator of torch takes.
+"""Flattening of nested arguments into a list of tensors and a hashable structure, the form that a torch operator takes.
 
-`flatten` and `unflatten` work on tensors, tuples, named tuples, dataclasses of such values, and constants.
+`flatten` and `unflatten` work on tensors, tuples, named tuples, dataclasses of such values, and constants. They differ
+from `torch.utils._pytree` in that a tensor that occurs several times stays one tensor, and that the rest is hashable.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 Structure: TypeAlias = Any
-"""Nested tuples of constants: the type of a value and its fields, or `Tensor` and a place in the list of tensors."""
+"""Nested tuples of constants: the type of a value and its fields, or `Tensor` and its index in the list of tensors."""
 
 
 def flatten(value: Any, tensors: list[Tensor]) -> Structure:
-    """Append the tensors of a value to a list and return the rest of it, hashable if its constants are.
+    """Append the tensors of a value to a list and return the rest, hashable if its constants are.
 
-    A tensor that occurs several times is appended once, so that `unflatten` restores which sides are one tensor.
+    A tensor that occurs several times is appended once, so that `unflatten` restores identity: symmetric problems are
+    recognized by rows and columns being the same tensor.
 
     >>> import torch
     >>> from contraport.engine import LabelMask
@@ -27,12 +29,12 @@ def flatten(value: Any, tensors: list[Tensor]) -> Structure:
     (1, True)
     """
     if isinstance(value, Tensor):
-        for place, other in enumerate(tensors):
+        for index, other in enumerate(tensors):
             if other is value:
-                return Tensor, place
+                return Tensor, index
         tensors.append(value)
         return Tensor, len(tensors) - 1
-    # torch.compile may trace a number as a symbol, but a text only as a constant.
+    # Numbers become text: torch.compile may trace a number as a symbol, but a text only as a constant.
     if isinstance(value, float):
         return float, value.hex()
     kind = type(value)
@@ -42,7 +44,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> Structure:
         return True if value else False  # noqa: SIM210  (a symbol becomes a constant)
     if kind is tuple:
         return tuple, *[flatten(entry, tensors) for entry in value]
-    names = _fields(kind)
+    names = _field_names(kind)
     return value if names is None else (kind, *[flatten(getattr(value, name), tensors) for name in names])
 
 
@@ -59,8 +61,8 @@ def unflatten(structure: Structure, tensors: Sequence[Tensor]) -> Any:
     return tuple(values) if kind is tuple else kind(*values)
 
 
-def _fields(kind: type) -> tuple[str, ...] | None:
-    """Return the arguments that construct a value of a type, or None where it is a constant as a whole."""
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    """Return the names of the arguments that construct a value of a type, or None for a constant as a whole."""
     if issubclass(kind, tuple):
         return getattr(kind, "_fields", None)
     names: tuple[str, ...] | None = getattr(kind, "__match_args__", None)

@@ -1,9 +1,9 @@
-"""What is the same in every call is made once: patterns of compared pairs, marginals, zeros.
+"""Cache of tensors that are the same in every call: patterns of compared pairs, marginals, zeros.
 
-What is kept is bounded in number, belongs to no object (so that objectives can be pickled and used by several threads),
-and is made outside of inference mode, so that it serves calls with a gradient too. Under `torch.compile`, and under
-tensors that stand for others, nothing is kept. What somebody has written to since is made anew: patterns and targets
-can be reached from a plan, and a write to one would change every later call.
+The cache is bounded in number and belongs to no object, so that objectives can be pickled and used by several threads.
+Values are made outside of inference mode, so that they also serve calls that need a gradient. Nothing is cached under
+`torch.compile` or with fake tensors. A value that was written to since is made anew: users can reach patterns and
+targets from a plan, and a write to one would change every later call.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-MOST_KEPT = 64
-"""How many values of one function are kept, the last ones made."""
+MAX_ENTRIES = 64
+"""Number of values that are cached per function; the oldest is dropped first."""
 
 Value = TypeVar("Value")
 
@@ -28,7 +28,7 @@ _version = attrgetter("_version")
 
 
 class CacheEntry(Generic[Value]):
-    """A cached value, and the version of each of its tensors, which a write in place changes."""
+    """A cached value, with the version of each of its tensors, which a write in place increments."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -37,7 +37,7 @@ class CacheEntry(Generic[Value]):
 
     @property
     def intact(self) -> bool:
-        """True if the value has not been written to since."""
+        """Whether none of the tensors was written to since."""
         return list(map(_version, self.tensors)) == self.versions
 
 
@@ -49,30 +49,34 @@ def _tensors(value: object) -> Iterator[Tensor]:
         for part in value:
             yield from _tensors(part)
     elif is_dataclass(value):
-        for each in fields(value):
-            yield from _tensors(getattr(value, each.name))
+        for field in fields(value):
+            yield from _tensors(getattr(value, field.name))
 
 
 def remembered(make: Callable[..., Value]) -> Callable[..., Value]:
-    """Let a function of hashable arguments remember what it has made."""
-    kept: dict[Hashable, CacheEntry[Value]] = {}
+    """Decorate a function of hashable arguments to cache its results, like `functools.lru_cache` but safe for tensors.
+
+    `lru_cache` would return a tensor that was written to, an inference tensor, or a fake tensor of a trace.
+    """
+    entries: dict[Hashable, CacheEntry[Value]] = {}
     lock = threading.Lock()
 
     @wraps(make)
     def get(*key: Hashable) -> Value:
         if torch.compiler.is_compiling():
             return make(*key)
-        entry = kept.get(key)
-        if entry is not None and list(map(_version, entry.tensors)) == entry.versions:  # `intact`, without its call
+        entry = entries.get(key)
+        # `intact` written out: this line is on the path of every small batch, where a call counts.
+        if entry is not None and list(map(_version, entry.tensors)) == entry.versions:
             return entry.value
         with torch.inference_mode(False), torch.no_grad():
             value = make(*key)
-            real = type(torch.empty(0)) is Tensor
-        if real:
+            is_fake = type(torch.empty(0)) is not Tensor
+        if not is_fake:
             with lock:
-                if len(kept) >= MOST_KEPT:
-                    del kept[next(iter(kept))]
-                kept[key] = CacheEntry(value)
+                if len(entries) >= MAX_ENTRIES:
+                    del entries[next(iter(entries))]
+                entries[key] = CacheEntry(value)
         return value
 
     return get
@@ -84,15 +88,15 @@ def _full(size: int, value: float, dtype: torch.dtype, device: torch.device) -> 
 
 
 def constant(size: int, value: float, like: Tensor) -> Tensor:
-    """Return a vector of one number, (size,), in the precision and on the device of another.
+    """Return a cached vector of one repeated number, (size,), with the dtype and device of another tensor.
 
-    Several callers share it: it must not be written to, nor be a part of what a caller gets.
+    Callers share it: do not write to it, and do not return it to users.
     """
     return _full(size, value, like.dtype, like.device)
 
 
 def log_size(size: int, like: Tensor) -> Tensor | float:
-    """Return log(size), in a compiled graph as a tensor: a size may be a symbol there, which a number would fix."""
+    """Return log(size). In a compiled graph it is a tensor, as a number would fix a size that may be symbolic there."""
     if not torch.compiler.is_compiling():
         return math.log(size)
     return torch.full((), size, dtype=torch.float64, device=like.device).log().to(like.dtype)

@@ -1,4 +1,4 @@
-"""Which backend carries an operation out: chosen by size and device, and open to being told otherwise."""
+"""Choice of the backend for an operation, by number of pairs and device, with context managers to override it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from contraport._utils.formatting import format_significant
 from contraport.distributed import world
 from contraport.engine.autograd import is_in_torch_func
-from contraport.engine.backends.cuda import TRITON, Cuda, obstacle
-from contraport.engine.backends.dense import Dense
-from contraport.engine.backends.tiled import STORED_BYTES, Stored, Streamed
+from contraport.engine.backends.cuda import TRITON, CudaPasses, obstacle
+from contraport.engine.backends.dense import DensePasses
+from contraport.engine.backends.tiled import STORED_BYTES, StoredPasses, StreamedPasses
 from contraport.engine.custom_op import BackendConfig
 from contraport.engine.geometry import Geometry
 from contraport.engine.passes import Passes
@@ -23,8 +23,13 @@ from contraport.errors import unknown_name_error
 BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
-BACKENDS: dict[BackendName, type[Passes]] = {"dense": Dense, "stored": Stored, "streamed": Streamed, "cuda": Cuda}
-"""The backends by their names."""
+BACKENDS: dict[BackendName, type[Passes]] = {
+    "dense": DensePasses,
+    "stored": StoredPasses,
+    "streamed": StreamedPasses,
+    "cuda": CudaPasses,
+}
+"""The backends by name."""
 
 PRECISIONS: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -33,30 +38,34 @@ PRECISIONS: dict[str, torch.dtype] = {
 }
 
 
-class Few(NamedTuple):
-    """Up to what autograd on the whole matrix is quickest.
+class DenseLimits(NamedTuple):
+    """Problem size up to which plain autograd on the whole matrix is fastest.
 
     Attributes:
-        pairs: how many pairs.
-        kept: how many in all half steps, each of which autograd keeps.
+        pairs: number of pairs.
+        stored_pairs: number of pairs times half-steps, as autograd stores the pairs of each half-step.
     """
 
     pairs: int
-    kept: int
+    stored_pairs: int
 
 
-FEW: dict[str, Few] = {"cpu": Few(1 << 16, 1 << 21), "cuda": Few(1 << 22, 1 << 26)}
-"""By device: 256 by 256 pairs and 32 half steps of them on a CPU; 2,048 by 2,048 and 16 on a GPU, where a pass is over
-before the next is launched."""
+DENSE_LIMITS: dict[str, DenseLimits] = {
+    "cpu": DenseLimits(1 << 16, 1 << 21),
+    "cuda": DenseLimits(1 << 22, 1 << 26),
+}
+"""By device: 256 by 256 pairs and 32 half-steps of them on a CPU; 2,048 by 2,048 and 16 on a GPU, where a pass ends
+before the host can launch the next one, so that fewer kernels beat fewer operations."""
 
 Value = TypeVar("Value")
 
+# Context variables and not globals: a thread or an async task that overrides the choice does not change it for others.
 _forced: ContextVar[BackendName | None] = ContextVar("contraport_backend", default=None)
 _precision: ContextVar[Precision] = ContextVar("contraport_precision", default="float32")
 
 
 @contextmanager
-def _within(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+def _set(variable: ContextVar[Value], value: Value) -> Iterator[None]:
     token = variable.set(value)
     try:
         yield
@@ -66,16 +75,17 @@ def _within(variable: ContextVar[Value], value: Value) -> Iterator[None]:
 
 @contextmanager
 def backend(name: BackendName) -> Iterator[None]:
-    """Carry out everything within the ``with`` block by one backend, whatever the size.
+    """Use one backend for all operations within the ``with`` block, whatever their size.
 
-    ``"cuda"`` is for embeddings on a CUDA device; what its kernels have no form for (see `explain`) is carried out by
-    the backend for its size.
+    ``"cuda"`` requires embeddings on a CUDA device. What its kernels do not support (see `explain`) runs on the backend
+    for its size.
 
     Args:
         name: ``"dense"``, ``"stored"``, ``"streamed"`` or ``"cuda"``.
 
     Raises:
-        UsageError: the name is unknown; in what follows, ``"cuda"`` met embeddings on another device, or no Triton.
+        UsageError: the name is unknown; later, in an operation, ``"cuda"`` is used with embeddings on another device or
+            without Triton.
 
     >>> import torch, contraport
     >>> z0, z1 = torch.randn(2, 64, 8)
@@ -84,20 +94,19 @@ def backend(name: BackendName) -> Iterator[None]:
     """
     if name not in BACKENDS:
         raise unknown_name_error("backend", name, BACKENDS)
-    with _within(_forced, name):
+    with _set(_forced, name):
         yield
 
 
 @contextmanager
 def precision(name: Precision) -> Iterator[None]:
-    """Round embeddings to a precision before they are multiplied, in the backend ``"cuda"``, within the ``with`` block.
+    """Round embeddings to a precision before they are multiplied, within the ``with`` block; backend ``"cuda"`` only.
 
-    Sums, exponents and gradients are in single precision whatever the name. Under ``"float32"``, the default, products
-    are taken as PyTorch takes them: in TF32 where ``torch.set_float32_matmul_precision`` allows it. The other backends
-    take no notice.
+    Sums, exponents and gradients are always in single precision. Under ``"float32"``, the default, embeddings are
+    multiplied as PyTorch does it: in TF32 where ``torch.set_float32_matmul_precision`` allows it.
 
     Args:
-        name: ``"float32"``, ``"bfloat16"`` (log K is then known to about 1/256 of 1/temperature) or ``"float16"``
+        name: ``"float32"``, ``"bfloat16"`` (the error of log K is about 1/256 of 1/temperature) or ``"float16"``
             (1/2048 of it; embeddings must stay within its range).
 
     Raises:
@@ -105,16 +114,16 @@ def precision(name: Precision) -> Iterator[None]:
     """
     if name not in PRECISIONS:
         raise unknown_name_error("precision", name, PRECISIONS)
-    with _within(_precision, name):
+    with _set(_precision, name):
         yield
 
 
 def choose(geometry: Geometry, half_steps: int = 1) -> BackendName:
-    """Return the name of the backend for a geometry: the one asked for, else by its number of pairs and its device.
+    """Return the name of the backend for a geometry: the one set by `backend`, else by number of pairs and device.
 
-    Few pairs are ``"dense"``, unless many half steps would each keep them. More are ``"cuda"`` on a CUDA device, where
-    that has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
-    ``"dense"``, the one backend of plain operations.
+    Few pairs are ``"dense"``, unless autograd would store them for many half-steps. More pairs are ``"cuda"`` on a CUDA
+    device if it has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
+    ``"dense"``, the only backend made of plain operations.
     """
     if is_in_torch_func():
         return "dense"
@@ -123,8 +132,8 @@ def choose(geometry: Geometry, half_steps: int = 1) -> BackendName:
         return forced
     n, m = geometry.shape
     like = geometry.log_kernel.inputs[0]
-    few = FEW.get(like.device.type, FEW["cpu"])
-    if n * m <= few.pairs and n * m * half_steps <= few.kept:
+    limits = DENSE_LIMITS.get(like.device.type, DENSE_LIMITS["cpu"])
+    if n * m <= limits.pairs and n * m * half_steps <= limits.stored_pairs:
         return "dense"
     if like.is_cuda and TRITON and obstacle(geometry) is None:
         return "cuda"
@@ -132,7 +141,7 @@ def choose(geometry: Geometry, half_steps: int = 1) -> BackendName:
 
 
 def explain(geometry: Geometry, half_steps: int = 1) -> str:
-    """Say in a sentence which backend a geometry gets and why.
+    """Return a sentence on which backend a geometry gets and why.
 
     >>> import torch
     >>> from contraport.engine import Geometry, Gibbs
@@ -147,22 +156,21 @@ def explain(geometry: Geometry, half_steps: int = 1) -> str:
     """
     n, m = geometry.shape
     name, forced, like = choose(geometry, half_steps), _forced.get(), geometry.log_kernel.inputs[0]
-    megabytes = n * m * like.element_size() / (1 << 20)
-    asked = ", as asked for" if forced == name else ""
-    size = f"{n} x {m} pairs, {format_significant(megabytes, 3)} MiB as a matrix"
-    said = f"{size}: {name}{asked} ({BACKENDS[name].summary})."
+    size = format_significant(n * m * like.element_size() / (1 << 20), 3)
+    reason = ", as requested" if forced == name else ""
+    text = f"{n} x {m} pairs, {size} MiB as a matrix: {name}{reason} ({BACKENDS[name].summary})."
     if name == "cuda":
-        return f"{said} Embeddings are multiplied in {_precision.get()}."
+        return f"{text} Embeddings are multiplied in {_precision.get()}."
     if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):
-        return f"{said} Not cuda: {obstacle(geometry) or 'Triton is not installed'}."
-    return said
+        return f"{text} Not cuda: {obstacle(geometry) or 'Triton is not installed'}."
+    return text
 
 
 def executor_for(geometry: Geometry, half_steps: int = 1) -> BackendConfig:
-    """Return how an operation is carried out: by the backend that `choose` returns now, and the present processes.
+    """Return the backend that `choose` returns now, with the current processes and precision.
 
     Args:
         geometry: the pairs.
-        half_steps: how many half steps the operation has.
+        half_steps: number of half-steps of the operation.
     """
     return BackendConfig(BACKENDS[choose(geometry, half_steps)], world(), PRECISIONS[_precision.get()])

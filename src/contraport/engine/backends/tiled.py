@@ -1,15 +1,16 @@
-"""The passes over all pairs, tile by tile: each tile recomputed every time, or kept from its first computation.
+"""Tiled backends: passes tile by tile, where each tile is either recomputed in every pass or stored.
 
-Exponents. Where all exponents are known to be moderate, exp(S) is taken as it is and everything else is a factor on
-rows and columns, so that a pass is a matrix product, an exponential and thin products. Elsewhere (a very low
-temperature, a heavy link) a running maximum follows the sums, and exponents are added before the exponential is taken:
-nothing overflows, and no sum underflows, at any temperature.
+Exponents. Where all exponents are known to be moderate, exp(S) is taken directly and everything else is a factor per
+row or per column, so that a pass is a matrix product, an exponential and thin products. Elsewhere (a very low
+temperature, a link) the sums keep a running maximum, and exponents are added before the exponential is taken: nothing
+overflows, and no sum underflows, at any temperature.
 
 Symmetry. Where rows and columns are the same embeddings, a tile serves the pair (i, j) and the pair (j, i).
 
 Memory. No tensor is larger than a tile, except the embeddings and as many vectors as there are terms.
 
-Processes. Each takes every so many-th tile; sums are added up, and of a gradient each sends back its part.
+Processes. With R of them each takes every R-th tile; sums are added up, and of a gradient each process returns its
+part.
 """
 
 from __future__ import annotations
@@ -27,17 +28,21 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine.geometry import Geometry, LabelMask
 from contraport.engine.half_steps import MODERATE
-from contraport.engine.passes import Passes, Term
+from contraport.engine.passes import BothSums, Passes, RankOneTerm
 
 TILE = 512, 512
 """Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the cache. The second
 is a multiple of the first, which is also the side of the squares on the diagonal of a symmetric problem."""
 
 STORED_BYTES = 256 << 20
-"""Up to so many bytes (8,192 by 8,192 in single precision) log K is kept rather than recomputed."""
+"""Size of log K (8,192 by 8,192 in single precision) up to which its tiles are stored rather than recomputed."""
 
-REACH = 16.0
-"""How far (in the exponent) a term may lie from its group's: e^{2 REACH} amplifies what has underflowed below e^-87."""
+MAX_EXPONENT_GAP = 16.0
+"""Largest distance between the exponents of terms that share one exponential. The factor that makes up for it, up to
+e^(2 * 16), also amplifies what has underflowed below e^-87: to at most e^-55."""
+
+MAX_OUTER_RANK = 6
+"""Rank up to which a sum of outer products is faster by additions than as a matrix product."""
 
 
 class Tile(NamedTuple):
@@ -46,9 +51,9 @@ class Tile(NamedTuple):
     Attributes:
         rows: its rows.
         columns: its columns.
-        core: log K less the kernel's biases, minus infinity where masked; or exp of it.
-        t: T less the kernel's biases, where it was asked for or the kernel has a link.
-        mirrored: whether it stands for its transpose as well.
+        core: log K less the kernel's biases, minus infinity where masked; or its exponential.
+        t: T less the kernel's biases, if it was requested or the kernel has a link.
+        mirrored: whether the tile also stands for its transpose.
     """
 
     rows: slice
@@ -58,8 +63,8 @@ class Tile(NamedTuple):
     mirrored: bool
 
 
-class Streamed(Passes):
-    """The passes tile by tile, each tile recomputed every time: O((N + M) d) memory.
+class StreamedPasses(Passes):
+    """Passes that recompute every tile: O((N + M) d) memory.
 
     Attributes:
         recomputes: whether a tile is computed more than once.
@@ -68,95 +73,94 @@ class Streamed(Passes):
     recomputes: ClassVar[bool] = True
     summary: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
-    def __init__(
-        self,
-        geometry: Geometry,
-        processes: Processes,
-        saved: Sequence[Tensor] = (),
-        operands: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__(geometry, processes, saved, operands)
+    def setup(self) -> None:
         like = self.log_kernel.inputs[0]
-        n, m = geometry.shape
+        n, m = self.geometry.shape
         biases = self.log_kernel.biases()
         self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
         self.limit = MODERATE[like.dtype]
-        self._space = self.row_bias.new_empty(2, min(n, TILE[0]), min(m, TILE[1]))
-        self._thin: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
+        # Two buffers, for the core and for the weight, that every tile overwrites: new memory per tile would be cold.
+        self._buffers = self.row_bias.new_empty(2, min(n, TILE[0]), min(m, TILE[1]))
+        self._masked_entries: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
 
     @cached_property
-    def flat(self) -> bool:
-        """True if all exponents of the core are bounded."""
+    def bounded(self) -> bool:
+        """Whether all exponents of the core are moderate, so that exp(core) can be taken directly."""
         return self.log_kernel.bound() <= self.limit
 
     @cached_property
-    def _labels(self) -> list[_Ranges | None]:
-        return [_Ranges(mask.labels) if isinstance(mask, LabelMask) else None for mask in self.geometry.masks]
+    def _label_ranges(self) -> list[_LabelRanges | None]:
+        return [_LabelRanges(mask.labels) if isinstance(mask, LabelMask) else None for mask in self.geometry.masks]
 
-    def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        q = None if over_columns is None else self.column_bias + over_columns
-        p = None if over_rows is None else self.row_bias + over_rows
-        middles, reaches = zip(*((0.0, 0.0) if v is None else _range(v) for v in (q, p)), strict=True)
-        centred = [None if v is None else v - middle for v, middle in zip((q, p), middles, strict=True)]
-        if self.flat and max(reaches) <= self.limit:
-            products = self._products(*(None if v is None else v.exp() for v in centred))
+    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> BothSums:
+        # The kernel's biases join the potentials; the middle of their range is taken out, so that factors lie as close
+        # to 1 as they can, and added to the logarithm again.
+        exponents = None if q is None else self.column_bias + q, None if p is None else self.row_bias + p
+        ranges = [(0.0, 0.0) if v is None else _middle_and_radius(v) for v in exponents]
+        centered = [None if v is None else v - middle for v, (middle, _) in zip(exponents, ranges, strict=True)]
+        if self.bounded and max(radius for _, radius in ranges) <= self.limit:
+            products = self._products(*(None if v is None else v.exp() for v in centered))
             sums = [None if v is None else v.log() for v in products]
         else:
-            sums = self._running_log_sums(*centred)
+            sums = self._running_log_sums(*centered)
         by_row, by_column = (
             None if v is None else (v + bias).add_(middle)
-            for v, middle, bias in zip(sums, middles, (self.row_bias, self.column_bias), strict=True)
+            for v, (middle, _), bias in zip(sums, ranges, (self.row_bias, self.column_bias), strict=True)
         )
         return by_row, by_column
 
-    def weighted_sum(self, terms: Sequence[Term]) -> list[Tensor]:
+    def weighted_sum(self, terms: Sequence[RankOneTerm]) -> list[Tensor]:
         groups = self._collapse(terms)
         if groups[0].base is None:
             (group,) = groups
-            place = {term.axis: k for k, term in enumerate(terms)}
+            index = {term.axis: k for k, term in enumerate(terms)}
             by_row, by_column = self._products(
-                group.column_factors[place["columns"]] if "columns" in place else None,
-                group.row_factors[place["rows"]] if "rows" in place else None,
+                group.column_factors[index["columns"]] if "columns" in index else None,
+                group.row_factors[index["rows"]] if "rows" in index else None,
             )
-            found = {"columns": (by_row, group.row_factors), "rows": (by_column, group.column_factors)}
+            results = {"columns": (by_row, group.row_factors), "rows": (by_column, group.column_factors)}
             sums = []
-            for axis in place:
-                total, factors = found[axis]
+            for axis in index:
+                total, factors = results[axis]
                 assert total is not None
-                sums.append(total * factors[place[axis]])
+                sums.append(total * factors[index[axis]])
             return sums
         sums = [torch.zeros_like(t.log_columns if t.axis == "rows" else t.log_rows) for t in terms]
         for tile in self._tiles(exponential=False):
             for term, total in zip(terms, sums, strict=True):
                 for rows, columns, core in _with_mirror(tile):
-                    e = _exponential(core, term.log_rows[rows], term.log_columns[columns], self, rows, columns)
+                    e = self._exponential(core, term.log_rows[rows], term.log_columns[columns], rows, columns)
                     if term.axis == "rows":
-                        total[columns] += term.weight[rows] @ e
+                        total[columns] += term.factor[rows] @ e
                     else:
-                        total[rows] += e @ term.weight[columns]
+                        total[rows] += e @ term.factor[columns]
         self.processes.add_up(*sums)
         return sums
 
-    def gradient(self, terms: Sequence[Term], wanted: Sequence[bool], *, held: bool = False) -> list[Tensor | None]:
-        gradients, link = self._slots(wanted), None if held else self.log_kernel.link
-        of_rows = [gradients[0], None, gradients[2], None] if self.symmetric else gradients
+    def gradient(
+        self, terms: Sequence[RankOneTerm], needs_grad: Sequence[bool], *, without_link: bool = False
+    ) -> list[Tensor | None]:
+        inputs, link = self.log_kernel.inputs, None if without_link else self.log_kernel.link
+        gradients = [torch.zeros_like(v) if needed else None for v, needed in zip(inputs, needs_grad, strict=True)]
+        row_slots = gradients
+        if self.symmetric:  # both sides are one tensor and share their gradient
+            gradients[1], gradients[3] = gradients[0], gradients[2]
+            row_slots = [gradients[0], None, gradients[2], None]
         for tile, weight in self._weights(terms):
             if link is not None and tile.t is not None:
                 weight.mul_(link.derivative(tile.t))
-            # A square on the diagonal is its own mirror image, so that its rows have the whole.
-            slots = gradients if tile.mirrored else of_rows
-            self.log_kernel.pull(tile.rows, tile.columns, weight, slots)
-        return self._contributed(gradients)
+            # A square on the diagonal is its own mirror image: its rows receive the whole gradient.
+            self.log_kernel.accumulate_gradient(
+                tile.rows, tile.columns, weight, gradients if tile.mirrored else row_slots
+            )
+        return self._contribution(gradients)
 
-    def sums_of_t(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_sums(self, f: Tensor, g: Tensor) -> Tensor:
         sums = torch.zeros_like(f)
         for tile in self._tiles(exponential=False, with_t=True):
             assert tile.t is not None
-            for rows, columns, core, t in [
-                (tile.rows, tile.columns, tile.core, tile.t),
-                (tile.columns, tile.rows, tile.core.T, tile.t.T),
-            ][: 1 + tile.mirrored]:
-                e = _exponential(core, f[rows], g[columns], self, rows, columns)
+            for (rows, columns, core), t in zip(_with_mirror(tile), (tile.t, tile.t.T), strict=False):
+                e = self._exponential(core, f[rows], g[columns], rows, columns)
                 biased = torch.addmv(e.sum(1) * self.row_bias[rows], e, self.column_bias[columns])
                 sums[rows] += biased + e.mul_(t).sum(1)
         self.processes.add_up(sums)
@@ -170,46 +174,51 @@ class Streamed(Passes):
             core, t = self.log_kernel.tile(rows, columns, buffer)
             if core is t and with_t:
                 core = core.clone()
-        for position in range(len(self.geometry.masks)):
-            self._exclude(position, rows, columns, core, 0 if exponential else -torch.inf)
+        for index in range(len(self.geometry.masks)):
+            self._exclude(index, rows, columns, core, 0 if exponential else -torch.inf)
         return Tile(rows, columns, core, t, self.symmetric and rows != columns)
 
-    def _exclude(self, position: int, rows: slice, columns: slice, core: Tensor, value: float) -> None:
-        """Write a value where a mask excludes pairs; the few pairs of a thin mask are found once and remembered."""
-        labels, key = self._labels[position], (position, rows.start, columns.start)
-        if labels is not None and not labels.may_meet(rows, columns):
+    def _exclude(self, mask_index: int, rows: slice, columns: slice, core: Tensor, value: float) -> None:
+        """Write a value where a mask excludes pairs.
+
+        Most masks exclude one pair per row. Tiles whose label ranges do not overlap are skipped, and where at most a
+        diagonal's worth of pairs is excluded their indices are cached: a scatter is cheaper than comparing all labels
+        again in the next pass.
+        """
+        ranges, key = self._label_ranges[mask_index], (mask_index, rows.start, columns.start)
+        if ranges is not None and not ranges.may_overlap(rows, columns):
             return
-        if key in self._thin:
-            core.index_put_(self._thin[key], core.new_tensor(value))
+        if key in self._masked_entries:
+            core.index_put_(self._masked_entries[key], core.new_tensor(value))
             return
-        mask = self.geometry.masks[position].tile(rows, columns)
+        mask = self.geometry.masks[mask_index].tile(rows, columns)
         core.masked_fill_(mask, value)
-        if self.recomputes and labels is not None and mask.count_nonzero() <= TILE[0]:
-            self._thin[key] = mask.nonzero(as_tuple=True)
+        if self.recomputes and ranges is not None and mask.count_nonzero() <= TILE[0]:
+            self._masked_entries[key] = mask.nonzero(as_tuple=True)
 
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
-        """Return where a tile is to be written: every tile overwrites the one before."""
-        return self._space[number, : rows.stop - rows.start, : columns.stop - columns.start]
+        """Return memory for a tile: 0 for its core, 1 for its weight."""
+        return self._buffers[number, : rows.stop - rows.start, : columns.stop - columns.start]
 
     def _tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
         for rows, columns in self._own_rectangles():
             yield self._tile(rows, columns, exponential=exponential, with_t=with_t)
 
     def _own_rectangles(self) -> Iterator[tuple[slice, slice]]:
-        """Yield where the tiles of this process are."""
+        """Yield the positions of this process's tiles, dealt in turn so that symmetric halves are shared evenly."""
         rank, processes = self.processes
         return islice(self._rectangles(), rank, None, processes)
 
     def _rectangles(self) -> Iterator[tuple[slice, slice]]:
-        """Yield where the tiles are; in a symmetric problem the squares on the diagonal and what is right of them."""
+        """Yield the positions of all tiles; in a symmetric problem the diagonal squares and what is right of them."""
         n, m = self.geometry.shape
-        for rows in _stretches(0, n, TILE[0]):
+        for rows in _ranges(0, n, TILE[0]):
             if self.symmetric:
                 yield rows, rows
-            for columns in _stretches(rows.stop if self.symmetric else 0, m, TILE[1]):
+            for columns in _ranges(rows.stop if self.symmetric else 0, m, TILE[1]):
                 yield rows, columns
 
-    def _products(self, right: Tensor | None, left: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    def _products(self, right: Tensor | None, left: Tensor | None) -> BothSums:
         """Return E right, (N,), and E^T left, (M,), with E = exp(core), in one pass; right (M,), left (N,)."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
@@ -224,8 +233,8 @@ class Streamed(Passes):
 
     def _running_log_sums(self, q: Tensor | None, p: Tensor | None) -> list[Tensor | None]:
         n, m = self.geometry.shape
-        by_row = None if q is None else _LogSum(q.new_full((n,), -torch.inf))
-        by_column = None if p is None else _LogSum(p.new_full((m,), -torch.inf))
+        by_row = None if q is None else _RunningLogSum(q.new_full((n,), -torch.inf))
+        by_column = None if p is None else _RunningLogSum(p.new_full((m,), -torch.inf))
         for tile in self._tiles(exponential=False):
             for rows, columns, core in _with_mirror(tile):
                 if by_row is not None and q is not None:
@@ -237,35 +246,58 @@ class Streamed(Passes):
                 self.processes.join_log_sums(sums.maximum, sums.total)
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
-    def _weights(self, terms: Sequence[Term]) -> Iterator[tuple[Tile, Tensor]]:
+    def _weights(self, terms: Sequence[RankOneTerm]) -> Iterator[tuple[Tile, Tensor]]:
         """Yield each tile with its part of W; in a symmetric problem that of its mirror image is added, transposed."""
         groups = self._collapse(terms)
         for tile in self._tiles(exponential=groups[0].base is None):
-            parts = [group.weight(tile, self) for group in groups]
+            parts = [self._group_weight(group, tile) for group in groups]
             weight = parts[0]
             for part in parts[1:]:
                 weight += part
             yield tile, weight
 
-    def _collapse(self, terms: Sequence[Term]) -> list[_Group]:
-        """Gather the terms into as few groups as their exponents allow; in ordinary training that is one.
+    def _group_weight(self, group: _TermGroup, tile: Tile) -> Tensor:
+        """Return a group's part of W on a tile; in a symmetric problem the mirror image is transposed and added."""
+        rows, columns = tile.rows, tile.columns
+        u, v = group.row_factors, group.column_factors
+        out = self._buffer(1, rows, columns)
+        if group.base is None:
+            # W + W^T = E o (U V^T + V U^T): one product of twice the rank, as E itself is symmetric.
+            left = torch.cat([u[:, rows], v[:, rows]]) if self.symmetric else u[:, rows]
+            right = torch.cat([v[:, columns], u[:, columns]]) if self.symmetric else v[:, columns]
+            return _sum_outer_products(left, right, out).mul_(tile.core)
+        a, b = group.base
+        weight = self._exponential(tile.core, a[rows], b[columns], rows, columns)
+        weight.mul_(_sum_outer_products(u[:, rows], v[:, columns], out))
+        if self.symmetric:
+            image = self._exponential(tile.core, b[rows], a[columns], rows, columns)
+            weight.addcmul_(image, _sum_outer_products(v[:, rows], u[:, columns], out))
+        return weight
 
-        A group takes its exponents from one of its own terms, where exp(S + A + B) is the weight of a softmax and at
-        most 1; or, where all are moderate, all terms are one group whose exponents are factors.
+    def _exponential(self, core: Tensor, a: Tensor, b: Tensor, rows: slice, columns: slice) -> Tensor:
+        """Return exp(S + A + B) on a tile; a and b are A and B on the rows and columns of the tile."""
+        return (core + (a + self.row_bias[rows])[:, None]).add_(b + self.column_bias[columns]).exp_()
+
+    def _collapse(self, terms: Sequence[RankOneTerm]) -> list[_TermGroup]:
+        """Gather the terms into as few groups as their exponents allow, one exponential each; mostly one in training.
+
+        Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes
+        its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
         """
-        if self.flat:
+        if self.bounded:
             log_rows = torch.stack([t.log_rows for t in terms]).add_(self.row_bias)
             log_columns = torch.stack([t.log_columns for t in terms]).add_(self.column_bias)
-            if all(abs(middle) + reach <= self.limit for middle, reach in (_range(log_rows), _range(log_columns))):
+            ranges = _middle_and_radius(log_rows), _middle_and_radius(log_columns)
+            if all(abs(middle) + radius <= self.limit for middle, radius in ranges):
                 return [_merge(terms, None, log_rows, log_columns)]
-        gathered: list[list[Term]] = []
+        groups: list[list[RankOneTerm]] = []
         for term in terms:
-            for group in gathered:
-                if _near(term.log_rows, group[0].log_rows) and _near(term.log_columns, group[0].log_columns):
+            for group in groups:
+                if _is_near(term.log_rows, group[0].log_rows) and _is_near(term.log_columns, group[0].log_columns):
                     group.append(term)
                     break
             else:
-                gathered.append([term])
+                groups.append([term])
         return [
             _merge(
                 group,
@@ -273,113 +305,101 @@ class Streamed(Passes):
                 torch.stack([t.log_rows for t in group]) - group[0].log_rows,
                 torch.stack([t.log_columns for t in group]) - group[0].log_columns,
             )
-            for group in gathered
+            for group in groups
         ]
 
-    def _slots(self, wanted: Sequence[bool]) -> list[Tensor | None]:
-        """Return zeros for the wanted gradients; in a symmetric problem both sides share theirs."""
-        inputs = self.log_kernel.inputs
-        slots = [torch.zeros_like(v) if want else None for v, want in zip(inputs, wanted, strict=True)]
-        if self.symmetric:
-            slots[1], slots[3] = slots[0], slots[2]
-        return slots
 
+class StoredPasses(StreamedPasses):
+    """Passes that store every tile when it is first computed: O(N M) memory, and one matrix product in all.
 
-class Stored(Streamed):
-    """The passes with every tile kept from its first computation: O(N M) memory, one product in all.
-
-    All tiles stand in one tensor, one behind the other, which is saved for the gradient: exp(core) where exponents are
-    moderate, else the core, and behind the cores of all tiles T where the kernel has a link.
+    All tiles lie one after the other in one tensor, which is saved for the gradient: exp(core) where exponents are
+    moderate, else the core; then, if the kernel has a link, T of all tiles.
     """
 
     recomputes: ClassVar[bool] = False
     summary: ClassVar[str] = "log K computed once and kept in tiles; exact gradient in one more pass"
 
-    def __init__(
-        self,
-        geometry: Geometry,
-        processes: Processes,
-        saved: Sequence[Tensor] = (),
-        operands: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__(geometry, processes, saved, operands)
-        self._linked = self.log_kernel.link is not None
+    def setup(self) -> None:
+        super().setup()
+        self._has_link = self.log_kernel.link is not None
         self._starts, self._entries = {}, 0
         for rows, columns in self._own_rectangles():
             self._starts[rows.start, columns.start] = self._entries
             self._entries += (rows.stop - rows.start) * (columns.stop - columns.start)
-        self._saved, self._filled = tuple(saved), set(self._starts) if saved else set()
-        self._memory = saved[0] if saved else _memory(_room(geometry, processes), self.row_bias)
+        self._filled = set(self._starts) if self.saved else set()
+        size = _storage_size(self.geometry, self.processes)
+        self._storage = self.saved[0] if self.saved else _allocate(size, self.row_bias)
 
     @cached_property
-    def flat(self) -> bool:
-        """True if all exponents of the core are bounded; for saved tiles, at the time they were filled.
+    def bounded(self) -> bool:
+        """Whether all exponents of the core are moderate; for saved tiles, at the time they were stored.
 
-        Embeddings that a compiled graph computes again for the gradient may differ by their rounding.
+        It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
+        rounding, and a bound at the limit could then fall on the other side.
         """
-        return bool(self._saved[1]) if self._saved else self.log_kernel.bound() <= self.limit
+        return bool(self.saved[1]) if self.saved else self.log_kernel.bound() <= self.limit
 
-    def saved(self) -> list[Tensor]:
+    def tensors_to_save(self) -> list[Tensor]:
         """Return the tiles and whether they are exponentials."""
-        return [self._memory, torch.tensor(self.flat)]
+        return [self._storage, torch.tensor(self.bounded)]
 
     @staticmethod
     def empty_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
         like = geometry.log_kernel.inputs[0]
-        return [like.new_empty(_room(geometry, processes)), torch.empty((), dtype=torch.bool)]
+        return [like.new_empty(_storage_size(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
-        """Return the place of a tile: of its T where the kernel has a link, else of its core."""
-        return super()._buffer(number, rows, columns) if number > 0 else self._place(rows, columns, t=self._linked)
+        # A tile is computed in place: T where the kernel has a link, else the core.
+        return super()._buffer(number, rows, columns) if number > 0 else self._stored(rows, columns, t=self._has_link)
 
-    def _place(self, rows: slice, columns: slice, *, t: bool = False) -> Tensor:
+    def _stored(self, rows: slice, columns: slice, *, t: bool = False) -> Tensor:
         height, width = rows.stop - rows.start, columns.stop - columns.start
         start = self._starts[rows.start, columns.start] + (self._entries if t else 0)
-        return self._memory[start : start + height * width].view(height, width)
+        return self._storage[start : start + height * width].view(height, width)
 
     def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
-        core, key = self._place(rows, columns), (rows.start, columns.start)
-        t = self._place(rows, columns, t=True) if self._linked else None
+        core, key = self._stored(rows, columns), (rows.start, columns.start)
+        t = self._stored(rows, columns, t=True) if self._has_link else None
         if key not in self._filled:
-            tile = super()._tile(rows, columns, exponential=self.flat)
-            for place, value in ((core, tile.core), (t, tile.t)):
-                if place is not None and value is not None and value.data_ptr() != place.data_ptr():
-                    place.copy_(value)
+            tile = super()._tile(rows, columns, exponential=self.bounded)
+            for stored, value in ((core, tile.core), (t, tile.t)):
+                if stored is not None and value is not None and value.data_ptr() != stored.data_ptr():
+                    stored.copy_(value)
             self._filled.add(key)
-        if self.flat and not exponential:
+        if self.bounded and not exponential:
             core = core.log()
         if with_t and t is None:
-            t = core.masked_fill(core == -torch.inf, 0)
+            t = core.masked_fill(core == -torch.inf, 0)  # without a link T is the core; masked pairs have weight 0
         return Tile(rows, columns, core, t, self.symmetric and rows != columns)
 
 
-def _room(geometry: Geometry, processes: Processes) -> int:
-    """Return how many numbers the own tiles take at most, by a formula into which symbols for sizes may go."""
+def _storage_size(geometry: Geometry, processes: Processes) -> int:
+    """Return an upper bound on the numbers in this process's tiles, by a formula that admits symbolic sizes."""
     (n, m), (height, width) = geometry.shape, TILE
     strips = -(-n // height)
     tiles = strips * -(-m // width)
-    if geometry.symmetric:  # squares on the diagonal, and what is right of them in stretches of several squares
+    if geometry.symmetric:  # squares on the diagonal, and what is right of them in ranges of several squares
         squares = width // height
         tiles = strips + strips * (strips - 1) // (2 * squares) + (strips if squares > 1 else 0)
     own = -(-tiles // processes.size)
-    room: int = torch.sym_min(own * height * width, n * m)  # type: ignore[assignment]
-    return room if geometry.log_kernel.link is None else 2 * room
+    size: int = torch.sym_min(own * height * width, n * m)  # type: ignore[assignment]
+    return size if geometry.log_kernel.link is None else 2 * size
 
 
-class _Ranges:
-    """The least and the largest label of each stretch of rows and columns: most tiles hold no masked pair at sight."""
+class _LabelRanges:
+    """Smallest and largest label of each range of rows and columns, which show that most tiles hold no masked pair."""
 
     def __init__(self, labels: tuple[Tensor, Tensor]) -> None:
         self.rows, self.columns = ([(int(p.amin()), int(p.amax())) for p in side.split(TILE[0])] for side in labels)
 
-    def may_meet(self, rows: slice, columns: slice) -> bool:
+    def may_overlap(self, rows: slice, columns: slice) -> bool:
         low, high = self.rows[rows.start // TILE[0]]
-        stretches = self.columns[columns.start // TILE[0] : -(-columns.stop // TILE[0])]
-        return any(low <= most and least <= high for least, most in stretches)
+        ranges = self.columns[columns.start // TILE[0] : -(-columns.stop // TILE[0])]
+        return any(low <= column_high and column_low <= high for column_low, column_high in ranges)
 
 
-class _LogSum:
-    """log sum exp of rows that arrive in pieces, with a running maximum; all minus infinity stays minus infinity."""
+class _RunningLogSum:
+    """Log-sum-exp of rows that arrive in pieces, by a running maximum; all minus infinity stays minus infinity."""
 
     def __init__(self, empty: Tensor) -> None:
         self.maximum, self.total = empty, torch.zeros_like(empty)
@@ -388,20 +408,20 @@ class _LogSum:
         """Add a piece, (rows, k); it is overwritten."""
         old = self.maximum[rows]
         new = torch.maximum(old, values.amax(1))
-        shift = new.masked_fill(new == -torch.inf, 0)
-        fresh = values.sub_(shift[:, None]).exp_().sum(1)
-        self.total[rows] = self.total[rows] * torch.exp(old - shift) + fresh
+        shift = new.masked_fill(new == -torch.inf, 0)  # -inf - -inf would be NaN
+        piece = values.sub_(shift[:, None]).exp_().sum(1)
+        self.total[rows] = self.total[rows] * torch.exp(old - shift) + piece
         self.maximum[rows] = new
 
     def value(self) -> Tensor:
         return self.maximum + self.total.log()
 
 
-class _Group(NamedTuple):
+class _TermGroup(NamedTuple):
     """Terms whose exponents lie near each other: exp(S + A + B) o (U V^T), one exponential for all of them.
 
     Attributes:
-        base: A, (N,), and B, (M,); None where they are zero and exp(core) itself is meant.
+        base: A, (N,), and B, (M,); None for zeros, where exp(core) serves as it is.
         row_factors: U^T, (k, N).
         column_factors: V^T, (k, M).
     """
@@ -410,37 +430,21 @@ class _Group(NamedTuple):
     row_factors: Tensor
     column_factors: Tensor
 
-    def weight(self, tile: Tile, passes: Streamed) -> Tensor:
-        """Return its part of W on a tile; in a symmetric problem that of the mirror image is transposed and added."""
-        rows, columns = tile.rows, tile.columns
-        u, v = self.row_factors, self.column_factors
-        out = passes._buffer(1, rows, columns)
-        if self.base is None and passes.symmetric:
-            both = torch.cat([u[:, rows], v[:, rows]]), torch.cat([v[:, columns], u[:, columns]])
-            return _outer(*both, out).mul_(tile.core)
-        if self.base is None:
-            return _outer(u[:, rows], v[:, columns], out).mul_(tile.core)
-        a, b = self.base
-        weight = _exponential(tile.core, a[rows], b[columns], passes, rows, columns)
-        weight.mul_(_outer(u[:, rows], v[:, columns], out))
-        if passes.symmetric:
-            image = _exponential(tile.core, b[rows], a[columns], passes, rows, columns)
-            weight.addcmul_(image, _outer(v[:, rows], u[:, columns], out))
-        return weight
 
-
-def _merge(terms: Sequence[Term], base: tuple[Tensor, Tensor] | None, log_rows: Tensor, log_columns: Tensor) -> _Group:
+def _merge(
+    terms: Sequence[RankOneTerm], base: tuple[Tensor, Tensor] | None, log_rows: Tensor, log_columns: Tensor
+) -> _TermGroup:
     """Return the group of some terms from their exponents less the base, (k, N) and (k, M), which are overwritten."""
     row_factors, column_factors = log_rows.exp_(), log_columns.exp_()
     for k, term in enumerate(terms):
         side = row_factors if term.axis == "rows" else column_factors
-        side[k] *= term.weight
-    return _Group(base, row_factors, column_factors)
+        side[k] *= term.factor
+    return _TermGroup(base, row_factors, column_factors)
 
 
-def _outer(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
-    """Return the sum of k outer products, (k, n) and (k, m) to (n, m); a matrix product is slow at very small k."""
-    if len(left) > _THIN:
+def _sum_outer_products(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
+    """Return the sum of k outer products, (k, n) and (k, m) to (n, m)."""
+    if len(left) > MAX_OUTER_RANK:
         return torch.mm(left.T, right, out=out)
     total = torch.mul(left[0, :, None], right[0], out=out)
     for row, column in zip(left[1:], right[1:], strict=True):
@@ -448,63 +452,52 @@ def _outer(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
     return total
 
 
-_THIN = 6
+_spare: list[np.ndarray] = []
+"""Memory of tiles that are no longer in use; at most one array."""
 
 
-_SPARE: list[np.ndarray] = []
-"""Memory of tiles that nobody needs any more, one piece at most."""
+def _allocate(size: int, like: Tensor) -> Tensor:
+    """Return memory for so many numbers, with the dtype and device of another tensor.
 
-
-def _memory(size: int, like: Tensor) -> Tensor:
-    """Return memory for so many numbers, in the precision and on the device of another tensor.
-
-    On a CPU it is what the last call has left, if that suffices: to touch new memory for the first time takes a quarter
-    of the time of the product that is written there.
+    On a CPU the memory of the previous call is reused if it suffices: the first touch of new memory takes a quarter of
+    the time of the matrix product that is written there.
     """
     if like.device.type != "cpu" or size == 0:
         return like.new_empty(size)
     needed = size * like.element_size()
-    piece = _SPARE.pop() if _SPARE else None
-    if piece is None or piece.nbytes < needed:
-        piece = np.empty(needed, dtype=np.uint8)
-    # The tensor holds this view of the piece, and with it ends; without that the piece is freed like any memory.
-    loan = piece[:needed]
-    weakref.finalize(loan, _leave, piece).atexit = False
-    return torch.frombuffer(loan, dtype=like.dtype)
+    array = _spare.pop() if _spare else None
+    if array is None or array.nbytes < needed:
+        array = np.empty(needed, dtype=np.uint8)
+    # The tensor owns this view of the array: when both end, the array becomes spare again.
+    view = array[:needed]
+    weakref.finalize(view, _release, array).atexit = False
+    return torch.frombuffer(view, dtype=like.dtype)
 
 
-def _leave(piece: np.ndarray) -> None:
-    """Leave memory to the next call; the larger piece stays."""
-    if piece.nbytes <= STORED_BYTES and not (_SPARE and _SPARE[0].nbytes >= piece.nbytes):
-        _SPARE[:] = [piece]
+def _release(array: np.ndarray) -> None:
+    """Keep memory for the next call, the larger array of two."""
+    if array.nbytes <= STORED_BYTES and not (_spare and _spare[0].nbytes >= array.nbytes):
+        _spare[:] = [array]
 
 
-def _stretches(start: int, stop: int, length: int) -> Iterator[slice]:
-    """Yield the stretches that cover a range."""
+def _ranges(start: int, stop: int, length: int) -> Iterator[slice]:
+    """Yield consecutive slices of at most the given length."""
     for first in range(start, stop, length):
         yield slice(first, min(first + length, stop))
 
 
-def _range(values: Tensor) -> tuple[float, float]:
-    """Return the middle between the least and the largest value, and how far they lie from it."""
+def _middle_and_radius(values: Tensor) -> tuple[float, float]:
+    """Return the midpoint between the smallest and the largest value, and their distance from it."""
     low, high = (float(v) for v in values.aminmax())
     return (high + low) / 2, (high - low) / 2
 
 
-def _near(a: Tensor, b: Tensor) -> bool:
-    return bool((a - b).abs().amax() <= REACH)
+def _is_near(a: Tensor, b: Tensor) -> bool:
+    return bool((a - b).abs().amax() <= MAX_EXPONENT_GAP)
 
 
 def _with_mirror(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield the tile and, where it stands for its transpose as well, that."""
+    """Yield the tile and, if it also stands for its transpose, the transpose."""
     yield tile.rows, tile.columns, tile.core
     if tile.mirrored:
         yield tile.columns, tile.rows, tile.core.T
-
-
-def _exponential(
-    core: Tensor, log_rows: Tensor, log_columns: Tensor, passes: Streamed, rows: slice, columns: slice
-) -> Tensor:
-    """Return exp(S + A + B) on a tile; A and B are those of the tile already."""
-    log_rows = log_rows + passes.row_bias[rows]
-    return (core + log_rows[:, None]).add_(log_columns + passes.column_bias[columns]).exp_()

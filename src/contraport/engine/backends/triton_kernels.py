@@ -1,16 +1,15 @@
-"""The passes over all pairs as Triton kernels; `contraport.engine.backends.cuda` launches them.
+"""Triton kernels of the passes over all pairs, launched by `contraport.engine.backends.cuda`.
 
-A program owns BLOCK_M rows, walks over a share of the columns and writes nothing but what it owns, so that a result
-repeats bit for bit. What is summed over rows, or belongs to columns, is the same kernel with the two sides exchanged:
-no kernel transposes a tile that it has computed. Products are accumulated in single precision, and everything but a
-product is in single precision throughout.
+A program owns BLOCK_M rows, loops over a part of the columns and writes only what it owns, so that a result repeats bit
+for bit. A sum over rows is the same kernel with the two sides exchanged: no kernel transposes a tile that it has
+computed. Products are accumulated in single precision, and everything but a product is in single precision.
 
-Names. ``x`` (n, D) and ``y`` (m, D) are the embeddings of the owned rows and of the columns; T, the link and the masks
-are those of `contraport.engine.log_kernels` and `contraport.engine.geometry`. Without a link the biases are no business
-of the kernels: the caller has them among the exponents.
+``x`` (n, D) and ``y`` (m, D) are the embeddings of the owned rows and of the columns; T, the link and the masks are
+those of `contraport.engine.log_kernels` and `contraport.engine.geometry`. Without a link the biases do not enter the
+kernels: the caller adds them to the exponents.
 
-W is launched in both of its forms, one exponential for all terms or one for each, and the form that the data does not
-allow returns at once: so the host need not wait for the device to learn which it is.
+W is launched in two forms, one exponential for all terms (GROUPS = 1) and one for each (RANK = 1). The form that the
+data does not allow returns at once, so that the host need not wait for the device to learn which it is.
 """
 
 # mypy: disable-error-code="import-untyped, import-not-found, no-untyped-def"
@@ -33,34 +32,37 @@ INFINITY = tl.constexpr(float("inf"))
 def sums_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
     log_rows, log_columns, weight, out,
-    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     LOGARITHM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Write sum_j exp(S_ij + A_i + B_j) v_j, or, with LOGARITHM, log sum_j exp(S_ij + B_j), by share: (shares, n).
+    """Write sum_j exp(S_ij + A_i + B_j) v_j, or, with LOGARITHM, log sum_j exp(S_ij + B_j), by split: (splits, n).
 
-    The logarithm is found with a running maximum; it is minus infinity where all terms are.
+    The logarithm uses a running maximum, as nothing bounds its exponents; it is minus infinity where all terms are. The
+    weighted sum needs none: its exponents are those of a plan or a softmax, S + A + B <= 0 up to rounding.
     """
-    rows, depth, x_block = _own(x, n, D, BLOCK_M, BLOCK_D)
+    rows, depth, x_block = _load_rows(x, n, D, BLOCK_M, BLOCK_D)
     total = tl.zeros([BLOCK_M], tl.float32)
     if LOGARITHM:
         top = tl.full([BLOCK_M], -INFINITY, tl.float32)
     else:
         a = tl.load(log_rows + rows, mask=rows < n, other=-INFINITY) * LOG2E
-    first, last = _share(m, BLOCK_N)
+    first, last = _column_range(m, BLOCK_N)
     for start in range(first, last, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
-        y_block = _block(y, columns, depth, m, D)
-        t = _affine(
+        y_block = _load_block(y, columns, depth, m, D)
+        t = _affine_tile(
             x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
         )  # fmt: skip
-        s = _masked(_linked(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, KEPT)
+        s = _mask_tile(
+            _apply_link(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, EXCEPTIONS
+        )
         exponent = s * LOG2E + (tl.load(log_columns + columns, mask=columns < m, other=0.0) * LOG2E)[None, :]
         if LOGARITHM:
-            risen = tl.maximum(top, tl.max(exponent, 1))
-            shift = tl.where(risen == -INFINITY, 0.0, risen)
+            new_top = tl.maximum(top, tl.max(exponent, 1))
+            shift = tl.where(new_top == -INFINITY, 0.0, new_top)
             total = total * tl.exp2(top - shift) + tl.sum(tl.exp2(exponent - shift[:, None]), 1)
-            top = risen
+            top = new_top
         else:
             v = tl.load(weight + columns, mask=columns < m, other=0.0)
             total += tl.sum(tl.exp2(exponent + a[:, None]) * v[None, :], 1)
@@ -73,128 +75,128 @@ def sums_kernel(
 def gradient_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
     log_rows, log_columns, row_factors, column_factors, near, out, mass,
-    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr,
-    GROUPS: tl.constexpr, RANK: tl.constexpr, HELD: tl.constexpr,
+    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
+    GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Write W y, (shares, n, D), and the row sums of W, (shares, n), if this is the form of W; D is at most BLOCK_D."""
-    if GROUPS * RANK > 1:  # noqa: SIM102  (known to the compiler, the other only to the device)
-        if _gathered(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
+    """Write W y, (splits, n, D), and the row sums of W, (splits, n), if this is the form of W; D is at most BLOCK_D."""
+    if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
+        if _all_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
-    rows, depth, x_block = _own(x, n, D, BLOCK_M, BLOCK_D)
+    rows, depth, x_block = _load_rows(x, n, D, BLOCK_M, BLOCK_D)
     product = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    first, last = _share(m, BLOCK_N)
+    first, last = _column_range(m, BLOCK_N)
     for start in range(first, last, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
-        y_block = _block(y, columns, depth, m, D)
-        w = _weight(
+        y_block = _load_block(y, columns, depth, m, D)
+        w = _weight_tile(
             x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
             n, m, log_rows, log_columns, row_factors, column_factors,
-            D, LINK, MASKS, KEPT, PRECISION, GROUPS, RANK, HELD, BLOCK_D,
+            D, LINK, MASKS, EXCEPTIONS, PRECISION, GROUPS, RANK, WITHOUT_LINK, BLOCK_D,
         )  # fmt: skip
         total += tl.sum(w, 1)
-        if y_block.dtype == tl.float16:  # of so short a range that the weights of a row need a scale of their own
+        if y_block.dtype == tl.float16:  # its range is short: the weights of each row are divided by their largest
             peak = tl.max(tl.abs(w), 1)
             w = w / tl.where(peak == 0, 1.0, peak)[:, None]
             product += peak[:, None] * tl.dot(w.to(tl.float16), y_block)
         else:
             product = tl.dot(w.to(y_block.dtype), y_block, product, input_precision=PRECISION)
-    place = tl.program_id(1).to(tl.int64) * n + rows
-    tl.store(mass + place, total, mask=rows < n)
-    tl.store(out + place[:, None] * D + depth[None, :], product, mask=(rows[:, None] < n) & (depth[None, :] < D))
+    offsets = tl.program_id(1).to(tl.int64) * n + rows
+    tl.store(mass + offsets, total, mask=rows < n)
+    tl.store(out + offsets[:, None] * D + depth[None, :], product, mask=(rows[:, None] < n) & (depth[None, :] < D))
 
 
 @triton.jit
 def weights_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
     log_rows, log_columns, row_factors, column_factors, near, out,
-    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr,
-    GROUPS: tl.constexpr, RANK: tl.constexpr, HELD: tl.constexpr,
+    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
+    GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Write W itself, (n, m), a tile to a program, if this is the form of W."""
-    if GROUPS * RANK > 1:  # noqa: SIM102  (known to the compiler, the other only to the device)
-        if _gathered(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
+    if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
+        if _all_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
-    rows, depth, x_block = _own(x, n, D, BLOCK_M, BLOCK_D)
+    rows, depth, x_block = _load_rows(x, n, D, BLOCK_M, BLOCK_D)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    y_block = _block(y, columns, depth, m, D)
-    w = _weight(
+    y_block = _load_block(y, columns, depth, m, D)
+    w = _weight_tile(
         x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
         n, m, log_rows, log_columns, row_factors, column_factors,
-        D, LINK, MASKS, KEPT, PRECISION, GROUPS, RANK, HELD, BLOCK_D,
+        D, LINK, MASKS, EXCEPTIONS, PRECISION, GROUPS, RANK, WITHOUT_LINK, BLOCK_D,
     )  # fmt: skip
-    place = rows[:, None].to(tl.int64) * m + columns[None, :]
-    tl.store(out + place, w.to(out.dtype.element_ty), mask=(rows[:, None] < n) & (columns[None, :] < m))
+    offsets = rows[:, None].to(tl.int64) * m + columns[None, :]
+    tl.store(out + offsets, w.to(out.dtype.element_ty), mask=(rows[:, None] < n) & (columns[None, :] < m))
 
 
 @triton.jit
-def join_kernel(parts, out, n, shares, LOGARITHM: tl.constexpr, BLOCK: tl.constexpr):
-    """Write what all shares make, of (shares, n): their sum, or, with LOGARITHM, the logarithm of that of their exp."""
-    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+def join_kernel(parts, out, n, splits, LOGARITHM: tl.constexpr, BLOCK: tl.constexpr):
+    """Write the sum over all splits, (splits, n) to (n,), or, with LOGARITHM, their log-sum-exp, in a fixed order."""
+    positions = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     top = tl.full([BLOCK], -INFINITY, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
-    for share in range(shares):
-        part = tl.load(parts + share * n + places, mask=places < n, other=0.0)
+    for split in range(splits):
+        part = tl.load(parts + split * n + positions, mask=positions < n, other=0.0)
         if LOGARITHM:
-            risen = tl.maximum(top, part)
-            shift = tl.where(risen == -INFINITY, 0.0, risen)
+            new_top = tl.maximum(top, part)
+            shift = tl.where(new_top == -INFINITY, 0.0, new_top)
             total = total * tl.exp(top - shift) + tl.exp(part - shift)
-            top = risen
+            top = new_top
         else:
             total += part
     if LOGARITHM:
         total = top + tl.log(total)
-    tl.store(out + places, total, mask=places < n)
+    tl.store(out + positions, total, mask=positions < n)
 
 
 @triton.jit
 def collapse_kernel(
-    log_rows, log_columns, row_weights, column_weights, row_factors, column_factors, near, n, m, reach,
+    log_rows, log_columns, row_weights, column_weights, row_factors, column_factors, near, n, m, max_gap,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write a term's factors in units of the first term's exponents, and whether it is near enough for that.
 
-    exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors, whatever constant is moved from
-    rows to columns; it is the one for which the rows' exponents are least.
+    exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
+    from rows to columns; the one chosen centers the exponents of the rows at 0, so that the largest is least.
     """
     term = tl.program_id(0)
     low = tl.full([BLOCK], INFINITY, tl.float32)
     high = tl.full([BLOCK], -INFINITY, tl.float32)
     for start in range(0, n, BLOCK):
-        places = start + tl.arange(0, BLOCK)
-        beyond = _beyond(log_rows, term, places, n)
-        low = tl.minimum(low, tl.where(places < n, beyond, INFINITY))
-        high = tl.maximum(high, tl.where(places < n, beyond, -INFINITY))
-    lowest, highest = tl.min(low, 0), tl.max(high, 0)
-    shift = (lowest + highest) / 2
-    farthest = tl.full([BLOCK], (highest - lowest) / 2, tl.float32)
+        positions = start + tl.arange(0, BLOCK)
+        excess = _exponent_excess(log_rows, term, positions, n)
+        low = tl.minimum(low, tl.where(positions < n, excess, INFINITY))
+        high = tl.maximum(high, tl.where(positions < n, excess, -INFINITY))
+    low_end, high_end = tl.min(low, 0), tl.max(high, 0)
+    shift = (low_end + high_end) / 2
+    farthest = tl.full([BLOCK], (high_end - low_end) / 2, tl.float32)
     for start in range(0, n, BLOCK):
-        places = start + tl.arange(0, BLOCK)
-        u = tl.load(row_weights + term * n + places, mask=places < n, other=0.0)
-        factor = u * tl.exp(_beyond(log_rows, term, places, n) - shift)
-        tl.store(row_factors + term * n + places, factor, mask=places < n)
+        positions = start + tl.arange(0, BLOCK)
+        u = tl.load(row_weights + term * n + positions, mask=positions < n, other=0.0)
+        factor = u * tl.exp(_exponent_excess(log_rows, term, positions, n) - shift)
+        tl.store(row_factors + term * n + positions, factor, mask=positions < n)
     for start in range(0, m, BLOCK):
-        places = start + tl.arange(0, BLOCK)
-        beyond = tl.where(places < m, _beyond(log_columns, term, places, m) + shift, 0.0)
-        farthest = tl.maximum(farthest, tl.abs(beyond))
-        v = tl.load(column_weights + term * m + places, mask=places < m, other=0.0)
-        tl.store(column_factors + term * m + places, v * tl.exp(beyond), mask=places < m)
-    tl.store(near + term, (tl.max(farthest, 0) <= reach).to(tl.int32))
+        positions = start + tl.arange(0, BLOCK)
+        excess = tl.where(positions < m, _exponent_excess(log_columns, term, positions, m) + shift, 0.0)
+        farthest = tl.maximum(farthest, tl.abs(excess))
+        v = tl.load(column_weights + term * m + positions, mask=positions < m, other=0.0)
+        tl.store(column_factors + term * m + positions, v * tl.exp(excess), mask=positions < m)
+    tl.store(near + term, (tl.max(farthest, 0) <= max_gap).to(tl.int32))
 
 
 @triton.jit
-def _beyond(exponents, term, places, n):
-    """Return by how much a term's exponents exceed the first term's; infinity where both are infinite."""
-    own = tl.load(exponents + term * n + places, mask=places < n, other=0.0)
-    beyond = own - tl.load(exponents + places, mask=places < n, other=0.0)
-    return tl.where(beyond == beyond, beyond, INFINITY)
+def _exponent_excess(exponents, term, positions, n):
+    """Return a term's exponents minus the first term's; infinity for NaN (both infinite), so that it counts as far."""
+    own = tl.load(exponents + term * n + positions, mask=positions < n, other=0.0)
+    excess = own - tl.load(exponents + positions, mask=positions < n, other=0.0)
+    return tl.where(excess == excess, excess, INFINITY)
 
 
 @triton.jit
-def _gathered(near, TERMS: tl.constexpr):
-    """Return 1 where all terms are near the first, else 0."""
+def _all_near(near, TERMS: tl.constexpr):
+    """Return 1 if all terms are near the first, else 0."""
     gathered = tl.load(near)
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(near + k)
@@ -202,16 +204,16 @@ def _gathered(near, TERMS: tl.constexpr):
 
 
 @triton.jit
-def _own(x, n, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Return the program's rows, the first coordinates, and the embeddings there."""
+def _load_rows(x, n, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Return the program's rows, the first BLOCK_D coordinates, and the embeddings there."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     depth = tl.arange(0, BLOCK_D)
-    return rows, depth, _block(x, rows, depth, n, D)
+    return rows, depth, _load_block(x, rows, depth, n, D)
 
 
 @triton.jit
-def _share(m, BLOCK_N: tl.constexpr):
-    """Return the first and the last of the program's columns: whole tiles, as evenly as they go."""
+def _column_range(m, BLOCK_N: tl.constexpr):
+    """Return the range of the program's columns: whole tiles, as evenly as possible."""
     tiles = tl.cdiv(m, BLOCK_N)
     each = tl.cdiv(tiles, tl.num_programs(1)) * BLOCK_N
     first = tl.program_id(1) * each
@@ -219,22 +221,22 @@ def _share(m, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def _block(matrix, rows, depth, n, D: tl.constexpr):
+def _load_block(matrix, rows, depth, n, D: tl.constexpr):
     """Load the given rows and coordinates of an (n, D) matrix, zeros outside."""
     inside = (rows[:, None] < n) & (depth[None, :] < D)
     return tl.load(matrix + rows[:, None].to(tl.int64) * D + depth[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
-def _affine(
+def _affine_tile(
     x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m,
     D: tl.constexpr, LINK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return T on a tile, less the biases where there is no link; the blocks hold its first BLOCK_D coordinates."""
+    """Return T on a tile, without the biases if there is no link; x_block and y_block are the first coordinates."""
     t = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
     for start in range(BLOCK_D, D, BLOCK_D):
         depth = start + tl.arange(0, BLOCK_D)
-        left, right = _block(x, rows, depth, n, D), _block(y, columns, depth, m, D)
+        left, right = _load_block(x, rows, depth, n, D), _load_block(y, columns, depth, m, D)
         t = tl.dot(left, tl.trans(right), t, input_precision=PRECISION)
     if LINK != "identity":
         t += tl.load(row_bias + rows, mask=rows < n, other=0.0)[:, None]
@@ -243,7 +245,7 @@ def _affine(
 
 
 @triton.jit
-def _linked(t, factor, power, LINK: tl.constexpr):
+def _apply_link(t, factor, power, LINK: tl.constexpr):
     """Return h(T)."""
     if LINK == "log-decay":
         s = -factor * tl.log(1 + tl.maximum(-t, 0.0))
@@ -255,7 +257,7 @@ def _linked(t, factor, power, LINK: tl.constexpr):
 
 
 @triton.jit
-def _slope(t, factor, power, LINK: tl.constexpr):
+def _link_slope(t, factor, power, LINK: tl.constexpr):
     """Return h'(T) for a link that is not the identity."""
     if LINK == "log-decay":
         slope = factor / (1 + tl.maximum(-t, 0.0))
@@ -265,16 +267,17 @@ def _slope(t, factor, power, LINK: tl.constexpr):
 
 
 @triton.jit
-def _masked(s, row_labels, column_labels, rows, columns, n, m, MASKS: tl.constexpr, KEPT: tl.constexpr):
-    """Return S, minus infinity at excluded pairs and beyond the last column.
+def _mask_tile(s, row_labels, column_labels, rows, columns, n, m, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr):
+    """Return S, with minus infinity at excluded pairs and beyond the last column.
 
-    The labels of mask k are the rows 2k of the two matrices; if bit k of KEPT is set, those of its exceptions follow.
+    Rows 2k of the two label matrices are the labels of mask k; if bit k of EXCEPTIONS is set, rows 2k + 1 are the
+    labels of its exceptions.
     """
     for k in tl.static_range(MASKS):
         left = tl.load(row_labels + 2 * k * n + rows, mask=rows < n, other=0)
         right = tl.load(column_labels + 2 * k * m + columns, mask=columns < m, other=0)
         excluded = left[:, None] == right[None, :]
-        if (KEPT >> k) & 1:
+        if (EXCEPTIONS >> k) & 1:
             left = tl.load(row_labels + (2 * k + 1) * n + rows, mask=rows < n, other=0)
             right = tl.load(column_labels + (2 * k + 1) * m + columns, mask=columns < m, other=0)
             excluded = excluded & (left[:, None] != right[None, :])
@@ -283,15 +286,17 @@ def _masked(s, row_labels, column_labels, rows, columns, n, m, MASKS: tl.constex
 
 
 @triton.jit
-def _weight(
+def _weight_tile(
     x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
     n, m, log_rows, log_columns, row_factors, column_factors,
-    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr,
-    GROUPS: tl.constexpr, RANK: tl.constexpr, HELD: tl.constexpr, BLOCK_D: tl.constexpr,
+    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
+    GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return W on a tile: the sum over groups of exp(S_ij + A_i + B_j) (U V^T)_ij, times h'(T_ij) unless HELD."""
-    t = _affine(x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D)
-    s = _masked(_linked(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, KEPT)
+    """Return W on a tile: the sum over groups of exp(S_ij + A_i + B_j) (U V^T)_ij, times h'(T_ij)."""
+    t = _affine_tile(x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D)
+    s = _mask_tile(
+        _apply_link(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, EXCEPTIONS
+    )
     w = tl.zeros_like(s)
     for group in tl.static_range(GROUPS):
         a = tl.load(log_rows + group * n + rows, mask=rows < n, other=-INFINITY) * LOG2E
@@ -302,6 +307,6 @@ def _weight(
             v = tl.load(column_factors + k * m + columns, mask=columns < m, other=0.0)
             outer += u[:, None] * v[None, :]
         w += tl.exp2(s * LOG2E + a[:, None] + b[None, :]) * outer
-    if LINK != "identity" and not HELD:
-        w *= _slope(t, factor, power, LINK)
+    if LINK != "identity" and not WITHOUT_LINK:
+        w *= _link_slope(t, factor, power, LINK)
     return w
