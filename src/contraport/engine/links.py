@@ -109,7 +109,7 @@ _LINEAR = -37.0
 
 @dataclass(frozen=True)
 class LogFunction:
-    """Logarithm of a nonnegative pointwise function: h(T) = log psi(T); minus infinity, without gradient, at psi = 0."""
+    """Logarithm of a nonnegative function: h(T) = log psi(T); minus infinity, without gradient, where psi is 0."""
 
     psi: Callable[[Tensor], Tensor]
 
