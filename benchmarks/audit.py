@@ -47,7 +47,7 @@ from sklearn.metrics import roc_auc_score
 import contraport
 from benchmarks.engine import machine
 from contraport.auditing import crossfit
-from contraport.auditing.pairs import STATISTICS, ItemPairs, PairedFeatures, scores
+from contraport.auditing.pairs import STATISTICS, ItemPairs, PairedFeatures, score_pairs
 from contraport.auditing.pairs.feature_extraction import encode_pairs
 from contraport.data import Dataset, from_arrays, load
 from contraport.embedding import LoaderConfig
@@ -204,15 +204,15 @@ class Cell:
             if pairs is not None and torch.equal(*pairs):
                 for name in STATISTICS:
                     found = np.full(len(sides), np.nan)
-                    found[pairs.first] = scores(sides, pairs, name)
+                    found[pairs.first] = score_pairs(sides, pairs, name)
                     judged[name].append(found)
-            return scores(sides, pairs, statistic)
+            return score_pairs(sides, pairs, statistic)
 
-        crossfit.scores = also  # type: ignore[attr-defined]
+        crossfit.score_pairs = also  # type: ignore[attr-defined]
         try:
             measured = self._audited(method="crossfit", projection=self.own["projection"], **CROSSFIT)
         finally:
-            crossfit.scores = scores  # type: ignore[attr-defined]
+            crossfit.score_pairs = score_pairs  # type: ignore[attr-defined]
         if self.wrong.any():
             measured |= {name: area(np.nanmean(found, axis=0), self.wrong) for name, found in judged.items()}
         return measured
@@ -280,8 +280,8 @@ def baselines(sides: PairedFeatures) -> Iterator[tuple[str, np.ndarray]]:
 
 def common(sides: PairedFeatures) -> torch.Tensor:
     """Return how many of the neighbours of its two members are the same, and where as many are, how alike they are."""
-    mine, theirs = sides.neighbors_of(sides.given)
-    return (mine[:, :, None] == theirs[:, None]).any(2).float().mean(1) + 1e-3 * scores(sides, None, "likeness")
+    mine, theirs = sides.neighbors_of(sides.own_pairs)
+    return (mine[:, :, None] == theirs[:, None]).any(2).float().mean(1) + 1e-3 * score_pairs(sides, None, "likeness")
 
 
 def lemon(x: torch.Tensor, y: torch.Tensor, number: int, weight: float, near: float, far: float) -> torch.Tensor:

@@ -16,7 +16,7 @@ from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
 from contraport.auditing import Audit
-from contraport.auditing.page import SHOWN, histogram, page_rows, sentence, write_page
+from contraport.auditing.page import MAX_PAIRS, METHODS, headline, histogram, page_rows, write_page
 from contraport.auditing.pairs import STATISTICS
 from contraport.data import Dataset
 from contraport.data.arrays import from_arrays
@@ -50,7 +50,7 @@ def of(first: str, second: str) -> Dataset:
 
 def test_the_worst_pairs_stand_first_each_beside_its_better_partner() -> None:
     rows = page_rows(found(), of("vector", "caption"))
-    assert [row["id"] for row in rows] == list(range(SHOWN))
+    assert [row["id"] for row in rows] == list(range(MAX_PAIRS))
     assert [row["flagged"] for row in rows] == [True] * 50 + [False] * 150
     assert rows[4]["partner"] == 5
     assert [view["text"][-2:] for view in rows[4]["views"][1:]] == [" 4", " 5"]
@@ -92,16 +92,13 @@ def test_each_kind_of_view_is_drawn_in_its_way(view: str, told: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    ("rate", "told"),
-    [
-        (1.0, "about 100% seem wrong (100% to 100%)"),
-        (0.996, "about 100% seem"),
-        (0.004, "about 0.4% seem"),
-        (0.001, "None of 250 pairs of toy seems wrong (0.1% to 0.1%)."),
-    ],
+    ("rate", "share", "end"),
+    [(1.0, "100%", "100%"), (0.996, "100%", "100%"), (0.004, "0.4%", "0.4%"), (0.001, "None", "0.1%")],
 )
-def test_shares_are_written_without_powers_of_ten(rate: float, told: str) -> None:
-    assert told in sentence(replace(found(), noise_rate=rate, noise_interval=(rate, rate)))
+def test_the_headline_has_shares_without_powers_of_ten(rate: float, share: str, end: str) -> None:
+    text = headline(replace(found(), noise_rate=rate, noise_interval=(rate, rate)))
+    assert text.startswith(f"{share} of the 250 pairs of toy ")
+    assert text.count(end) >= 2
 
 
 def test_the_histogram_has_shares_of_both() -> None:
@@ -109,7 +106,7 @@ def test_the_histogram_has_shares_of_both() -> None:
     assert sum(bins["pairs"]) == pytest.approx(1, abs=1e-3)
     assert sum(bins["mismatched"]) == pytest.approx(1, abs=1e-3)
     assert bins["mark"] == pytest.approx(49 / ITEMS)
-    alike = histogram(replace(found(), scores=np.ones(ITEMS), mismatched=np.ones(9)))
+    alike = histogram(replace(found(), scores=np.ones(ITEMS), mismatch_scores=np.ones(9)))
     assert (alike["low"], alike["high"], alike["pairs"][0], alike["mismatched"][0]) == (1, 2, 1, 1)
 
 
@@ -121,7 +118,7 @@ def test_the_page_is_one_small_file_that_needs_no_network(tmp_path: Path) -> Non
     assert not addresses
     assert not re.findall(r"<link|<script src|@import", text)
     assert "<script>document" not in text
-    assert "online: one training that looked at its pairs as it went" in text
+    assert f"online: {METHODS['online']}" in text
     assert f"neighbors: {STATISTICS['neighbors'].description}" in unescape(text)
 
 
@@ -147,7 +144,7 @@ def test_in_a_browser(tmp_path: Path) -> None:
         browser.resize(390, 800)
         assert browser.tell("document.documentElement.scrollWidth") == 390
         words = "[...document.querySelectorAll('#scores figure p *')].map((word) => word.textContent)"
-        assert browser.tell(words) == ["0", "score: the more, the better a pair", "0.996"]
+        assert browser.tell(words) == ["0", "score (higher is better)", "0.996"]
         words = "document.querySelectorAll('#histogram text').length"
         assert browser.tell(words) == 0, "words in the drawing would shrink with it"
         browser.resize(1200, 900)
@@ -162,11 +159,11 @@ def test_in_a_browser(tmp_path: Path) -> None:
         browser.tell("chosen()[0].name = '=1+1'")
         assert browser.tell("download().split('\\n')[1]").startswith("3,3,'=1+1,0.012,")
         browser.tell("document.querySelector('.marks button').click()")
-        assert choose(show="wrong") == (1, "1 of 200 pairs; marked wrong 1, right 0.")
+        assert choose(show="wrong") == (1, "1 of 200 pairs; 1 marked wrong, 0 marked right.")
         assert ATTACK in browser.tell("document.querySelector('.sketch p').textContent")
         assert faults(browser) == []
         browser.resize(390, 800)
-        assert choose() == (24, "200 of 200 pairs; marked wrong 1, right 0.")
+        assert choose() == (24, "200 of 200 pairs; 1 marked wrong, 0 marked right.")
         assert browser.tell("document.documentElement.scrollWidth") == 390
-        assert browser.tell("document.title").startswith("Of 250 pairs of ")
+        assert browser.tell("document.title").startswith("20% of the 250 pairs of ")
         assert browser.said == []

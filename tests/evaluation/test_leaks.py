@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 import contraport
-from contraport.auditing.pairs import add_decoys, couples, exchanged
+from contraport.auditing.pairs import add_decoys, draw_exchange_groups, swap_partners
 from contraport.catalog.perturbation_specs import parse_mismatch
 from contraport.data import Dataset, from_arrays, load
 from contraport.data.perturbations import mismatched_partners
@@ -294,8 +294,8 @@ def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
     moved = (partners != torch.arange(500)).nonzero()[:, 0]
     assert len(moved) == 200
     assert not (ids[moved] == ids[partners[moved]]).any()
-    groups = couples(dataset, seed=0)
-    exchange = exchanged(groups)
+    groups = draw_exchange_groups(dataset, seed=0)
+    exchange = swap_partners(groups)
     assert not (ids == ids[exchange]).any()
     for couple in groups:
         assert all(len(ids[group, 0].unique()) == 1 for group in couple), "a group is one item's content"
@@ -306,7 +306,7 @@ def test_exchanges_differ_in_a_view_that_many_items_share() -> None:
     dataset = from_arrays({"vector": vectors, "caption": [f"a {item % 3}" for item in range(90)]})
     ids = dataset.content_ids
     assert ids is not None
-    assert not (ids == ids[exchanged(couples(dataset, seed=0))]).any()
+    assert not (ids == ids[swap_partners(draw_exchange_groups(dataset, seed=0))]).any()
 
 
 @pytest.mark.parametrize("arrays", [{"train": np.arange(3)}, {"train": np.ones((2, 2)), "test": np.arange(2)}])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.evaluation.making import several, vector_model, vectors
 
-from contraport.auditing.pairs import PairedFeatures, scores
+from contraport.auditing.pairs import PairedFeatures, score_pairs
 from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
@@ -58,8 +58,8 @@ def test_cosines_are_class_by_class_of_as_many_items_as_there_is_room_for() -> N
 def test_views_of_one_encoder_belong_together_by_their_features() -> None:
     subject = subject_of(Model(shapes=[(5,), (5,)], shared=True), several(60, (5,), (5,)))
     found = collect_samples(subject, probed=False)["suspicion"]
-    np.testing.assert_allclose(found, (-scores(PairedFeatures(subject.random_view_features))).exp(), rtol=1e-5)
-    assert not np.allclose(found, (-scores(PairedFeatures(subject.projections))).exp())
+    np.testing.assert_allclose(found, (-score_pairs(PairedFeatures(subject.random_view_features))).exp(), rtol=1e-5)
+    assert not np.allclose(found, (-score_pairs(PairedFeatures(subject.projections))).exp())
 
 
 def test_whether_pairs_belong_together_is_not_said_of_views_that_cannot_be_compared_or_of_few() -> None:

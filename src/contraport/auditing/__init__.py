@@ -1,4 +1,8 @@
-"""Which pairs of data of two views do not belong together."""
+"""Audit of paired data: scores pairs, estimates the share of mismatches, and proposes better partners.
+
+The subpackage `contraport.auditing.pairs` scores pairs and filters those of a training, which may import it. The other
+modules run audits, and import training.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -10,4 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "audit"]
 
-make_package_lazy(__name__, audit="audit", Audit="report")
+make_package_lazy(__name__, audit="audit", Audit="result")

@@ -1,4 +1,4 @@
-"""`audit`: from data of two views to which of its pairs seem wrong."""
+"""Runs an audit: scores the pairs of two-view data and writes the results."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from contraport._utils.formatting import format_options
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import make_console
 from contraport.auditing.config import AUDIT, AuditOptions
-from contraport.auditing.crossfit import CrossFitScores, Round, crossfit
+from contraport.auditing.crossfit import CrossFitScores, RoundResult, crossfit, score_frozen_vectors
 from contraport.auditing.export_clean import write_clean_data
-from contraport.auditing.frozen_vectors import score_frozen_vectors
 from contraport.auditing.page import write_page
 from contraport.auditing.pairs import (
     PairedFeatures,
@@ -43,8 +42,8 @@ from contraport.training.train import train
 
 log = logging.getLogger("contraport.auditing")
 
-JUDGEMENTS = "judgements.npz"
-"""What a cross-fit that was stopped goes on from."""
+CROSS_FIT_FILE = "judgements.npz"
+"""Scores of the finished folds of a cross-fit, from which a stopped audit resumes."""
 
 PAGE = "audit.html"
 
@@ -52,154 +51,151 @@ _TRAINING = ("encoder", "objective", "temperature", "projection", "epochs", "lr"
 
 
 @AUDIT.with_signature
-def audit(given: dict[str, Any]) -> Audit:
-    """Find the pairs of data of two views that do not belong together.
+def audit(values: dict[str, Any]) -> Audit:
+    """Find mismatched pairs in two-view data.
 
     Raises:
-        UsageError: a wrong argument, fewer than 50 pairs, or data of another number of views than two; nothing was
-            written.
-        FloatingPointError: the loss of the training was not finite.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; the message says how to go on.
+        UsageError: an invalid argument, fewer than 50 pairs, or data that do not have two views; nothing was written.
+        FloatingPointError: the training loss was not finite.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; the message explains how to resume.
 
     >>> rng = np.random.default_rng(0)
     >>> first = rng.normal(size=(300, 4))
     >>> second = first @ rng.normal(size=(4, 6))
     >>> second[:60] = second[rng.permutation(60)]
-    >>> found = audit(data=(first, second), method="frozen")
-    >>> 0.1 < found.noise_rate < 0.3, int((found.flagged(count=40) < 60).sum()) > 30
+    >>> result = audit(data=(first, second), method="frozen")
+    >>> 0.1 < result.noise_rate < 0.3, int((result.flagged(count=40) < 60).sum()) > 30
     (True, True)
     """
-    asked = AuditOptions(**given)
-    whole = _dataset(asked)
-    views = tuple(_number(whole, view) for view in asked.views or range(len(whole.shapes)))
-    check(len(set(views)) == len(views), f"views: expected two different ones, got {list(asked.views)}, which are one.")
-    dataset = whole.of_views(views) if asked.views else whole
+    options = AuditOptions(**values)
+    full = _load(options)
+    views = tuple(_view_index(full, view) for view in options.views or range(len(full.shapes)))
+    check(len(set(views)) == len(views), f"views: expected two different views, got {list(options.views)}.", "same")
+    dataset = full.of_views(views) if options.views else full
     check_paired_dataset(dataset)
-    with _folder(asked) as folder:
-        found = _online(asked, dataset, folder) if asked.method == "online" else _judged(asked, dataset, folder)
-        found = replace(found, rows=dataset.rows.numpy(), keys=dataset.keys)
-        if asked.out is not None:
-            with report_write_errors("out", folder), console_logging(progress=asked.progress):
-                found.save(folder)
-                write_page(found, dataset, folder / PAGE)
-                for way in asked.cleaned:
-                    told = write_clean_data(
-                        found, way, folder, data=asked.data, dataset=whole, second=views[1], columns=asked.columns
+    with _output_folder(options) as folder:
+        run = _audit_online if options.method == "online" else _audit_in_rounds
+        result = replace(run(options, dataset, folder), rows=dataset.rows.numpy(), keys=dataset.keys)
+        if options.out is not None:
+            with report_write_errors("out", folder), console_logging(progress=options.progress):
+                result.save(folder)
+                write_page(result, dataset, folder / PAGE)
+                for form in options.exports:
+                    path = write_clean_data(
+                        result,
+                        form,
+                        folder,
+                        data=options.data,
+                        dataset=full,
+                        second=views[1],
+                        columns=options.columns,
                     )
-                    log.info("%s: %s", way, told)
-                log.info("the worst pairs, side by side, are in %s", folder / PAGE)
-    return found
+                    log.info("%s: wrote %s.", form, path)
+                log.info("The worst pairs, side by side, are in %s.", folder / PAGE)
+    return result
 
 
-def _online(asked: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    settings = _training(asked, dataset) | {"audit": True, "device": asked.device}
-    run = train(data=dataset, out=folder / "training", resume=asked.resume, progress=asked.progress, **settings)
+def _audit_online(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
+    settings = _training_settings(options, dataset) | {"audit": True, "device": options.device}
+    run = train(data=dataset, out=folder / "training", resume=options.resume, progress=options.progress, **settings)
     return audit_from_arrays(dataset.name, run.pairs())
 
 
-def _judged(asked: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    rounds: Iterator[tuple[Round, PairedFeatures | None]]
-    if asked.method == "frozen":
-        rounds = score_frozen_vectors(dataset, statistic=asked.statistic_name, rounds=asked.rounds, seed=asked.seed)
+def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
+    rounds: Iterator[tuple[RoundResult, PairedFeatures | None]]
+    statistic = options.statistic_name
+    if options.method == "frozen":
+        rounds = score_frozen_vectors(dataset, statistic=statistic, rounds=options.rounds, seed=options.seed)
     else:
-        settings = Settings(data=dataset, device=_device(asked.device), **_training(asked, dataset))
-        path = None if asked.out is None else folder / JUDGEMENTS
-        shape = asked.rounds, asked.repeats, len(dataset)
-        judgements = CrossFitScores(path, _kept(asked, dataset), shape, fingerprint(dataset))
-        rounds = crossfit(dataset, settings, judgements, statistic=asked.statistic_name, folds=asked.folds)
-    judged, sides = _last(rounds, asked)
-    assert sides is not None
-    free = select_partner_candidates(torch.from_numpy(judged.scores), judged.noise.rate)
-    partners, partner_scores = find_better_partners(sides, torch.arange(len(dataset)), asked.statistic_name, free=free)
+        device = options.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        settings = Settings(data=dataset, device=device, **_training_settings(options, dataset))
+        path = None if options.out is None else folder / CROSS_FIT_FILE
+        shape = options.rounds, options.repeats, len(dataset)
+        saved = CrossFitScores(path, _resumable_options(options, dataset), shape, fingerprint(dataset))
+        rounds = crossfit(dataset, settings, saved, statistic=statistic, folds=options.folds)
+    console = make_console(stderr=True, quiet=not (options.progress and make_console(stderr=True).is_terminal))
+    *_, (result, paired) = track(rounds, "rounds", total=options.rounds, console=console, transient=True)
+    assert paired is not None
+    candidates = select_partner_candidates(torch.from_numpy(result.scores), result.noise.rate)
+    partners, partner_scores = find_better_partners(
+        paired, torch.arange(len(dataset)), statistic, candidates=candidates
+    )
     return Audit(
         dataset.name,
-        asked.method,
-        asked.statistic_name,
-        judged.scores,
-        judged.mismatched,
-        judged.noise.rate,
-        judged.noise.interval,
+        options.method,
+        statistic,
+        result.scores,
+        result.mismatch_scores,
+        result.noise.rate,
+        result.noise.interval,
         partners.numpy(),
         partner_scores.numpy(),
     )
 
 
-def _kept(asked: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    """Return what an audit was asked, as plain values, by which one that goes on is told from another."""
-    own = {name: getattr(asked, name) for name, known in get_options(AuditOptions).items() if known.scope == "run"}
+def _resumable_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
+    """Return the options and facts that must be equal for an audit to resume, as plain values."""
+    own = {name: getattr(options, name) for name, option in get_options(AuditOptions).items() if option.scope == "run"}
     return own | {"data": dataset.name, "pairs": len(dataset), "views": list(dataset.view_names)}
 
 
-def _last(
-    rounds: Iterator[tuple[Round, PairedFeatures | None]], asked: AuditOptions
-) -> tuple[Round, PairedFeatures | None]:
-    """Return what the last round found, and show that it goes on."""
-    console = make_console(stderr=True, quiet=not (asked.progress and make_console(stderr=True).is_terminal))
-    *_, last = track(rounds, "rounds", total=asked.rounds, console=console, transient=True)
-    return last
-
-
-def _training(asked: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    """Return what a training is told."""
-    told = {name: getattr(asked, name) for name in _TRAINING}
-    return told | {"batch_size": min(asked.batch_size, max_audited_batch_size(len(dataset))), "augment": "none"}
-
-
-def _device(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return name
+def _training_settings(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
+    settings = {name: getattr(options, name) for name in _TRAINING}
+    return settings | {"batch_size": min(options.batch_size, max_audited_batch_size(len(dataset))), "augment": "none"}
 
 
 @contextmanager
-def _folder(asked: AuditOptions) -> Iterator[Path]:
-    """Give the folder that is asked for, or one that goes when the audit is done.
+def _output_folder(options: AuditOptions) -> Iterator[Path]:
+    """Lock and yield the output folder, or a temporary one if there is none.
 
     Raises:
-        UsageError: it is in the way.
+        UsageError: the folder is not empty, or there is no audit to resume.
     """
-    if asked.out is None:
+    if options.out is None:
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder)
         return
-    path = Path(asked.out)
-    _check_folder(path, resume=asked.resume)
+    path = Path(options.out)
+    _check_folder(path, resume=options.resume)
     with lock_folder(path, "audit"):
-        _check_folder(path, resume=asked.resume)  # another audit may have filled it meanwhile
+        _check_folder(path, resume=options.resume)  # another audit may have filled it meanwhile
         yield path
 
 
 def _check_folder(path: Path, *, resume: bool) -> None:
-    """Raise `UsageError` unless an audit may begin or go on in a folder; a lock is no content of it."""
-    check(not path.exists() or path.is_dir(), f"out: {path} is a file; expected a folder or a new path.")
+    """Raise `UsageError` unless an audit may start or resume in a folder; locks and leftovers do not count."""
+    check(not path.exists() or path.is_dir(), f"out: {path} is a file; expected a folder or a new path.", "exists")
     used = path.exists() and not {path / LOCK_FILE, *leftover_files(path)}.issuperset(path.iterdir())
-    check(resume or not used, f"out: {path} is not empty; expected a new folder, or {format_options(resume=True)}.")
-    check(not resume or used, f"out: there is no audit in {path} to go on with.")
+    message = f"out: {path} is not empty. Choose a new folder, or pass {format_options(resume=True)}."
+    check(resume or not used, message, "exists")
+    check(not resume or used, f"out: {path} has no audit to resume.", "not_found")
 
 
-def _dataset(asked: AuditOptions) -> Dataset:
-    """Return the pairs that are asked for.
+def _load(options: AuditOptions) -> Dataset:
+    """Return the dataset of the option `data`.
 
     Raises:
-        UsageError: there are no such data, or they are a stream.
+        UsageError: the data cannot be read, or are a stream.
     """
-    data = asked.data
+    data = options.data
     if data is None:
-        raise UsageError("data: expected a name, a folder, a file, a Dataset or two arrays, got nothing.")
+        raise UsageError("data: required: a name, a folder, a file, a Dataset or two arrays.", kind="missing")
     if isinstance(data, tuple | Mapping | np.ndarray | Tensor):
         dataset = from_arrays(data, argument="data")
     else:
-        dataset = load_unsplit(data, root=asked.root, image_size=asked.image_size, columns=asked.columns)
+        dataset = load_unsplit(data, root=options.root, image_size=options.image_size, columns=options.columns)
     check_no_stream(dataset)
     return dataset
 
 
-def _number(dataset: Dataset, view: int | str) -> int:
-    """Return the number of a view, which is given by its number or its name."""
+def _view_index(dataset: Dataset, view: int | str) -> int:
+    """Return the index of a view from its number or name."""
     names = dataset.view_names
     if str(view).isdigit() and str(view) not in names:
-        known = f"{dataset.name!r} has {len(names)}, numbered from 0: {', '.join(names)}"
-        check(int(view) < len(names), f"views: {known}; got {view}.")
+        views = f"{dataset.name!r} has {len(names)} views, numbered from 0: {', '.join(names)}"
+        check(int(view) < len(names), f"views: {views}; got {view}.", "unknown")
         return int(view)
     if view not in names:
         raise unknown_name_error(f"views: view of {dataset.name!r}", str(view), names)

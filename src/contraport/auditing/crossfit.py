@@ -1,4 +1,7 @@
-"""Pairs judged by encoders that have not seen them, which so remember nothing of them."""
+"""Audits in rounds: each scores all pairs, by cross-fitted encoders or frozen vectors, and the next drops suspects.
+
+An encoder of a cross-fit scores only pairs that it was not trained on, so it has not memorized them.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,19 @@ from torch import Tensor
 
 from contraport._utils.files import write_arrays
 from contraport.auditing.pairs import (
-    NEIGHBORS,
+    NUM_NEIGHBORS,
     ItemPairs,
     NoiseRate,
     PairedFeatures,
-    couples,
+    draw_exchange_groups,
     estimate_noise_rate,
-    exchanged,
-    scores,
+    has_vector_views,
+    load_vector_pairs,
+    score_pairs,
+    swap_partners,
 )
 from contraport.auditing.pairs.feature_extraction import encode_pairs
-from contraport.auditing.pairs.mismatches import Couple
+from contraport.auditing.pairs.mismatches import ExchangeGroup
 from contraport.data import BatchOrder, Dataset, loader
 from contraport.embedding import LoaderConfig
 from contraport.errors import check, report_write_errors, unreadable_error
@@ -36,139 +41,170 @@ from contraport.training.loop import Loop
 from contraport.training.optimization import build_lr_schedule, create_optimizer
 
 
-class Round(NamedTuple):
-    """What a round found: scores of the pairs and of mismatches, ``(n,)`` each, and the noise rate that they tell."""
+class RoundResult(NamedTuple):
+    """Scores of the pairs and of known mismatches, ``(n,)`` each, and the noise rate estimated from them."""
 
     scores: NDArray[np.float32]
-    mismatched: NDArray[np.float32]
+    mismatch_scores: NDArray[np.float32]
     noise: NoiseRate
 
-    def kept(self) -> Tensor:
-        """Return the pairs that do not seem wrong, in order.
+    @classmethod
+    def of(cls, scores: NDArray[np.float32], mismatch_scores: NDArray[np.float32]) -> RoundResult:
+        """Return a result with its noise rate estimated."""
+        return cls(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores))
+
+    def trusted(self) -> Tensor:
+        """Return the pairs that are not suspected mismatches, sorted.
 
         Raises:
-            UsageError: they are too few to judge others by.
+            UsageError: they are too few to score others by.
         """
-        number = round(self.noise.rate * len(self.scores))
+        items, suspects = len(self.scores), round(self.noise.rate * len(self.scores))
         check(
-            len(self.scores) - number >= NEIGHBORS + 2,
-            f"data: {number} of {len(self.scores)} pairs seem wrong, which leaves too few to judge by; expected two "
-            "views that tell something of one another.",
+            items - suspects >= NUM_NEIGHBORS + 2,
+            f"data: {suspects} of {items} pairs look wrong, which leaves too few to score others by. The two views may "
+            "not share enough information.",
+            "too_few_trusted",
         )
-        return torch.from_numpy(np.sort(np.argsort(self.scores, kind="stable")[number:]))
+        return torch.from_numpy(np.sort(np.argsort(self.scores, kind="stable")[suspects:]))
+
+
+def score_frozen_vectors(
+    dataset: Dataset, *, statistic: str, rounds: int, seed: int
+) -> Iterator[tuple[RoundResult, PairedFeatures | None]]:
+    """Yield the result of each round on frozen vectors; only pairs trusted in the round before are neighbors.
+
+    Raises:
+        UsageError: the views are not vectors.
+    """
+    shapes = f"the views of {dataset.name!r} have shapes {dataset.shapes}"
+    check(has_vector_views(dataset), f"method: frozen needs views that are vectors, and {shapes}.", "not_vectors")
+    items = torch.arange(len(dataset))
+    partners = swap_partners(draw_exchange_groups(dataset, seed=seed))
+    pool, result = items, None
+    for _ in range(rounds):
+        pool = pool if result is None else result.trusted()
+        paired = load_vector_pairs(dataset, pool=pool)
+        scores, mismatch_scores = (score_pairs(paired, ItemPairs(items, x), statistic) for x in (items, partners))
+        result = RoundResult.of(scores.numpy(), mismatch_scores.numpy())
+        yield result, paired
 
 
 class CrossFitScores:
-    """What each part of a cross-fit was judged by, in a file where there is one, so that it goes on after a stop.
+    """Scores of the finished folds of a cross-fit, saved to a file so that a stopped audit resumes.
 
     Args:
-        path: the file; None keeps nothing.
-        asked: what the audit was asked, as plain values.
-        shape: rounds, repeats and pairs.
-        mark: of the pairs, as `contraport.data.split_record.fingerprint` gives it.
+        path: the file; None: nothing is saved.
+        options: options of the audit, as plain values.
+        shape: numbers of rounds, repeats and pairs.
+        fingerprint: fingerprint of the pairs, by `contraport.data.split_record.fingerprint`.
 
     Attributes:
-        scores: float32 ``(rounds, repeats, 2, n)``, of the pairs and of mismatches; NaN where none is known yet.
+        scores: float32 ``(rounds, repeats, 2, n)``, of pairs and of mismatches; NaN where a fold is not finished.
 
     Raises:
-        UsageError: the file is of another audit, or corrupt.
+        UsageError: the file is damaged, or that of an audit with other options or pairs.
     """
 
     def __init__(
-        self, path: Path | None, asked: Mapping[str, Any], shape: tuple[int, int, int], mark: str | None
+        self, path: Path | None, options: Mapping[str, Any], shape: tuple[int, int, int], fingerprint: str | None
     ) -> None:
         rounds, repeats, pairs = shape
-        self._path, self._asked, self._mark = path, json.dumps(asked, sort_keys=True, default=str), str(mark)
+        self._path, self._options = path, json.dumps(options, sort_keys=True, default=str)
+        self._fingerprint = str(fingerprint)
         self.scores = np.full((rounds, repeats, 2, pairs), np.nan, dtype=np.float32)
         if path is not None and path.exists():
-            self._take_up(path)
+            self._load(path)
 
-    def have(self, place: tuple[int, int], part: Tensor) -> bool:
-        """Return whether a part was judged in a round and repeat."""
+    def has(self, place: tuple[int, int], part: Tensor) -> bool:
+        """Return whether some pairs were scored in a round and repeat."""
         return bool(np.isfinite(self.scores[place][:, part.numpy()]).all())
 
-    def keep(self, place: tuple[int, int], part: Tensor, judged: Tensor, mismatched: Tensor) -> None:
-        """Keep how a part was judged, on the disk too."""
-        self.scores[place][:, part.numpy()] = torch.stack([judged, mismatched]).numpy()
+    def add(self, place: tuple[int, int], part: Tensor, scores: Tensor, mismatch_scores: Tensor) -> None:
+        """Add the scores of some pairs in a round and repeat, and save the file."""
+        self.scores[place][:, part.numpy()] = torch.stack([scores, mismatch_scores]).numpy()
         if self._path is not None:
-            told = {"asked": np.array(self._asked), "mark": np.array(self._mark)}
             with report_write_errors("out", self._path):
-                write_arrays(self._path, {"scores": self.scores, **told})
+                write_arrays(
+                    self._path,
+                    {
+                        "scores": self.scores,
+                        "asked": np.array(self._options),
+                        "mark": np.array(self._fingerprint),
+                    },
+                )
 
-    def until(self, number: int) -> Round:
-        """Return what the rounds up to one say together."""
-        judged, mismatched = self.scores[: number + 1].mean(axis=(0, 1))
-        return Round(judged, mismatched, estimate_noise_rate(judged, mismatched))
+    def mean_until(self, number: int) -> RoundResult:
+        """Return the mean over the rounds up to a number, itself included."""
+        return RoundResult.of(*self.scores[: number + 1].mean(axis=(0, 1)))
 
-    def _take_up(self, path: Path) -> None:
+    def _load(self, path: Path) -> None:
         try:
             with np.load(path, allow_pickle=False) as file:
-                asked, found = json.loads(str(file["asked"])), file["scores"]
-                mark = str(file["mark"])
-        except Exception as error:  # on hostile bytes the parsers raise whatever they like
-            raise unreadable_error(f"resume: {path}", "the judgements of a cross-fit", error) from error
-        ours = json.loads(self._asked)
-        others = [name for name in ours if asked.get(name) != ours[name]]
-        told = "".join(f" {name}={asked.get(name)!r} and not {ours[name]!r};" for name in others)
-        check(not others, f"resume: the audit in {path.parent} was asked{told} expected the same, or a new folder.")
-        good = found.shape == self.scores.shape and found.dtype == np.float32
-        check(good, f"resume: {path} is of other data: {found.shape}, expected {self.scores.shape}.")
-        check(mark == self._mark, f"resume: {path} is of other pairs than those that came; expected the same.")
-        self.scores = found
+                saved, scores, fingerprint = json.loads(str(file["asked"])), file["scores"], str(file["mark"])
+        except Exception as error:  # parsers raise errors of any class on damaged files
+            raise unreadable_error(f"resume: {path}", "the scores of a cross-fit", error) from error
+        own = json.loads(self._options)
+        changed = [f"{name}={saved.get(name)!r}, got {own[name]!r}" for name in own if saved.get(name) != own[name]]
+        message = f"resume: the audit in {path.parent} was run with {'; '.join(changed)}. Use a new folder."
+        check(not changed, message, "other_options")
+        is_alike = scores.shape == self.scores.shape and scores.dtype == np.float32
+        message = f"resume: the audit in {path.parent} is of other pairs. Use a new folder."
+        check(is_alike and fingerprint == self._fingerprint, message, "other_pairs")
+        self.scores = scores
 
 
 def crossfit(
-    dataset: Dataset, settings: Settings, judgements: CrossFitScores, *, statistic: str, folds: int
-) -> Iterator[tuple[Round, PairedFeatures | None]]:
-    """Yield what the rounds so far found, with what the last encoder says of all pairs.
+    dataset: Dataset, settings: Settings, saved: CrossFitScores, *, statistic: str, folds: int
+) -> Iterator[tuple[RoundResult, PairedFeatures | None]]:
+    """Yield the mean result of the rounds so far, with the features of all pairs by the last encoder.
 
-    A round deals the pairs into parts, trains an encoder on the other parts for each of them, less what seemed wrong in
-    the rounds before, and judges the part by it. Of each two pairs that exchange partners to be mismatches both are in
-    the same part, in every repeat, so that mismatches are judged as pairs are. What counts is the mean over all rounds
-    and repeats, each of which draws its weights anew.
+    A round deals the pairs into folds and scores each by an encoder that is trained on the others, without the suspects
+    of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and
+    mismatches are scored alike. Each repeat and round draws new initial weights.
 
     Raises:
-        UsageError: parts that leave less than a batch to train on.
+        UsageError: less than a batch is left to train on.
     """
-    items, (rounds, repeats) = len(dataset), judgements.scores.shape[:2]
-    groups = couples(dataset, seed=settings.seed)
-    partners = exchanged(groups)
-    kept, sides, found = torch.arange(items), None, None
+    rounds, repeats = saved.scores.shape[:2]
+    groups = draw_exchange_groups(dataset, seed=settings.seed)
+    partners = swap_partners(groups)
+    trusted, paired, result = torch.arange(len(dataset)), None, None
     for number in range(rounds):
-        kept = kept if found is None else found.kept()
+        trusted = trusted if result is None else result.trusted()
         for repeat in range(repeats):
-            place, own = (number, repeat), number * repeats + repeat
-            told = settings.derive(seed=torch_seed("audit.crossfit", settings.seed, own))
-            for fold, part in enumerate(_parts(groups, folds, seed=(settings.seed, own))):
-                is_last = own == rounds * repeats - 1 and fold == folds - 1  # whose encoder proposes partners
-                if judgements.have(place, part) and not is_last:
+            place, run = (number, repeat), number * repeats + repeat
+            run_settings = settings.derive(seed=torch_seed("audit.crossfit", settings.seed, run))
+            for fold, part in enumerate(_deal_folds(groups, folds, seed=(settings.seed, run))):
+                is_last = run == rounds * repeats - 1 and fold == folds - 1  # its encoder proposes partners
+                if saved.has(place, part) and not is_last:
                     continue
-                sides = _sides(dataset, told, kept[~torch.isin(kept, part)])
-                judged = scores(sides, ItemPairs(part, part), statistic)
-                judgements.keep(place, part, judged, scores(sides, ItemPairs(part, partners[part]), statistic))
-        found = judgements.until(number)
-        yield found, sides
+                paired = _train_and_encode(dataset, run_settings, trusted[~torch.isin(trusted, part)])
+                scores = score_pairs(paired, ItemPairs(part, part), statistic)
+                saved.add(place, part, scores, score_pairs(paired, ItemPairs(part, partners[part]), statistic))
+        result = saved.mean_until(number)
+        yield result, paired
 
 
-def _parts(groups: tuple[Couple, ...], folds: int, *, seed: tuple[int, int]) -> list[Tensor]:
-    """Return the items of each part; those that share content or exchange partners are together."""
-    dealt = generator("audit.folds", *seed).permutation(len(groups))
-    return [torch.cat([items for couple in dealt[fold::folds] for items in groups[couple]]) for fold in range(folds)]
+def _deal_folds(groups: tuple[ExchangeGroup, ...], folds: int, *, seed: tuple[int, int]) -> list[Tensor]:
+    """Return the items of each fold; items that share content or exchange partners are in the same one."""
+    order = generator("audit.folds", *seed).permutation(len(groups))
+    return [torch.cat([items for group in order[fold::folds] for items in groups[group]]) for fold in range(folds)]
 
 
-def _sides(dataset: Dataset, settings: Settings, trained_on: Tensor) -> PairedFeatures:
-    """Return what an encoder that is trained on some pairs says of all."""
-    fewest = max(settings.batch_size, NEIGHBORS + 2)
+def _train_and_encode(dataset: Dataset, settings: Settings, trained_on: Tensor) -> PairedFeatures:
+    """Train an encoder on some pairs and return its features of all pairs."""
+    fewest = max(settings.batch_size, NUM_NEIGHBORS + 2)
     check(
         len(trained_on) >= fewest,
-        f"folds: {settings.batch_size} items in a batch need {fewest} to train on, and {len(trained_on)} are left; "
-        "expected more folds or a smaller batch_size.",
+        f"folds: a batch size of {settings.batch_size} needs {fewest} pairs to train on, and {len(trained_on)} are "
+        "left. Use more folds or a smaller batch_size.",
+        "too_few_pairs",
     )
     batches = loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, workers=settings.workers, drop_last=True
     )
-    order = cast(BatchOrder, batches.batch_sampler)
-    order.draw(trained_on.numpy())
+    cast(BatchOrder, batches.batch_sampler).draw(trained_on.numpy())
     pipeline = build_pipeline(settings, dataset, build_objective(settings), epoch=len(batches))
     pipeline.to(settings.device)
     optimizer = create_optimizer(pipeline, opt=settings.opt, lr=settings.lr, weight_decay=settings.weight_decay)
@@ -186,5 +222,5 @@ def _sides(dataset: Dataset, settings: Settings, trained_on: Tensor) -> PairedFe
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         loop.run()
     return encode_pairs(
-        pipeline.model, dataset, pipeline.views, LoaderConfig(workers=settings.workers), kept=trained_on
+        pipeline.model, dataset, pipeline.views, LoaderConfig(workers=settings.workers), pool=trained_on
     )

@@ -1,4 +1,4 @@
-"""The data of an audit without what seems wrong: such pairs left out, given better partners, or weights of zero."""
+"""Writes the audited data cleaned: flagged pairs dropped, repaired with better partners, or given weight zero."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from contraport._utils.files import atomic_write, write_arrays
 from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
@@ -17,23 +16,23 @@ from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.formats import array_files, tables
 
-FILES = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
-"""What the data are called that an option writes."""
+FILE_STEMS = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
+"""Name of the written file, without its suffix, for each form."""
 
-WEIGHTS = "audit_weight"
-"""The column of a table that has the weights."""
+WEIGHT_COLUMN = "audit_weight"
 
 BLOCK = 1_000
+"""Items read at a time."""
 
 
 @dataclass(frozen=True)
-class Edit:
-    """What becomes of the rows of some data.
+class RowEdits:
+    """Changes to the rows of the data.
 
     Attributes:
-        kept: which stay, Booleans ``(rows,)``.
-        partners: whose second view each row has, int64 ``(rows,)``.
-        weights: what each counts, ``(rows,)``; None where the data keep their own.
+        kept: which rows stay, bool ``(rows,)``.
+        partners: the row whose second view each row gets, int64 ``(rows,)``.
+        weights: sample weights, ``(rows,)``; None: unchanged.
     """
 
     kept: NDArray[np.bool_]
@@ -41,93 +40,108 @@ class Edit:
     weights: NDArray[np.float32] | None
 
     @classmethod
-    def of(cls, found: Audit, way: str, rows: NDArray[np.int64], length: int) -> Edit:
-        """Return what an audit does to data of some length, whose rows were judged in this order; others stay.
+    def of(cls, result: Audit, form: str, rows: NDArray[np.int64], length: int) -> RowEdits:
+        """Return the changes that a form makes; rows that were not audited stay unchanged.
 
         Args:
-            found: what the audit found.
-            way: drop, what is flagged; repair, by better partners, and drop where there is none; weigh, with zero.
-            rows: of each pair that was judged.
-            length: of the data.
+            result: the audit.
+            form: drop, repair or weigh.
+            rows: the row of each audited pair.
+            length: number of rows of the data.
         """
-        kept, partners, wrong = np.ones(length, dtype=np.bool_), np.arange(length), found.flagged()
-        if way == "weigh":
+        kept, partners, flagged = np.ones(length, dtype=np.bool_), np.arange(length), result.flagged()
+        if form == "weigh":
             weights = np.ones(length, dtype=np.float32)
-            weights[rows[wrong]] = 0
+            weights[rows[flagged]] = 0
             return cls(kept, partners, weights)
-        mended = wrong[found.partners[wrong] >= 0] if way == "repair" else wrong[:0]
-        partners[rows[mended]] = rows[found.partners[mended]]
-        kept[rows[np.setdiff1d(wrong, mended)]] = False
+        repaired = flagged[result.partners[flagged] >= 0] if form == "repair" else flagged[:0]
+        partners[rows[repaired]] = rows[result.partners[repaired]]
+        kept[rows[np.setdiff1d(flagged, repaired)]] = False
         return cls(kept, partners, None)
 
 
 def write_clean_data(
-    found: Audit, way: str, folder: Path, *, data: Any, dataset: Dataset, second: int, columns: dict[str, Any] | None
+    result: Audit, form: str, folder: Path, *, data: Any, dataset: Dataset, second: int, columns: dict[str, Any] | None
 ) -> Path:
-    """Write data of the kind that they came in, and return the file: it has the test split too, where there is one.
+    """Write the cleaned data in the format of their source, with the test split, and return the path.
 
-    Data that are no table and no `.npz` become an `.npz`; where they are only to be weighed, an `.npy` of the weights.
-    A table whose rows have lists of texts becomes one with a row for each text, as each was judged by itself.
+    Data that are neither a table nor an `.npz` become an `.npz`; to weigh them, only the weights are written, as an
+    `.npy`. A table with lists of texts becomes one with a row for each text, as each text was audited as its own pair.
 
     Args:
-        found: what the audit found.
-        way: drop, repair or weigh.
-        folder: where to.
-        data: what was judged, as it was asked.
-        dataset: all views of it.
-        second: the number of the view that is exchanged.
-        columns: what the columns of a table are for.
+        result: the audit.
+        form: drop, repair or weigh.
+        folder: the folder to write to.
+        data: the source of the data, as the option of that name.
+        dataset: the audited pairs, with all views of the data.
+        second: index of the view that repair replaces.
+        columns: roles of the columns of a table.
     """
     rows = dataset.rows.numpy()
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
     if suffix in tables.SUFFIXES:
-        path = folder / f"{FILES[way]}{suffix}"
-        table, sources = tables.explode_texts(tables.read_table(data, columns), columns, str(data))
-        written = tables.read_csv_as_text(Path(data)) if suffix == ".csv" else table
-        edit = Edit.of(found, way, np.flatnonzero(np.isin(sources, rows)), len(table))
-        changed = tables.rewrite_rows(
-            table, written, columns, str(data),
-            view=second, partners=edit.partners, kept=edit.kept, here=Path(data), there=path,
-        )  # fmt: skip
-        if edit.weights is not None:
-            changed = tables.add_number_column(changed, WEIGHTS, edit.weights)
-        tables.write_table(changed, path)
-        return path
-    if way == "weigh" and suffix != ".npz":
+        path = folder / f"{FILE_STEMS[form]}{suffix}"
+        _write_table(result, form, path, data=Path(data), rows=rows, second=second, columns=columns)
+    elif form == "weigh" and suffix != ".npz":
         path = folder / "weights.npy"
-        weights = Edit.of(found, way, rows, int(rows.max()) + 1).weights
+        weights = RowEdits.of(result, form, rows, int(rows.max()) + 1).weights
         assert weights is not None
         with atomic_write(path) as temporary:
             np.save(temporary, weights)
-        return path
-    arrays = array_files.read_npz("data", str(data)) if suffix == ".npz" else _arrays(dataset)
-    own = rows if suffix == ".npz" else np.arange(len(dataset))
-    view = dataset.view_names[second] if suffix == ".npz" else f"view{second}"
-    edit = Edit.of(found, way, own, len(arrays[view]))
-    path = folder / f"{FILES[way]}.npz"
-    write_arrays(path, _edited(arrays, edit, view))
+    else:
+        path = folder / f"{FILE_STEMS[form]}.npz"
+        if suffix == ".npz":
+            arrays, audited, view = array_files.read_npz("data", str(data)), rows, dataset.view_names[second]
+        else:
+            arrays, audited, view = _arrays_of(dataset), np.arange(len(dataset)), f"view{second}"
+        write_arrays(path, _edit_arrays(arrays, RowEdits.of(result, form, audited, len(arrays[view])), view))
     return path
 
 
-def _edited(arrays: dict[str, np.ndarray], edit: Edit, view: str) -> dict[str, np.ndarray]:
-    """Return arrays by name of which those of the training items are changed; a view is exchanged."""
-    of_test = {name: array for name, array in arrays.items() if name.endswith("_test")}
-    changed = {name: array for name, array in arrays.items() if name not in of_test}
-    changed[view] = changed[view][edit.partners]
-    if edit.weights is not None:
-        changed["weights"] = edit.weights * changed.get("weights", 1)
-        if of_test and "weights_test" not in of_test:
-            of_test["weights_test"] = np.ones(len(next(iter(of_test.values()))), dtype=np.float32)
-    return {name: array[edit.kept] for name, array in changed.items()} | of_test
+def _write_table(
+    result: Audit,
+    form: str,
+    path: Path,
+    *,
+    data: Path,
+    rows: NDArray[np.int64],
+    second: int,
+    columns: dict[str, Any] | None,
+) -> None:
+    table, sources = tables.explode_texts(tables.read_table(data, columns), columns, str(data))
+    # Parsing a .csv and report_write_errors it would reformat untouched cells, so they are copied as text.
+    source = tables.read_csv_as_text(data) if data.suffix == ".csv" else table
+    edits = RowEdits.of(result, form, np.flatnonzero(np.isin(sources, rows)), len(table))
+    edited = tables.rewrite_rows(
+        table, source, columns, str(data),
+        view=second, partners=edits.partners, kept=edits.kept, here=data, there=path,
+    )  # fmt: skip
+    if edits.weights is not None:
+        edited = tables.add_number_column(edited, WEIGHT_COLUMN, edits.weights)
+    tables.write_table(edited, path)
 
 
-def _arrays(dataset: Dataset) -> dict[str, np.ndarray]:
-    """Return the items of a dataset as arrays by the names of an `.npz`."""
+def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, view: str) -> dict[str, np.ndarray]:
+    """Return named arrays with the rows of the training split edited; repair replaces rows of one view."""
+    test = {name: array for name, array in arrays.items() if name.endswith("_test")}
+    edited = {name: array for name, array in arrays.items() if name not in test}
+    edited[view] = edited[view][edits.partners]
+    if edits.weights is not None:
+        edited["weights"] = edits.weights * edited.get("weights", 1)
+        if test and "weights_test" not in test:
+            test["weights_test"] = np.ones(len(next(iter(test.values()))), dtype=np.float32)
+    return {name: array[edits.kept] for name, array in edited.items()} | test
+
+
+def _arrays_of(dataset: Dataset) -> dict[str, np.ndarray]:
+    """Return a dataset as the named arrays of an `.npz`."""
     blocks = [dataset.store.fetch(positions) for positions in torch.arange(len(dataset)).split(BLOCK)]
     arrays = {
-        f"view{view}": np.concatenate([_plain(block[view], shape) for block in blocks])
+        f"view{view}": np.concatenate([
+            np.array(tensor_to_texts(block[view])) if is_text_shape(shape) else block[view].numpy() for block in blocks
+        ])
         for view, shape in enumerate(dataset.shapes)
-    }
+    }  # fmt: skip
     for name, names in (("labels", dataset.class_names), ("domains", dataset.domain_names)):
         codes = getattr(dataset, name)
         if codes is not None:
@@ -136,7 +150,3 @@ def _arrays(dataset: Dataset) -> dict[str, np.ndarray]:
         if getattr(dataset, name) is not None:
             arrays[name] = getattr(dataset, name).numpy()
     return arrays
-
-
-def _plain(items: Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    return np.array(tensor_to_texts(items)) if is_text_shape(shape) else items.numpy()

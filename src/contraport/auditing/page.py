@@ -1,4 +1,4 @@
-"""One HTML page about an audit: the worst pairs side by side, each with the partner that would suit it more."""
+"""HTML page of an audit: the worst pairs side by side, each with its better partner, and the scores as a histogram."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.thumbnails import sketches
 
-SHOWN = 200
-"""At most so many pairs are on the page, the worst first."""
+MAX_PAIRS = 200
+"""Pairs on the page, at most; with more the file would be slow to open."""
 
-SIDE = 112
-"""Most pixels of a side of a picture."""
-
+IMAGE_SIDE = 112
+"""Longest side of an image, in pixels."""
 
 BINS = 48
 
 METHODS = {
-    "online": "one training that looked at its pairs as it went and left out what seemed wrong",
-    "crossfit": "encoders judged pairs that they had not seen",
-    "frozen": "the vectors are compared as they are, and nothing was trained",
+    "online": "one training scored its pairs between epochs and dropped suspected mismatches",
+    "crossfit": "encoders scored pairs that they were not trained on",
+    "frozen": "the vectors were compared as they are; nothing was trained",
 }
-"""What was done, in words, by the method of an audit."""
+"""Description of each method."""
 
 
 class PairRow(TypedDict):
-    """A pair as the page has it."""
+    """A pair on the page."""
 
     id: int
     row: int
@@ -48,81 +47,83 @@ class PairRow(TypedDict):
     views: list[pages.Drawing]
 
 
-def write_page(found: Audit, dataset: Dataset, path: Path) -> None:
-    """Write the page about what an audit found of a dataset of pairs."""
-    rows = page_rows(found, dataset)
+def write_page(audit: Audit, dataset: Dataset, path: Path) -> None:
+    """Write the page of an audit of a dataset."""
+    rows = page_rows(audit, dataset)
     html = pages.render(
         "audit.html.j2",
         "contraport.auditing",
-        found=found,
-        sentence=sentence(found),
+        audit=audit,
+        headline=headline(audit),
         rows=rows,
         kinds=sorted({row["kind"] for row in rows if row["kind"]}),
         views=dataset.view_names,
         percent=_percent,
-        method=METHODS[found.method],
-        statistic=STATISTICS[found.statistic].description,
-        bins=histogram(found),
+        method=METHODS[audit.method],
+        statistic=STATISTICS[audit.statistic].description,
+        bins=histogram(audit),
     )
     write_text(path, html)
 
 
-def sentence(found: Audit) -> str:
-    """Say in one sentence how many pairs seem wrong.
+def headline(audit: Audit) -> str:
+    """Return the estimated share of wrong pairs as a sentence.
 
     >>> scores, none = np.ones(100), np.full(100, -1)
-    >>> sentence(Audit("toy", "frozen", "cosine", scores, scores, 0.12, (0.1, 0.15), none, scores))
-    'Of 100 pairs of toy about 12% seem wrong (10% to 15%).'
+    >>> headline(Audit("toy", "frozen", "cosine", scores, scores, 0.12, (0.1, 0.15), none, scores))
+    '12% of the 100 pairs of toy look wrong (95% interval 10% to 15%).'
     """
-    low, high = (_percent(end) for end in found.noise_interval)
-    name = Path(found.data).name
-    if round(found.noise_rate * len(found.scores)) == 0:
-        return f"None of {len(found.scores):,} pairs of {name} seems wrong ({low} to {high})."
-    return f"Of {len(found.scores):,} pairs of {name} about {_percent(found.noise_rate)} seem wrong ({low} to {high})."
+    low, high = (_percent(end) for end in audit.noise_interval)
+    pairs = len(audit.scores)
+    share = _percent(audit.noise_rate) if round(audit.noise_rate * pairs) > 0 else "None"
+    return f"{share} of the {pairs:,} pairs of {Path(audit.data).name} look wrong (95% interval {low} to {high})."
 
 
-def page_rows(found: Audit, dataset: Dataset) -> list[PairRow]:
+def page_rows(audit: Audit, dataset: Dataset) -> list[PairRow]:
     """Return the worst pairs, the worst first."""
-    worst = found.flagged(count=min(SHOWN, len(found.scores)))
-    partners = found.partners[worst]
-    first, second = map(pages.drawings, sketches(dataset, torch.from_numpy(worst), SIDE))
-    better = pages.drawings(sketches(dataset, torch.from_numpy(np.where(partners < 0, worst, partners)), SIDE)[1])
-    flagged, fdr = set(found.flagged().tolist()), found.fdr
+    worst = audit.flagged(count=min(MAX_PAIRS, len(audit.scores)))
+    partners = audit.partners[worst]
+    first, second = map(pages.drawings, sketches(dataset, torch.from_numpy(worst), IMAGE_SIDE))
+    shown_partners = torch.from_numpy(np.where(partners < 0, worst, partners))
+    better = pages.drawings(sketches(dataset, shown_partners, IMAGE_SIDE)[1])
+    flagged, fdr = set(audit.flagged().tolist()), audit.fdr
     return [
         {
             "id": int(pair),
             "row": int(dataset.rows[pair]),
             "name": dataset.keys[pair] if dataset.keys is not None else "",
-            "kind": _kind(dataset, int(pair)),
-            "score": round(float(found.scores[pair]), 4),
+            "kind": _class_name(dataset, int(pair)),
+            "score": round(float(audit.scores[pair]), 4),
             "fdr": round(float(fdr[pair]), 4),
             "flagged": int(pair) in flagged,
             "partner": int(partners[place]),
-            "partner_score": round(float(found.partner_scores[pair]), 4),
+            "partner_score": round(float(audit.partner_scores[pair]), 4),
             "views": [first[place], second[place], *([better[place]] if partners[place] >= 0 else [])],
         }
         for place, pair in enumerate(worst)
     ]
 
 
-def histogram(found: Audit) -> dict[str, Any]:
-    """Return how the scores of the pairs and of known mismatches are spread, as shares in equal bins."""
-    low = float(min(found.scores.min(), found.mismatched.min()))
-    high = float(max(found.scores.max(), found.mismatched.max()))
-    ends = (low, high if high > low else low + 1)
-    counted = [np.histogram(values, BINS, ends)[0] / len(values) for values in (found.scores, found.mismatched)]
-    flagged = found.flagged()
-    mark = None if len(flagged) == 0 else float(found.scores[flagged[-1]])
+def histogram(audit: Audit) -> dict[str, Any]:
+    """Return the histograms of the scores of pairs and of known mismatches, as shares in bins of equal width."""
+    low = float(min(audit.scores.min(), audit.mismatch_scores.min()))
+    high = float(max(audit.scores.max(), audit.mismatch_scores.max()))
+    if high == low:
+        high = low + 1
+    shares = [
+        np.histogram(values, BINS, (low, high))[0] / len(values) for values in (audit.scores, audit.mismatch_scores)
+    ]
+    flagged = audit.flagged()
     return {
-        "low": ends[0],
-        "high": ends[1],
-        "pairs": [round(float(share), 5) for share in counted[0]],
-        "mismatched": [round(float(share), 5) for share in counted[1]],
-        "mark": mark,
+        "low": low,
+        "high": high,
+        "pairs": [round(float(share), 5) for share in shares[0]],
+        "mismatched": [round(float(share), 5) for share in shares[1]],
+        "mark": float(audit.scores[flagged[-1]]) if len(flagged) > 0 else None,
     }
 
 
-def _kind(dataset: Dataset, item: int) -> str:
+def _class_name(dataset: Dataset, item: int) -> str:
     if dataset.labels is None:
         return ""
     label = int(dataset.labels[item])

@@ -1,4 +1,4 @@
-"""What an audit found: scores, the noise rate, and from these what is flagged."""
+"""Result of an audit: scores, the noise rate, flagged pairs and better partners."""
 
 from __future__ import annotations
 
@@ -18,35 +18,34 @@ from contraport.auditing.pairs.pair_filter import MAX_DROPPED_SHARE, MEMORIZATIO
 from contraport.errors import check
 from contraport.options import matches_type
 
-_WORST = 10
+_ROWS_SHOWN = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What an audit found of `n` pairs; a notebook shows the worst as a table.
+    """Result of an audit of `n` pairs; a notebook shows the worst as a table.
 
     Attributes:
-        data: what the data are called.
-        method: how the pairs were judged.
-        statistic: by what.
-        scores: ``(n,)``; the more, the better a pair.
-        mismatched: ``(m,)``, the scores of pairs that are known to be wrong.
-        noise_rate: the estimated share of wrong pairs.
-        noise_interval: its bootstrap interval of 95 % over the pairs and the mismatches; it knows nothing of other
-            trainings.
-        partners: int64 ``(n,)``, for each pair the item whose second view would suit its first one more, or -1.
-        partner_scores: ``(n,)``, the scores of these pairs by the last encoder alone; where there is none that is
-            better, that of the pair itself.
-        notes: what is to be known beside.
-        rows: int64 ``(n,)``, the number of each pair in its source, all splits of it and what was left out counted;
-            None where pairs are all that their source has.
-        keys: what the source calls each pair, where it does.
+        data: name of the data.
+        method: online, crossfit or frozen.
+        statistic: name of the statistic.
+        scores: scores of the pairs, ``(n,)``; higher is better.
+        mismatch_scores: scores of known mismatches, ``(m,)``.
+        noise_rate: estimated share of wrong pairs.
+        noise_interval: its 95 % bootstrap interval over pairs and mismatches; other trainings are not covered.
+        partners: for each pair the item whose second view matches_type its first view better, int64 ``(n,)``; -1: none.
+        partner_scores: scores with these partners, ``(n,)``, by the last encoder alone; without a better partner, the
+            score of the pair itself.
+        notes: warnings about the result.
+        rows: row of each pair in the source, int64 ``(n,)``, counting all splits and skipped rows; None: the pairs are
+            all of the source.
+        keys: names of the pairs in the source, if they have any.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = np.concatenate([rng.normal(4, 1, 90), rng.normal(0, 1, 10)])
     >>> none, own = np.full(100, -1), scores
-    >>> found = Audit("toy", "frozen", "cosine", scores, rng.normal(0, 1, 100), 0.1, (0.05, 0.15), none, own)
-    >>> len(found.flagged()), len(found.flagged(count=3)), bool((found.flagged(count=8) >= 90).all())
+    >>> result = Audit("toy", "frozen", "cosine", scores, rng.normal(0, 1, 100), 0.1, (0.05, 0.15), none, own)
+    >>> len(result.flagged()), len(result.flagged(count=3)), bool((result.flagged(count=8) >= 90).all())
     (10, 3, True)
     """
 
@@ -54,7 +53,7 @@ class Audit:
     method: str
     statistic: str
     scores: NDArray[np.floating]
-    mismatched: NDArray[np.floating]
+    mismatch_scores: NDArray[np.floating]
     noise_rate: float
     noise_interval: tuple[float, float]
     partners: NDArray[np.int64]
@@ -66,52 +65,50 @@ class Audit:
     def __post_init__(self) -> None:
         low, high = self.noise_interval
         if max(self.noise_rate, high) > MAX_DROPPED_SHARE:
-            share, what = f"{self.noise_rate:.0%}", "the scores say nothing"
+            share, consequence = f"{self.noise_rate:.0%}", "the scores carry no information"
             if self.noise_rate <= MAX_DROPPED_SHARE:
-                share, what = f"anything from {low:.0%} to {high:.0%}", "right pairs are flagged"
-            told = (
-                f"{share} of the pairs seem wrong, as known mismatches score no lower: unless they are, "
-                f"the views tell too little of one another by what they were judged by, and {what}."
+                share, consequence = f"Anything from {low:.0%} to {high:.0%}", "right pairs are flagged"
+            note = (
+                f"{share} of the pairs look wrong, because known mismatches score no lower. If most pairs are right, "
+                f"the two views share too little information for this audit, and {consequence}."
             )
-            object.__setattr__(self, "notes", (*(note for note in self.notes if note != told), told))
+            object.__setattr__(self, "notes", (*(other for other in self.notes if other != note), note))
 
     @property
     def fdr(self) -> NDArray[np.float64]:
-        """Of all pairs that score as low as each, the estimated share that is right, ``(n,)``: no guarantee."""
-        return estimate_fdr(self.scores, self.mismatched, self.noise_rate)
+        """Estimated share of right pairs among those that score as low as each pair, ``(n,)``: without guarantee."""
+        return estimate_fdr(self.scores, self.mismatch_scores, self.noise_rate)
 
     def flagged(
         self, *, rate: float | None = None, count: int | None = None, fdr: float | None = None
     ) -> NDArray[np.int64]:
-        """Return the pairs that seem wrong, the worst first.
+        """Return the suspected mismatches, the worst first.
 
         Args:
-            rate: the share of all pairs that is flagged; default: the estimated noise rate.
-            count: or how many.
-            fdr: or as many as keep the estimated share of right ones among them at most so large. It is an estimate,
-                no guarantee: `docs/audit.md` has what was met.
+            rate: share of the pairs to flag; default: the estimated noise rate.
+            count: number of pairs to flag.
+            fdr: flag as many pairs as keep the estimated share of right ones among them at or below this. It is an
+                estimate without guarantee; `docs/audit.md` compares it with the truth.
 
         Raises:
-            UsageError: more than one of these, or one that is no share or no number of pairs.
+            UsageError: more than one of these, or one that is out of range.
         """
-        given = {name: value for name, value in (("rate", rate), ("count", count), ("fdr", fdr)) if value is not None}
-        check(len(given) <= 1, f"flagged: expected one of rate, count and fdr, got {', '.join(given)}.")
+        limits = {name: value for name, value in (("rate", rate), ("count", count), ("fdr", fdr)) if value is not None}
+        check(len(limits) <= 1, f"flagged: takes one of rate, count and fdr, got {', '.join(limits)}.", "conflict")
         for name, value in (("rate", rate), ("fdr", fdr)):
-            check(
-                value is None or (matches_type(value, float) and 0 <= value <= 1),
-                f"{name}: expected a number from 0 to 1, got {value!r}.",
-            )
+            good = value is None or (matches_type(value, float) and 0 <= value <= 1)
+            check(good, f"{name}: must be a number from 0 to 1, got {value!r}.")
         items = len(self.scores)
         good = count is None or (matches_type(count, int) and 0 <= count <= items)
-        check(good, f"count: expected a whole number from 0 to {items}, got {count!r}.")
+        check(good, f"count: must be an integer from 0 to {items}, got {count!r}.")
         if fdr is not None:
-            number = int((self.fdr <= fdr).sum())
-        else:
-            number = round(items * (self.noise_rate if rate is None else rate)) if count is None else count
-        return np.argsort(self.scores, kind="stable")[:number]
+            count = int((self.fdr <= fdr).sum())
+        elif count is None:
+            count = round(items * (self.noise_rate if rate is None else rate))
+        return np.argsort(self.scores, kind="stable")[:count]
 
     def table(self) -> dict[str, NDArray[np.generic]]:
-        """Return a row for each pair, in the order of the data, as columns by name: ``pandas.DataFrame`` takes it."""
+        """Return a row for each pair, in the order of the data, as named columns for ``pandas.DataFrame``."""
         items = np.arange(len(self.scores))
         table: dict[str, NDArray[np.generic]] = {
             "id": items,
@@ -125,7 +122,7 @@ class Audit:
         return table if self.keys is None else table | {"key": np.array(self.keys, dtype=np.str_)}
 
     def summary(self) -> dict[str, object]:
-        """Return what `audit.json` holds."""
+        """Return the contents of `audit.json`."""
         return {
             "data": self.data,
             "method": self.method,
@@ -138,65 +135,63 @@ class Audit:
         }
 
     def save(self, folder: str | Path) -> None:
-        """Write `pairs.csv` and `audit.json` to a folder that is there."""
+        """Write `pairs.csv` and `audit.json` to an existing folder."""
         table = self.table()
-        rows = (map(_written, row) for row in zip(*table.values(), strict=True))
+        rows = (map(_format_cell, row) for row in zip(*table.values(), strict=True))
         write_csv(Path(folder) / "pairs.csv", table, rows)
         write_json(Path(folder) / "audit.json", self.summary())
 
     def worst_table(self) -> list[dict[str, str]]:
-        """Return what is known of the ten pairs that seem wrong the most, as texts."""
-
-        def named(pair: int) -> dict[str, str]:
-            if self.keys is not None:
-                return {"name": self.keys[pair]}
-            if self.rows is None or self.rows.tolist() == list(range(len(self.rows))):
-                return {}
-            return {"row": str(self.rows[pair])}
-
+        """Return the ten worst pairs as a table of texts."""
+        name: dict[int, dict[str, str]] = {}
+        worst = self.flagged(count=min(_ROWS_SHOWN, len(self.scores))).tolist()
+        if self.keys is not None:
+            name = {pair: {"name": self.keys[pair]} for pair in worst}
+        elif self.rows is not None and self.rows.tolist() != list(range(len(self.rows))):
+            name = {pair: {"row": str(self.rows[pair])} for pair in worst}
         return [
             {
                 "pair": str(pair),
-                **named(int(pair)),
+                **name.get(pair, {}),
                 "score": f"{self.scores[pair]:z.3f}",
                 "better partner": "-" if self.partners[pair] < 0 else str(self.partners[pair]),
                 "its score": f"{self.partner_scores[pair]:z.3f}",
             }
-            for pair in self.flagged(count=min(_WORST, len(self.scores)))
+            for pair in worst
         ]
 
     def _repr_html_(self) -> str:
-        return format_html_rows(f"{self}; the worst are", self.worst_table(), self.notes)
+        return format_html_rows(f"{self}; worst pairs", self.worst_table(), self.notes)
 
     def __repr__(self) -> str:
         low, high = self.noise_interval
-        wrong = f"{self.noise_rate:.1%} seem wrong ({low:.1%} to {high:.1%})"
+        wrong = f"{self.noise_rate:.1%} look wrong (95% interval {low:.1%} to {high:.1%})"
         return f"Audit({self.data}: {len(self.scores)} pairs, {wrong})"
 
 
-def audit_from_arrays(data: str, found: Mapping[str, NDArray[Any]]) -> Audit:
-    """Return what a training with `audit` found, from the arrays of its folder; see `contraport.runs.Run.pairs`.
+def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
+    """Return the result of a training with `audit` from the arrays of its folder (`contraport.runs.Run.pairs`).
 
     Raises:
-        UsageError: the training is not done.
+        UsageError: the training has not ended.
     """
-    check("partners" in found, f"run: its training did not end; go on with {format_options(resume=True)}.")
-    known = float(found["remembered"])
+    check("partners" in arrays, f"run: the training has not ended. Continue it with {format_options(resume=True)}.")
+    memorized = float(arrays["remembered"])
     return Audit(
         data,
         "online",
         "combined",
-        found["scores"],
-        found["mismatched"],
-        float(found["rate"]),
-        (float(found["low"]), float(found["high"])),
-        found["partners"],
-        found["partner_scores"],
-        (f"The {memorization_warning(known)}.",) if known > MEMORIZATION_THRESHOLD else (),
+        arrays["scores"],
+        arrays["mismatched"],
+        float(arrays["rate"]),
+        (float(arrays["low"]), float(arrays["high"])),
+        arrays["partners"],
+        arrays["partner_scores"],
+        (memorization_warning(memorized),) if memorized > MEMORIZATION_THRESHOLD else (),
     )
 
 
-def _written(value: np.generic) -> str:
+def _format_cell(value: np.generic) -> str:
     if isinstance(value, np.str_):
         return str(value)
     return f"{value:.6g}" if isinstance(value, np.floating) else str(value.item()).lower()

@@ -409,7 +409,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
                 ],
             ).run()
         if auditor is not None:
-            self.audit_ = audit_from_arrays(dataset.name, auditor.found())
+            self.audit_ = audit_from_arrays(dataset.name, auditor.result())
         return self
 
 

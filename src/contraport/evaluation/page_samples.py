@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
-from contraport.auditing.pairs import PairedFeatures, scores
+from contraport.auditing.pairs import PairedFeatures, score_pairs
 from contraport.auditing.pairs.paired_features import MIN_PAIRS
 from contraport.data import Dataset
 from contraport.data.thumbnails import thumbnails
@@ -113,7 +113,7 @@ def _suspicion(subject: EvalContext, chosen: Tensor) -> Arrays:
     if len(subject.test.shapes) != 2 or len(chosen) < MIN_PAIRS or not subject.comparable:
         return {}
     both = subject.random_view_features if subject.has_shared_encoder else subject.projections
-    agreement = scores(PairedFeatures((both[0][chosen], both[1][chosen])))
+    agreement = score_pairs(PairedFeatures((both[0][chosen], both[1][chosen])))
     return {"suspicion": (-agreement).exp().cpu().numpy()}
 
 

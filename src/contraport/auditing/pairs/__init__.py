@@ -1,33 +1,36 @@
-"""Which pairs belong together: statistics of two sides, how many pairs are wrong, and which partner would be better."""
+"""Scores of pairs: statistics of paired features, the noise rate, decoys, and better partners.
+
+Training may import this package; what runs trainings is in `contraport.auditing`.
+"""
 
 from contraport.auditing.pairs.decoys import DecoyDataset, add_decoys, check_paired_dataset
-from contraport.auditing.pairs.mismatches import couples, exchanged
-from contraport.auditing.pairs.noise_rate import NoiseRate, above, estimate_fdr, estimate_noise_rate
-from contraport.auditing.pairs.pair_statistics import STATISTICS, Statistic, scores, sum_standardized
-from contraport.auditing.pairs.paired_features import NEIGHBORS, ItemPairs, PairedFeatures
+from contraport.auditing.pairs.mismatches import draw_exchange_groups, swap_partners
+from contraport.auditing.pairs.noise_rate import NoiseRate, area_under_curve, estimate_fdr, estimate_noise_rate
+from contraport.auditing.pairs.pair_statistics import STATISTICS, Statistic, score_pairs, sum_standardized
+from contraport.auditing.pairs.paired_features import NUM_NEIGHBORS, ItemPairs, PairedFeatures
 from contraport.auditing.pairs.partners import find_better_partners, select_partner_candidates
 from contraport.auditing.pairs.vector_pairs import MAX_VECTOR_WIDTH, has_vector_views, load_vector_pairs
 
 __all__ = [
     "MAX_VECTOR_WIDTH",
-    "NEIGHBORS",
+    "NUM_NEIGHBORS",
     "STATISTICS",
     "DecoyDataset",
     "ItemPairs",
     "NoiseRate",
     "PairedFeatures",
     "Statistic",
-    "above",
     "add_decoys",
+    "area_under_curve",
     "check_paired_dataset",
-    "couples",
+    "draw_exchange_groups",
     "estimate_fdr",
     "estimate_noise_rate",
-    "exchanged",
     "find_better_partners",
     "has_vector_views",
     "load_vector_pairs",
-    "scores",
+    "score_pairs",
     "select_partner_candidates",
     "sum_standardized",
+    "swap_partners",
 ]

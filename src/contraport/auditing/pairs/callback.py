@@ -1,4 +1,4 @@
-"""Audit of the pairs between epochs."""
+"""Training callback of the online audit."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ log = logging.getLogger("contraport.training")
 
 
 class AuditCallback(Callback):
-    """Scores the pairs between epochs, before the checkpoint is written that holds the scores.
+    """Scores the pairs between epochs; it runs before the checkpoint that stores the scores.
 
     Args:
-        auditor: scores the pairs and chooses those that are trained on.
-        run: the folder that keeps the scores; default: none.
+        pair_filter: scores the pairs and selects those that are trained on.
+        run: the run folder to write the scores to; default: none.
     """
 
-    def __init__(self, auditor: PairFilter, run: Run | None = None) -> None:
-        self._auditor = auditor
+    def __init__(self, pair_filter: PairFilter, run: Run | None = None) -> None:
+        self._filter = pair_filter
         self._run = run
 
     def state(self) -> dict[str, Any]:
-        """Return the last scores."""
-        return self._auditor.state()
+        """Return the state for a checkpoint."""
+        return self._filter.state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Draw the pairs that were drawn when the checkpoint was written."""
-        self._auditor.take_up(state)
+        """Select the pairs that were selected when the checkpoint was written."""
+        self._filter.restore(state)
 
     def after_epoch(self, loop: Loop) -> None:
-        """Score the pairs, if it is time."""
+        """Score the pairs if a scoring is due, then log and save the scores."""
         with together():
-            looked = self._auditor.after_epoch(loop.epoch)
-        if looked and self._run is not None:
-            self._keep(self._run, is_last=loop.epoch == loop.epochs)
+            is_due = self._filter.after_epoch(loop.epoch)
+        if is_due and self._run is not None:
+            self._save(self._run, is_last=loop.epoch == loop.epochs)
 
-    def _keep(self, run: Run, *, is_last: bool) -> None:
-        look = self._auditor.last
-        assert look is not None
+    def _save(self, run: Run, *, is_last: bool) -> None:
+        state = self._filter.last
+        assert state is not None
         with together():
             if is_main_process():
                 with run.writing():
-                    run.save_pairs(self._auditor.found())
+                    run.save_pairs(self._filter.result())
         write = log.info if is_last else log.debug
         write(
-            "after epoch %d: %.1f%% of the pairs seem wrong (%.1f%% to %.1f%%), %d of %d are trained on",
-            look.epoch, 100 * look.rate, 100 * look.low, 100 * look.high, len(look.drawn), len(look.scores),
+            "Epoch %d: %.1f%% of the pairs look wrong (95%% interval %.1f-%.1f); training on %d of %d.",
+            state.epoch, 100 * state.rate, 100 * state.low, 100 * state.high, len(state.drawn), len(state.scores),
         )  # fmt: skip
-        if is_last and look.remembered > MEMORIZATION_THRESHOLD:
-            log.warning(memorization_warning(look.remembered))
+        if is_last and state.remembered > MEMORIZATION_THRESHOLD:
+            log.warning(memorization_warning(state.remembered))

@@ -1,4 +1,4 @@
-"""What each of two views tells of the other, as linear maps that were fitted to other pairs than they judge.
+"""Regularized canonical correlation between two views, cross-fitted: each pair is scored by maps fitted to others.
 
 Source: Hotelling (1936), Relations between two sets of variates; the ridge is that of Vinod (1976), Canonical ridge and
 econometrics of joint production.
@@ -12,29 +12,28 @@ import torch
 from torch import Tensor
 
 FOLDS = 5
-"""Parts of the pairs, of which each is judged by maps that were fitted to the others."""
 
 RIDGE = 0.05
-"""Added to each variance, as a share of their mean: fewer pairs than dimensions tell none of the small ones."""
+"""Added to each variance, as a share of their mean: with fewer pairs than dimensions small variances are noise."""
 
-_LEAST = 1e-12
-"""Of the ridge, where all items are equal."""
+_MIN_RIDGE = 1e-12
+"""Keeps the Cholesky factorization defined where all items are equal."""
 
 
 class Maps(NamedTuple):
-    """Linear maps to what one view tells of the other, ``(F, r)`` of the first view's features and ``(G, r)``."""
+    """Linear maps of both views into one space, ``(F, r)`` for the first view's features and ``(G, r)``."""
 
     first: Tensor
     second: Tensor
 
 
-class Canonical(NamedTuple):
-    """The maps of each fold, and to which fold each item belongs.
+class CanonicalMaps(NamedTuple):
+    """Canonical maps of each fold, and the fold of each item.
 
     Attributes:
         centers: means of the fitted items, ``(F,)`` and ``(G,)``.
-        folds: of each item, int64 ``(n,)``.
-        maps: for each fold those to what the first view tells of the second, and to what that tells of the first.
+        folds: the fold of each item, int64 ``(n,)``; its maps are fitted to the other folds.
+        maps: for each fold the maps that predict the second view from the first, and the first from the second.
     """
 
     centers: tuple[Tensor, Tensor]
@@ -43,55 +42,54 @@ class Canonical(NamedTuple):
 
 
 class _Moments(NamedTuple):
-    """Sums over some items of products of their features: among the first, among the second, and across."""
+    """Number of items, and sums of products of their features: within the first view, the second, and across."""
 
     number: float
     first: Tensor
     second: Tensor
     across: Tensor
 
-    @classmethod
-    def of(cls, x: Tensor, y: Tensor) -> _Moments:
-        return cls(len(x), x.T @ x, y.T @ y, x.T @ y)
 
+def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> CanonicalMaps:
+    """Fit the maps of each fold to the pairs of the items `pool`, ``(m,)``, of the other folds.
 
-def canonical(features: tuple[Tensor, Tensor], among: Tensor) -> Canonical:
-    """Fit the maps of each fold to the pairs of some items, ``(m,)``, that belong to other folds.
-
-    Both features are whitened, so that M, the products across, has the canonical correlations as its singular values.
-    What x tells of y is then M' x, and the part of y that can be told so is M' M y: directions count the more, the more
-    correlated they are, and those that are not vanish. No singular vectors are needed for that.
+    With both features whitened, the cross-covariance M has the canonical correlations as its singular values. The first
+    view predicts M' x of the second, whose predictable part is M' M y. Directions are weighted by their correlation,
+    so uncorrelated ones vanish and no singular vectors are needed.
 
     >>> u = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
-    >>> found = canonical((u, u.flip(1)), torch.arange(300))
-    >>> told, part = found.maps[0][0]
-    >>> bool(torch.cosine_similarity((u - found.centers[0]) @ told, (u.flip(1) - found.centers[1]) @ part).min() > 0.99)
+    >>> fitted = fit_canonical_maps((u, u.flip(1)), torch.arange(300))
+    >>> first, second = fitted.maps[0][0]
+    >>> x, y = (u - fitted.centers[0]) @ first, (u.flip(1) - fitted.centers[1]) @ second
+    >>> bool(torch.cosine_similarity(x, y).min() > 0.99)
     True
     """
-    items = torch.arange(len(features[0]), device=among.device)
+    items = torch.arange(len(features[0]), device=pool.device)
     folds = items % FOLDS
-    folds[among] = items[: len(among)] % FOLDS  # so that each has as many of those that maps are fitted to
-    centers = (features[0][among].mean(dim=0), features[1][among].mean(dim=0))
+    folds[pool] = items[: len(pool)] % FOLDS  # every fold has equally many of the pairs that maps are fitted to
+    centers = (features[0][pool].mean(dim=0), features[1][pool].mean(dim=0))
     parts = []
     for fold in range(FOLDS):
-        part = among[folds[among] == fold]
-        parts.append(_Moments.of(features[0][part] - centers[0], features[1][part] - centers[1]))
-    whole = [sum(sums) for sums in zip(*parts, strict=True)]
-    maps = tuple(_maps(_Moments(*(a - b for a, b in zip(whole, part, strict=True)))) for part in parts)
-    return Canonical(centers, folds, maps)
+        part = pool[folds[pool] == fold]
+        x, y = features[0][part] - centers[0], features[1][part] - centers[1]
+        parts.append(_Moments(len(x), x.T @ x, y.T @ y, x.T @ y))
+    # Moments are additive: those of the other folds are the total less those of the fold.
+    total = [sum(sums) for sums in zip(*parts, strict=True)]
+    maps = tuple(_maps_of(_Moments(*(a - b for a, b in zip(total, part, strict=True)))) for part in parts)
+    return CanonicalMaps(centers, folds, maps)
 
 
-def _maps(moments: _Moments) -> tuple[Maps, Maps]:
+def _maps_of(moments: _Moments) -> tuple[Maps, Maps]:
     number, first, second, across = moments
-    roots = [torch.linalg.cholesky(_ridged(products / number)) for products in (first, second)]
+    roots = [torch.linalg.cholesky(_add_ridge(products / number)) for products in (first, second)]
     left = torch.linalg.solve_triangular(roots[0], across / number, upper=False)
-    correlated = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
-    # Rows are mapped: x L'^-1 whitens them.
-    told = torch.linalg.solve_triangular(roots[0].T, correlated, upper=True)
-    told_back = torch.linalg.solve_triangular(roots[1].T, correlated.T, upper=True)
-    return Maps(told, told_back @ correlated), Maps(told @ correlated.T, told_back)
+    correlation = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
+    # Maps act on rows from the right: x L'^-1 whitens x.
+    to_second = torch.linalg.solve_triangular(roots[0].T, correlation, upper=True)
+    to_first = torch.linalg.solve_triangular(roots[1].T, correlation.T, upper=True)
+    return Maps(to_second, to_first @ correlation), Maps(to_second @ correlation.T, to_first)
 
 
-def _ridged(covariance: Tensor) -> Tensor:
-    ridge = (RIDGE * covariance.diagonal().mean()).clamp(min=_LEAST)
+def _add_ridge(covariance: Tensor) -> Tensor:
+    ridge = (RIDGE * covariance.diagonal().mean()).clamp(min=_MIN_RIDGE)
     return covariance + ridge * torch.eye(len(covariance), device=covariance.device)

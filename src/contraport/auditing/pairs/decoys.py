@@ -1,7 +1,7 @@
-"""Decoys: pairs of a training that are known to be wrong, so that one can see how it treats wrong pairs.
+"""Decoys: mismatched pairs put into the training data of an online audit, to measure how training scores wrong pairs.
 
-A network remembers wrong pairs that it is trained on, and the more the longer. Whatever they come to score, decoys that
-are trained on, left out and judged with all others come to score too.
+A network memorizes wrong pairs, the more the longer it is trained on them. Decoys are trained on, scored and dropped
+like all other pairs, so their scores rise as those of unknown wrong pairs do.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from contraport.errors import check
 from contraport.seeding import generator
 
 SHARE = 0.1
-FEWEST, MOST, LARGEST_SHARE = 200, 2_000, 0.2
+MIN_DECOYS, MAX_DECOYS, MAX_SHARE = 200, 2_000, 0.2
 
 
 class DecoyDataset(Dataset):
-    """A dataset of `n` pairs that gives a decoy for each position from `n` on.
+    """A dataset of `n` pairs with a decoy at each position from `n` on; its length stays `n`.
 
-    The first view of decoy k is that of item ``sources[k]``, the second one that of ``partners[k]``; it has the id, the
-    label and all else of its source. The length stays `n`.
+    Decoy k has the first view of item ``decoys.first[k]`` and the second view of ``decoys.second[k]``. Its id, label
+    and all else are those of the former.
 
     Attributes:
-        decoys: which items they are made of.
+        decoys: the items that decoys are made of.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
     >>> pairs = from_arrays((np.arange(60.0)[:, None], np.arange(60.0)[:, None]))
-    >>> decoyed = add_decoys(pairs, seed=0)
-    >>> len(decoyed), len(decoyed.decoys.first)
+    >>> dataset = add_decoys(pairs, seed=0)
+    >>> len(dataset), len(dataset.decoys.first)
     (60, 12)
-    >>> first, second = decoyed.__getitems__([5, 60]).views
+    >>> first, second = dataset.__getitems__([5, 60]).views
     >>> (first == second).flatten().tolist()
     [True, False]
     """
@@ -43,20 +43,19 @@ class DecoyDataset(Dataset):
 
     def __getitems__(self, positions: list[int]) -> Batch:
         """Return the items and decoys at some positions as one batch."""
-        own, partners = resolve_positions(torch.as_tensor(positions, dtype=torch.int64), len(self), self.decoys)
-        batch = super().__getitems__(own.tolist())
-        is_decoy = own != partners
-        if not is_decoy.any():
+        first, second = resolve_positions(torch.as_tensor(positions, dtype=torch.int64), len(self), self.decoys)
+        batch = super().__getitems__(first.tolist())
+        if torch.equal(first, second):
             return batch
-        # All of them anew, as a batch of texts is as wide as the longest of its own.
-        return batch._replace(views=(batch.views[0], self.store.fetch(partners)[1]))
+        # All second views are fetched again: a batch of texts is as wide as its own longest text.
+        return batch._replace(views=(batch.views[0], self.store.fetch(second)[1]))
 
 
 def resolve_positions(positions: Tensor, items: int, decoys: ItemPairs) -> tuple[Tensor, Tensor]:
-    """Return of which item the first view at each position is, and of which the second, ``(b,)`` each."""
+    """Return the item of the first view and that of the second at each position, ``(b,)`` each."""
     number = (positions - items).clamp(min=0)
     is_decoy = positions >= items
-    first, second = (torch.where(is_decoy, side[number], positions) for side in decoys)
+    first, second = (torch.where(is_decoy, members[number], positions) for members in decoys)
     return first, second
 
 
@@ -64,11 +63,11 @@ def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
     """Return a dataset of pairs with decoys: a tenth of the items, but 200 to 2,000 and at most a fifth.
 
     Raises:
-        UsageError: the data have not two given views, items lack one, or there are fewer than 50 pairs.
+        UsageError: the data do not have two views, items lack one of them, or there are fewer than 50 pairs.
     """
     check_paired_dataset(dataset)
     items = len(dataset)
-    number = int(min(max(SHARE * items, FEWEST), MOST, LARGEST_SHARE * items))
+    number = int(min(max(SHARE * items, MIN_DECOYS), MAX_DECOYS, MAX_SHARE * items))
     random = generator("audit.decoys", seed)
     drawn = torch.from_numpy(random.permutation(items)[:number])
     partners = exchange_partners(drawn, dataset.content_ids, random)
@@ -79,17 +78,17 @@ def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
 
 
 def check_paired_dataset(dataset: Dataset) -> None:
-    """Raise `UsageError` unless a dataset is of pairs, enough to judge any, of items that differ in both."""
-    views = len(dataset.shapes)
-    check(
-        views == 2,
-        f"data: pairs are judged by two given views, and the items of {dataset.name!r} have {views}"
-        + ("; views chooses two of them." if views > 2 else "."),
-    )
+    """Raise `UsageError` unless a dataset has two complete, varying views and enough pairs for an audit."""
+    views, name = len(dataset.shapes), repr(dataset.name)
+    choice = " Choose two of them with views." if views > 2 else ""
+    check(views == 2, f"data: an audit needs items of two views, and those of {name} have {views}.{choice}", "views")
     lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
-    check(lacking == 0, f"data: pairs are judged by both views, and {lacking} items of {dataset.name!r} lack one.")
+    message = f"data: an audit needs both views of every item, and {lacking} items of {name} lack one."
+    check(lacking == 0, message, "missing_views")
     check_pair_count(len(dataset))
+    # A few items suffice: reading all of them could take minutes.
     some = dataset.__getitems__(torch.linspace(0, len(dataset) - 1, MIN_PAIRS).long().tolist())
-    for name, view in zip(dataset.view_names, some.views, strict=True):
-        differ = bool((view != view[0]).any())
-        check(differ, f"data: view {name!r} is the same in each of {MIN_PAIRS} items, so it tells nothing of pairs.")
+    for view, values in zip(dataset.view_names, some.views, strict=True):
+        varies = bool((values != values[0]).any())
+        message = f"data: view {view!r} is the same in {MIN_PAIRS} items, so pairs cannot be told apart by it."
+        check(varies, message, "constant_view")

@@ -1,4 +1,4 @@
-"""What a model that is being trained says of both members of all pairs."""
+"""Paired features of a model that is being trained."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ from contraport.encoders import Model
 
 
 def encode_pairs(
-    model: Model, dataset: Dataset, views: Views, reader: LoaderConfig, *, kept: Tensor | None = None
+    model: Model, dataset: Dataset, views: Views, reader: LoaderConfig, *, pool: Tensor | None = None
 ) -> PairedFeatures:
-    """Return the frozen features and projections of all pairs; the model stays as it is, and where it is.
+    """Return the features and projections of all pairs; mode and device of the model stay as they are.
 
     Args:
-        model: of two views.
+        model: a model of two views.
         dataset: the pairs.
-        views: of the pairs.
-        reader: how they are read; its device is the model's.
-        kept: the items among which neighbours are looked for; default: all.
+        views: the views of the pairs.
+        reader: loads the pairs; its device is replaced by the model's.
+        pool: the items that may be neighbors; default: all.
     """
     reader = reader._replace(device=next(model.parameters()).device)
-    values = represent(_Outputs(model), dataset, views, reader, "pairs")
+    values = represent(_FeaturesAndProjections(model), dataset, views, reader, "pairs")
     widths = [getattr(model.tower(view), size) for size in ("num_features", "projection_width") for view in (0, 1)]
     first, second, *projections = values.split(widths, dim=1)
     comparable = widths[2] == widths[3]
-    return PairedFeatures((first, second), (projections[0], projections[1]) if comparable else None, kept)
+    return PairedFeatures((first, second), (projections[0], projections[1]) if comparable else None, pool)
 
 
-class _Outputs(nn.Module):
-    """A model that gives the features of both views, and then the projections of both, whichever represent an item."""
+class _FeaturesAndProjections(nn.Module):
+    """Concatenates the features of both views and the projections of both."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self._model = model
 
     def forward(self, *views: Tensor) -> Tensor:
-        """Return all four side by side."""
         features = self._model.encode(views)
         return torch.cat([*features, *self._model.project(features)], dim=1)

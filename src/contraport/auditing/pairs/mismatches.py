@@ -1,4 +1,4 @@
-"""Mismatches of pairs that were not trained on: couples of items exchange their partners."""
+"""Mismatched pairs for a cross-fit: items exchange partners within small groups."""
 
 from __future__ import annotations
 
@@ -11,45 +11,44 @@ from contraport.data.duplicate_groups import content_groups, separate
 from contraport.data.splits import max_group_size
 from contraport.seeding import generator
 
-Couple = tuple[Tensor, ...]
-"""Two groups of items that exchange partners, or three; a group shares content, and is one item where none repeats."""
+ExchangeGroup = tuple[Tensor, ...]
+"""Two or three sets of items that exchange partners; the items of a set share content, mostly it is one item."""
 
 
-def couples(dataset: Dataset, *, seed: int) -> tuple[Couple, ...]:
-    """Return the items in groups of shared content, two groups of similar size at a time, drawn at random.
+def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup, ...]:
+    """Group the sets of items with shared content at random, two sets of similar size at a time.
 
-    Of an odd number the last couple has three.
+    If their number is odd, the last group has three.
 
     >>> from contraport.data import from_arrays
     >>> dataset = from_arrays((np.arange(7.0)[:, None], np.arange(7.0)[:, None]))
-    >>> [len(couple) for couple in couples(dataset, seed=0)]
+    >>> [len(group) for group in draw_exchange_groups(dataset, seed=0)]
     [2, 2, 3]
     """
     random, ids = generator("audit.exchange", seed), dataset.content_ids
-    groups = np.arange(len(dataset)) if ids is None else content_groups(ids, max_group_size(len(dataset), None)).groups
-    by_group = np.argsort(groups, kind="stable")
-    members = np.split(by_group, np.bincount(groups).cumsum()[:-1])
-    order = random.permutation(len(members))
-    order = order[np.argsort([len(members[group]) for group in order], kind="stable")]
+    set_of = np.arange(len(dataset)) if ids is None else content_groups(ids, max_group_size(len(dataset), None)).groups
+    sets = np.split(np.argsort(set_of, kind="stable"), np.bincount(set_of).cumsum()[:-1])
+    order = random.permutation(len(sets))
+    order = order[np.argsort([len(sets[number]) for number in order], kind="stable")]
     first, second = order[: len(order) - 1 : 2], order[1::2].copy()
     if ids is not None:
-        of_groups = ids.numpy()[[group[0] for group in members]]
-        separate(first, second, of_groups, random)
-    pairs = [[one, other] for one, other in zip(first.tolist(), second.tolist(), strict=True)]
+        content = ids.numpy()[[members[0] for members in sets]]
+        separate(first, second, content, random)
+    groups = [[one, other] for one, other in zip(first.tolist(), second.tolist(), strict=True)]
     if len(order) % 2:
-        pairs[-1].append(int(order[-1]))
-    return tuple(tuple(torch.from_numpy(members[group]) for group in pair) for pair in pairs)
+        groups[-1].append(int(order[-1]))
+    return tuple(tuple(torch.from_numpy(sets[number]) for number in group) for group in groups)
 
 
-def exchanged(couples: tuple[Couple, ...]) -> Tensor:
-    """Return whose partner each item gets when each group of a couple takes those of the one before, int64 ``(n,)``.
+def swap_partners(groups: tuple[ExchangeGroup, ...]) -> Tensor:
+    """Return the new partner of each item, int64 ``(n,)``: each set of a group takes those of the set before it.
 
-    >>> exchanged((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
+    >>> swap_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]
     """
-    partners = torch.empty(sum(len(group) for couple in couples for group in couple), dtype=torch.int64)
-    for couple in couples:
-        for place, group in enumerate(couple):
-            others = couple[place - 1]
-            partners[group] = others[torch.arange(len(group)) % len(others)]
+    partners = torch.empty(sum(len(items) for group in groups for items in group), dtype=torch.int64)
+    for group in groups:
+        for place, items in enumerate(group):
+            others = group[place - 1]
+            partners[items] = others[torch.arange(len(items)) % len(others)]
     return partners

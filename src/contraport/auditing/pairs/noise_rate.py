@@ -1,17 +1,17 @@
-"""How many pairs are wrong, and which: from the scores of the pairs and of others that are known to be wrong.
+"""Estimates the share of wrong pairs, and the false discovery rate, from scores of pairs and of known mismatches.
 
-The scores of the given pairs are a mixture: a share of them, the noise rate, are those of wrong pairs. Where the known
-mismatches are scored as wrong pairs are, their scores say how the wrong ones are spread, and as good pairs seldom score
-as low as many of the wrong ones do, the lower part of the mismatches' scores tells the share. The smaller that part,
-the fewer good pairs score as low, and the fewer mismatches it is told by. So of some parts that one is taken whose
-error the bootstrap finds least; off is what is above the least estimate of all, as good pairs can only add to it.
+The scores of the pairs are a mixture; the noise rate is the share of its wrong component. Known mismatches are a sample
+of that component, and good pairs seldom score as low as most of them, so the lower part of the mismatches' scores gives
+the rate. A smaller part contains fewer good pairs, which bias the estimate upward, but is estimated from fewer
+mismatches. The part with the least bootstrap error is taken; the smallest estimate of all parts stands for the truth,
+as good pairs can only add to it.
 
-That the mismatches are scored as the wrong pairs are is all that matters. Pairs drawn anew after a training are not:
-what was trained on is remembered, and scores higher. So a training that judges its own pairs has known mismatches among
-them from the start (`contraport.auditing.pairs.decoys`), and a cross-fit judges pairs that no encoder has seen.
+This requires mismatches that are scored like wrong pairs. Pairs drawn anew after training are not: a network memorizes
+wrong pairs, which then score higher. So an online audit trains on mismatches (`contraport.auditing.pairs.decoys`),
+and a cross-fit only scores pairs that its encoder was not trained on.
 
-Source: Storey (2002), A direct approach to false discovery rates: the estimate is that of section 3, the choice of the
-part that of section 9, with the scores of known mismatches in the place of p-values.
+Source: Storey (2002), A direct approach to false discovery rates: the estimate of section 3, with the part chosen as in
+section 9, and the scores of known mismatches in place of p-values.
 """
 
 from __future__ import annotations
@@ -25,97 +25,96 @@ from contraport.errors import check
 from contraport.seeding import generator
 
 LOWER_PARTS = np.arange(0.4, 0.91, 0.05)
-"""The parts of the mismatches' scores that are tried; fewer would be told by too few mismatches."""
+"""Candidate lower parts of the mismatches' scores, as shares; smaller ones contain too few mismatches."""
 
-DRAWS = 500
-COVERED = 0.95
+BOOTSTRAP_DRAWS = 500
+COVERAGE = 0.95
 
 Scores = NDArray[np.floating]
 
 
 class NoiseRate(NamedTuple):
-    """The share of wrong pairs, and its bootstrap interval of 95 % over pairs and mismatches."""
+    """The share of wrong pairs, with its 95 % bootstrap interval over pairs and mismatches."""
 
     rate: float
     interval: tuple[float, float]
 
 
-def estimate_noise_rate(scores: Scores, mismatched: Scores, *, seed: int = 0) -> NoiseRate:
+def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 0) -> NoiseRate:
     """Estimate the share of wrong pairs.
 
     Args:
-        scores: of the given pairs, ``(n,)``; more is better.
-        mismatched: of pairs that are known to be wrong, ``(m,)``, scored alike.
-        seed: of the bootstrap.
+        scores: scores of the pairs, ``(n,)``; higher is better.
+        mismatch_scores: scores of pairs that are known to be wrong, ``(m,)``.
+        seed: seed of the bootstrap.
 
     Raises:
-        UsageError: there are no scores, or they are not finite.
+        UsageError: no scores, or NaN or infinity among them.
 
     >>> random = np.random.default_rng(0)
     >>> scores = np.concatenate([random.normal(4, 1, 8000), random.normal(0, 1, 2000)])
-    >>> found = estimate_noise_rate(scores, random.normal(0, 1, 1000))
-    >>> round(found.rate, 1), found.interval[0] < found.rate < found.interval[1]
+    >>> noise = estimate_noise_rate(scores, random.normal(0, 1, 1000))
+    >>> round(noise.rate, 1), noise.interval[0] < noise.rate < noise.interval[1]
     (0.2, True)
     """
-    for name, values in (("scores", scores), ("mismatched", mismatched)):
+    for name, values in (("scores", scores), ("mismatch_scores", mismatch_scores)):
         good = len(values) > 0 and bool(np.isfinite(values).all())
-        check(good, f"{name}: expected finite numbers, got {len(values)} of which not all are, or none.")
-    random, ranked, again = generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatched)
-    found = _shares(_below(ranked, _marks(again)), again)
-    drawn = np.empty((DRAWS, len(LOWER_PARTS)))
-    for draw in range(DRAWS):
-        again = np.sort(mismatched[random.integers(0, len(mismatched), len(mismatched))])
-        # Of pairs drawn anew as many are between two marks as a multinomial says: they need not be drawn themselves.
-        between = np.diff(_below(ranked, _marks(again)), prepend=0, append=1)
-        below = random.multinomial(len(ranked), between)[:-1].cumsum() / len(ranked)
-        drawn[draw] = _shares(below, again)
-    best = ((drawn - found.min()) ** 2).mean(axis=0).argmin()
-    low, high = np.quantile(drawn[:, best], ((1 - COVERED) / 2, (1 + COVERED) / 2))
-    return NoiseRate(float(found[best]), (float(low), float(high)))
+        check(good, f"{name}: expected one or more finite numbers, got {np.isfinite(values).sum()} of {len(values)}.")
+    random, pairs, mismatches = generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatch_scores)
+    rates = _rates(_share_below(pairs, _marks(mismatches)), mismatches)
+    draws = np.empty((BOOTSTRAP_DRAWS, len(LOWER_PARTS)))
+    for draw in range(BOOTSTRAP_DRAWS):
+        drawn = np.sort(mismatch_scores[random.integers(0, len(mismatches), len(mismatches))])
+        # The numbers of resampled pairs between marks are multinomial, so the pairs need not be resampled one by one.
+        between = np.diff(_share_below(pairs, _marks(drawn)), prepend=0, append=1)
+        below = random.multinomial(len(pairs), between)[:-1].cumsum() / len(pairs)
+        draws[draw] = _rates(below, drawn)
+    best = ((draws - rates.min()) ** 2).mean(axis=0).argmin()
+    low, high = np.quantile(draws[:, best], ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
+    return NoiseRate(float(rates[best]), (float(low), float(high)))
 
 
-def _marks(mismatched: Scores) -> Scores:
-    """Return of sorted mismatches the score below which each part of them is."""
-    marks: Scores = mismatched[np.ceil(LOWER_PARTS * (len(mismatched) - 1)).astype(int)]
+def _marks(mismatches: Scores) -> Scores:
+    """Return the score below which each lower part of sorted mismatches lies."""
+    marks: Scores = mismatches[np.ceil(LOWER_PARTS * (len(mismatches) - 1)).astype(int)]
     return marks
 
 
-def _below(ranked: Scores, marks: Scores) -> NDArray[np.float64]:
-    """Return the share of sorted scores that are at most as high as each mark."""
-    return np.searchsorted(ranked, marks, side="right") / len(ranked)
+def _share_below(ordered: Scores, marks: Scores) -> NDArray[np.float64]:
+    """Return the share of sorted scores at or below each mark."""
+    return np.searchsorted(ordered, marks, side="right") / len(ordered)
 
 
-def _shares(below: NDArray[np.float64], mismatched: Scores) -> NDArray[np.float64]:
-    """Return the share of wrong pairs that each part tells, from the share of pairs below its mark."""
-    shares: NDArray[np.float64] = below / _below(mismatched, _marks(mismatched))
-    return shares.clip(max=1.0)
+def _rates(below: NDArray[np.float64], mismatches: Scores) -> NDArray[np.float64]:
+    """Return the noise rate that each lower part gives, from the share of pairs below its mark."""
+    rates: NDArray[np.float64] = below / _share_below(mismatches, _marks(mismatches))
+    return rates.clip(max=1.0)
 
 
-def estimate_fdr(scores: Scores, mismatched: Scores, rate: float) -> NDArray[np.float64]:
-    """Return for each pair the share of good ones among all that score as low, ``(n,)``: an estimate, no guarantee.
+def estimate_fdr(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArray[np.float64]:
+    """Return the estimated false discovery rate at each pair's score, ``(n,)``: the share of good pairs at or below it.
 
-    It is 1 - rate F0(s) / F(s), with the shares F0 of the mismatches and F of the pairs that score at most s, and made
-    to rise with s.
+    It is 1 - rate F0(s) / F(s), where F0 and F are the shares of mismatches and pairs that score at most s, made
+    monotone in s. It is an estimate without a guarantee.
 
     >>> estimate_fdr(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.5]), 0.25).round(2).tolist()
     [0.5, 0.5, 0.67, 0.75]
     """
     order = np.argsort(scores, kind="stable")
-    ranked = scores[order]
-    below = np.searchsorted(ranked, ranked, side="right") / len(scores)
-    wrong = np.searchsorted(np.sort(mismatched), ranked, side="right") / len(mismatched)
-    found = np.clip(1 - rate * wrong / below, 0, 1)
-    values = np.empty(len(scores))
-    values[order] = np.minimum.accumulate(found[::-1])[::-1]
-    return values
+    ordered = scores[order]
+    wrong = rate * _share_below(np.sort(mismatch_scores), ordered)
+    good = np.clip(1 - wrong / _share_below(ordered, ordered), 0, 1)
+    rates = np.empty(len(scores))
+    rates[order] = np.minimum.accumulate(good[::-1])[::-1]
+    return rates
 
 
-def above(first: Scores, second: Scores) -> float:
-    """Return how often one of the first scores above one of the second, ties as halves: .5 where they score alike.
+def area_under_curve(positives: Scores, negatives: Scores) -> float:
+    """Return how often a positive scores above a negative, ties counting half: 0.5 if both score alike.
 
-    >>> above(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
+    >>> area_under_curve(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
     0.875
     """
-    ranked = np.sort(second)
-    below = (np.searchsorted(ranked, first, "left") + np.searchsorted(ranked, first, "right")) / 2
-    return float(below.mean() / len(second))
+    ordered = np.sort(negatives)
+    below = (np.searchsorted(ordered, positives, "left") + np.searchsorted(ordered, positives, "right")) / 2
+    return float(below.mean() / len(ordered))

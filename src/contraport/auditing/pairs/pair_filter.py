@@ -1,20 +1,21 @@
-"""A training that judges the pairs it is trained on as it goes, and leaves out those that seem wrong.
+"""Online audit: scores the pairs of a training between epochs and drops suspected mismatches.
 
-Networks remember wrong pairs, the more the longer they are trained on them; so the first look comes after one epoch,
-before any is seen twice, and what is left out is remembered no longer. Neighbours are looked for among the pairs that
-are trained on. What counts is the mean over all looks: early ones remember little, late ones know more.
+Networks memorize wrong pairs, the more the longer they are trained on them. So the pairs are first scored after one
+epoch, before any is seen twice, and dropped pairs are not memorized further. Neighbors are only looked up among the
+pairs that are trained on. A pair's score is its mean over all scorings: early ones are less affected by memorization,
+late ones by an untrained network.
 
-How many pairs are wrong is estimated with decoys, `contraport.auditing.pairs.decoys`, that are trained on and left out
-like all
-others. They stand in the place of the items that they are made of for a third of the training; then these take part.
+The share of wrong pairs is estimated with decoys (`contraport.auditing.pairs.decoys`), which are trained on and
+dropped like all other pairs. For a third of the training they replace the items that they are made of; then these items
+take part.
 
-Where the items are vectors these are judged as they came too, beside what the encoders say of them: they remember
-nothing, and tell of an item what the training has not yet taken up, or never will.
+Where the views are vectors, the vectors themselves are scored too: they memorize nothing, and hold what the encoders
+have not learned yet, or never will.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,17 +23,17 @@ from torch import Tensor
 
 from contraport.auditing.pairs import (
     MAX_VECTOR_WIDTH,
-    NEIGHBORS,
+    NUM_NEIGHBORS,
     DecoyDataset,
     ItemPairs,
     PairedFeatures,
-    above,
+    area_under_curve,
     estimate_fdr,
     estimate_noise_rate,
     find_better_partners,
     has_vector_views,
     load_vector_pairs,
-    scores,
+    score_pairs,
     select_partner_candidates,
     sum_standardized,
 )
@@ -42,39 +43,40 @@ from contraport.data.duplicate_groups import exchange_partners
 from contraport.distributed import broadcast_object, is_main_process
 from contraport.embedding import LoaderConfig
 from contraport.seeding import generator
-from contraport.training.step.training_module import TrainingModule
 
-LOOKS = 7
-"""How many looks at most follow the first, each after as many times more epochs as the one before: what is said of the
-pairs changes most at the beginning, and a pair that is left out early was not yet remembered."""
+if TYPE_CHECKING:
+    from contraport.training.step.training_module import TrainingModule
+
+LATER_SCORINGS = 7
+"""Scorings after the first, at most, each after the same multiple of epochs: scores change most at the beginning, and a
+pair that is dropped early is not memorized."""
 
 MAX_DROPPED_SHARE = 2 / 3
-"""A first look that tells nothing would otherwise take all pairs for wrong."""
+"""Largest share of the pairs that is dropped: uninformative scores would otherwise drop all of them."""
 
 STATISTICS = ("neighbors", "canonical")
-"""By which pairs are judged: their sum, each in units of its spread, as `combined` is."""
+"""Statistics whose standardized sum scores a pair, as in `combined`."""
 
 MEMORIZATION_THRESHOLD = 0.75
-"""Where decoys that were trained on score above fresh ones more often than this, scores look remembered."""
+"""Scores count as memorized if decoys that were trained on score above fresh ones more often than this."""
+
+SAVED = ("epoch", "scores", "mismatched", "rate", "low", "high", "remembered")
+"""Fields of the state that a run folder stores unchanged."""
 
 
-KEPT = ("epoch", "scores", "mismatched", "rate", "low", "high", "remembered")
-"""What a folder keeps of a look as it is."""
-
-
-class Look(NamedTuple):
-    """What a look found of `n` pairs.
+class AuditState(NamedTuple):
+    """State of an online audit after a scoring of `n` pairs; checkpoints store it by field.
 
     Attributes:
-        epoch: after which it was taken.
-        number: which look it was.
-        scores: of the pairs, ``(n,)``, the mean over the looks so far.
-        mismatched: of the decoys, ``(d,)``, likewise.
-        rate: share of wrong pairs, estimated at the last look at which decoys were trained on.
-        low: lower end of its interval.
-        high: upper end of its interval.
-        remembered: how often a decoy that was trained on scored above one that was not, at that look.
-        drawn: the positions that are trained on from now on, decoys from `n` on.
+        epoch: epochs before the scoring.
+        number: number of scorings so far.
+        scores: mean scores of the pairs over all scorings, ``(n,)``.
+        mismatched: mean scores of the decoys, ``(d,)``.
+        rate: share of wrong pairs, estimated at the last scoring before decoys were dropped for good.
+        low: lower end of its 95 % interval.
+        high: upper end of its 95 % interval.
+        remembered: how often a decoy that was trained on scored above one that was not, at that scoring.
+        drawn: positions that are trained on from now on, decoys from `n` on.
     """
 
     epoch: int
@@ -89,17 +91,17 @@ class Look(NamedTuple):
 
 
 class PairFilter:
-    """Judges the pairs of a training, and says which are drawn.
+    """Scores the pairs of a training between epochs and selects those that are trained on.
 
     Args:
         dataset: the pairs, with decoys.
-        pipeline: what is trained.
-        order: of the batches.
-        epochs: of the whole training.
-        reader: how the pairs are read for a look.
+        pipeline: the pipeline that is trained.
+        order: the batch order, restricted to the selected positions.
+        epochs: epochs of the whole training.
+        reader: loads the pairs for a scoring.
 
     Attributes:
-        last: what the last look found, if there was one.
+        last: the state after the last scoring; None before the first.
     """
 
     def __init__(
@@ -111,128 +113,127 @@ class PairFilter:
         epochs: int,
         reader: LoaderConfig | None = None,
     ) -> None:
-        self.last: Look | None = None
+        self.last: AuditState | None = None
         self._dataset = dataset
         self._pipeline = pipeline
         self._order = order
         self._epochs = epochs
         self._reader = reader or LoaderConfig()
-        self._looks = {round(epochs ** (step / LOOKS)) for step in range(LOOKS + 1)}
+        self._scoring_epochs = {round(epochs ** (step / LATER_SCORINGS)) for step in range(LATER_SCORINGS + 1)}
+        self._decoy_epochs = max(1, epochs // 3)
         items = torch.arange(len(dataset))
-        self._genuine = items[~torch.isin(items, dataset.decoys.first)]
-        self._first = torch.cat([self._genuine, len(dataset) + torch.arange(len(dataset.decoys.first))])
+        self._not_sources = items[~torch.isin(items, dataset.decoys.first)]
+        self._first = torch.cat([self._not_sources, len(dataset) + torch.arange(len(dataset.decoys.first))])
         self._draw(self._first)
 
-    @property
-    def _until(self) -> int:
-        """The epoch after which decoys are trained on no more."""
-        return max(1, self._epochs // 3)
-
     def after_epoch(self, epoch: int) -> bool:
-        """Look at the pairs if it is time, after so many epochs, and return whether it was."""
-        if epoch not in self._looks:
+        """Score the pairs if a scoring is due after this many epochs; return whether it was."""
+        if epoch not in self._scoring_epochs:
             return False
-        self.last = broadcast_object(self._look(epoch) if is_main_process() else None)
+        # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
+        self.last = broadcast_object(self._next_state(epoch) if is_main_process() else None)
         assert self.last is not None
         self._draw(self.last.drawn)
         return True
 
-    def sides(self) -> PairedFeatures:
-        """Return what the model says of all pairs now; neighbours are looked for among those that are trained on."""
-        kept = self._drawn[self._drawn < len(self._dataset)]
-        return encode_pairs(self._pipeline.model, self._dataset, self._pipeline.views, self._reader, kept=kept)
+    def paired_features(self) -> PairedFeatures:
+        """Return the model's current features of all pairs; only pairs that are trained on are neighbors."""
+        pool = self._drawn[self._drawn < len(self._dataset)]
+        return encode_pairs(self._pipeline.model, self._dataset, self._pipeline.views, self._reader, pool=pool)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return {} if self.last is None else self.last._asdict()
 
-    def take_up(self, state: dict[str, Any]) -> None:
-        """Go on from what a checkpoint holds."""
-        self.last = Look(**state) if state else None
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from the state of a checkpoint."""
+        self.last = AuditState(**state) if state else None
         self._draw(self._first if self.last is None else self.last.drawn)
 
-    def found(self) -> dict[str, np.ndarray]:
-        """Return what is known of the pairs after the last look, as arrays; see `contraport.runs.Run.pairs`.
+    def result(self) -> dict[str, np.ndarray]:
+        """Return the result of the last scoring as arrays, for `contraport.runs.Run.pairs`.
 
-        Better partners are only looked for when the training is done.
+        Better partners are only searched for at the end of the training.
         """
-        look = self.last
-        assert look is not None
-        found = {name: np.asarray(getattr(look, name)) for name in KEPT}
-        found["fdr"] = estimate_fdr(look.scores.numpy(), look.mismatched.numpy(), look.rate)
-        found["kept"] = np.isin(np.arange(len(look.scores)), look.drawn.numpy())
-        if look.epoch == self._epochs:
-            items, free = torch.arange(len(look.scores)), select_partner_candidates(look.scores, look.rate)
-            partners, their_scores = find_better_partners(self.sides(), items, "combined", free=free)
-            found |= {"partners": partners.numpy(), "partner_scores": their_scores.numpy()}
-        return found
+        state = self.last
+        assert state is not None
+        arrays = {name: np.asarray(getattr(state, name)) for name in SAVED}
+        arrays["fdr"] = estimate_fdr(state.scores.numpy(), state.mismatched.numpy(), state.rate)
+        arrays["kept"] = np.isin(np.arange(len(state.scores)), state.drawn.numpy())
+        if state.epoch == self._epochs:
+            items, candidates = torch.arange(len(state.scores)), select_partner_candidates(state.scores, state.rate)
+            partners, scores = find_better_partners(self.paired_features(), items, "combined", candidates=candidates)
+            arrays |= {"partners": partners.numpy(), "partner_scores": scores.numpy()}
+        return arrays
 
     def _draw(self, positions: Tensor) -> None:
         self._drawn = positions
         self._order.draw(positions.numpy())
 
-    def _look(self, epoch: int) -> Look:
+    def _next_state(self, epoch: int) -> AuditState:
         last = self.last
-        judged, mismatched, fresh = self._judged()
-        trained, number = mismatched, 1
+        scores, decoy_scores, fresh_scores = self._score()
+        trained_scores, number = decoy_scores, 1
         if last is not None:
             number += last.number
-            judged = torch.lerp(last.scores, judged, 1 / number)
-            mismatched = torch.lerp(last.mismatched, mismatched, 1 / number)
-        if last is None or last.epoch < self._until:
-            rate, (low, high) = estimate_noise_rate(judged[self._genuine].numpy(), mismatched.numpy())
-            told = above(trained.numpy(), fresh.numpy())
+            scores = torch.lerp(last.scores, scores, 1 / number)
+            decoy_scores = torch.lerp(last.mismatched, decoy_scores, 1 / number)
+        if last is None or last.epoch < self._decoy_epochs:
+            # Sources of decoys are not trained on yet, so their scores do not count.
+            rate, (low, high) = estimate_noise_rate(scores[self._not_sources].numpy(), decoy_scores.numpy())
+            remembered = area_under_curve(trained_scores.numpy(), fresh_scores.numpy())
         else:
-            rate, low, high, told = last.rate, last.low, last.high, last.remembered
-        drawn = self._best(judged, mismatched, rate, add_decoys=epoch < self._until)
-        return Look(epoch, number, judged, mismatched, rate, low, high, told, drawn)
+            rate, low, high, remembered = last.rate, last.low, last.high, last.remembered
+        drawn = self._select(scores, decoy_scores, rate, add_decoys=epoch < self._decoy_epochs)
+        return AuditState(epoch, number, scores, decoy_scores, rate, low, high, remembered, drawn)
 
-    def _judged(self) -> tuple[Tensor, ...]:
-        """Return the scores of the pairs, of the decoys, and of as many mismatches that were not trained on."""
-        sides, decoys = self.sides(), self._dataset.decoys
+    def _score(self) -> tuple[Tensor, ...]:
+        """Return the scores of the pairs, of the decoys, and of equally many mismatches that were not trained on."""
+        paired, decoys = self.paired_features(), self._dataset.decoys
         random = generator("audit.fresh_mismatches", len(decoys.first))
         partners = exchange_partners(decoys.first, self._dataset.content_ids, random, by=2)
         differ = partners != decoys.first
         fresh = ItemPairs(decoys.first[differ], partners[differ])
-        together = ItemPairs(*map(torch.cat, zip(sides.given, decoys, fresh, strict=True)))
-        seen = [sides]
+        pairs = ItemPairs(*map(torch.cat, zip(paired.own_pairs, decoys, fresh, strict=True)))
+        sources = [paired]
         if has_vector_views(self._dataset, widest=MAX_VECTOR_WIDTH):
-            seen.append(load_vector_pairs(self._dataset, kept=sides.kept))
-        found = [scores(one, together, name) for one in seen for name in STATISTICS]
-        total = sum_standardized(found, len(sides))
-        return tuple(total.tensor_split([len(sides), len(sides) + len(decoys.first)]))
+            sources.append(load_vector_pairs(self._dataset, pool=paired.pool))
+        statistics = [score_pairs(source, pairs, name) for source in sources for name in STATISTICS]
+        total = sum_standardized(statistics, len(paired))
+        return tuple(total.tensor_split([len(paired), len(paired) + len(decoys.first)]))
 
-    def _best(self, judged: Tensor, mismatched: Tensor, rate: float, *, add_decoys: bool) -> Tensor:
-        """Return the positions that are trained on where a share of the pairs is wrong, in order.
+    def _select(self, scores: Tensor, decoy_scores: Tensor, rate: float, *, add_decoys: bool) -> Tensor:
+        """Return the positions to train on, sorted, without the share `rate` of the pairs that scores lowest.
 
-        Decoys are kept where they score as the pairs that are kept.
+        Decoys stay if they score like pairs that stay.
         """
         items = len(self._dataset)
-        positions, values = torch.arange(items), judged
+        positions, values = torch.arange(items), scores
         if add_decoys:
-            positions, values = self._genuine, judged[self._genuine]
-        left_out = round(min(rate, MAX_DROPPED_SHARE) * (len(values) - 1))
-        mark = values.sort().values[left_out]
+            positions, values = self._not_sources, scores[self._not_sources]
+        dropped = round(min(rate, MAX_DROPPED_SHARE) * (len(values) - 1))
+        threshold = values.sort().values[dropped]
         if add_decoys:
-            positions = torch.cat([positions, items + torch.arange(len(mismatched))])
-            values = torch.cat([values, mismatched])
-        fewest = max(self._order.batch_size, NEIGHBORS + 2)
-        number = max(int((values >= mark).sum()), fewest)
+            positions = torch.cat([positions, items + torch.arange(len(decoy_scores))])
+            values = torch.cat([values, decoy_scores])
+        fewest = max(self._order.batch_size, NUM_NEIGHBORS + 2)
+        number = max(int((values >= threshold).sum()), fewest)
         return positions[values.argsort(descending=True, stable=True)[:number]].sort().values
 
 
 def max_audited_batch_size(items: int) -> int:
-    """Return how many items a batch has at most that leaves an audit room: what is trained on is a batch at least.
+    """Return the largest batch size of an audited training: at least one batch is always trained on.
 
     >>> max_audited_batch_size(60), max_audited_batch_size(600)
     (17, 150)
     """
-    return max(NEIGHBORS + 2, items // 4)
+    return max(NUM_NEIGHBORS + 2, items // 4)
 
 
 def memorization_warning(share: float) -> str:
-    """Say that scores look remembered."""
+    """Return the warning that scores look memorized."""
     return (
-        f"scores look remembered: pairs that are known to be wrong and were trained on score above fresh ones in "
-        f"{share:.0%} of all cases, where 50% is none; fewer epochs, a higher temperature or a cross-fit help"
+        f"The network seems to have memorized wrong pairs: known mismatches that it was trained on score above fresh "
+        f"ones in {share:.0%} of cases (50% without memorization). Fewer epochs, a higher temperature or "
+        "method=crossfit help."
     )

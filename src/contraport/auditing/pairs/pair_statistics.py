@@ -1,4 +1,4 @@
-"""How much the two members of a pair belong together, by a table of statistics; more is always a better pair."""
+"""Statistics that score how well the two members of a pair belong together; higher is always better."""
 
 from __future__ import annotations
 
@@ -9,129 +9,142 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.auditing.pairs.paired_features import TIED, ItemPairs, PairedFeatures, crowding, gather_mean, split_rows
+from contraport.auditing.pairs.paired_features import (
+    TIE_TOLERANCE,
+    ItemPairs,
+    PairedFeatures,
+    gather_mean,
+    mean_nearest_similarity,
+    split_rows,
+)
 from contraport.engine import Gibbs
 from contraport.errors import UsageError, unknown_name_error
 from contraport.objectives import Balanced, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import Scaling
 
 TEMPERATURE = 0.1
-"""Of softmax and plans."""
+"""Temperature of the statistics `softmax`, `balanced` and `unbalanced`."""
 
 RELAXATION = 0.1
-"""How far the unbalanced plan may leave its marginals."""
+"""Relaxation of the marginals of the unbalanced plan."""
 
 ITERATIONS = 200
-"""Of the plans."""
+"""Sinkhorn iterations of the plans."""
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """A row of the table.
+    """A statistic of pairs.
 
     Attributes:
-        name: what it is called.
-        description: what it says of a pair.
-        function: of both sides and of some pairs, ``(p,)``; more is a better pair.
-        compares: whether it compares a member with the other, for which both need embeddings in one space.
+        name: its name.
+        description: one line for listings.
+        function: maps paired features and pairs to scores, ``(p,)``; higher is better.
+        needs_shared_space: whether it compares the two members, which takes embeddings in one space.
     """
 
     name: str
     description: str
     function: Callable[[PairedFeatures, ItemPairs], Tensor]
-    compares: bool
+    needs_shared_space: bool = True
 
 
-def scores(sides: PairedFeatures, pairs: ItemPairs | None = None, statistic: str = "neighbors") -> Tensor:
-    """Return the score of each pair, ``(p,)``; the more, the better its two members belong together.
+def score_pairs(paired: PairedFeatures, pairs: ItemPairs | None = None, statistic: str = "neighbors") -> Tensor:
+    """Return the score of each pair, ``(p,)``; higher is better.
 
     Args:
-        sides: what is known of the items.
-        pairs: which are judged; default: those that the data give.
-        statistic: a name of `STATISTICS`.
+        paired: features of all items in both views.
+        pairs: the pairs to score; default: each item with itself.
+        statistic: a name in `STATISTICS`.
 
     Raises:
-        UsageError: an unknown name, or a statistic that compares sides without embeddings.
+        UsageError: an unknown statistic, or one that needs embeddings in one space where there are none.
 
     >>> u = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
-    >>> judged = scores(PairedFeatures((u, torch.cat([u[:190], u[190:].flip(0)]))))
-    >>> bool(judged[:190].median() > judged[190:].median())
+    >>> scores = score_pairs(PairedFeatures((u, torch.cat([u[:190], u[190:].flip(0)]))))
+    >>> bool(scores[:190].median() > scores[190:].median())
     True
     """
     if statistic not in STATISTICS:
         raise unknown_name_error("statistic", statistic, STATISTICS)
-    known = STATISTICS[statistic]
-    if known.compares and sides.embeddings is None:
-        fitting = ", ".join(name for name, one in STATISTICS.items() if not one.compares)
+    chosen = STATISTICS[statistic]
+    if chosen.needs_shared_space and paired.embeddings is None:
+        others = ", ".join(name for name, one in STATISTICS.items() if not one.needs_shared_space)
         raise UsageError(
-            f"statistic: {statistic!r} compares the two views, which have no embeddings in one space; "
-            f"expected {fitting}."
+            f"statistic: {statistic!r} needs both views in one embedding space, and they have none; use {others}.",
+            kind="no_shared_space",
         )
-    return known.function(sides, pairs or sides.given)
+    return chosen.function(paired, pairs or paired.own_pairs)
 
 
-def _cosine(sides: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    x, y = _embeddings(sides)
+def _cosine(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    x, y = _embeddings(paired)
     return (x[pairs.first] * y[pairs.second]).sum(dim=1)
 
 
-def _softmax(sides: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Log of the shares that each member gives the other, the mean of both ways: minus the loss of InfoNCE."""
-    x, y = _embeddings(sides)
-    rows, columns = (_by_rows(a, b, lambda s: torch.logsumexp(s / TEMPERATURE, 1)) for a, b in ((x, y), (y, x)))
-    return _cosine(sides, pairs) / TEMPERATURE - (rows[pairs.first] + columns[pairs.second]) / 2
+def _softmax(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    """Log-softmax of the cosine similarity, averaged over both directions: minus the InfoNCE loss of the pair."""
+    x, y = _embeddings(paired)
+    rows, columns = (
+        torch.cat([torch.logsumexp(block @ others.T / TEMPERATURE, 1) for block in split_rows(own, len(others))])
+        for own, others in ((x, y), (y, x))
+    )
+    return _cosine(paired, pairs) / TEMPERATURE - (rows[pairs.first] + columns[pairs.second]) / 2
 
 
-def _csls(sides: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Cosine similarity, relative to that of each member to its nearest on the other side (Conneau et al., 2018)."""
-    rows, columns = sides.crowding
-    return 2 * _cosine(sides, pairs) - rows[pairs.first] - columns[pairs.second]
+def _csls(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    """Cross-domain similarity local scaling (Conneau et al., 2018): cosine similarity corrected for hubs."""
+    rows, columns = paired.hub_similarity
+    return 2 * _cosine(paired, pairs) - rows[pairs.first] - columns[pairs.second]
 
 
-def _rank(sides: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Minus the mean, both ways, of the share of the other side that is nearer than the partner."""
-    x, y = _embeddings(sides)
-    return -(_nearer(x[pairs.first], y, y[pairs.second]) + _nearer(y[pairs.second], x, x[pairs.first])) / 2
+def _rank(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    """Minus the share of the other view's items that are nearer than the partner, averaged over both directions."""
+    x, y = _embeddings(paired)
+    first, second = x[pairs.first], y[pairs.second]
+    return -(_share_nearer(first, y, second) + _share_nearer(second, x, first)) / 2
 
 
-def _nearer(from_: Tensor, others: Tensor, partner: Tensor) -> Tensor:
-    parts = zip(split_rows(from_, len(others)), split_rows(partner, len(others)), strict=True)
-    return torch.cat([(x @ others.T > (x * y).sum(1, keepdim=True) + TIED).float().mean(1) for x, y in parts])
+def _share_nearer(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
+    blocks = zip(split_rows(values, len(others)), split_rows(partners, len(others)), strict=True)
+    return torch.cat([
+        (x @ others.T > (x * y).sum(1, keepdim=True) + TIE_TOLERANCE).float().mean(1) for x, y in blocks
+    ])  # fmt: skip
 
 
-def _balanced(sides: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    return _kept_mass(sides, pairs, Balanced(ITERATIONS))
+def _balanced(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    return _log_mass(paired, pairs, Balanced(ITERATIONS))
 
 
-def _unbalanced(sides: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    return _kept_mass(sides, pairs, Unbalanced(RELAXATION, ITERATIONS))
+def _unbalanced(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    return _log_mass(paired, pairs, Unbalanced(RELAXATION, ITERATIONS))
 
 
-def _kept_mass(sides: PairedFeatures, pairs: ItemPairs, constraint: Scaling) -> Tensor:
-    """Log of the mass that a plan between the two sides puts on each pair."""
-    x, y = _embeddings(sides)
+def _log_mass(paired: PairedFeatures, pairs: ItemPairs, constraint: Scaling) -> Tensor:
+    """Log of the mass that a transport plan between the two views puts on each pair."""
+    x, y = _embeddings(paired)
     with torch.no_grad():
         return transport(x, y, Gibbs(temperature=TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
 
 
-def _neighbors(sides: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """How near the partners of a member's neighbours are to the other member, by rank; the mean of both ways.
+def _neighbors(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    """Rank agreement: how near the partners of a member's neighbors are to the other member, over both directions.
 
-    What is near to one is only known by itself, so each side may have a space of its own, and what a network remembers
-    of a wrong pair does not bring its neighbours together. The share of items that are at least as near as the partner
-    of a neighbour is a p-value, and the mean of their logs is how Fisher (1925) joins p-values. Whether *the same*
-    items are near to both says less, and nothing where many are equal: of a thousand equal captions fifteen are the
-    nearest by chance.
+    Nearness is only measured within a view, so each view may have its own space, and a memorized wrong pair does not
+    bring its neighbors' partners together. A rank is a p-value; the mean of the logs is Fisher's (1925) combination.
+    Counting shared neighbors instead carries less information, and none among many equal items: of a thousand equal
+    captions the fifteen nearest are arbitrary.
     """
-    mine, theirs = sides.neighbors_of(pairs)
-    there, here = sides.surprise(1, pairs.second, mine), sides.surprise(0, pairs.first, theirs)
-    return (there.mean(dim=1) + here.mean(dim=1)) / 2
+    near_first, near_second = paired.neighbors_of(pairs)
+    in_second = paired.neg_log_rank(1, pairs.second, near_first)
+    in_first = paired.neg_log_rank(0, pairs.first, near_second)
+    return (in_second.mean(dim=1) + in_first.mean(dim=1)) / 2
 
 
-def _likeness(sides: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Mean similarity of each member to the partners of the other's neighbours, both ways."""
-    (mine, theirs), (x, y) = sides.neighbors_of(pairs), sides.features
-    return (_mean_similarity(y, pairs.second, mine) + _mean_similarity(x, pairs.first, theirs)) / 2
+def _likeness(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    """Mean similarity of each member to the partners of the other's neighbors, over both directions."""
+    (near_first, near_second), (x, y) = paired.neighbors_of(pairs), paired.features
+    return (_mean_similarity(y, pairs.second, near_first) + _mean_similarity(x, pairs.first, near_second)) / 2
 
 
 def _mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
@@ -140,59 +153,57 @@ def _mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
     return torch.cat([(values[i] * gather_mean(values, k)).sum(dim=1) for i, k in blocks])
 
 
-def _canonical(sides: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """CSLS of what one member tells of the other's view and the part of the other that can be told; mean of both ways.
+def _canonical(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    """CSLS between what one member predicts of the other view and the predictable part of the other member.
 
-    A pair is judged by what other pairs' views tell of one another, so that it cannot vouch for itself.
+    The maps of a pair are fitted to other folds, so that a pair does not confirm itself.
     """
-    found = torch.empty(len(pairs.first), device=pairs.first.device)
-    centers, folds, maps = sides.canonical
-    x, y = (values - center for values, center in zip(sides.features, centers, strict=True))
-    for fold, both in enumerate(maps):
-        judged = folds[pairs.first] == fold
-        (first, mine), (second, theirs) = (side[judged].unique(return_inverse=True) for side in pairs)
-        ways = []
-        for to_first, to_second in both:
-            u, v = F.normalize(x @ to_first, dim=1), F.normalize(y @ to_second, dim=1)
+    scores = torch.empty(len(pairs.first), device=pairs.first.device)
+    centers, folds, maps = paired.canonical_maps
+    x, y = (values - center for values, center in zip(paired.features, centers, strict=True))
+    for fold, both_directions in enumerate(maps):
+        in_fold = folds[pairs.first] == fold
+        # Hub corrections are computed once for each item, however many pairs it is in.
+        (first, first_at), (second, second_at) = (members[in_fold].unique(return_inverse=True) for members in pairs)
+        directions = []
+        for map_first, map_second in both_directions:
+            u, v = F.normalize(x @ map_first, dim=1), F.normalize(y @ map_second, dim=1)
             rows, columns = (
-                crowding(own, others[sides.references], sides.neighbors)
+                mean_nearest_similarity(own, others[paired.references], paired.neighbors)
                 for own, others in ((u[first], v), (v[second], u))
             )
-            ways.append(2 * (u[first][mine] * v[second][theirs]).sum(dim=1) - rows[mine] - columns[theirs])
-        found[judged] = (ways[0] + ways[1]) / 2
-    return found
+            similarity = (u[first][first_at] * v[second][second_at]).sum(dim=1)
+            directions.append(2 * similarity - rows[first_at] - columns[second_at])
+        scores[in_fold] = (directions[0] + directions[1]) / 2
+    return scores
 
 
-def _combined(sides: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """The sum of the agreement of neighbours and of canonical, each in units of its spread over the given pairs."""
-    number = len(sides)
-    judged = ItemPairs(*map(torch.cat, zip(sides.given, pairs, strict=True)))
-    return sum_standardized([function(sides, judged) for function in (_neighbors, _canonical)], number)[number:]
+def _combined(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    """Sum of `neighbors` and `canonical`, each standardized over the pairs of the data."""
+    number = len(paired)
+    everything = ItemPairs(*map(torch.cat, zip(paired.own_pairs, pairs, strict=True)))
+    return sum_standardized([_neighbors(paired, everything), _canonical(paired, everything)], number)[number:]
 
 
-def sum_standardized(found: Sequence[Tensor], number: int) -> Tensor:
-    """Return the sum of some statistics of the same pairs, ``(p,)``, each in units of its spread over the first ones.
+def sum_standardized(statistics: Sequence[Tensor], number: int) -> Tensor:
+    """Return the sum of some statistics of the same pairs, ``(p,)``, each standardized over the first `number` pairs.
 
-    One that has no spread tells nothing, and adds nothing.
+    A constant statistic is left out.
 
     >>> sum_standardized([torch.tensor([1.0, 3.0, 5.0]), torch.tensor([4.0, 4.0, 4.0])], number=2)
     tensor([-0.7071,  0.7071,  2.1213])
     """
-    total = torch.zeros_like(found[0])
-    for values in found:
+    total = torch.zeros_like(statistics[0])
+    for values in statistics:
         spread, mean = torch.std_mean(values[:number])
         if spread > 0:
             total += (values - mean) / spread
     return total
 
 
-def _embeddings(sides: PairedFeatures) -> tuple[Tensor, Tensor]:
-    assert sides.embeddings is not None
-    return sides.embeddings
-
-
-def _by_rows(x: Tensor, y: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
-    return torch.cat([reduce(rows @ y.T) for rows in split_rows(x, len(y))])
+def _embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
+    assert paired.embeddings is not None
+    return paired.embeddings
 
 
 STATISTICS = {
@@ -200,32 +211,31 @@ STATISTICS = {
     for one in (
         Statistic(
             "neighbors",
-            "how near the partners of a member's neighbours are to the other member, by rank",
+            "how near the partners of a member's neighbors are to the other member, by rank",
             _neighbors,
-            compares=False,
+            needs_shared_space=False,
         ),
         Statistic(
             "canonical",
             "csls in a common space that is learned from the other pairs",
             _canonical,
-            compares=False,
+            needs_shared_space=False,
         ),
         Statistic(
-            "likeness", "similarity of each member to the partners of the other's neighbours", _likeness, compares=False
+            "likeness",
+            "similarity of each member to the partners of the other's neighbors",
+            _likeness,
+            needs_shared_space=False,
         ),
-        Statistic("cosine", "cosine similarity of the two embeddings", _cosine, compares=True),
-        Statistic("softmax", "log-softmax, in both directions: minus the InfoNCE loss", _softmax, compares=True),
+        Statistic("cosine", "cosine similarity of the two embeddings", _cosine),
+        Statistic("softmax", "log-softmax in both directions: minus the InfoNCE loss", _softmax),
+        Statistic("csls", "cosine similarity, relative to each member's nearest in the other view", _csls),
+        Statistic("rank", "minus the share of items that are nearer than the partner", _rank),
+        Statistic("balanced", "log of the pair's mass in the balanced plan of all items", _balanced),
+        Statistic("unbalanced", "log of the pair's mass in the unbalanced plan of all items", _unbalanced),
         Statistic(
-            "csls", "cosine similarity, relative to each member's nearest on the other side", _csls, compares=True
-        ),
-        Statistic("rank", "minus the share of items that are nearer than the partner", _rank, compares=True),
-        Statistic("balanced", "log of the pair's mass in the balanced plan of all items", _balanced, compares=True),
-        Statistic(
-            "unbalanced", "log of the pair's mass in the unbalanced plan of all items", _unbalanced, compares=True
-        ),
-        Statistic(
-            "combined", "the sum of neighbors and canonical, each divided by its spread", _combined, compares=False
+            "combined", "the sum of neighbors and canonical, each standardized", _combined, needs_shared_space=False
         ),
     )
 }
-"""All statistics by name, in the order in which they are listed."""
+"""All statistics by name, in the order of listings."""

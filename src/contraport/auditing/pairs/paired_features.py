@@ -1,4 +1,4 @@
-"""The two sides of all pairs: what an encoder says of each view of each item, and who is near whom on each side."""
+"""Features of paired items in two views, with the neighbors of each item within each view."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.auditing.pairs.canonical_correlation import Canonical, canonical
+from contraport.auditing.pairs.canonical_correlation import CanonicalMaps, fit_canonical_maps
 from contraport.errors import check
 
-NEIGHBORS = 15
-"""How many neighbours of an item are asked."""
+NUM_NEIGHBORS = 15
+"""Neighbors of an item that its pair is scored by."""
 
 MIN_PAIRS = 50
-"""With fewer there is too little to tell a wrong pair by."""
+"""Fewer pairs give too few scores to tell wrong ones from right ones."""
 
-REFERENCES = 4_096
-"""Of how many items at most it is known how near they are to each, by which ranks and crowds are told."""
+MAX_REFERENCES = 4_096
+"""Ranks and mean similarities are measured against at most this many items: all of them would take O(n^2) time."""
 
-MARKS = 64
-"""At how many ranks their similarities are kept, each about a tenth behind the one before."""
+NUM_THRESHOLDS = 64
+"""Ranks whose similarity is stored for each item, geometrically spaced, as only the log of a rank is used."""
 
-TIED = 1e-6
-"""Similarities that differ by no more are the same: rounding alone tells equal items apart so."""
+TIE_TOLERANCE = 1e-6
+"""Similarities this close are ties: equal items differ by rounding alone."""
 
 _BLOCK_VALUES = 2**24
 
 
 class ItemPairs(NamedTuple):
-    """Some pairs: item `first` of the first side with item `second` of the second, int64 ``(p,)`` each."""
+    """Pairs of item `first` in the first view and item `second` in the second view, int64 ``(p,)`` each."""
 
     first: Tensor
     second: Tensor
@@ -42,16 +42,16 @@ class ItemPairs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PairedFeatures:
-    """What is known of `n` items by two views each.
+    """Features of `n` items in two views; rows are normalized to unit length in float32.
 
     Args:
-        features: ``(n, F)`` and ``(n, G)``, each in a space of its own; rows of any length but zero.
-        embeddings: ``(n, P)`` each, in one space where the two of an item are to be alike; None where there are none.
-        kept: int64 ``(m,)``, the items among which neighbours are looked for; default: all.
-        neighbors: how many neighbours are asked.
+        features: ``(n, F)`` and ``(n, G)``, each in its own space; no row of zeros.
+        embeddings: ``(n, P)`` twice, in one space where both views of an item should be close; default: none.
+        pool: int64 ``(m,)``, the items that may be neighbors; default: all.
+        neighbors: number of neighbors.
 
     Raises:
-        UsageError: fewer than 50 pairs, unequal numbers of rows, NaN or infinity, or too few kept.
+        UsageError: fewer than 50 pairs, unequal numbers of rows, NaN or infinity, or too small a pool.
 
     >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     >>> sides = PairedFeatures((u, u.flip(1)))
@@ -61,136 +61,140 @@ class PairedFeatures:
 
     features: tuple[Tensor, Tensor]
     embeddings: tuple[Tensor, Tensor] | None = None
-    kept: Tensor | None = None
-    neighbors: int = NEIGHBORS
+    pool: Tensor | None = None
+    neighbors: int = NUM_NEIGHBORS
 
     def __post_init__(self) -> None:
-        given = {"features": self.features} | ({} if self.embeddings is None else {"embeddings": self.embeddings})
-        check_pair_count(len(self.features[0]))
-        for name, both in given.items():
-            for side, values in enumerate(both):
-                good = values.ndim == 2 and len(values) == len(self)
-                check(good, f"{name}[{side}]: expected ({len(self)}, d), got {tuple(values.shape)}.")
-                bad = int((~values.isfinite().all(dim=1)).sum())
-                check(bad == 0, f"{name}[{side}]: expected finite numbers, got NaN or infinity in {bad} rows.")
-            object.__setattr__(self, name, tuple(F.normalize(values.float(), dim=1) for values in both))
+        check_pair_count(len(self))
+        for name in ("features", "embeddings"):
+            views = getattr(self, name)
+            if views is not None:
+                for view, values in enumerate(views):
+                    self._check_view(name, view, values)
+                object.__setattr__(self, name, tuple(F.normalize(values.float(), dim=1) for values in views))
         if self.embeddings is not None:
             widths = [values.shape[1] for values in self.embeddings]
-            check(widths[0] == widths[1], f"embeddings: expected two of one width, got {widths}.")
-        fewest = self.neighbors + 2
-        check(len(self.among) >= fewest, f"kept: expected {fewest} items at least, got {len(self.among)}.")
+            check(widths[0] == widths[1], f"embeddings: both views must have one width, got {widths}.", "shape")
+        fewest, size = self.neighbors + 2, len(self.pool_items)
+        check(size >= fewest, f"pool: at least {fewest} items are needed, got {size}.")
+
+    def _check_view(self, argument: str, view: int, values: Tensor) -> None:
+        shape = tuple(values.shape)
+        good = values.ndim == 2 and len(values) == len(self)
+        check(good, f"{argument}: view {view} must have shape ({len(self)}, d), got {shape}.", "shape")
+        bad = int((~values.isfinite().all(dim=1)).sum())
+        check(bad == 0, f"{argument}: must be finite, got NaN or infinity in {bad} rows of view {view}.", "not_finite")
 
     def __len__(self) -> int:
         return len(self.features[0])
 
     @property
-    def among(self) -> Tensor:
-        """The items among which neighbours are looked for, ``(m,)``."""
-        return torch.arange(len(self), device=self.features[0].device) if self.kept is None else self.kept
-
-    @property
-    def given(self) -> ItemPairs:
-        """The pairs as the data have them, of which some may be wrong."""
+    def own_pairs(self) -> ItemPairs:
+        """The pairs of the data: each item with itself."""
         items = torch.arange(len(self), device=self.features[0].device)
         return ItemPairs(items, items)
 
+    @property
+    def pool_items(self) -> Tensor:
+        """The items that may be neighbors, ``(m,)``."""
+        return self.own_pairs.first if self.pool is None else self.pool
+
     @cached_property
     def references(self) -> Tensor:
-        """The kept items that tell what is near, ``(r,)``: all of them, or where they are many some."""
-        return self.among[torch.linspace(0, len(self.among) - 1, min(len(self.among), REFERENCES)).round().long()]
+        """Evenly spread items of the pool that ranks are measured against, ``(r,)``."""
+        pool = self.pool_items
+        return pool[torch.linspace(0, len(pool) - 1, min(len(pool), MAX_REFERENCES)).round().long()]
 
     @cached_property
     def nearest(self) -> tuple[Tensor, Tensor]:
-        """The kept items nearest to each item on each side, ``(n, neighbors + 2)``, itself among them where kept."""
+        """Nearest items of the pool to each item in each view, ``(n, neighbors + 2)``; an item is near to itself."""
+        # Two more than needed: `neighbors_of` removes the two members of a pair.
         return self._nearest(self.features[0]), self._nearest(self.features[1])
 
-    def surprise(self, side: int, items: Tensor, others: Tensor) -> Tensor:
-        """Return how near some others are to each item on a side, by rank: ``(p, k)`` of ``(p,)`` and ``(p, k)``.
+    def _nearest(self, values: Tensor) -> Tensor:
+        pool, number = values[self.pool_items], self.neighbors + 2
+        indices = [(rows @ pool.T).topk(number, 1).indices for rows in split_rows(values, len(pool))]
+        return self.pool_items[torch.cat(indices)]
 
-        It is minus the log of the share of the kept items that are at least as near: of one drawn at random 1 on
-        average, whatever the space. Those that are equally near, as equal items are, count as one group.
+    def neighbors_of(self, pairs: ItemPairs) -> tuple[Tensor, Tensor]:
+        """Return the neighbors of both members of each pair, ``(p, neighbors)`` each, without the two members.
+
+        A member among them would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
-        values, (ranks, marks) = self.features[side], self._marks[side]
-        parts = zip(*(split_rows(one, others.shape[1] * values.shape[1]) for one in (items, others)), strict=True)
-        near = torch.cat([torch.einsum("pf,pkf->pk", values[i], values[k]) for i, k in parts])
-        passed = torch.searchsorted(-marks[items], TIED - near, right=True)
+        members = torch.stack(pairs, dim=1)
+        near = self.nearest[0][pairs.first], self.nearest[1][pairs.second]
+        return self._without(near[0], members), self._without(near[1], members)
+
+    def _without(self, nearest: Tensor, members: Tensor) -> Tensor:
+        is_member = (nearest[:, :, None] == members[:, None]).any(dim=2)
+        order = is_member.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.neighbors]
+        return nearest.gather(1, order)
+
+    def neg_log_rank(self, view: int, items: Tensor, others: Tensor) -> Tensor:
+        """Return minus the log of the rank of `others`, ``(p, k)``, by nearness to `items`, ``(p,)``, in a view.
+
+        The rank is the share of the references that are at least as near. It is uniform for a random item, so the mean
+        is 1 in every space. Ties count as one group.
+        """
+        values, (ranks, thresholds) = self.features[view], self._rank_thresholds[view]
+        blocks = zip(*(split_rows(rows, others.shape[1] * values.shape[1]) for rows in (items, others)), strict=True)
+        similarity = torch.cat([torch.einsum("pf,pkf->pk", values[i], values[k]) for i, k in blocks])
+        passed = torch.searchsorted(-thresholds[items], TIE_TOLERANCE - similarity, right=True)
         return -ranks[(passed - 1).clamp(min=0)].log()
 
     @cached_property
-    def _marks(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Of each side some ranks as shares ``(r,)``, and for each item how near the kept item of that rank is."""
-        return self._marks_of(self.features[0]), self._marks_of(self.features[1])
+    def _rank_thresholds(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Some ranks as shares, ``(r,)``, and the similarity of each item to its reference of that rank, per view."""
+        return self._thresholds_of(self.features[0]), self._thresholds_of(self.features[1])
 
-    def _marks_of(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        some = self.references
-        number = len(some) - 1  # but itself
-        ranks = torch.logspace(0, math.log10(number), MARKS).round().clamp(max=number).unique().to(values.device)
-        found = []
-        for rows, items in zip(*(split_rows(one, len(some)) for one in (values, self.given.first)), strict=True):
-            likeness = (rows @ values[some].T).masked_fill(items[:, None] == some, -torch.inf)
-            found.append(_ascending(likeness)[:, -ranks.long()])
-        return ranks / number, torch.cat(found)
-
-    @cached_property
-    def canonical(self) -> Canonical:
-        """What each side tells of the other, fitted to the kept pairs by folds."""
-        return canonical(self.features, self.among)
+    def _thresholds_of(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        references = self.references
+        number = len(references) - 1  # the item itself does not count
+        ranks = torch.logspace(0, math.log10(number), NUM_THRESHOLDS).round().clamp(max=number).unique()
+        ranks = ranks.to(values.device)
+        thresholds = []
+        for rows, items in zip(*(split_rows(x, len(references)) for x in (values, self.own_pairs.first)), strict=True):
+            similarity = (rows @ values[references].T).masked_fill(items[:, None] == references, -torch.inf)
+            thresholds.append(_sort_rows(similarity)[:, -ranks.long()])
+        return ranks / number, torch.cat(thresholds)
 
     @cached_property
-    def crowding(self) -> tuple[Tensor, Tensor]:
-        """The mean similarity of each embedding to its nearest on the other side, ``(n,)`` each."""
+    def canonical_maps(self) -> CanonicalMaps:
+        """Cross-fitted canonical maps between the two views, fitted to the pairs of the pool."""
+        return fit_canonical_maps(self.features, self.pool_items)
+
+    @cached_property
+    def hub_similarity(self) -> tuple[Tensor, Tensor]:
+        """Mean similarity of each embedding to its nearest in the other view, ``(n,)`` each: high for hubs."""
         assert self.embeddings is not None
         x, y = self.embeddings
-        return crowding(x, y, self.neighbors), crowding(y, x, self.neighbors)
-
-    def _nearest(self, values: Tensor) -> Tensor:
-        among, number = values[self.among], self.neighbors + 2
-        found = [(rows @ among.T).topk(number, 1).indices for rows in split_rows(values, len(among))]
-        return self.among[torch.cat(found)]
-
-    def neighbors_of(self, pairs: ItemPairs) -> tuple[Tensor, Tensor]:
-        """Return the neighbours of both members of each pair, ``(p, neighbors)``, without the two items themselves.
-
-        An item would otherwise vouch for its own pair, and a re-paired one for the pair that it was taken from.
-        """
-        own = torch.stack(pairs, dim=1)
-        return self._others(self.nearest[0][pairs.first], own), self._others(self.nearest[1][pairs.second], own)
-
-    def _others(self, nearest: Tensor, own: Tensor) -> Tensor:
-        is_own = (nearest[:, :, None] == own[:, None]).any(dim=2)
-        order = is_own.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.neighbors]
-        return nearest.gather(1, order)
+        return mean_nearest_similarity(x, y, self.neighbors), mean_nearest_similarity(y, x, self.neighbors)
 
 
-def crowding(values: Tensor, others: Tensor, number: int) -> Tensor:
-    """Return the mean similarity of each unit vector, ``(p, d)``, to the nearest of some others, ``(n, d)``."""
+def mean_nearest_similarity(values: Tensor, others: Tensor, number: int) -> Tensor:
+    """Return the mean similarity of unit vectors, ``(p, d)``, to the nearest `number` of others, ``(n, d)``."""
     blocks = split_rows(values, len(others))
     return torch.cat([(rows @ others.T).topk(number, 1).values.mean(dim=1) for rows in blocks])
 
 
-def _ascending(values: Tensor) -> Tensor:
-    """Return the entries of each row in order. NumPy, which asks for no places, takes a thirtieth of torch's time."""
+def _sort_rows(values: Tensor) -> Tensor:
+    # On the CPU, NumPy sorts in a thirtieth of torch's time, as torch computes the indices too.
     if values.device.type == "cpu":
         return torch.from_numpy(np.sort(values.numpy(), axis=1))
     return values.sort(dim=1).values
 
 
 def split_rows(values: Tensor, width: int) -> tuple[Tensor, ...]:
-    """Return the rows of a tensor in blocks, of which each has at most some 16 million entries per `width`."""
+    """Split a tensor into blocks of rows, each of at most some 16 million entries at `width` entries a row."""
     blocks: tuple[Tensor, ...] = values.split(max(1, _BLOCK_VALUES // max(1, width)))
     return blocks
 
 
 def gather_mean(values: Tensor, items: Tensor) -> Tensor:
-    """Return the mean of the rows of some items, ``(p, F)``, of items ``(p, k)``, without a copy of each row."""
-    return F.embedding_bag(items, values, mode="mean")
+    """Return the mean of the rows `items`, ``(p, k)``, of `values`, ``(n, F)``: ``(p, F)``."""
+    return F.embedding_bag(items, values, mode="mean")  # does not materialize (p, k, F)
 
 
 def check_pair_count(pairs: int) -> None:
-    """Raise `UsageError` where there are too few pairs to judge any.
-
-    >>> check_pair_count(20)
-    Traceback (most recent call last):
-    contraport.errors.UsageError: data: expected 50 pairs at least, to tell wrong ones from, got 20.
-    """
-    check(pairs >= MIN_PAIRS, f"data: expected {MIN_PAIRS} pairs at least, to tell wrong ones from, got {pairs}.")
+    """Raise `UsageError` if there are too few pairs for an audit."""
+    check(pairs >= MIN_PAIRS, f"data: an audit needs at least {MIN_PAIRS} pairs, got {pairs}.", "too_few_pairs")

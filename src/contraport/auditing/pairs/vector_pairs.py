@@ -1,4 +1,4 @@
-"""The items of data whose views are vectors, as two sides without an encoder."""
+"""Paired features of data whose views are vectors, without an encoder."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.data import Dataset
 
 MAX_VECTOR_WIDTH = 1_024
-"""Numbers in a vector at most that are judged beside what an encoder says of it; the time goes with their cube."""
+"""Widest vectors that are also scored as they are, beside an encoder's features: the time grows with the cube."""
 
 
 def has_vector_views(dataset: Dataset, *, widest: int | None = None) -> bool:
-    """Return whether all views are vectors, of so many numbers at most.
+    """Return whether all views are vectors, of at most `widest` numbers.
 
     >>> from contraport.data import from_arrays
     >>> pairs = from_arrays((torch.zeros(60, 3), torch.zeros(60, 8)))
@@ -23,12 +23,12 @@ def has_vector_views(dataset: Dataset, *, widest: int | None = None) -> bool:
     return all(len(shape) == 1 and (widest is None or shape[0] <= widest) for shape in dataset.shapes)
 
 
-def load_vector_pairs(dataset: Dataset, *, kept: Tensor | None = None) -> PairedFeatures:
-    """Return both vectors of each item as they are; those of one width are taken to be in one space.
+def load_vector_pairs(dataset: Dataset, *, pool: Tensor | None = None) -> PairedFeatures:
+    """Return the vectors of all items as paired features; vectors of equal width count as one embedding space.
 
     Args:
-        dataset: of two views, which are vectors.
-        kept: the items among which neighbours are looked for; default: all.
+        dataset: pairs of vectors.
+        pool: the items that may be neighbors; default: all.
     """
     first, second = dataset.store.fetch(torch.arange(len(dataset)))
-    return PairedFeatures((first, second), (first, second) if first.shape == second.shape else None, kept)
+    return PairedFeatures((first, second), (first, second) if first.shape == second.shape else None, pool)

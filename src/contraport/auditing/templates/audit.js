@@ -17,7 +17,7 @@ function card(pair) {
   const sides = element("div", { className: "sides" }, side(pair.views[0], VIEWS[0]), side(pair.views[1], VIEWS[1]));
   if (pair.partner >= 0) sides.append(side(pair.views[2], `better: ${VIEWS[1]} of ${pair.partner}`, true));
   const gain = pair.partner >= 0 ? `, ${short(pair.partner_score)} with ${pair.partner}` : ", no better partner found";
-  const foot = element("div", { className: "foot" }, element("span", { textContent: `score ${short(pair.score)}${gain}` }), element("span", { textContent: `${(100 * pair.fdr).toFixed(0)}% of those as low are right` }));
+  const foot = element("div", { className: "foot" }, element("span", { textContent: `score ${short(pair.score)}${gain}` }), element("span", { textContent: `${(100 * pair.fdr).toFixed(0)}% right among pairs that score as low` }));
   const buttons = ["wrong", "right"].map((word) => element("button", { type: "button", textContent: word }));
   const press = () => buttons.forEach((button) => button.setAttribute("aria-pressed", marks.get(pair.id) === button.textContent));
   buttons.forEach((button) => {
@@ -26,7 +26,7 @@ function card(pair) {
       if (marks.get(pair.id) === button.textContent) marks.delete(pair.id);
       else marks.set(pair.id, button.textContent);
       press();
-      tell();
+      updateCount();
     });
   });
   press();
@@ -35,7 +35,7 @@ function card(pair) {
 }
 
 const ORDERS = { worst: () => 0, gain: (a, b) => b.partner_score - b.score - (a.partner_score - a.score), data: (a, b) => a.id - b.id };
-const SHOWN = {
+const FILTERS = {
   all: () => true, flagged: (pair) => pair.flagged, partner: (pair) => pair.partner >= 0,
   mutual: (pair) => pair.partner >= 0 && partnerOf.get(pair.partner) === pair.id, unmarked: (pair) => !marks.has(pair.id),
   wrong: (pair) => marks.get(pair.id) === "wrong", right: (pair) => marks.get(pair.id) === "right",
@@ -44,20 +44,20 @@ const SHOWN = {
 function chosen() {
   const { show, kind, order, find } = Object.fromEntries(new FormData(form));
   const word = find.trim().toLowerCase();
-  const found = (pair) => String(pair.id) === word || (pair.name && pair.name.toLowerCase().includes(word));
-  return PAIRS.filter((pair) => SHOWN[show](pair) && (!kind || pair.kind === kind) && (!word || found(pair))).sort(ORDERS[order]);
+  const matches = (pair) => String(pair.id) === word || (pair.name && pair.name.toLowerCase().includes(word));
+  return PAIRS.filter((pair) => FILTERS[show](pair) && (!kind || pair.kind === kind) && (!word || matches(pair))).sort(ORDERS[order]);
 }
 
-function tell(pairs = chosen()) {
+function updateCount(pairs = chosen()) {
   const wrong = [...marks.values()].filter((mark) => mark === "wrong").length;
-  document.getElementById("count").textContent = `${pairs.length} of ${PAIRS.length} pairs${marks.size ? `; marked wrong ${wrong}, right ${marks.size - wrong}` : ""}.`;
+  document.getElementById("count").textContent = `${pairs.length} of ${PAIRS.length} pairs${marks.size ? `; ${wrong} marked wrong, ${marks.size - wrong} marked right` : ""}.`;
 }
 
 function show() {
   const pairs = chosen();
   list.replaceChildren(...pairs.slice(0, shown).map(card));
   more.hidden = pairs.length <= shown;
-  tell(pairs);
+  updateCount(pairs);
 }
 
 function download() {

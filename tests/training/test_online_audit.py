@@ -16,6 +16,7 @@ from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
+from tests.errors import raises_usage_error
 from tests.processes import Report, reports_of
 
 from .conftest import Pull
@@ -76,9 +77,11 @@ def test_items_that_are_vectors_are_judged_as_they_came_too(
 ) -> None:
     """An encoder that tells nothing leaves what the vectors tell; where they are too wide, nothing."""
     areas = []
-    monkeypatch.setattr(PairFilter, "sides", lambda auditor: PairedFeatures(torch.randn(2, ITEMS, 4).unbind()))
+    monkeypatch.setattr(
+        PairFilter, "paired_features", lambda auditor: PairedFeatures(torch.randn(2, ITEMS, 4).unbind())
+    )
     for widest in (1_024, 1):
-        monkeypatch.setattr("contraport.auditing.pairs.pair_filter.WIDEST", widest)
+        monkeypatch.setattr("contraport.auditing.pairs.pair_filter.MAX_VECTOR_WIDTH", widest)
         found = train(**{**audited, "epochs": 1, "overwrite": True}).pairs()
         areas.append(roc_auc_score(np.arange(ITEMS) >= WRONG, found["scores"]))
     assert areas[0] > 0.8 > 0.65 > areas[1]
@@ -129,7 +132,7 @@ def test_two_processes_train_as_one(audited: dict[str, Any], tmp_path: Path) -> 
 
 def test_what_is_no_pair_is_refused_before_anything_is_written(audited: dict[str, Any], tmp_path: Path) -> None:
     one_view = from_arrays(np.random.default_rng(0).normal(size=(60, 4)), name="single")
-    with pytest.raises(UsageError, match="judged by two given views, and the items of 'single' have 1"):
+    with raises_usage_error("data.views", "single", 1):
         train(**{**audited, "data": one_view})
     with pytest.raises(UsageError, match="audit: finds out which pairs belong together, and a target says so"):
         train(**{**audited, "target": "labels"})

@@ -25,7 +25,7 @@ class Told(PairFilter):
 
     looks: list[tuple[Tensor, Tensor, Tensor]]
 
-    def _judged(self) -> tuple[Tensor, ...]:
+    def _score(self) -> tuple[Tensor, ...]:
         return self.looks.pop(0)
 
 
@@ -141,9 +141,9 @@ def test_fresh_mismatches_are_none_that_was_trained_on(audit: Told, monkeypatch:
         return torch.from_numpy(RANDOM.normal(size=len(pairs.first)))
 
     features = torch.from_numpy(RANDOM.normal(size=(ITEMS, 8)))
-    monkeypatch.setattr(module, "scores", scores)
-    monkeypatch.setattr(audit, "sides", lambda: PairedFeatures((features, features)))
-    found = PairFilter._judged(audit)
+    monkeypatch.setattr(module, "score_pairs", scores)
+    monkeypatch.setattr(audit, "paired_features", lambda: PairedFeatures((features, features)))
+    found = PairFilter._score(audit)
     number = len(sources_of(audit))
     assert [len(part) for part in found] == [ITEMS, number, number]
     first, second = (part.tolist() for part in asked[0])

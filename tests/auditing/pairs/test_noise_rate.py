@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tests.errors import raises_usage_error
 
-from contraport.auditing.pairs import above, estimate_fdr, estimate_noise_rate
-from contraport.errors import UsageError
+from contraport.auditing.pairs import area_under_curve, estimate_fdr, estimate_noise_rate
 
 
 def drawn(rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -119,7 +119,7 @@ def test_above_is_the_area_under_the_curve() -> None:
     random = np.random.default_rng(0)
     trained, fresh = random.integers(0, 5, 70), random.integers(0, 4, 50)
     truth = np.r_[np.ones(70), np.zeros(50)]
-    assert above(trained, fresh) == pytest.approx(roc_auc_score(truth, np.r_[trained, fresh]))
+    assert area_under_curve(trained, fresh) == pytest.approx(roc_auc_score(truth, np.r_[trained, fresh]))
 
 
 def test_no_more_than_all_pairs_are_wrong() -> None:
@@ -129,8 +129,8 @@ def test_no_more_than_all_pairs_are_wrong() -> None:
     assert (found.rate, found.interval[1]) == (1, 1)
 
 
-def test_scores_that_are_none_are_told() -> None:
-    with pytest.raises(UsageError, match="mismatched: expected finite numbers"):
+def test_rejects_missing_and_infinite_scores() -> None:
+    with raises_usage_error("mismatch_scores.invalid", "0 of 0"):
         estimate_noise_rate(np.ones(3), np.array([]))
-    with pytest.raises(UsageError, match="scores: expected finite numbers"):
+    with raises_usage_error("scores.invalid", "0 of 1"):
         estimate_noise_rate(np.array([np.nan]), np.ones(2))

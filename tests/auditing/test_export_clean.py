@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from tests.errors import raises_usage_error
 
 import contraport
 from contraport.auditing import Audit
 from contraport.auditing.export_clean import write_clean_data
 from contraport.data import load
 from contraport.data.arrays import from_arrays
-from contraport.errors import UsageError
 
 ITEMS = 60
 WRONG, PARTNERS = [3, 10, 4], [7, -1, 3]
@@ -183,7 +183,7 @@ def test_an_audit_writes_what_a_training_takes(tmp_path: Path) -> None:
     quick: dict[str, Any] = {"epochs": 1, "batch_size": 32, "objective": "info-nce", "progress": False}
     run = contraport.train(data=out / "weighed.npz", out=tmp_path / "run", **quick)
     assert run.metrics()
-    with pytest.raises(UsageError, match="drop: writes data into `out`; expected a folder"):
+    with raises_usage_error("drop.missing_out"):
         contraport.audit(data=tmp_path / "pairs.npz", method="frozen", drop=True)
 
 

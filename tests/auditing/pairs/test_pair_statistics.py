@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
+from tests.errors import raises_usage_error
 from torch import Tensor
 
-from contraport.auditing.pairs import STATISTICS, ItemPairs, PairedFeatures, scores
+from contraport.auditing.pairs import STATISTICS, ItemPairs, PairedFeatures, score_pairs
 from contraport.auditing.pairs.canonical_correlation import FOLDS, RIDGE
 from contraport.auditing.pairs.pair_statistics import ITERATIONS, RELAXATION, TEMPERATURE
-from contraport.errors import UsageError
 
 ITEMS, WRONG = 120, 30
 
@@ -59,8 +59,8 @@ def by_hand(name: str, sides: PairedFeatures) -> np.ndarray:
 def test_agrees_with_the_formula_over_all_pairs(name: str, sides: PairedFeatures) -> None:
     expected = by_hand(name, sides)
     pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(11))
-    for one in (sides.given, pairs):
-        found = scores(sides, one, name).double().numpy()
+    for one in (sides.own_pairs, pairs):
+        found = score_pairs(sides, one, name).double().numpy()
         np.testing.assert_allclose(found, expected[one.first, one.second], rtol=2e-3, atol=2e-3)
 
 
@@ -69,28 +69,28 @@ def test_rank_counts_those_that_are_nearer(sides: PairedFeatures) -> None:
     first, second = torch.arange(ITEMS), torch.arange(ITEMS).roll(3)
     own = s[first, second]
     expected = -((s[first] > own[:, None]).mean(1) + (s.T[second] > own[:, None]).mean(1)) / 2
-    np.testing.assert_allclose(scores(sides, ItemPairs(first, second), "rank"), expected, atol=1.01 / ITEMS)
+    np.testing.assert_allclose(score_pairs(sides, ItemPairs(first, second), "rank"), expected, atol=1.01 / ITEMS)
 
 
 def test_what_is_as_near_as_the_partner_is_not_nearer() -> None:
     same = torch.eye(5).repeat(12, 1)
     items = torch.arange(60)
-    assert (scores(PairedFeatures((same, same), (same, same)), statistic="rank") == 0).all()
-    moved = scores(PairedFeatures((same, same), (same, same)), ItemPairs(items, items.roll(1)), "rank")
+    assert (score_pairs(PairedFeatures((same, same), (same, same)), statistic="rank") == 0).all()
+    moved = score_pairs(PairedFeatures((same, same), (same, same)), ItemPairs(items, items.roll(1)), "rank")
     assert moved.numpy() == pytest.approx(-12 / 60)
 
 
 @pytest.mark.parametrize("shift", [0, 5])
 def test_likeness_is_that_to_the_partners_of_neighbours_both_ways(sides: PairedFeatures, shift: int) -> None:
     kept = torch.arange(ITEMS)[10::2]
-    some = PairedFeatures(sides.features, kept=kept)
+    some = PairedFeatures(sides.features, pool=kept)
     pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
     x, y = (values.double().numpy() for values in some.features)
     expected = []
     for i, j in zip(*(side.tolist() for side in pairs), strict=True):
         near_i, near_j = near_both(x, y, i, j, kept)
         expected.append(((y[near_i] @ y[j]).mean() + (x[near_j] @ x[i]).mean()) / 2)
-    np.testing.assert_allclose(scores(some, pairs, "likeness"), expected, atol=1e-5)
+    np.testing.assert_allclose(score_pairs(some, pairs, "likeness"), expected, atol=1e-5)
 
 
 def near_both(x: np.ndarray, y: np.ndarray, i: int, j: int, kept: Tensor) -> tuple[list[int], list[int]]:
@@ -102,9 +102,9 @@ def near_both(x: np.ndarray, y: np.ndarray, i: int, j: int, kept: Tensor) -> tup
 @pytest.mark.parametrize("shift", [0, 5])
 def test_neighbors_leaves_the_two_items_out_and_looks_among_the_kept(sides: PairedFeatures, shift: int) -> None:
     kept = torch.arange(ITEMS)[10::2]
-    some = PairedFeatures(sides.features, kept=kept)
+    some = PairedFeatures(sides.features, pool=kept)
     pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
-    found = scores(some, pairs)
+    found = score_pairs(some, pairs)
     x, y = (np.asarray(values) for values in some.features)
     for i, j in zip(*(side.tolist() for side in pairs), strict=True):
         others = [k for k in kept.tolist() if k not in (i, j)]
@@ -132,11 +132,11 @@ def test_equal_items_count_as_one_group() -> None:
     given[:60] = (given[:60] + 1) % 6
     captions = torch.randn(6, 8, generator=generator)[given]
     both = PairedFeatures((images, captions))
-    judged = scores(both)
+    judged = score_pairs(both)
     assert roc_auc_score(np.arange(600) >= 60, judged) > 0.98
     assert judged[given == 2].std() > 0  # two images of one caption are judged each by itself
-    theirs = both.neighbors_of(both.given)[1]
-    near = both.surprise(1, torch.arange(600), theirs)
+    theirs = both.neighbors_of(both.own_pairs)[1]
+    near = both.neg_log_rank(1, torch.arange(600), theirs)
     assert near.min() == near.max() == pytest.approx(np.log(599 / 99), abs=0.15)  # a hundred are as near: its group
 
 
@@ -144,16 +144,16 @@ def test_ranks_of_many_items_are_told_by_some(monkeypatch: pytest.MonkeyPatch) -
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(900, 4, generator=generator)
     views = (hidden, hidden + 0.3 * torch.randn(900, 4, generator=generator))
-    whole = scores(PairedFeatures(views))
-    monkeypatch.setattr("contraport.auditing.pairs.paired_features.REFERENCES", 300)
-    some = scores(PairedFeatures(views))
+    whole = score_pairs(PairedFeatures(views))
+    monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_REFERENCES", 300)
+    some = score_pairs(PairedFeatures(views))
     assert np.corrcoef(whole, some)[0, 1] > 0.9
     assert not torch.equal(whole, some)
 
 
 @pytest.mark.parametrize("name", STATISTICS)
 def test_tells_planted_mismatches(name: str, sides: PairedFeatures) -> None:
-    judged: Tensor = scores(sides, statistic=name)
+    judged: Tensor = score_pairs(sides, statistic=name)
     assert judged.shape == (ITEMS,)
     assert roc_auc_score(np.arange(ITEMS) >= WRONG, judged) > 0.9
 
@@ -161,7 +161,7 @@ def test_tells_planted_mismatches(name: str, sides: PairedFeatures) -> None:
 def test_canonical_agrees_with_the_singular_vectors(sides: PairedFeatures) -> None:
     """By singular value decomposition in double precision, a fold at a time, where the code needs none."""
     kept = torch.arange(ITEMS)[WRONG::2]
-    some = PairedFeatures((sides.features[0], sides.features[1][:, :4]), kept=kept)
+    some = PairedFeatures((sides.features[0], sides.features[1][:, :4]), pool=kept)
     first, second = torch.arange(ITEMS), torch.arange(ITEMS).roll(4)
     expected = np.empty(ITEMS)
     raw = [values.double().numpy() for values in some.features]
@@ -182,7 +182,7 @@ def test_canonical_agrees_with_the_singular_vectors(sides: PairedFeatures) -> No
         ways = [csls(a @ u * s**p, b @ v.T * s**q, kept.numpy(), some.neighbors) for p, q in ((1, 2), (2, 1))]
         judged = fold == number
         expected[judged] = sum(ways)[first, second][judged] / 2
-    np.testing.assert_allclose(scores(some, ItemPairs(first, second), "canonical"), expected, atol=1e-4)
+    np.testing.assert_allclose(score_pairs(some, ItemPairs(first, second), "canonical"), expected, atol=1e-4)
 
 
 def csls(x: np.ndarray, y: np.ndarray, among: np.ndarray, number: int) -> np.ndarray:
@@ -194,48 +194,47 @@ def csls(x: np.ndarray, y: np.ndarray, among: np.ndarray, number: int) -> np.nda
 def test_canonical_knows_no_axes_and_no_order_of_the_views(sides: PairedFeatures) -> None:
     turn = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(1))).Q
     x, y = sides.features
-    expected = scores(PairedFeatures((x, y)), statistic="canonical")
+    expected = score_pairs(PairedFeatures((x, y)), statistic="canonical")
     for other in (PairedFeatures((x @ turn, y)), PairedFeatures((x, y @ turn)), PairedFeatures((y, x))):
-        np.testing.assert_allclose(scores(other, statistic="canonical"), expected, atol=1e-4)
+        np.testing.assert_allclose(score_pairs(other, statistic="canonical"), expected, atol=1e-4)
 
 
 def test_what_never_changes_tells_nothing(sides: PairedFeatures) -> None:
     still = PairedFeatures((sides.features[0], torch.ones(ITEMS, 3)))
-    assert (scores(still, statistic="canonical") == 0).all()
-    assert scores(still, statistic="combined").isfinite().all()
+    assert (score_pairs(still, statistic="canonical") == 0).all()
+    assert score_pairs(still, statistic="combined").isfinite().all()
 
 
 def test_combined_is_in_units_of_the_given_pairs(sides: PairedFeatures) -> None:
     others = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(3))
     expected = torch.zeros(ITEMS)
     for name in ("neighbors", "canonical"):
-        given = scores(sides, statistic=name)
-        expected += (scores(sides, others, name) - given.mean()) / given.std()
-    np.testing.assert_allclose(scores(sides, others, "combined"), expected, atol=1e-4)
+        given = score_pairs(sides, statistic=name)
+        expected += (score_pairs(sides, others, name) - given.mean()) / given.std()
+    np.testing.assert_allclose(score_pairs(sides, others, "combined"), expected, atol=1e-4)
 
 
 def test_other_spaces_are_compared_without_embeddings(sides: PairedFeatures) -> None:
     apart = PairedFeatures((sides.features[0], sides.features[1][:, :3]))
-    assert scores(apart).shape == (ITEMS,)
-    told = r"statistic: 'csls' compares the two views, .*; expected neighbors, canonical, likeness, combined"
-    with pytest.raises(UsageError, match=told):
-        scores(apart, statistic="csls")
-    with pytest.raises(UsageError, match="did you mean 'csls'"):
-        scores(sides, statistic="clsl")
+    assert score_pairs(apart).shape == (ITEMS,)
+    with raises_usage_error("statistic.no_shared_space", "'csls'", "neighbors, canonical, likeness, combined"):
+        score_pairs(apart, statistic="csls")
+    with raises_usage_error("statistic.unknown", "'csls'"):
+        score_pairs(sides, statistic="clsl")
 
 
-def test_what_cannot_be_judged_is_told(sides: PairedFeatures) -> None:
+def test_rejects_unequal_infinite_and_few_features(sides: PairedFeatures) -> None:
     x, y = sides.features
-    with pytest.raises(UsageError, match=r"data: expected 50 pairs at least, .* got 49"):
+    with raises_usage_error("data.too_few_pairs", 50, 49):
         PairedFeatures((x[:49], y[:49]))
-    with pytest.raises(UsageError, match=r"features\[1\]: expected \(120, d\), got \(119, 5\)"):
+    with raises_usage_error("features.shape", "view 1", "(120, d)", (119, 5)):
         PairedFeatures((x, y[1:]))
-    with pytest.raises(UsageError, match=r"features\[0\]: expected finite numbers, got NaN or infinity in 1 rows"):
+    with raises_usage_error("features.not_finite", "view 0", "1 rows"):
         PairedFeatures((x.clone().index_fill_(0, torch.tensor([3]), torch.nan), y))
-    with pytest.raises(UsageError, match="embeddings: expected two of one width"):
+    with raises_usage_error("embeddings.shape", [5, 2]):
         PairedFeatures((x, y), (x, y[:, :2]))
-    with pytest.raises(UsageError, match="kept: expected 17 items at least, got 5"):
-        PairedFeatures((x, y), kept=torch.arange(5))
+    with raises_usage_error("pool.invalid", 17, 5):
+        PairedFeatures((x, y), pool=torch.arange(5))
 
 
 def test_rounding_makes_no_partner_farther_than_its_equals() -> None:
@@ -244,4 +243,4 @@ def test_rounding_makes_no_partner_farther_than_its_equals() -> None:
     lengths = 1 + torch.rand(ITEMS, 1, generator=generator)
     same = torch.randn(1, 9, generator=generator) * lengths
     same = PairedFeatures((same, same), (same, same))
-    assert (scores(same, statistic="rank") == 0).all()
+    assert (score_pairs(same, statistic="rank") == 0).all()

@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 import torch
 from tests.engine.test_memory import Largest
+from tests.errors import raises_usage_error
 
 from contraport._utils.text_tensors import tensor_to_texts
 from contraport.auditing.pairs import (
     ItemPairs,
     PairedFeatures,
     add_decoys,
-    couples,
-    exchanged,
+    draw_exchange_groups,
     find_better_partners,
-    scores,
+    score_pairs,
     select_partner_candidates,
+    swap_partners,
 )
 from contraport.data import BatchOrder, Dataset, from_arrays
-from contraport.errors import UsageError
 
 ITEMS = 300
 
@@ -66,18 +66,18 @@ def test_decoys_of_texts_are_as_wide_as_their_own() -> None:
         assert decoy == texts[decoyed.decoys.second[number]]
 
 
-def test_what_are_no_pairs_is_told() -> None:
-    with pytest.raises(UsageError, match="judged by two given views, and the items of 'arrays' have 1"):
-        add_decoys(from_arrays(np.ones((60, 2))), seed=0)
+def test_rejects_data_that_are_not_pairs() -> None:
     x, y = numbered()
-    with pytest.raises(UsageError, match="judged by both views, and 3 items of 'arrays' lack one"):
-        add_decoys(Dataset(from_arrays((x, y)).store, name="arrays", split="train", present=lacking(3)), seed=0)
-    with pytest.raises(UsageError, match="have 3; views chooses two"):
-        add_decoys(from_arrays((np.ones((60, 2)),) * 3), seed=0)
-    with pytest.raises(UsageError, match=r"expected 50 pairs at least, .* got 49"):
-        add_decoys(from_arrays((np.ones((49, 2)),) * 2), seed=0)
-    with pytest.raises(UsageError, match="view 'view1' is the same in each of 50 items"):
-        add_decoys(from_arrays((x, np.ones((ITEMS, 2)))), seed=0)
+    incomplete = Dataset(from_arrays((x, y)).store, name="arrays", split="train", present=lacking(3))
+    for dataset, code, values in (
+        (from_arrays(np.ones((60, 2))), "data.views", ["arrays", 1]),
+        (from_arrays((np.ones((60, 2)),) * 3), "data.views", ["arrays", 3]),
+        (incomplete, "data.missing_views", ["arrays", 3]),
+        (from_arrays((np.ones((49, 2)),) * 2), "data.too_few_pairs", [50, 49]),
+        (from_arrays((x, np.ones((ITEMS, 2)))), "data.constant_view", ["view1"]),
+    ):
+        with raises_usage_error(code, *values):
+            add_decoys(dataset, seed=0)
 
 
 def test_an_order_of_some_positions_fills_its_batches_and_has_none_twice_in_one() -> None:
@@ -97,7 +97,7 @@ def test_an_order_of_some_positions_fills_its_batches_and_has_none_twice_in_one(
     order.draw(None)
     order.begin_at(epoch=0, batch=0)
     assert list(order) == plain
-    with pytest.raises(UsageError, match="batch_size: expected at most the 5 items that are drawn, got 20"):
+    with raises_usage_error("batch_size.invalid", 5, 20):
         order.draw(np.arange(5))
 
 
@@ -115,12 +115,12 @@ def test_the_lost_partner_is_found_again() -> None:
     assert best.shape == (ITEMS,)
     # Whose pairs are right is nobody's partner.
     free = torch.arange(20)
-    of_free, _ = find_better_partners(sides, free, "likeness", free=free)
+    of_free, _ = find_better_partners(sides, free, "likeness", candidates=free)
     assert (of_free < 20).all()
     assert (of_free[:19] == torch.arange(1, 20)).float().mean() > right + 0.1
-    alone, own = find_better_partners(sides, free, "likeness", free=free[:1])
+    alone, own = find_better_partners(sides, free, "likeness", candidates=free[:1])
     assert alone[0] == -1
-    assert own[0] == scores(sides, ItemPairs(free[:1], free[:1]), "likeness")
+    assert own[0] == score_pairs(sides, ItemPairs(free[:1], free[:1]), "likeness")
 
 
 @pytest.mark.parametrize("statistic", ["cosine", "likeness"])
@@ -131,16 +131,16 @@ def test_the_partner_is_the_best_of_the_ten_that_neighbours_propose(statistic: s
     second[:60] = second[:60].roll(1, 0)
     sides = PairedFeatures((hidden, second), (hidden, second))
     free = torch.arange(0, ITEMS, 6)
-    found, best = find_better_partners(sides, torch.arange(ITEMS), statistic, free=free)
+    found, best = find_better_partners(sides, torch.arange(ITEMS), statistic, candidates=free)
     x, y = (values.double() for values in sides.features)
     items = torch.arange(ITEMS)
     near = (x @ x.T).fill_diagonal_(-2).topk(15).indices
     likeness = y[near].mean(dim=1) @ y.T
-    own = scores(sides, ItemPairs(items, items), statistic)
+    own = score_pairs(sides, ItemPairs(items, items), statistic)
     for item in range(ITEMS):
         others = free[free != item]
         proposed = others[likeness[item, others].topk(10).indices]
-        judged = scores(sides, ItemPairs(torch.full((10,), item), proposed), statistic)
+        judged = score_pairs(sides, ItemPairs(torch.full((10,), item), proposed), statistic)
         assert float(best[item]) == pytest.approx(float(max(judged.max(), own[item])), abs=1e-5)
         expected = int(proposed[judged.argmax()]) if judged.max() > own[item] + 1e-5 else -1
         assert found[item] == expected
@@ -170,14 +170,14 @@ def test_partners_are_found_in_memory_of_the_items_alone(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("items", [50, 51])
 def test_a_seed_draws_who_exchanges_partners(items: int) -> None:
     dataset = _numbers(items)
-    first, again, other = (exchanged(couples(dataset, seed=seed)).tolist() for seed in (0, 0, 1))
+    first, again, other = (swap_partners(draw_exchange_groups(dataset, seed=seed)).tolist() for seed in (0, 0, 1))
     assert first == again != other
 
 
 @pytest.mark.parametrize("items", [50, 51])
 def test_items_exchange_partners_within_their_group(items: int) -> None:
-    groups = couples(_numbers(items), seed=2)
-    partners = exchanged(groups)
+    groups = draw_exchange_groups(_numbers(items), seed=2)
+    partners = swap_partners(groups)
     assert sorted(partners.tolist()) == list(range(items))
     assert (partners != torch.arange(items)).all()
     for couple in groups:
