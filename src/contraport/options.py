@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import textwrap
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from contraport._utils.formatting import format_name, is_flag_style
 from contraport.errors import UsageError, bind_arguments, check, check_integer, unknown_name_error
 
 P = ParamSpec("P")
@@ -23,6 +26,9 @@ Scope = Literal["run", "machine", "call"]
 """How long a value holds: for the whole run, for one machine (may change on resume), or for one call."""
 
 MAX_COUNT = 2**31 - 1
+
+REMOVAL = "0.3"
+"""Version in which deprecated names are removed."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class Option:
         cli_flag: whether the command line takes it by flag even though Python takes it by position.
         check_exists: raises if the target of a value, such as a run, is missing. The command checks this too; the
             parser calls it first if another required option is missing, so that the first mistake is reported.
+        formerly: deprecated name, still read by Python, the command line and YAML files; empty for none.
     """
 
     name: str
@@ -57,6 +64,7 @@ class Option:
     extendable: bool
     cli_flag: bool = False
     check_exists: Check | None = None
+    formerly: str = ""
 
     @property
     def required(self) -> bool:
@@ -111,6 +119,7 @@ def option_metadata(
     group: str | None = None,
     cli_flag: bool = False,
     check_exists: Check | None = None,
+    formerly: str = "",
 ) -> dict[str, Any]:
     """Build the metadata of a dataclass field that declares an option; see `Option`.
 
@@ -131,6 +140,7 @@ def option_metadata(
         "group": group,
         "cli_flag": cli_flag,
         "check_exists": check_exists,
+        "formerly": formerly,
     }
 
 
@@ -176,6 +186,33 @@ class Options:
         derived, options_class = object.__new__(type(self)), cast(Callable[..., object], type(self))
         vars(derived).update({name: getattr(self, name) for name in get_options(options_class)} | values)
         return derived
+
+
+def replace_deprecated_names(
+    options: Mapping[str, Option], values: Mapping[str, Any], *, warn: bool = True
+) -> dict[str, Any]:
+    """Replace deprecated option names by the current ones, with a warning for each unless `warn` is false.
+
+    Raises:
+        UsageError: an option is given under both names.
+    """
+    renamed = dict(values)
+    for name, one in options.items():
+        if one.formerly and one.formerly in renamed:
+            check(name not in renamed, f"{name}: also given as {one.formerly}, its deprecated name.", "conflict")
+            renamed[name] = renamed.pop(one.formerly)
+            if warn:
+                warn_renamed(one.formerly, name)
+    return renamed
+
+
+def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
+    """Warn that a name is deprecated: in Python by a `FutureWarning`, on the command line by one line of the log."""
+    message = f"{format_name(old)} is deprecated and will be removed in version {REMOVAL}; use {format_name(new)}."
+    if is_flag_style():
+        logging.getLogger("contraport").warning("%s", message)
+    else:
+        warnings.warn(message, FutureWarning, stacklevel=stacklevel)
 
 
 def with_signature_of(
@@ -230,7 +267,8 @@ def with_signature_of(
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            return function(bind_arguments(function.__name__, signature, args, kwargs).arguments)
+            arguments = replace_deprecated_names(options, kwargs)
+            return function(bind_arguments(function.__name__, signature, args, arguments).arguments)
 
         described: Any = call
         described.__signature__ = signature

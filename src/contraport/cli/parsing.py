@@ -8,7 +8,7 @@ import itertools
 import re
 import shutil
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, cast, get_args, get_origin
@@ -18,7 +18,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
 from contraport.command import Command
 from contraport.errors import UsageError, unknown_name_error, unreadable_error
-from contraport.options import Option, describe_type
+from contraport.options import Option, describe_type, replace_deprecated_names, warn_renamed
 
 _MODE = "yaml-1.2"
 _SHOWN = 60
@@ -36,6 +36,7 @@ def parse(verb: Command[...], argv: Sequence[str], *, prog: str) -> dict[str, An
         UsageError: an unknown option or key (the nearest is offered), or a value of the wrong type.
     """
     parser = _parser(verb, prog, verb.options)
+    argv = [parser.replace_deprecated_flag(word) for word in argv]
     asked = [argument for argument in argv if argument.startswith(("--print_config", "--help")) or argument == "-h"]
     short = bool(verb.common_options and {"-h", "--help"} & {*asked})
     try:
@@ -95,6 +96,8 @@ class _Parser(ArgumentParser):
     """A parser whose errors are a `UsageError` of one line.
 
     Attributes:
+        options: the options of the command.
+        deprecated: current name by deprecated name.
         kinds: the type of each option, as far as words can give it.
         helps: what each option is.
         places: the options that are given by their place.
@@ -102,6 +105,8 @@ class _Parser(ArgumentParser):
         words: the command line that is read.
     """
 
+    options: Mapping[str, Option]
+    deprecated: dict[str, str]
     kinds: dict[str, Any]
     helps: dict[str, str]
     places: list[Option]
@@ -115,6 +120,24 @@ class _Parser(ArgumentParser):
             raise unreadable_error(f"config: {path}", "text in UTF-8", error) from error
         except UsageError as error:
             raise self._one_of_several(str(path)) or error from error
+
+    def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            values = _load(content)
+        except yaml.YAMLError:  # reported below
+            values = None
+        if isinstance(values, dict) and self.deprecated.keys() & values.keys():
+            renamed = replace_deprecated_names(self.options, values)
+            content = yaml.safe_dump(renamed, sort_keys=False, allow_unicode=True)
+        return super().parse_string(content, *args, **kwargs)
+
+    def replace_deprecated_flag(self, word: str) -> str:
+        """Replace a deprecated option name in a word such as ``--name``, ``--name=value`` or ``--name.key``."""
+        match = re.match(r"--(\w+)", word)
+        if match is None or match[1] not in self.deprecated:
+            return word
+        warn_renamed(match[1], self.deprecated[match[1]])
+        return f"--{self.deprecated[match[1]]}{word[match.end() :]}"
 
     def _one_of_several(self, path: str) -> UsageError | None:
         """Return the mistake of a file that gives one value for several: jsonargparse does not say of which option."""
@@ -236,6 +259,8 @@ def _parser(verb: Command[...], prog: str, shown: Collection[str]) -> _Parser:
         allow_abbrev=False,
         parser_mode=_MODE,
     )
+    parser.options = options
+    parser.deprecated = {option.formerly: name for name, option in options.items() if option.formerly}
     parser.kinds = {name: _words_type(option) for name, option in options.items()}
     parser.helps = {name: option.help for name, option in options.items()}
     parser.places = [option for option in options.values() if option.cli_positional]

@@ -17,7 +17,7 @@ import yaml
 from contraport._utils.files import atomic_write_folder, write_arrays, write_text
 from contraport._utils.html_repr import format_html_mapping
 from contraport.errors import UsageError, check, report_write_errors
-from contraport.options import is_object_placeholder
+from contraport.options import is_object_placeholder, replace_deprecated_names
 from contraport.runs.run_files import AGAIN, MetricsRow, read, read_arrays, read_evaluation, read_rows
 from contraport.runs.run_folder import RunFolder
 from contraport.training.config import KEPT, Settings, check_kept
@@ -161,6 +161,7 @@ class Run(RunFolder):
             self.check_is_run()
             values = read(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
             check(isinstance(values, dict), f"run: {self.config_path} is corrupt: expected keys and values.")
+            values = replace_deprecated_names(KEPT, values, warn=False)  # runs of earlier versions
             check_kept(values, self.config_path)
             self._read = _Config(version, values)
         return self._read
