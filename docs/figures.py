@@ -19,7 +19,7 @@ from contraport import (
     Objective,
     Pairs,
     Rows,
-    Soft,
+    SoftNeighbors,
     Unbalanced,
     gca_ince,
     plots,
@@ -161,7 +161,7 @@ def of_the_idea(items: int = 14) -> Figures:
     for name, plan in plans.items():
         told = f"loss {losses[name](z0, z1):.3f}, mass {plan.sum():.2f}, largest column {plan.sum(0).max() * items:.2f}"
         print(f"idea, {name}: {told}, smallest {plan.sum(0).min() * items:.2f} of its share")
-    wanted = {"pairs": Pairs(), "labels": Labels(), "soft, by pixels": Soft(z0, Gibbs("cosine", 0.2))}
+    wanted = {"pairs": Pairs(), "labels": Labels(), "soft, by pixels": SoftNeighbors(z0, Gibbs("cosine", 0.2))}
     targets = {
         name: Objective(Cross(), kernel, Rows(), target, KL()).target_plan(z0, z1, labels=classes)
         for name, target in wanted.items()

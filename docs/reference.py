@@ -175,7 +175,7 @@ def methods(told: set[str]) -> Iterator[str]:
 def parts(told: set[str]) -> Iterator[str]:
     """What an objective of one's own is made of."""
     yield from _heading("Parts of an objective")
-    yield from _documented("contraport", ["Objective", "Total"], told)
+    yield from _documented("contraport", ["Objective", "SumLoss"], told)
     for title, module in PARTS.items():
         yield from _heading(title, "-")
         yield from _documented("contraport", _public(import_module(module)), told)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from contraport import KL, Balanced, Cross, Gibbs, Objective, Pairs, Rows
-from contraport.objectives.constraints.sinkhorn import Scaling
+from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 
 
 @dataclass(frozen=True, repr=False)
-class ColumnsThenRows(Scaling):
+class ColumnsThenRows(SinkhornConstraint):
     """Columns first, then rows, some times: the rows have their mass exactly in the end."""
 
     iterations: int = 1

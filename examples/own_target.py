@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from torch import nn
 
 import contraport
-from contraport import Gibbs, Soft
+from contraport import Gibbs, SoftNeighbors
 
 STEPS = 300
 
@@ -30,7 +30,7 @@ def trained(wanted: str) -> nn.Module:
     for _ in range(STEPS):
         items = torch.nonzero(train)[torch.randperm(int(train.sum()))[:256], 0]
         z0, z1 = (encoder(images[items] + 0.2 * torch.randn(256, 64)) for _ in range(2))
-        target = {} if wanted == "pairs" else {"target": Soft(brightness[items], Gibbs("sqeuclidean", 1e-3))}
+        target = {} if wanted == "pairs" else {"target": SoftNeighbors(brightness[items], Gibbs("sqeuclidean", 1e-3))}
         optimizer.zero_grad()
         loss(z0, z1, **target).backward()
         optimizer.step()

@@ -154,7 +154,7 @@ def with_listed_pairs(name, rows):
     listed = [(0, 1), (1, 1), (2, 3), (4, 4), (5, 6), (7, 7)]
     start, stop, _ = rows.indices(8)
     own = [(i - start, j - start) for i, j in listed if start <= i < stop]
-    target = contraport.Listed(own, [1.0 + i + start for i, _ in own])
+    target = contraport.PairList(own, [1.0 + i + start for i, _ in own])
     return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, target=target), [encoder]
 
 

@@ -48,7 +48,7 @@ def test_the_embeddings_as_their_own_reference_set():
 
 def test_what_is_refused():
     (z,) = views(k=1)
-    with pytest.raises(UsageError, match="indices_tuple: expected None"):
+    with pytest.raises(UsageError, match="indices_tuple: must be None"):
         MetricLearningLoss()(z, LABELS, (LABELS, LABELS, LABELS))
     with pytest.raises(UsageError, match="ref_labels: expected labels= and ref_labels= with ref_emb"):
         MetricLearningLoss()(z, LABELS, ref_emb=z.clone())

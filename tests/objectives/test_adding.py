@@ -14,13 +14,13 @@ from contraport.engine import backend
 from contraport.engine.kernels import Kernel
 from contraport.engine.links import LogDecay
 from contraport.objectives import Constraint, DenseTarget, Divergence, Layout, LayoutTraits, Plan, Target
-from contraport.objectives.constraints.sinkhorn import Scaling
+from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.layouts import Block, build_pair_pattern
-from contraport.objectives.repr_mixin import Answer
+from contraport.objectives.repr_mixin import ReprMixin
 
 
 @dataclass(frozen=True, repr=False)
-class ColumnsThenRows(Scaling):
+class ColumnsThenRows(SinkhornConstraint):
     """A constraint: which half steps, in which order."""
 
     iterations: int = 1
@@ -30,7 +30,7 @@ class ColumnsThenRows(Scaling):
 
 
 @dataclass(frozen=True, repr=False)
-class Missing(Answer, Divergence):
+class Missing(ReprMixin, Divergence):
     """A divergence: the mass that is wanted and missing, row by row."""
 
     def __call__(self, outcome):
@@ -96,17 +96,17 @@ def views(number=2):
     ids=["constraint", "divergence", "kernel", "all"],
 )
 def test_a_noun_of_ones_own_works_under_every_policy(loss):
-    outcomes = []
+    results = []
     for name in ("dense", "stored", "streamed"):
         z = [v.clone().requires_grad_() for v in views()]
         with backend(name):
             value = loss(*z, weights=torch.arange(9.0))
-        outcomes.append([value.detach(), *torch.autograd.grad(value, z)])
-    for found in outcomes[1:]:
-        for ours, oracle in zip(found, outcomes[0], strict=True):
+        results.append([value.detach(), *torch.autograd.grad(value, z)])
+    for found in results[1:]:
+        for ours, oracle in zip(found, results[0], strict=True):
             torch.testing.assert_close(ours, oracle)
     assert isinstance(loss.constraint, Constraint)
-    assert isinstance(next(loss.outcomes(*views())).plan, Plan)
+    assert isinstance(next(loss.block_results(*views())).plan, Plan)
 
 
 def test_a_recipe_of_ones_own_is_in_the_catalog_and_trains(mine, tmp_path):

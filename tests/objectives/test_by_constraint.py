@@ -28,8 +28,10 @@ def test_a_constraint_that_is_not_seen_changes_nothing(name: str) -> None:
     loss = contraport.objective(name, **{key: settings[key] for key in settings.keys() & asked.keys()}).eval()
     if not isinstance(loss, Objective):
         return
-    known = KNOWN if loss.by_item or loss.requires_features() else {key: KNOWN[key] for key in ("labels", "domains")}
-    known = known if loss.of_items else {}
+    known = (
+        KNOWN if loss.requires_ids or loss.requires_features() else {key: KNOWN[key] for key in ("labels", "domains")}
+    )
+    known = known if loss.compares_items else {}
     before, changed, refused = loss(*views, **known), False, False
     for constraint in (contraport.Simplex(), contraport.Balanced(1)):
         try:

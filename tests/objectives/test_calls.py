@@ -238,7 +238,7 @@ def test_a_tensor_given_as_both_views_is_two_views(of_the_items, layout, backend
     z = torch.randn(4, 3)
     known = {
         "target": {"target": [(0, 0), (1, 2), (3, 3)]},
-        "features": {"target": contraport.Soft(), "features": torch.randn(4, 2, 5)},
+        "features": {"target": contraport.SoftNeighbors(), "features": torch.randn(4, 2, 5)},
     }[of_the_items]
     loss = contraport.Objective(layout, Gibbs("cosine", 0.5), contraport.Rows(), contraport.Pairs(), contraport.KL())
     torch.testing.assert_close(loss(z, z, **known), loss(z, z.clone(), **known))
@@ -487,7 +487,7 @@ def test_a_list_of_pairs(symmetric, form, backend):
         return (there + rows_loss(y, x, wanted.T, 0.2)) / 2 if symmetric else there
 
     loss = contraport.info_nce(temperature=0.2, symmetric=symmetric)
-    target = PAIRS if form is list else contraport.Listed(form(PAIRS))
+    target = PAIRS if form is list else contraport.PairList(form(PAIRS))
     assert_same(outcome(lambda *z: loss(*z, target=target), *different()), outcome(expected, *different()))
 
 
@@ -510,7 +510,7 @@ def test_a_list_of_pairs_with_their_shares(backend):
     def expected(x, y):
         return (rows_loss(x, y, wanted, 0.1) + rows_loss(y, x, wanted.T, 0.1)) / 2
 
-    target = contraport.Listed(PAIRS, shares)
+    target = contraport.PairList(PAIRS, shares)
     assert_same(
         outcome(lambda x, y: build("info-nce")(x, y, target=target), *different()), outcome(expected, *different())
     )
@@ -518,7 +518,7 @@ def test_a_list_of_pairs_with_their_shares(backend):
     for (i, j), share in zip([(0, 0), (1, 4), (4, 4)], [1.0, 2.0, 3.0], strict=True):
         items[i, j] = items[j, i] = share
     items = items.repeat(2, 2) * others(14)
-    target = contraport.Listed([(0, 0), (1, 4), (4, 4)], np.array([1.0, 2.0, 3.0]))
+    target = contraport.PairList([(0, 0), (1, 4), (4, 4)], np.array([1.0, 2.0, 3.0]))
     found = outcome(lambda *z: build("nt-xent")(*z, target=target), *views())
     assert_same(found, outcome(lambda *z: rows_loss(torch.cat(z), torch.cat(z), items, 0.5, others(14)), *views()))
     for wrong, message in (
@@ -527,7 +527,7 @@ def test_a_list_of_pairs_with_their_shares(backend):
         ([float("nan")] * 5, "nonnegative finite numbers, got nan"),
     ):
         with pytest.raises(UsageError, match=f"shares: expected {message}"):
-            contraport.Listed(PAIRS, wrong)
+            contraport.PairList(PAIRS, wrong)
 
 
 def test_a_reference_set_leaves_out_the_row_itself(backend):
@@ -564,7 +564,7 @@ def test_all_of_two_sets_in_the_joint_layout(backend):
 def test_different_items_with_features_and_own_negatives(backend):
     x, y = different()
     features = views(11, d=4, seed=9)[0]
-    soft = contraport.Soft(features, Gibbs("cosine", 0.5))
+    soft = contraport.SoftNeighbors(features, Gibbs("cosine", 0.5))
     wanted = (unit(features[:7]) @ unit(features[7:]).T / 0.5).softmax(1)
 
     def expected(x, y, own):
@@ -813,11 +813,11 @@ def test_negatives_ids_weights_and_targets_of_items_that_lack_a_view(backend):
 
 def test_features_of_items_that_lack_a_view():
     features, z, present = views(d=4, seed=3), with_gaps(2), PRESENT[:, :2]
-    for target in (contraport.Soft, contraport.Neighbors):
+    for target in (contraport.SoftNeighbors, contraport.Neighbors):
         by_view = build("nt-xent").target_plan(*z, present=present, target=target(features))
         there = torch.cat([present[:, 0], present[:, 1]])
         whole = build("nt-xent").target_plan(*views(), target=target(features))[there][:, there]
-        if target is contraport.Soft:
+        if target is contraport.SoftNeighbors:
             torch.testing.assert_close(by_view, whole / whole.sum(1, keepdim=True) / 8)
         assert by_view.shape == (8, 8)
         of_items = build("info-nce").target_plan(*z, present=present, target=target(features[0]))

@@ -48,7 +48,7 @@ TARGETS = {
     "pairs": (cp.Pairs(), {}),
     "labels": (cp.Labels(), {"labels": LABELS}),
     "domains": (cp.Domains(0.3, 0.1), {"domains": DOMAINS}),
-    "listed": (cp.Listed(LISTED), {}),
+    "listed": (cp.PairList(LISTED), {}),
 }
 DIVERGENCES = [
     cp.KL(), cp.KL(conditional=True), cp.JensenShannon(), cp.Hellinger(), cp.TotalVariation(), cp.SquaredL2(),

@@ -172,12 +172,12 @@ def test_a_dense_target_is_a_sparse_one_where_views_are_absent(name, pairs):
         matrix[i, j] = 1
     present = torch.ones(6, 2, dtype=torch.bool)
     present[[0, 2], 0] = False
-    outcomes = []
+    results = []
     for target in (matrix, matrix.to_sparse()):
         z = [view.requires_grad_() for view in views(dtype=torch.float64)]
         value = loss(*z, target=target, present=present)
-        outcomes.append([value, *torch.autograd.grad(value, z)])
-    for dense, sparse in zip(*outcomes, strict=True):
+        results.append([value, *torch.autograd.grad(value, z)])
+    for dense, sparse in zip(*results, strict=True):
         assert dense.isfinite().all()
         torch.testing.assert_close(dense, sparse)
 

@@ -6,14 +6,14 @@ from tests.objectives.comparing import views
 
 import contraport
 from contraport import KL, Cross, Free, Gibbs, GuidedNegatives, LeadingCoordinates, Objective, Pairs, Rows, UsageError
-from contraport.objectives import LogMeanKernel, Within
+from contraport.objectives import LogMeanKernel, WithinView
 
 FEATURES = torch.stack(views(seed=3, d=4), 1)  # each view has its own
 
 
 def plans(layout):
     loss = Objective(layout, Gibbs("cosine", 0.5), Rows(), Pairs(), KL())
-    return [found.plan.dense() for found in loss.outcomes(*views(), features=FEATURES)]
+    return [found.plan.dense() for found in loss.block_results(*views(), features=FEATURES)]
 
 
 def test_a_guide_guides_whatever_stands_over_it():
@@ -46,7 +46,7 @@ def test_what_a_guide_leaves_pairs_out_of_is_no_info_nce():
 
 
 def test_one_view_is_enough_where_each_is_compared_with_itself():
-    alone = Objective(Within(), Gibbs("sqeuclidean", 1.0), Free(), Pairs(), LogMeanKernel())
+    alone = Objective(WithinView(), Gibbs("sqeuclidean", 1.0), Free(), Pairs(), LogMeanKernel())
     z0, z1 = views()
     torch.testing.assert_close((alone(z0) + alone(z1)) / 2, alone(z0, z1))
     with pytest.raises(

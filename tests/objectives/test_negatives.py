@@ -201,7 +201,7 @@ def test_embeddings_and_negatives_of_different_precision(dtypes):
         (lambda z: contraport.align_uniform()(*z, negatives=BANK), "pushes nothing apart"),
         (
             lambda z: contraport.Objective(
-                contraport.Within(),
+                contraport.WithinView(),
                 contraport.Gibbs(),
                 contraport.Free(),
                 contraport.Pairs(),

@@ -39,7 +39,7 @@ from contraport.objectives import (
     Rows,
     SimilarityMatrix,
     Simplex,
-    Soft,
+    SoftNeighbors,
     SquaredL2,
     TotalVariation,
     Tsallis,
@@ -113,8 +113,8 @@ TARGETS = {
     "pairs": (Pairs(), "pairs"),
     "labels": (Labels(), "labels"),
     "domains": (Domains(0.2, 0.1), "domains"),
-    "soft": (Soft(FEATURES, Gibbs("cosine", 0.3)), soft),
-    "soft by Student's t": (Soft(FEATURES, StudentT(2.0)), heavy),
+    "soft": (SoftNeighbors(FEATURES, Gibbs("cosine", 0.3)), soft),
+    "soft by Student's t": (SoftNeighbors(FEATURES, StudentT(2.0)), heavy),
     "neighbors": (Neighbors(FEATURES, 3), nearest),
 }
 SINGLE = {"domains"}  # computed in single precision inside; see test_domains_keep_double_precision
@@ -188,7 +188,7 @@ def test_matrices_that_are_no_plans(entries, sparse):
         Matrix(entries.to_sparse() if sparse else entries)(Cross()(*views())[0], {})
 
 
-@pytest.mark.parametrize("target", [Soft(FEATURES[0]), Neighbors(FEATURES[0], 2)])
+@pytest.mark.parametrize("target", [SoftNeighbors(FEATURES[0]), Neighbors(FEATURES[0], 2)])
 def test_features_given_once_stand_for_all_views(target):
     (block,) = Joint()(*views())
     twice = type(target)((FEATURES[0], FEATURES[0]), *([2] if isinstance(target, Neighbors) else []))

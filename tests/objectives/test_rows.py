@@ -8,7 +8,7 @@ from tests.objectives.comparing import OF_COORDINATES, needed
 import contraport
 from contraport import KL, Balanced, Free, Gibbs, Joint, Labels, Objective, Rows, Simplex, Tsallis
 from contraport.catalog import OBJECTIVES
-from contraport.objectives import Cost, Energy, FenchelYoung, ReverseKL, Rince, Soft, SquaredL2
+from contraport.objectives import Cost, Energy, FenchelYoung, ReverseKL, Rince, SoftNeighbors, SquaredL2
 
 LABELS = torch.tensor([0, 1, 1, 2, 3, 3])
 SETTINGS = {"direct-clr": {"dimensions": 3}}
@@ -22,7 +22,7 @@ def views(n=6, d=4, seed=0):
 def test_classes_of_one_item_are_as_in_pytorch_metric_learning():
     """One view: items that are alone in their class count for nothing, in the value and in the gradient."""
     z, _ = views()
-    layout = contraport.Within()
+    layout = contraport.WithinView()
     loss = Objective(layout, Gibbs("cosine", 0.3), Rows(), Labels(), KL())
     value, slope = with_gradient(lambda z: loss(z, labels=LABELS), z)
     theirs, their_slope = with_gradient(lambda z: SupConLoss(temperature=0.3)(z, LABELS), z)
@@ -39,7 +39,7 @@ def with_gradient(function, z):
 def test_classes_of_several_items_differ_by_the_constant():
     z, _ = views(8)
     labels = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2])
-    loss = Objective(contraport.Within(), Gibbs("cosine", 0.3), Rows(), Labels(), KL())
+    loss = Objective(contraport.WithinView(), Gibbs("cosine", 0.3), Rows(), Labels(), KL())
     value, slope = with_gradient(lambda z: loss(z, labels=labels), z)
     theirs, their_slope = with_gradient(lambda z: SupConLoss(temperature=0.3)(z, labels), z)
     constant = torch.tensor([2.0] * 3 + [3.0] * 4, dtype=torch.float64).log().mean()
@@ -50,7 +50,7 @@ def test_classes_of_several_items_differ_by_the_constant():
 @pytest.mark.parametrize("constraint", [Rows(), Balanced(3), Simplex(), Free()], ids=repr)
 def test_a_batch_without_any_positive_has_no_loss_and_no_gradient(constraint):
     z, _ = views()
-    loss = Objective(contraport.Within(), Gibbs("cosine", 0.3), constraint, Labels(), KL())
+    loss = Objective(contraport.WithinView(), Gibbs("cosine", 0.3), constraint, Labels(), KL())
     value, slope = with_gradient(lambda z: loss(z, labels=torch.arange(6)), z)
     assert value == 0
     assert (slope == 0).all()
@@ -82,7 +82,9 @@ def test_the_weighted_mean_is_linear_in_the_shares(name):
     """Each item's own value is what a weight on it alone gives, and any weights mix these values."""
     z0, z1 = views()
     constraint, divergence = DIVERGENCES[name]
-    loss = Objective(contraport.Cross(symmetric=False), Gibbs("cosine", 0.4), constraint, Soft((z0, z1)), divergence)
+    loss = Objective(
+        contraport.Cross(symmetric=False), Gibbs("cosine", 0.4), constraint, SoftNeighbors((z0, z1)), divergence
+    )
     alone = torch.stack([loss(z0, z1, weights=one) for one in torch.eye(6, dtype=torch.float64)])
     torch.testing.assert_close(loss(z0, z1, weights=WEIGHTS), alone @ WEIGHTS / WEIGHTS.sum())
     torch.testing.assert_close(loss(z0, z1), alone.mean())

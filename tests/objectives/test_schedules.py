@@ -3,14 +3,14 @@
 import pytest
 
 import contraport
-from contraport import Relax, Temperature, Tighten, UsageError
+from contraport import Loosen, TemperatureSchedule, Tighten, UsageError
 from contraport.objectives.loss_schedules import parse_constraint
 from contraport.schedules import parse_schedule
 
 
 def test_temperature_goes_from_start_to_end_and_stays():
     loss = contraport.nt_xent()
-    schedule = Temperature(1.0, 0.1, steps=100)
+    schedule = TemperatureSchedule(1.0, 0.1, steps=100)
     seen = []
     for step in (0, 25, 50, 100, 500):
         schedule.apply(loss, step)
@@ -33,19 +33,19 @@ def test_each_set_is_kept_for_as_long():
 
 def test_relax_is_tighten_reversed():
     loss, seen = contraport.nt_xent(), {}
-    for schedule in (Tighten(3), Relax(3)):
+    for schedule in (Tighten(3), Loosen(3)):
         seen[type(schedule)] = []
         for step in range(15):
             schedule.apply(loss, step)
             seen[type(schedule)].append(loss.constraint)
-    assert seen[Tighten] == seen[Relax][::-1]
+    assert seen[Tighten] == seen[Loosen][::-1]
     assert len(set(seen[Tighten])) == 5
 
 
 def test_texts_say_the_same():
-    assert Temperature.parse("0.5:0.1:linear", 9) == Temperature(0.5, 0.1, 9, "linear")
-    assert [Temperature.parse(0.3, 9).value(step) for step in (0, 5, 99)] == pytest.approx([0.3] * 3)
-    assert parse_constraint("relax:every=3", unit=5) == Relax(15)
+    assert TemperatureSchedule.parse("0.5:0.1:linear", 9) == TemperatureSchedule(0.5, 0.1, 9, "linear")
+    assert [TemperatureSchedule.parse(0.3, 9).value(step) for step in (0, 5, 99)] == pytest.approx([0.3] * 3)
+    assert parse_constraint("relax:every=3", unit=5) == Loosen(15)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_a_constraint_that_the_divergence_does_not_go_with_is_refused():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Temperature(0, 1, 10), "start: expected a positive"),
-        (lambda: Temperature(1, 1, 0), "steps: expected a whole number from 1 on"),
-        (lambda: Temperature(1, 1, 1, "cosin"), "did you mean 'cosine'"),
+        (lambda: TemperatureSchedule(0, 1, 10), "start: expected a positive"),
+        (lambda: TemperatureSchedule(1, 1, 0), "steps: expected a whole number from 1 on"),
+        (lambda: TemperatureSchedule(1, 1, 1, "cosin"), "did you mean 'cosine'"),
         (lambda: Tighten(0), "every: expected a whole number from 1 on"),
-        (lambda: Temperature.parse("0.5:0", 10), "temperature: expected a positive"),
-        (lambda: Temperature.parse("nan", 10), "temperature: expected a positive"),
+        (lambda: TemperatureSchedule.parse("0.5:0", 10), "temperature: expected a positive"),
+        (lambda: TemperatureSchedule.parse("nan", 10), "temperature: expected a positive"),
         (lambda: parse_schedule("heat", "0.5:"), "heat: expected a number, or start:end:shape"),
         (lambda: parse_schedule("heat", ""), "heat: expected a number"),
         (lambda: parse_schedule("heat", "1:2:linear:3"), "heat: expected a number"),

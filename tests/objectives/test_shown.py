@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import contraport
 from contraport.errors import UsageError
-from contraport.objectives import Cross, Joint, Shown
+from contraport.objectives import Cross, DuplicateGroups, Joint
 
 NUMBERS = torch.tensor([[0, 0], [0, 1], [1, 1], [2, 2], [3, 3], [4, 2]])
 SAME = (NUMBERS[:, None] == NUMBERS).any(2).double()
@@ -25,7 +25,7 @@ def test_info_nce_is_the_cross_entropy_written_out() -> None:
     wanted = SAME / SAME.sum(1, keepdim=True)
     both = [-(wanted * scores.log_softmax(1)).sum(1).mean() for scores in (logits, logits.T)]
     entropy = -torch.special.xlogy(wanted, wanted).sum(1).mean()
-    value = contraport.info_nce(temperature=0.3)(z0, z1, target=Shown(NUMBERS))
+    value = contraport.info_nce(temperature=0.3)(z0, z1, target=DuplicateGroups(NUMBERS))
     assert float(value.detach()) == pytest.approx(float(((both[0] + both[1]) / 2 - entropy).detach()))
     gradients = [torch.autograd.grad(loss, (z0, z1)) for loss in (value, (both[0] + both[1]) / 2)]
     for ours, theirs in zip(*gradients, strict=True):
@@ -37,7 +37,7 @@ def test_the_sigmoid_loss_takes_the_share_of_a_pair_as_its_label() -> None:
     scores = F.normalize(z0, dim=1) @ F.normalize(z1, dim=1).T / 0.1 - 10
     wanted = SAME / SAME.sum(1, keepdim=True)
     expected = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none").sum(1).mean()
-    value = contraport.sigmoid()(z0, z1, target=Shown(NUMBERS))
+    value = contraport.sigmoid()(z0, z1, target=DuplicateGroups(NUMBERS))
     assert float(value.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
@@ -45,7 +45,7 @@ def test_the_sigmoid_loss_takes_the_share_of_a_pair_as_its_label() -> None:
 def test_items_that_all_differ_are_pairs(layout: contraport.objectives.Layout) -> None:
     block = layout(*(z.detach() for z in embeddings()))[0]
     torch.testing.assert_close(
-        Shown(torch.arange(6))(block, {}).dense().double(), contraport.Pairs()(block, {}).dense().double()
+        DuplicateGroups(torch.arange(6))(block, {}).dense().double(), contraport.Pairs()(block, {}).dense().double()
     )
 
 
@@ -53,15 +53,17 @@ def test_three_views_are_the_same_where_one_is() -> None:
     block = Cross()(*(z.detach() for z in embeddings()))[0]
     numbers = torch.cat([NUMBERS, torch.tensor([[0], [1], [2], [3], [0], [4]])], 1)
     same = (numbers[:, None] == numbers).any(2).float()
-    torch.testing.assert_close(Shown(numbers)(block, {}).dense().float(), same / same.sum(1, keepdim=True) / 6)
+    torch.testing.assert_close(
+        DuplicateGroups(numbers)(block, {}).dense().float(), same / same.sum(1, keepdim=True) / 6
+    )
 
 
 @pytest.mark.parametrize("numbers", [torch.zeros(6), [0, 1], torch.zeros(6, 1, 1, dtype=torch.long)])
 def test_numbers_are_whole(numbers: object) -> None:
     with pytest.raises(UsageError, match=r"^target: expected whole numbers of what is shown"):
-        Shown(numbers)
+        DuplicateGroups(numbers)
 
 
 def test_each_item_has_its_numbers() -> None:
     with pytest.raises(UsageError, match="target: expected what each of 6 items shows, got 5"):
-        contraport.info_nce()(*embeddings(), target=Shown(NUMBERS[:5]))
+        contraport.info_nce()(*embeddings(), target=DuplicateGroups(NUMBERS[:5]))

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import contraport
-from contraport import Total, UsageError
+from contraport import SumLoss, UsageError
 
 
 def test_terms_of_one_kind_add_up():
     z0, z1 = torch.randn(2, 6, 4)
     a, b = contraport.nt_xent(0.5), contraport.nt_xent(0.1)
-    value = Total({a: 0.5, b: -2.0})(z0, z1)
+    value = SumLoss({a: 0.5, b: -2.0})(z0, z1)
     torch.testing.assert_close(value, 0.5 * a(z0, z1) - 2 * b(z0, z1))
 
 
@@ -32,4 +32,4 @@ def test_terms_name_the_parts():
 )
 def test_what_is_no_sum_of_objectives_is_told(objectives, message):
     with pytest.raises(UsageError, match=message):
-        Total(objectives)
+        SumLoss(objectives)

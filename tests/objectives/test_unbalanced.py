@@ -22,7 +22,7 @@ from contraport import (
     Unbalanced,
     UsageError,
 )
-from contraport.objectives.constraints.sinkhorn import Scaling, StepRelaxation
+from contraport.objectives.constraints.sinkhorn import SinkhornConstraint, StepRelaxation
 
 BACKENDS = ["dense", "stored", "streamed"]
 
@@ -114,7 +114,7 @@ def test_the_total_variation_meets_masses_or_gives_them_up_within_bounds(cost, s
     constraint = Unbalanced(relaxation, 2000, price="total-variation")
     loss = Objective(Cross(symmetric=False), Gibbs(cost, temperature), constraint, Pairs(), KL())
     with contraport.engine.backend(backend):
-        (outcome,) = loss.outcomes(x, x + 2 * noise)
+        (outcome,) = loss.block_results(x, x + 2 * noise)
         plan, potentials = outcome.plan.dense(), (outcome.plan.f, outcome.plan.g)
     bound = relaxation / temperature
     gave_up = 0
@@ -210,7 +210,7 @@ def test_the_penalty_of_marginals_is_their_kl():
 def with_slack(**declared):
     """Define a constraint of one's own that relaxes its marginals as `Unbalanced` does."""
 
-    class Loose(Scaling):
+    class Loose(SinkhornConstraint):
         reference: str | None = declared.get("reference")
 
         def half_steps(self):
@@ -235,7 +235,7 @@ def test_a_constraint_of_ones_own_declares_its_reference_measure(reference):
 def test_slack_without_a_reference_measure_is_refused_where_the_class_is_defined():
     with pytest.raises(UsageError, match="reference: must be declared by Unsaid, which has slack"):
 
-        class Unsaid(Scaling):
+        class Unsaid(SinkhornConstraint):
             def half_steps(self):
                 return ("rows", "columns")
 

@@ -256,7 +256,7 @@ def test_an_objective_is_shown_by_its_five_answers():
     assert "<caption" in shown
     assert "Balanced(iterations=3)" in shown
     assert "Your contrastive learning problem" in shown
-    joined = contraport.objectives.Total({contraport.nt_xent(): 1.0})._repr_html_()
+    joined = contraport.objectives.SumLoss({contraport.nt_xent(): 1.0})._repr_html_()
     assert "1. Which pairs are compared?" in joined
 
 

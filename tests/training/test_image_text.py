@@ -19,7 +19,7 @@ from contraport.data import load
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.features import read_features
-from contraport.objectives import Shown
+from contraport.objectives import DuplicateGroups
 from contraport.runs import Run
 from contraport.training.components import build
 from contraport.training.resolve import resolve_settings
@@ -82,7 +82,7 @@ def test_what_shows_the_same_is_wanted(folder: Path) -> None:
     numbers = built.dataset.content_ids[batch.ids]
     with torch.no_grad():
         z = model.project(model.encode(built.pipeline.views(batch.views)))
-        expected = contraport.info_nce(temperature=0.07)(*z, target=Shown(numbers))
+        expected = contraport.info_nce(temperature=0.07)(*z, target=DuplicateGroups(numbers))
         assert float(built.pipeline(batch, 0)) == pytest.approx(float(expected), rel=1e-5)
     own = build(resolve_settings({**given, "target": "pairs"}))
     assert float(own.pipeline.eval()(batch, 0).detach()) != pytest.approx(float(expected), rel=1e-3)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from contraport import Total, byol, guided, nt_xent
+from contraport import SumLoss, byol, guided, nt_xent
 from contraport._utils.formatting import use_flag_style
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
@@ -82,8 +82,11 @@ from .conftest import Pull
         ({"momentum": 1}, "momentum: expected numbers from 0 to 1, and below 1 at the start"),
         ({"momentum": "0.9:1.1"}, "momentum: expected numbers from 0 to 1"),
         ({"objective": "byol", "momentum": 0.9}, "expected predictor=True"),
-        ({"objective": Total({byol(): 1.0, byol(): 0.5})}, "expected predictor=True"),
-        ({"objective": Total({nt_xent(): 1.0, guided(): 0.5})}, "teacher: the objective asks for the features of one"),
+        ({"objective": SumLoss({byol(): 1.0, byol(): 0.5})}, "expected predictor=True"),
+        (
+            {"objective": SumLoss({nt_xent(): 1.0, guided(): 0.5})},
+            "teacher: the objective asks for the features of one",
+        ),
         (
             {"objective": "guided"},
             "teacher: the objective asks for the features of one; expected a file of them, teacher=..., got",

@@ -478,8 +478,8 @@ def align_uniform(weight: float = 1.0) -> Loss:
     """
     check_nonnegative("weight", weight)
     alignment = cp.Objective(cp.Cross(symmetric=False), cp.Gibbs("chordal", 1.0), cp.Free(), cp.Pairs(), cp.Cost())
-    uniformity = cp.Objective(cp.Within(), cp.Gibbs("chordal", 0.5), cp.Free(), cp.Pairs(), cp.LogMeanKernel())
-    return cp.Total({alignment: 1.0, uniformity: weight})
+    uniformity = cp.Objective(cp.WithinView(), cp.Gibbs("chordal", 0.5), cp.Free(), cp.Pairs(), cp.LogMeanKernel())
+    return cp.SumLoss({alignment: 1.0, uniformity: weight})
 
 
 @recipe(f"{_ALPHA}, eq. 1 and table 1.", r"\tfrac1{2n} \sum_i \phi\big(\sum_{j} \psi(d_i^2 - d_{ij}^2)\big)")
@@ -885,8 +885,8 @@ def _decoupled(
 ) -> Loss:
     """Return an attraction of the views, and a repulsion within each of them, by one kernel."""
     drawn = cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), attraction)
-    spread = cp.Objective(cp.Within(summed=True), kernel, cp.Free(), cp.Pairs(), repulsion)
-    return cp.Total({drawn: attracts, spread: repels})
+    spread = cp.Objective(cp.WithinView(summed=True), kernel, cp.Free(), cp.Pairs(), repulsion)
+    return cp.SumLoss({drawn: attracts, spread: repels})
 
 
 @recipe(
@@ -952,7 +952,7 @@ def hard_negative(temperature: TemperatureLike = 0.5, beta: float = 1.0, prior: 
     0.5514
     """
     kernel = cp.Gibbs("negative-cosine", temperature)
-    return cp.Objective(cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), cp.Debiased(prior, beta))
+    return cp.Objective(cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), cp.DebiasedContrastive(prior, beta))
 
 
 @recipe(
@@ -972,7 +972,7 @@ def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) 
     >>> bool(x_clr(temperature=1.0, teacher_temperature=1.0)(z, z, features=z).abs() < 1e-6)  # as the teacher has it
     True
     """
-    wanted = cp.Soft(kernel=cp.Gibbs("cosine", teacher_temperature))
+    wanted = cp.SoftNeighbors(kernel=cp.Gibbs("cosine", teacher_temperature))
     return cp.Objective(cp.Joint(), cp.Gibbs("cosine", temperature), cp.Rows(), wanted, cp.KL())
 
 
@@ -1054,7 +1054,7 @@ def barlow_twins(redundancy: float = 5e-3) -> Loss:
     apart = cp.Objective(
         other, cp.Gibbs("negative-cosine", 1.0), cp.Free(), cp.Pairs(), cp.MeanSquaredCost(summed=True)
     )
-    return cp.Total({alike: 1.0, apart: redundancy})
+    return cp.SumLoss({alike: 1.0, apart: redundancy})
 
 
 @recipe(
@@ -1084,7 +1084,9 @@ def vic_reg(invariance: float = 25.0, variance: float = 25.0, covariance: float 
         check_nonnegative(name, factor)
     matched = cp.Coordinates(cp.Cross(symmetric=False), centred=False)
     alike = cp.Objective(matched, cp.Gibbs("sqeuclidean", 1.0), cp.Free(), cp.Pairs(), cp.Cost())
-    varied = cp.Objective(cp.Coordinates(cp.Within()), cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.VarianceHinge())
-    each = cp.Coordinates(cp.Within(summed=True))
+    varied = cp.Objective(
+        cp.Coordinates(cp.WithinView()), cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.VarianceHinge()
+    )
+    each = cp.Coordinates(cp.WithinView(summed=True))
     apart = cp.Objective(each, cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.MeanSquaredCost(summed=True))
-    return cp.Total({alike: invariance, varied: variance, apart: covariance})
+    return cp.SumLoss({alike: invariance, varied: variance, apart: covariance})

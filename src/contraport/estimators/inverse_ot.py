@@ -28,7 +28,7 @@ from contraport.errors import (
 from contraport.estimators.array_input import as_tensor
 from contraport.objectives import KL, Matrix, Plan
 from contraport.objectives.layouts import Block, PairPattern
-from contraport.objectives.plan import Outcome
+from contraport.objectives.plan import BlockResult
 
 
 class InverseOT(BaseEstimator):
@@ -183,12 +183,12 @@ class _Problem:
         self.unit = observed.sum(1).rsqrt()
         self.shift = torch.zeros_like(self.unit, requires_grad=True)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> BlockResult:
         """Return the observed coupling beside the plan, whose columns have their marginal exactly."""
         log_a, log_b = self.log_marginals
         geometry, f = self.block.geometry(self.kernel), log_a + self.unit * self.shift
         (g,) = scale(geometry, [Step("columns", 0)], self.log_marginals, given=[f])
-        return Outcome(self.block, self.target, Plan(geometry, f, g, cached_log_column_mass=log_b))
+        return BlockResult(self.block, self.target, Plan(geometry, f, g, cached_log_column_mass=log_b))
 
 
 def _observed(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:

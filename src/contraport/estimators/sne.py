@@ -22,10 +22,10 @@ from contraport.encoders import build
 from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import check, check_integer, check_positive, is_number, unknown_name_error
 from contraport.estimators.array_input import as_tensor
-from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, Within
+from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
 from contraport.objectives.affinities import affinities
 from contraport.objectives.divergences import Divergence
-from contraport.objectives.plan import Outcome
+from contraport.objectives.plan import BlockResult
 from contraport.seeding import seed_global_generators, torch_seed
 
 EARLY = 250
@@ -49,7 +49,7 @@ SETTLED = 1e-4
 class _Attraction(Divergence):
     """Minus the mean log-kernel of the wanted pairs: added to KL it makes neighbours draw each other more strongly."""
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         return -outcome.target.row_inner_products(outcome.plan.geometry.log_kernel)
 
 
@@ -226,7 +226,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _objective(self, wanted: Matrix, exaggeration: float = 1.0) -> Objective:
         """Return what is minimised over the embedding, its attraction multiplied by the exaggeration."""
         penalties: dict[Divergence, float] = {_Attraction(): exaggeration - 1} if exaggeration > 1 else {}
-        return Objective(Within(), *self._kernel_and_constraint(), wanted, KL(), penalties)
+        return Objective(WithinView(), *self._kernel_and_constraint(), wanted, KL(), penalties)
 
     def _minimize(self, wanted: Matrix, embed: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> None:
         """Move what `embed` depends on, first under exaggeration, until it settles or the iterations are spent."""

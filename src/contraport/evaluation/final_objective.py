@@ -29,7 +29,7 @@ def build_run_objective(settings: Settings) -> Loss | str:
     except UsageError as error:  # of another version, whose encoder can still be judged
         return f"The objective cannot be built again, so its plan cannot be drawn: {error}"
     assert isinstance(compared, Loss)
-    if not compared.of_items:
+    if not compared.compares_items:
         return "The objective compares coordinates, so there is no plan of items."
     if wanted is not None:
         assert isinstance(compared, Objective)
@@ -50,7 +50,7 @@ def objective_at_epoch(compared: Loss, run: Run, settings: Settings, epochs: int
     # As if an epoch had two steps, at the second of the last one: there a temperature has come to its end.
     for schedule in build_schedules(settings, compared, steps=1, epoch=2):
         schedule.apply(compared, 2 * max(done, 1) - 1)
-    if isinstance(compared, Objective) and compared.constraint.weighted:
+    if isinstance(compared, Objective) and compared.constraint.requires_weights:
         return "The plan's marginals were the weights of the training items, so no plan of test items is drawn."
     rows = [row for row in run.metrics() if row.get("epoch", 0) <= done]
     if rows and rows[-1].get("temperature") is not None:  # where it was learned, that is where it ended

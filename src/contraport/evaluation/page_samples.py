@@ -92,7 +92,7 @@ def cosines(dataset: Dataset, features: Tensor) -> Arrays:
 def _losses(subject: EvalContext, chosen: Tensor) -> Arrays:
     """Return what the objective says of each of some items, all in one batch; nothing where no value is an item's."""
     objective, model = subject.objective, subject.encoder
-    if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.of_items:
+    if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.compares_items:
         return {}
     some = subject.test.only(chosen)
     try:

@@ -72,7 +72,7 @@ def create_loss(args: Any, objective: cp.objectives.Loss | None = None) -> ClipL
         UsageError: the arguments ask for more than a contrastive loss: a captioning one (CoCa) or a distillation.
     """
     if getattr(args, "distill", False):
-        raise UsageError("distill: expected none; a teacher's features are a target, Soft((images, texts)).")
+        raise UsageError("distill: expected none; a teacher's features are a target, SoftNeighbors((images, texts)).")
     if "coca" in str(getattr(args, "model", "")).lower():
         raise UsageError(f"model: expected one without captions, got {args.model!r}: its loss has a part of its own.")
     return ClipLoss(cp.sigmoid() if objective is None and getattr(args, "siglip", False) else objective)

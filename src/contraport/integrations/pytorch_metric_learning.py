@@ -55,7 +55,7 @@ class MetricLearningLoss(nn.Module):
         """
         check(
             indices_tuple is None,
-            "indices_tuple: expected None, as a plan weighs all pairs itself; Listed(pairs) says which are positives.",
+            "indices_tuple: must be None: a plan weighs all pairs itself; PairList(pairs) lists the positives.",
         )
         if ref_emb is None:
             return self._value(self.objective, embeddings, labels=labels)

@@ -134,9 +134,9 @@ def _cut(features: Mapping[str, Any], rows: slice) -> dict[str, Any]:
     return {name: value[rows] if whole[name] else value for name, value in features.items()}
 
 
-def _shares(scores: Tensor, rows: int, candidates: int) -> cp.Listed:
+def _shares(scores: Tensor, rows: int, candidates: int) -> cp.PairList:
     """Return the target that gives each anchor its own candidates by their scores, (n, candidates)."""
     got = tuple(scores.shape)
     check(got == (rows, candidates), f"label: expected a score for each candidate, {(rows, candidates)}, got {got}.")
     anchors, places = torch.arange(rows).repeat(candidates), torch.arange(rows * candidates)
-    return cp.Listed(torch.stack([anchors, places], 1), scores.T.reshape(-1).cpu())
+    return cp.PairList(torch.stack([anchors, places], 1), scores.T.reshape(-1).cpu())

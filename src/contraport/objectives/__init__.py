@@ -4,24 +4,24 @@ from contraport.objectives import constraints, divergences, layouts, targets
 from contraport.objectives.constraints import *
 from contraport.objectives.divergences import *
 from contraport.objectives.layouts import *
-from contraport.objectives.loss_schedules import Relax, Temperature, Tighten
+from contraport.objectives.loss_schedules import Loosen, TemperatureSchedule, Tighten
 from contraport.objectives.objective import Loss, Objective
-from contraport.objectives.plan import Outcome, Plan
+from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.plan_weights import PlanWeights
-from contraport.objectives.sum_loss import Total
+from contraport.objectives.sum_loss import SumLoss
 from contraport.objectives.targets import *
 from contraport.objectives.transport import Transport, assignments, sinkhorn_divergence, transport
 
 __all__ = [
+    "BlockResult",
+    "Loosen",
     "Loss",
     "Objective",
-    "Outcome",
     "Plan",
     "PlanWeights",
-    "Relax",
-    "Temperature",
+    "SumLoss",
+    "TemperatureSchedule",
     "Tighten",
-    "Total",
     "Transport",
     "assignments",
     "sinkhorn_divergence",

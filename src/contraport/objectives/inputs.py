@@ -24,7 +24,7 @@ NON_ITEM_OPTIONS = ("present", "negatives", "negative_ids", "shared_negatives")
 """Options of a call that are none of each item alone."""
 
 
-class Call(NamedTuple):
+class CallInputs(NamedTuple):
     """Views of some items, and what is known of the items.
 
     Attributes:
@@ -39,7 +39,7 @@ class Call(NamedTuple):
     present: Tensor | None = None
     apart: int | None = None
 
-    def gathered(self, processes: Processes, sizes: Sizes | None) -> Call:
+    def gathered(self, processes: Processes, sizes: Sizes | None) -> CallInputs:
         """Return the items of all processes, in the order of their ranks.
 
         Args:
@@ -54,7 +54,7 @@ class Call(NamedTuple):
             views = processes.gather(torch.stack(self.views, 1), sizes.items).unbind(1)
             attributes = {name: processes.gather(value, sizes.items) for name, value in self.attributes.items()}
             present = None if self.present is None else processes.gather(self.present, sizes.items)
-            call = Call(tuple(views), attributes, present, self.apart)
+            call = CallInputs(tuple(views), attributes, present, self.apart)
         weights = call.attributes.get("weights")
         if weights is not None:
             check_values("weights", weights, (weights > 0).any(), "numbers that are not all zero")
@@ -88,7 +88,7 @@ class LocalNegatives(NamedTuple):
     ids: Tensor | None
     shared: bool
 
-    def gathered(self, call: Call, processes: Processes, sizes: Sizes | None) -> Negatives:
+    def gathered(self, call: CallInputs, processes: Processes, sizes: Sizes | None) -> Negatives:
         """Return those of all processes.
 
         Args:
@@ -126,7 +126,7 @@ def views_of(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(views)
 
 
-def read_inputs(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any) -> Call:
+def read_inputs(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any) -> CallInputs:
     """Return what is known of the items beside their views, checked.
 
     Args:
@@ -150,10 +150,10 @@ def read_inputs(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: An
             _check_weights(attributes)
         views = _in_one_precision(views)
         if present is None:
-            return Call(views, attributes)
+            return CallInputs(views, attributes)
         marks = _marks(present, views)
         shown = (torch.where(marks[:, v, None], view, 0) for v, view in enumerate(views))
-        return Call(tuple(shown), attributes, marks)
+        return CallInputs(tuple(shown), attributes, marks)
     check(present is None, "present: expected two views of the same items; these show different ones.")
     check(len(views) == 2, f"views: expected 2 where they show different items, got {len(views)}.")
     for v, view in enumerate(views):
@@ -176,10 +176,10 @@ def read_inputs(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: An
     _check_weights(attributes)
     padded = torch.cat([z0, z0.new_zeros(m, d)]), torch.cat([z1.new_zeros(n, d), z1])
     first = torch.arange(n + m, device=z0.device) < n
-    return Call(padded, attributes, torch.stack([first, ~first], 1), n)
+    return CallInputs(padded, attributes, torch.stack([first, ~first], 1), n)
 
 
-def read_negatives(call: Call, known: Mapping[str, Any]) -> LocalNegatives | None:
+def read_negatives(call: CallInputs, known: Mapping[str, Any]) -> LocalNegatives | None:
     """Return the negatives that this process brings, checked.
 
     Args:

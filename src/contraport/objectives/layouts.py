@@ -15,7 +15,7 @@ from torch import Tensor
 from contraport.engine import CacheEntry, Geometry, Kernel, LabelMask, SimilarityMask, normalize, remembered
 from contraport.errors import UsageError, check, check_integer, is_number, unknown_name_error
 from contraport.objectives.pair_masks import PairIndicator
-from contraport.objectives.repr_mixin import Answer
+from contraport.objectives.repr_mixin import ReprMixin
 
 __all__ = [
     "AllViewPairs",
@@ -29,7 +29,7 @@ __all__ = [
     "LayoutTraits",
     "LeadingCoordinates",
     "PairPattern",
-    "Within",
+    "WithinView",
 ]
 
 Value = TypeVar("Value")
@@ -297,8 +297,8 @@ class LayoutTraits(NamedTuple):
         multi_view: whether a training calls it on all views at once, rather than on two at a time.
         views_are_positives: whether it takes the views of an item for positives of one another.
         compares_positives: whether a row's positives are among what it is compared with.
-        of_items: whether rows and columns show items, of which something may be known.
-        guided: whether it depends on features of the items, ``features=`` of the call, what is compared in a direction.
+        compares_items: whether rows and columns show items, of which something may be known.
+        requires_features: whether the call must bring ``features=``, which select the compared pairs of a direction.
         requires_view_features: whether it is so by those of each view alone: those of whole items change nothing.
         core: whether a training on more than two views calls it on the pairs that the first view is in alone.
     """
@@ -308,13 +308,13 @@ class LayoutTraits(NamedTuple):
     multi_view: bool = False
     views_are_positives: bool = True
     compares_positives: bool = True
-    of_items: bool = True
-    guided: bool = False
+    compares_items: bool = True
+    requires_features: bool = False
     requires_view_features: bool = False
     core: bool = False
 
 
-class Layout(Answer, ABC):
+class Layout(ReprMixin, ABC):
     """Turns the views of a batch, tensors (n, d), into blocks of compared pairs."""
 
     @property
@@ -546,7 +546,7 @@ class CoreViewPairs(ViewGraph):
 
 
 @dataclass(frozen=True, repr=False)
-class Within(Layout):
+class WithinView(Layout):
     """Each view with itself, averaged over the views; a self pair is positive, and kept out of the denominators.
 
     Args:
@@ -556,7 +556,7 @@ class Within(Layout):
         UsageError: in the call, further columns (``negatives=``): a view is compared with itself.
 
     >>> import torch, contraport as cp
-    >>> [block.shape for block in cp.Within()(torch.zeros(3, 2), torch.zeros(3, 2))]
+    >>> [block.shape for block in cp.WithinView()(torch.zeros(3, 2), torch.zeros(3, 2))]
     [(3, 3), (3, 3)]
     """
 
@@ -587,7 +587,7 @@ def _each_with_itself(size: int, weight: float, device: torch.device) -> PairPat
     )
 
 
-class Over(Layout):
+class LayoutWrapper(Layout):
     """A layout over another one, in whose place it stands; what it does not change is the other's.
 
     Attributes:
@@ -615,7 +615,7 @@ class Over(Layout):
 
 
 @dataclass(frozen=True, repr=False)
-class LeadingCoordinates(Over):
+class LeadingCoordinates(LayoutWrapper):
     """Another layout over the first coordinates of each embedding only.
 
     Args:
@@ -649,7 +649,7 @@ class LeadingCoordinates(Over):
 
 
 @dataclass(frozen=True, repr=False)
-class GuidedNegatives(Over):
+class GuidedNegatives(LayoutWrapper):
     """Another layout, less the pairs that a teacher finds more alike than the row and its positive.
 
     The call needs ``features=`` of the teacher. The pair (i, j) is left out where cos(t_i, t_j) > cos(t_i, t_i+) -
@@ -681,7 +681,7 @@ class GuidedNegatives(Over):
         good = is_number(self.margin) and math.isfinite(self.margin)
         check(good, f"margin: expected a finite number, got {self.margin!r}.")
         traits = self.layout.traits
-        check(traits.of_items and not traits.shared_columns, "layout: expected columns that show items.")
+        check(traits.compares_items and not traits.shared_columns, "layout: expected columns that show items.")
 
     @property
     def traits(self) -> LayoutTraits:
@@ -689,7 +689,7 @@ class GuidedNegatives(Over):
 
         Where those of an item are the same in all views, as a teacher's of items are, nothing is more alike than these.
         """
-        return self.layout.traits._replace(guided=True, requires_view_features=self.margin <= 0)
+        return self.layout.traits._replace(requires_features=True, requires_view_features=self.margin <= 0)
 
     def guide(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         """Return one direction of a block without the pairs that are too alike."""
@@ -705,7 +705,7 @@ class GuidedNegatives(Over):
 
 
 @dataclass(frozen=True, repr=False)
-class Coordinates(Over):
+class Coordinates(LayoutWrapper):
     """Another layout over coordinates: what it takes for embeddings are the coordinates, each a vector over the batch.
 
     Of views (n, d) it compares d vectors of n numbers each, so that inner products are covariances, and cosines
@@ -740,7 +740,7 @@ class Coordinates(Over):
     @property
     def traits(self) -> LayoutTraits:
         """Properties of the wrapped layout, whose rows and columns are then no items."""
-        return self.layout.traits._replace(of_items=False)
+        return self.layout.traits._replace(compares_items=False)
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return the other layout's blocks."""

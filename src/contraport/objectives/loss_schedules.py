@@ -24,7 +24,7 @@ from contraport.objectives.constraints import (
     Unbalanced,
 )
 from contraport.objectives.objective import Loss
-from contraport.objectives.repr_mixin import Answer
+from contraport.objectives.repr_mixin import ReprMixin
 from contraport.schedules import ScalarSchedule, parse_temperature
 
 
@@ -36,7 +36,7 @@ class LossSchedule(Protocol):
 
 
 @dataclass(frozen=True, repr=False)
-class Temperature(Answer):
+class TemperatureSchedule(ReprMixin):
     """A temperature that goes from one value to another, geometrically, so that equal steps are equal factors.
 
     Args:
@@ -50,7 +50,7 @@ class Temperature(Answer):
 
     Source: the gradient epsilon of inverse optimal transport for contrastive learning.
 
-    >>> schedule = Temperature(0.5, 0.05, steps=10)
+    >>> schedule = TemperatureSchedule(0.5, 0.05, steps=10)
     >>> [round(schedule.value(step), 3) for step in (0, 5, 10, 99)]
     [0.5, 0.158, 0.05, 0.05]
     """
@@ -64,11 +64,11 @@ class Temperature(Answer):
         self._course()  # it judges the values
 
     @classmethod
-    def parse(cls, text: float | str, steps: int) -> Temperature:
+    def parse(cls, text: float | str, steps: int) -> TemperatureSchedule:
         """Return what a number, ``"start:end"`` or ``"start:end:shape"`` says.
 
         >>> Temperature.parse("0.5:0.1", steps=100)
-        Temperature(start=0.5, end=0.1, steps=100)
+        TemperatureSchedule(start=0.5, end=0.1, steps=100)
         """
         course = parse_temperature(text, steps)
         return cls(course.start, course.end, course.steps, course.shape)
@@ -86,7 +86,7 @@ class Temperature(Answer):
 
 
 @dataclass(frozen=True, repr=False)
-class Tighten(Answer):
+class Tighten(ReprMixin):
     """An allowed set that narrows: rows only, then balanced by 1, 2, 4 and 8 iterations, at a fixed interval.
 
     Args:
@@ -124,7 +124,7 @@ class Tighten(Answer):
 
 
 @dataclass(frozen=True, repr=False)
-class Relax(Tighten):
+class Loosen(Tighten):
     """An allowed set that widens: the reverse of `Tighten`.
 
     Source: inverse optimal transport for contrastive learning, eq. 18.
@@ -135,7 +135,7 @@ class Relax(Tighten):
 
 
 @dataclass(frozen=True, repr=False)
-class FixedConstraint(Answer):
+class FixedConstraint(ReprMixin):
     """One allowed set throughout, whatever the objective's own is.
 
     Args:
@@ -166,7 +166,7 @@ CONSTRAINTS: dict[str, type[Constraint]] = {
 }
 """The constraints that can be trained under, by name."""
 
-CONSTRAINT_SCHEDULES: dict[str, type[Tighten]] = {"tighten": Tighten, "relax": Relax}
+CONSTRAINT_SCHEDULES: dict[str, type[Tighten]] = {"tighten": Tighten, "relax": Loosen}
 """The courses of the constraint by name."""
 
 

@@ -20,7 +20,7 @@ from contraport.objectives.diagnostics import Diagnostics
 from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.inputs import Attributes, views_of
 from contraport.objectives.layouts import Block, Layout
-from contraport.objectives.plan import Outcome, Plan
+from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.plan_weights import PlanWeights
 from contraport.objectives.problem import Direction, MatchingProblem, build_problem, resolve_target
 from contraport.objectives.process_agreement import refuse
@@ -29,10 +29,10 @@ from contraport.objectives.targets import Pairs, Target
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Known: TypeAlias = Any
+CallOption: TypeAlias = Any
 """What may be known in a call; see `Loss.forward`."""
 
-Facts: TypeAlias = Tensor | np.ndarray | Sequence[Any]
+ItemValues: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 """What is known of each item: a tensor, an array or a list of numbers; of the items of two views, a pair of these."""
 
 
@@ -59,9 +59,9 @@ class Loss(nn.Module, ABC):
         tempered: whether its temperature may be another in a call; a recipe without one has its kernel's for good.
         multi_view: whether it is called on any number of views, rather than on two.
         has_core_view: whether a training on more than two views calls it on the pairs that the first view is in alone.
-        of_items: whether it compares items, rather than the coordinates of their embeddings.
+        compares_items: whether it compares items, rather than the coordinates of their embeddings.
         has_negatives: whether it pushes items apart, so that each batch must bring others.
-        by_item: whether it keeps something of each item between calls, and needs ``ids``.
+        requires_ids: whether it keeps something of each item between calls, and needs ``ids``.
         stop_gradient: whether all that it does is to draw embeddings to others, which are held fixed.
     """
 
@@ -69,17 +69,17 @@ class Loss(nn.Module, ABC):
     accepts_temperature: bool = True
     multi_view: bool
     has_core_view: bool
-    of_items: bool
+    compares_items: bool
     has_negatives: bool
-    by_item: bool
+    requires_ids: bool
     stop_gradient: bool
 
     @abstractmethod
-    def parts(self, *views: Tensor, **known: Known) -> dict[str, Tensor]:
+    def parts(self, *views: Tensor, **known: CallOption) -> dict[str, Tensor]:
         """Return the named parts of the value, their factors included; the loss is their sum."""
 
     @abstractmethod
-    def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
+    def block_results(self, *views: Tensor, **known: CallOption) -> Iterator[BlockResult]:
         """Yield what is compared, wanted and found, block by block and direction by direction."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ class Loss(nn.Module, ABC):
 
     @property
     @abstractmethod
-    def weighted(self) -> bool:
+    def requires_weights(self) -> bool:
         """Whether weights of the items are the marginals of its plan, so that each call must bring them."""
 
     @property
@@ -134,17 +134,17 @@ class Loss(nn.Module, ABC):
     def forward(
         self,
         *views: Tensor,
-        labels: Facts | None = None,
-        domains: Facts | None = None,
-        ids: Facts | None = None,
-        weights: Facts | PlanWeights | str | None = None,
-        column_weights: Facts | None = None,
-        features: Facts | None = None,
+        labels: ItemValues | None = None,
+        domains: ItemValues | None = None,
+        ids: ItemValues | None = None,
+        weights: ItemValues | PlanWeights | str | None = None,
+        column_weights: ItemValues | None = None,
+        features: ItemValues | None = None,
         target: Tensor | np.ndarray | Target | list[Sequence[int]] | None = None,
         negatives: Tensor | None = None,
-        negative_ids: Facts | None = None,
+        negative_ids: ItemValues | None = None,
         shared_negatives: bool = False,
-        present: Facts | None = None,
+        present: ItemValues | None = None,
         similarities: Tensor | None = None,
         temperature: float | Tensor | None = None,
         reduction: str = "mean",
@@ -169,7 +169,7 @@ class Loss(nn.Module, ABC):
             features: the items in another space, a teacher's, for targets and layouts that ask for it: (n, k), or (n,
                 views, k) where each view has its own. They are held fixed.
             target: the plan that is wanted in this call, instead of the objective's own: a matrix as in `Matrix`, a
-                list of pairs as in `Listed`, or a rule. It says nothing of negatives.
+                list of pairs as in `PairList`, or a rule. It says nothing of negatives.
             negatives: embeddings of further columns, (k, d), to which nothing is matched: a queue, a memory bank; or of
                 each item of the first view its own, (n, k, d), with which rows of other items are not compared. They
                 stand beside the columns of every block and direction and are columns like the others: a plan with
@@ -217,24 +217,24 @@ class Loss(nn.Module, ABC):
         assert total is not None
         return total
 
-    def terms(self, *views: Tensor, **known: Known) -> dict[str, float]:
+    def terms(self, *views: Tensor, **known: CallOption) -> dict[str, float]:
         """Return the named parts of the value as numbers, their factors included; the keywords are those of the
         call.
         """
         with torch.no_grad():
             return {name: value.item() for name, value in self.parts(*views, **known).items()}
 
-    def plan(self, *views: Tensor, **known: Known) -> Tensor:
+    def plan(self, *views: Tensor, **known: CallOption) -> Tensor:
         """Return the plan that came out on the first block, (N, M), to look at; the keywords are those of the call."""
         with torch.no_grad():
-            return next(self.outcomes(*views, **known)).plan.dense()
+            return next(self.block_results(*views, **known)).plan.dense()
 
-    def target_plan(self, *views: Tensor, **known: Known) -> Tensor:
+    def target_plan(self, *views: Tensor, **known: CallOption) -> Tensor:
         """Return the plan that is wanted on the first block, (N, M), to look at; the keywords are those of the call."""
         with torch.no_grad():
-            return next(self.outcomes(*views, **known)).target.dense()
+            return next(self.block_results(*views, **known)).target.dense()
 
-    def plot(self, *views: Tensor, **known: Known) -> Figure:
+    def plot(self, *views: Tensor, **known: CallOption) -> Figure:
         """Draw the plan that came out on the first block beside the one that is wanted; the keywords are those of the
         call.
 
@@ -246,7 +246,7 @@ class Loss(nn.Module, ABC):
         'plan: 48% of its mass on target'
         """
         with torch.no_grad():
-            outcome = next(self.outcomes(*views, **known))
+            outcome = next(self.block_results(*views, **known))
             figure: Figure = import_object("contraport.plots:plan")(outcome.plan.dense(), outcome.target.dense())
         return figure
 
@@ -331,9 +331,9 @@ class Objective(Loss):
         self._last = Diagnostics()
         terms, traits = (divergence, *self.penalties), layout.traits
         self.multi_view, self.has_core_view = traits.multi_view, traits.core
-        self.of_items, self.stop_gradient = traits.of_items, traits.stop_gradient
-        self.has_negatives = traits.of_items and any(term.repels for term in terms)
-        self.by_item = any(term.by_item for term in terms)
+        self.compares_items, self.stop_gradient = traits.compares_items, traits.stop_gradient
+        self.has_negatives = traits.compares_items and any(term.repels for term in terms)
+        self.requires_ids = any(term.requires_ids for term in terms)
         self.depends_on_constraint = any(term.depends_on_constraint for term in terms)
 
     def constrain(self, constraint: Constraint) -> None:
@@ -349,13 +349,13 @@ class Objective(Loss):
         self.constraint = constraint
 
     @property
-    def weighted(self) -> bool:
+    def requires_weights(self) -> bool:
         """Whether weights of the items are the marginals of its plan, so that each call must bring them."""
-        return self.constraint.weighted
+        return self.constraint.requires_weights
 
     def requires_features(self, target: Target | None = None) -> bool:
         """Return whether its layout or the target needs ``features=`` of the call."""
-        return self.layout.traits.guided or (target or self.target).requires_features
+        return self.layout.traits.requires_features or (target or self.target).requires_features
 
     def mismatch(self, target: Target) -> str | None:
         """Return that an item's views alone can be wanted, where nothing else is among what they are compared with."""
@@ -387,7 +387,12 @@ class Objective(Loss):
         (True, False, False)
         """
         traits, answers = self.layout.traits, (self.constraint, self.target, self.divergence, self.penalties)
-        among = traits.views_are_positives and traits.compares_positives and traits.of_items and not traits.guided
+        among = (
+            traits.views_are_positives
+            and traits.compares_positives
+            and traits.compares_items
+            and not traits.requires_features
+        )
         return among and not traits.shared_columns and answers == (Rows(), Pairs(), KL(), {})
 
     def information(self, value: float) -> float | None:
@@ -420,7 +425,7 @@ class Objective(Loss):
     def temperature(self, value: float) -> None:
         self.kernel.temperature = value
 
-    def parts(self, *views: Tensor, **known: Known) -> dict[str, Tensor]:
+    def parts(self, *views: Tensor, **known: CallOption) -> dict[str, Tensor]:
         """Return the divergence and each penalty, factors included; see `forward` for the keywords.
 
         Where nothing is left to compare, as no view is there twice, they are 0.
@@ -433,7 +438,7 @@ class Objective(Loss):
         totals: dict[str, Tensor] = {}
         # A new value: torch.compile would guard what is in the old one, and compile the second call once more.
         self._last = last = Diagnostics()
-        for outcome in self.outcomes(*views, **known):
+        for outcome in self.block_results(*views, **known):
             pattern, log_mass = outcome.block.pattern, outcome.plan.cached_log_marginal
             last.log_masses.append(log_mass.detach() if log_mass is not None and log_mass.requires_grad else log_mass)
             if plain and not torch.compiler.is_compiling():
@@ -448,7 +453,7 @@ class Objective(Loss):
             totals[type(self.divergence).__name__] = nothing
         return totals
 
-    def _check_call(self, views: tuple[Tensor, ...], known: Mapping[str, Known], reduction: object) -> None:
+    def _check_call(self, views: tuple[Tensor, ...], known: Mapping[str, CallOption], reduction: object) -> None:
         """Check that the divergence and the penalties accept the options of a call."""
         terms = (self.divergence, *self.penalties)
         if reduction not in ("mean", "none"):
@@ -457,12 +462,12 @@ class Objective(Loss):
             message = f"negatives: the divergence {self.divergence!r} pushes nothing apart."
             raise _refused(views, UsageError(message))
         for term in terms if known.get("column_weights") is not None else ():
-            if term.repels and not term.by_plan:
+            if term.repels and not term.supports_column_weights:
                 raise _refused(views, UsageError(f"column_weights: {term!r} knows none; expected none."))
         if not self.constraint.differentiable:
             raise UsageError(f"constraint: {self.constraint!r} has no gradient; use it in plan(...), to look at.")
 
-    def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
+    def block_results(self, *views: Tensor, **known: CallOption) -> Iterator[BlockResult]:
         """Yield what is compared, wanted and found, block by block and direction by direction."""
         problem = build_problem(self.layout, self.kernel, self.target, views, known)
         weighted, attributes = self.constraint.marginals == "weights", problem.call.attributes
@@ -475,7 +480,7 @@ class Objective(Loss):
                 plans = self._plans(problem, directions, marginals)
                 for direction, plan in zip(directions, plans, strict=True):
                     one, target, importance = direction if marginals is None else direction.with_weighted_target()
-                    yield Outcome(one, target, plan, importance, attributes.get("ids"))
+                    yield BlockResult(one, target, plan, importance, attributes.get("ids"))
 
     def _plans(
         self, problem: MatchingProblem, directions: Sequence[Direction], marginals: Marginals | None

@@ -218,7 +218,7 @@ class Plan:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class BlockResult:
     """One direction of one block, on which divergences and penalties are evaluated.
 
     Attributes:

@@ -19,7 +19,7 @@ from contraport.engine import Kernel
 from contraport.errors import UsageError, check, check_positive, describe_value
 from contraport.objectives.inputs import (
     NON_ITEM_OPTIONS,
-    Call,
+    CallInputs,
     LocalNegatives,
     Negatives,
     check_views,
@@ -30,7 +30,7 @@ from contraport.objectives.inputs import (
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.objectives.plan_weights import PlanWeights, resolve_plan_weights
 from contraport.objectives.process_agreement import agree, form, refuse
-from contraport.objectives.targets import Listed, Matrix, Target, TargetPlan
+from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
 from contraport.objectives.targets.feature_targets import call_features
 
 
@@ -67,18 +67,18 @@ class MatchingProblem:
         columns: embeddings that are no view of the items, as prototypes are.
         similarities: what stands in the place of embeddings, or None.
         temperature: of this call, or None.
-        guided: whether features of the items decide what is compared in a direction.
+        requires_features: whether features of the items decide what is compared in a direction.
         mirrors: whether the second direction of a block compares the pairs of the first, no less and no more.
     """
 
     layout: Layout
     target: Target
-    call: Call
+    call: CallInputs
     negatives: Negatives | None
     columns: tuple[Tensor, ...] = ()
     similarities: Tensor | None = None
     temperature: float | Tensor | None = None
-    guided: bool = False
+    requires_features: bool = False
     mirrors: bool = True
 
     def blocks(self) -> list[Block]:
@@ -108,7 +108,7 @@ class MatchingProblem:
         complete = complete and not (target.positives_from_views and block.pattern.chosen is not None)
         directions = []
         for k, (side, rule) in enumerate(sides):
-            if self.guided:
+            if self.requires_features:
                 side = self.layout.guide(side, call_features(attributes, side, backward=k > 0))
             wanted = rule(side, attributes)
             importance = None if complete else _importance(side, wanted, weights)
@@ -162,7 +162,7 @@ def build_problem(
     call = call.gathered(processes, sizes)
     similarities = known.get("similarities")
     if weighting is not None:
-        wholly = traits.of_items and not columns and similarities is None and call.present is None
+        wholly = traits.compares_items and not columns and similarities is None and call.present is None
         check(wholly, "weights: a plan tells them of embeddings of all views of some items; this call has others.")
         call = _weighted(call, weighting(call.views, kernel))
     return MatchingProblem(
@@ -173,12 +173,12 @@ def build_problem(
         columns,
         similarities,
         processes.shared(temperature) if isinstance(temperature, Tensor) else temperature,
-        traits.guided,
-        negatives is None and not traits.guided and "column_weights" not in call.attributes,
+        traits.requires_features,
+        negatives is None and not traits.requires_features and "column_weights" not in call.attributes,
     )
 
 
-def _weighted(call: Call, weights: Tensor) -> Call:
+def _weighted(call: CallInputs, weights: Tensor) -> CallInputs:
     """Return a call with these weights times its own, (n,)."""
     own = call.attributes.get("weights")
     weights = weights if own is None else weights * own.to(weights.dtype)
@@ -188,7 +188,7 @@ def _weighted(call: Call, weights: Tensor) -> Call:
 class _OwnCall(NamedTuple):
     """The checked inputs of this process; nothing of them is gathered."""
 
-    call: Call
+    call: CallInputs
     negatives: LocalNegatives | None
     rule: Target
     weighting: PlanWeights | None
@@ -245,7 +245,7 @@ def _read(
         ):
             raise _unmatched(rule, call)
         rule.check_call(call)
-    if not traits.of_items:
+    if not traits.compares_items:
         _check_no_items(layout, rule, call, facts)
     negatives = read_negatives(call, facts)
     if "column_weights" in call.attributes:
@@ -274,7 +274,7 @@ def resolve_target(target: object) -> Target:
     if isinstance(target, Tensor | np.ndarray):
         return Matrix(torch.as_tensor(target))
     if isinstance(target, list):
-        return Listed(target)
+        return PairList(target)
     if not isinstance(target, Target):
         got = describe_value(target) if hasattr(target, "shape") else repr(target)
         expected = "a Target, such as contraport.Domains(alpha=0.1), which only Python can give"
@@ -303,7 +303,7 @@ def _stand_ins(
     return tuple(similarities.detach().new_zeros(size, 1) for size in layout.sizes((n, m), items))
 
 
-def _beside_columns(views: tuple[Tensor, ...], known: dict[str, Any]) -> Call:
+def _beside_columns(views: tuple[Tensor, ...], known: dict[str, Any]) -> CallInputs:
     """Return what the call brings where the last view is columns that are the same on every process."""
     check_views(views, shared_columns=True)
     for name in ("present", "similarities"):
@@ -311,7 +311,7 @@ def _beside_columns(views: tuple[Tensor, ...], known: dict[str, Any]) -> Call:
     return read_inputs(views[:-1], known, None)
 
 
-def _check_no_items(layout: Layout, rule: Target, call: Call, known: Mapping[str, Any]) -> None:
+def _check_no_items(layout: Layout, rule: Target, call: CallInputs, known: Mapping[str, Any]) -> None:
     """Check that nothing is known of items, nor asked of them by the target, where none are compared."""
     other = (
         f"target: must match the views, as Pairs() does, got {rule!r}: {layout!r} compares coordinates and not items."
@@ -323,7 +323,7 @@ def _check_no_items(layout: Layout, rule: Target, call: Call, known: Mapping[str
     check(call.apart is None, "views: expected two of the same items, as their coordinates are compared.")
 
 
-def _unmatched(rule: Target, call: Call) -> UsageError:
+def _unmatched(rule: Target, call: CallInputs) -> UsageError:
     """Return the error of a call whose views, one or of different items, do not match."""
     other = "or target=, such as Labels() with labels="
     if call.apart is None:

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 
-class Answer:
+class ReprMixin:
     """A dataclass whose repr gives only the settings that differ from their defaults."""
 
     def __repr__(self) -> str:

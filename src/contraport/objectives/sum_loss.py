@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from contraport.errors import UsageError, check, is_number
 from contraport.objectives.constraints import Constraint
-from contraport.objectives.objective import Known, Loss, Objective, add_part
-from contraport.objectives.plan import Outcome
+from contraport.objectives.objective import CallOption, Loss, Objective, add_part
+from contraport.objectives.plan import BlockResult
 from contraport.objectives.targets import Target
 
 
-class Total(Loss):
+class SumLoss(Loss):
     """A weighted sum of objectives over the same views, for methods whose parts compare different pairs.
 
     Args:
@@ -24,7 +24,7 @@ class Total(Loss):
         UsageError: there is none, one is no `Objective`, or a factor is no finite number.
 
     >>> import contraport
-    >>> Total({contraport.nt_xent(): 1.0, contraport.gca_ince(): 0.5}).temperature
+    >>> SumLoss({contraport.nt_xent(): 1.0, contraport.gca_ince(): 0.5}).temperature
     0.5
     """
 
@@ -39,9 +39,9 @@ class Total(Loss):
         self.factors = tuple(objectives.values())
         self.multi_view = all(objective.multi_view for objective in objectives)
         self.has_core_view = all(objective.has_core_view for objective in objectives)
-        self.of_items = all(objective.of_items for objective in objectives)
+        self.compares_items = all(objective.compares_items for objective in objectives)
         self.has_negatives = any(objective.has_negatives for objective in objectives)
-        self.by_item = any(objective.by_item for objective in objectives)
+        self.requires_ids = any(objective.requires_ids for objective in objectives)
         self.stop_gradient = all(objective.stop_gradient for objective in objectives)
 
     def constrain(self, constraint: Constraint) -> None:
@@ -63,9 +63,9 @@ class Total(Loss):
         next(self._terms())[0].temperature = value
 
     @property
-    def weighted(self) -> bool:
+    def requires_weights(self) -> bool:
         """Whether weights are the marginals of the plan of any of its objectives."""
-        return any(objective.weighted for objective, _ in self._terms())
+        return any(objective.requires_weights for objective, _ in self._terms())
 
     def requires_features(self, target: Target | None = None) -> bool:
         """Return whether any of its objectives needs ``features=`` of the call."""
@@ -80,7 +80,7 @@ class Total(Loss):
         """The total mass of the first objective's plan in the last call; see `Objective.mass`."""
         return next(self._terms())[0].mass
 
-    def parts(self, *views: Tensor, **known: Known) -> dict[str, Tensor]:
+    def parts(self, *views: Tensor, **known: CallOption) -> dict[str, Tensor]:
         """Return the parts of all objectives, factors included; see `forward` for the keywords."""
         totals: dict[str, Tensor] = {}
         for objective, factor in self._terms():
@@ -88,10 +88,10 @@ class Total(Loss):
                 add_part(totals, name, factor * value)
         return totals
 
-    def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
+    def block_results(self, *views: Tensor, **known: CallOption) -> Iterator[BlockResult]:
         """Yield the outcomes of each objective in turn."""
         for objective, _ in self._terms():
-            yield from objective.outcomes(*views, **known)
+            yield from objective.block_results(*views, **known)
 
     def answers(self) -> dict[str, str]:
         """Return the answers of each objective."""
@@ -103,4 +103,4 @@ class Total(Loss):
 
     def __repr__(self) -> str:
         terms = ", ".join(f"{objective!r}: {factor!r}" for objective, factor in self._terms())
-        return f"Total({{{terms}}})"
+        return f"SumLoss({{{terms}}})"

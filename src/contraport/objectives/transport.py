@@ -12,7 +12,7 @@ from contraport.distributed import gather, local
 from contraport.engine import Geometry, Gibbs, Kernel, without_autocast
 from contraport.errors import UsageError, check, describe_value
 from contraport.objectives.constraints import Balanced, Marginals, PlanRequest
-from contraport.objectives.constraints.sinkhorn import Scaling
+from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.inputs import check_values, check_views
 from contraport.objectives.plan import Plan
 
@@ -30,7 +30,7 @@ class Transport:
     """
 
     plan: Plan
-    constraint: Scaling
+    constraint: SinkhornConstraint
     marginals: Marginals
     kernel: Kernel
 
@@ -84,7 +84,7 @@ def transport(
     x: Tensor,
     y: Tensor,
     kernel: Kernel,
-    constraint: Scaling | None = None,
+    constraint: SinkhornConstraint | None = None,
     *,
     a: Tensor | None = None,
     b: Tensor | None = None,
@@ -122,7 +122,7 @@ def transport(
     if not isinstance(kernel, Kernel):
         raise UsageError(f"kernel: expected a Kernel, such as contraport.Gibbs('sqeuclidean', 1.0), got {kernel!r}.")
     constraint = Balanced(1000, 1e-6) if constraint is None else constraint
-    if not isinstance(constraint, Scaling):
+    if not isinstance(constraint, SinkhornConstraint):
         raise UsageError(f"constraint: expected Balanced, Unbalanced, Rows or Columns, got {constraint!r}.")
     for name, points in (("x", x), ("y", y)):
         good = isinstance(points, Tensor) and points.ndim == 2 and len(points) > 0 and points.is_floating_point()
@@ -146,7 +146,7 @@ def sinkhorn_divergence(
     x: Tensor,
     y: Tensor,
     kernel: Kernel,
-    constraint: Scaling | None = None,
+    constraint: SinkhornConstraint | None = None,
     *,
     a: Tensor | None = None,
     b: Tensor | None = None,

@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport.engine import Gibbs
 from contraport.engine.log_kernels import CostFunction
 from contraport.errors import check, is_number
-from contraport.objectives import KL, Objective, Rows, Soft, Within
+from contraport.objectives import KL, Objective, Rows, SoftNeighbors, WithinView
 from contraport.plots.colors import BLUE, ORANGE
 from contraport.plots.figure_setup import heatmap, panels
 from contraport.theory.toy import Mixture, gaussian_mixture
@@ -133,4 +133,6 @@ def _mixup_cost(centers: Tensor, sigma: float, mix: float) -> CostFunction:
 
 def _target(data: Mixture, kernel: Gibbs) -> Tensor:
     """Return the plan of SNE that is wanted where views are made with this density."""
-    return Objective(Within(), Gibbs("sqeuclidean"), Rows(), Soft(data.x, kernel), KL()).target_plan(data.x)
+    return Objective(WithinView(), Gibbs("sqeuclidean"), Rows(), SoftNeighbors(data.x, kernel), KL()).target_plan(
+        data.x
+    )

@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport.engine import Gibbs
 from contraport.errors import check
 from contraport.objectives import Balanced, Rows, Unbalanced, transport
-from contraport.objectives.constraints.sinkhorn import Scaling
+from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.plots.figure_setup import panels
 from contraport.plots.plan_plots import draw_plan_lines
 
@@ -103,7 +103,7 @@ def matching(
         partners = torch.eye(len(z0), dtype=torch.bool)
     expected, got = (len(z0), len(z1)), tuple(partners.shape)
     check(got == expected, f"partners: expected shape {expected}, got {got}.")
-    constraints: dict[str, Scaling] = {
+    constraints: dict[str, SinkhornConstraint] = {
         "rows": Rows(),
         "balanced": Balanced(10_000, 1e-7),
         "unbalanced": Unbalanced(relaxation, 10_000, tolerance=1e-7),

@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport.catalog.objectives import nt_xent
 from contraport.engine import Gibbs, normalize
 from contraport.errors import check_integer
-from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, Within
+from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, WithinView
 from contraport.objectives.objective import Loss
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
 from contraport.plots.figure_setup import heatmap, panels
@@ -88,7 +88,7 @@ def perfect_uniformity(
         temperature = min(0.5, 20 * items ** (-2 / (dimensions - 1)))
     generator = torch_generator("theory.uniformity", seed)
     free = torch.randn(items, dimensions, generator=generator, dtype=torch.float64).requires_grad_()
-    uniformity = Objective(Within(), Gibbs("chordal", temperature), Free(), Pairs(), LogMeanKernel())
+    uniformity = Objective(WithinView(), Gibbs("chordal", temperature), Free(), Pairs(), LogMeanKernel())
     values = torch.tensor(list(minimize_lbfgs([free], lambda: uniformity(free), iterations)))
     points = normalize(free.detach())
     cosines = (points @ points.T)[~torch.eye(items, dtype=torch.bool)].clamp(-1, 1)

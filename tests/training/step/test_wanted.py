@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from contraport import Domains, Gibbs, Labels, Neighbors, Pairs, Soft, nt_xent
+from contraport import Domains, Gibbs, Labels, Neighbors, Pairs, SoftNeighbors, nt_xent
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.objectives import SimilarityMatrix
@@ -64,8 +64,8 @@ def test_what_is_of_the_training_items_is_no_constant() -> None:
 def test_features_of_a_file_are_those_of_the_items(data: Dataset, tmp_path: Path) -> None:
     features = np.random.default_rng(1).normal(size=(ITEMS, 3)).astype(np.float32)
     file, own = saved(tmp_path / "f.npy", features), torch.from_numpy(features)[BATCH]
-    assert torch.equal(wanted(f"soft:{file}", data), plan_of(Soft(own), data))
-    cold = plan_of(Soft(own, Gibbs("cosine", 0.5)), data)
+    assert torch.equal(wanted(f"soft:{file}", data), plan_of(SoftNeighbors(own), data))
+    cold = plan_of(SoftNeighbors(own, Gibbs("cosine", 0.5)), data)
     assert torch.equal(wanted(f"soft:{file},temperature=0.5", data), cold)
     assert torch.equal(wanted(f"neighbors:k=2,features={file}", data), plan_of(Neighbors(own, 2), data))
     assert torch.equal(wanted(f"neighbors:features={file}", data), plan_of(Neighbors(own, 5), data))
@@ -84,7 +84,7 @@ def test_features_that_embed_wrote_are_those_of_its_training_items(data: Dataset
     splits = np.array(["test"] * 5 + ["train"] * ITEMS)
     np.savez(tmp_path / "f.npz", features=features, splits=splits)
     found = wanted(f"soft:{tmp_path}/f.npz", data)
-    assert torch.equal(found, plan_of(Soft(torch.from_numpy(features[5:])[BATCH]), data))
+    assert torch.equal(found, plan_of(SoftNeighbors(torch.from_numpy(features[5:])[BATCH]), data))
 
 
 def test_neighbours_without_a_file_are_by_the_first_view_as_it_is_given() -> None:

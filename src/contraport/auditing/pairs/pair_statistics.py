@@ -20,7 +20,7 @@ from contraport.auditing.pairs.paired_features import (
 from contraport.engine import Gibbs
 from contraport.errors import UsageError, unknown_name_error
 from contraport.objectives import Balanced, Unbalanced, transport
-from contraport.objectives.constraints.sinkhorn import Scaling
+from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 
 TEMPERATURE = 0.1
 """Temperature of the statistics `softmax`, `balanced` and `unbalanced`."""
@@ -120,7 +120,7 @@ def _unbalanced(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
     return _log_mass(paired, pairs, Unbalanced(RELAXATION, ITERATIONS))
 
 
-def _log_mass(paired: PairedFeatures, pairs: ItemPairs, constraint: Scaling) -> Tensor:
+def _log_mass(paired: PairedFeatures, pairs: ItemPairs, constraint: SinkhornConstraint) -> Tensor:
     """Log of the mass that a transport plan between the two views puts on each pair."""
     x, y = _embeddings(paired)
     with torch.no_grad():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contraport.engine import Axis, Geometry, log_size, log_sums
 from contraport.objectives.plan import Plan
-from contraport.objectives.repr_mixin import Answer
+from contraport.objectives.repr_mixin import ReprMixin
 
 Marginals: TypeAlias = tuple[Tensor, Tensor]
 """log a, (N,), and log b, (M,): the masses that rows and columns should have; each adds up to 1."""
@@ -32,11 +32,11 @@ class PlanRequest(NamedTuple):
     log_weights: Tensor | None = None
 
 
-ASKED = PlanRequest()
+DEFAULT_REQUEST = PlanRequest()
 """Uniform marginals, one direction, no reference measure."""
 
 
-class Constraint(Answer, ABC):
+class Constraint(ReprMixin, ABC):
     """An allowed set; the total mass is 1 unless said otherwise.
 
     Attributes:
@@ -53,12 +53,12 @@ class Constraint(Answer, ABC):
         return False
 
     @property
-    def weighted(self) -> bool:
+    def requires_weights(self) -> bool:
         """Whether rows and columns have the mass of their items' weights rather than equal masses."""
         return self.marginals == "weights"
 
     @abstractmethod
-    def __call__(self, geometry: Geometry, asked: PlanRequest = ASKED) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         """Return the plan of the rows with the columns and, if asked for, that of the columns with the rows.
 
         Args:
@@ -94,7 +94,7 @@ class Free(Constraint):
             [0.1839, 0.5000]])
     """
 
-    def __call__(self, geometry: Geometry, asked: PlanRequest = ASKED) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         """Return the plan of each direction."""
         plans = []
         for pairs, (log_a, log_b) in directions(geometry, asked):
@@ -116,7 +116,7 @@ class Simplex(Constraint):
             [0.1345, 0.3655]])
     """
 
-    def __call__(self, geometry: Geometry, asked: PlanRequest = ASKED) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         """Return the plan of each direction."""
         g, zero = _start(geometry.shape[1], geometry.log_kernel.inputs[0], asked.log_weights)
         by_row = log_sums(geometry, "rows", g)

@@ -10,7 +10,7 @@ import torch
 
 from contraport.engine import Geometry, MatrixLogKernel
 from contraport.errors import check, import_optional
-from contraport.objectives.constraints.constraint import ASKED, Constraint, PlanRequest, uniform_marginals
+from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, PlanRequest, uniform_marginals
 from contraport.objectives.plan import Plan
 
 
@@ -37,7 +37,7 @@ class Exact(Constraint):
         return True
 
     @torch.no_grad()
-    def __call__(self, geometry: Geometry, asked: PlanRequest = ASKED) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         """Return the plan of each direction."""
         check(asked.log_weights is None, f"column_weights: {self!r} has no reference measure; expected none.")
         optimize = import_optional("scipy.optimize", "train", "The constraint Exact")

@@ -15,7 +15,7 @@ from torch import Tensor
 from contraport.engine import OTHER, Axis, Geometry, Relaxation, Step, log_size, remembered, scale, solve_fixed_point
 from contraport.errors import check, check_integer, check_positive, unknown_name_error
 from contraport.objectives.constraints.constraint import (
-    ASKED,
+    DEFAULT_REQUEST,
     Constraint,
     Marginals,
     PlanRequest,
@@ -31,7 +31,7 @@ def _check_reference(name: str | None) -> None:
         raise unknown_name_error("reference", name, REFERENCES)
 
 
-class Scaling(Constraint):
+class SinkhornConstraint(Constraint):
     """An allowed set whose plan is reached from the kernel by half steps.
 
     A subclass defines the half steps, and how far each may stay from its marginal. If they may, the plan depends on the
@@ -52,7 +52,7 @@ class Scaling(Constraint):
             _check_reference(cls.reference)
         declared = cls.reference is not None or "reference" in inspect.get_annotations(cls)
         check(
-            declared or cls.slack is Scaling.slack,
+            declared or cls.slack is SinkhornConstraint.slack,
             f"reference: must be declared by {cls.__name__}, which has slack, got none; "
             'write reference: str = "product" or "counting" in the class.',
         )
@@ -79,7 +79,7 @@ class Scaling(Constraint):
         """Return what a plan pays for missing its marginals, ``()``."""
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
-    def __call__(self, geometry: Geometry, asked: PlanRequest = ASKED) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         """Return the plan of each direction.
 
         Both directions run together, so that one pass over the pairs serves a half step of each.
@@ -98,7 +98,7 @@ class Scaling(Constraint):
         given, sides = [] if reference is None else list(reference[::-1]), 2 if asked.reciprocal else 1
         steps = _chain(axes, sides, bool(given))
         slacks, slack = [STRICT], Relaxation(references=reference)
-        if type(self).slack is not Scaling.slack:
+        if type(self).slack is not SinkhornConstraint.slack:
             slacks = [self.slack(axis, temperature) for axis in axes]
             slack = self._slack(slacks, like, reference, sides)
         potentials = scale(geometry, steps, masses, slack, given[:sides])
@@ -115,7 +115,7 @@ class Scaling(Constraint):
 
         The reference measure of the plan is exp(r_i + c_j).
         """
-        if self.reference is not None or type(self).slack is not Scaling.slack:
+        if self.reference is not None or type(self).slack is not SinkhornConstraint.slack:
             _check_reference(self.reference)
         product = self.reference == "product"
         if log_weights is None:
@@ -234,7 +234,7 @@ def _per_step(
 
 
 @dataclass(frozen=True, repr=False)
-class Rows(Scaling):
+class Rows(SinkhornConstraint):
     """Every row has mass 1/N: P = diag(a) softmax of the rows, the plan of InfoNCE and NT-Xent.
 
     Source: the set U(a) of inverse optimal transport; C1 of generalised contrastive alignment.
@@ -251,7 +251,7 @@ class Rows(Scaling):
 
 
 @dataclass(frozen=True, repr=False)
-class Columns(Scaling):
+class Columns(SinkhornConstraint):
     """Every column has mass 1/M: the mirror of `Rows`.
 
     >>> import torch, contraport as cp
@@ -265,7 +265,7 @@ class Columns(Scaling):
         return ("columns",)
 
 
-class AlternatingConstraint(Scaling):
+class AlternatingConstraint(SinkhornConstraint):
     """Half steps on rows and columns in turn: what `Balanced` and `Unbalanced`, which document it, have in common."""
 
     iterations: int

@@ -20,7 +20,7 @@ from contraport.engine import (
     run_host_loop,
 )
 from contraport.errors import check, is_number, unknown_name_error
-from contraport.objectives.constraints.constraint import ASKED, Constraint, PlanRequest, Simplex, directions
+from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, PlanRequest, Simplex, directions
 from contraport.objectives.constraints.sinkhorn import Rows
 from contraport.objectives.plan import Plan
 from contraport.objectives.targets import TargetPlan
@@ -165,7 +165,7 @@ class Tsallis(Constraint):
     def has_exact_zeros(self) -> bool:
         return self.order > 1
 
-    def __call__(self, geometry: Geometry, asked: PlanRequest = ASKED) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         """Return the plan of each direction."""
         if self.order == 1:
             entropic = Rows() if self.over == "rows" else Simplex()

@@ -9,7 +9,7 @@ from contraport.objectives.divergences.attraction_repulsion import (
     VarianceHinge,
 )
 from contraport.objectives.divergences.costs import Cost, Energy
-from contraport.objectives.divergences.debiased_negatives import Debiased
+from contraport.objectives.divergences.debiased_negatives import DebiasedContrastive
 from contraport.objectives.divergences.distances import Hellinger, JensenShannon, TotalVariation
 from contraport.objectives.divergences.divergence import Divergence
 from contraport.objectives.divergences.logistic import Logistic, NoiseContrastiveEstimation
@@ -24,7 +24,7 @@ __all__ = [
     "PRESETS",
     "ClosedFormQuadratic",
     "Cost",
-    "Debiased",
+    "DebiasedContrastive",
     "Divergence",
     "Energy",
     "FenchelYoung",

@@ -1,7 +1,7 @@
 """Attraction and repulsion, each by itself: what is wanted does not compete with what is compared.
 
 Where both look at the same pairs, one is an objective's divergence and the other its penalty; where they do not, they
-are two objectives of a `Total`. They judge the kernel, so that their constraint is `Free`.
+are two objectives of a `SumLoss`. They judge the kernel, so that their constraint is `Free`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from contraport.errors import UsageError, check, check_positive
 from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
 from contraport.objectives.divergences.costs import by_cost
 from contraport.objectives.divergences.divergence import Divergence, require_negatives
-from contraport.objectives.plan import Outcome, Plan
-from contraport.objectives.repr_mixin import Answer
+from contraport.objectives.plan import BlockResult, Plan
+from contraport.objectives.repr_mixin import ReprMixin
 from contraport.objectives.targets.target import SparseTarget
 
 
 @dataclass(frozen=True, repr=False)
-class KernelAlignment(Answer, Divergence):
+class KernelAlignment(ReprMixin, Divergence):
     """Minus the kernel on the wanted pairs, -<t, K>: an attraction that lets go of pairs that are far apart.
 
     Source: the alignment of kernel contrastive learning, Koromilas et al. (2024).
@@ -38,14 +38,14 @@ class KernelAlignment(Answer, Divergence):
     depends_on_constraint: ClassVar[bool] = False
     repels: ClassVar[bool] = False
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return minus the kernel that each row wants."""
         f, g = torch.zeros_like(outcome.plan.f), torch.zeros_like(outcome.plan.g)
         return -outcome.target.row_expectation(Plan(outcome.plan.geometry, f, g), torch.exp)
 
 
 @dataclass(frozen=True, repr=False)
-class LogKernelAlignment(Answer, Divergence):
+class LogKernelAlignment(ReprMixin, Divergence):
     """Minus the log of the sum of the kernel over the pairs of views of an item; of two views, minus the log-kernel.
 
     Several pairs are added up before the logarithm is taken, so that those that agree best are drawn together first.
@@ -75,7 +75,7 @@ class LogKernelAlignment(Answer, Divergence):
         if self.sigma is not None:
             check_positive("sigma", self.sigma)
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return for each row the value of its item, times what the row wants."""
         target, log_kernel = outcome.target, outcome.plan.geometry.log_kernel
         if not isinstance(target, SparseTarget):
@@ -96,7 +96,7 @@ class LogKernelAlignment(Answer, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class LogSumKernel(Answer, Divergence):
+class LogSumKernel(ReprMixin, Divergence):
     """log sum_j K_ij over what a row is compared with, averaged over the rows: the denominator of InfoNCE.
 
     Args:
@@ -127,7 +127,7 @@ class LogSumKernel(Answer, Divergence):
             return None
         return f"LogSumKernel adds up the kernel itself, so that it belongs to the constraint Free, got {constraint!r}."
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the log-sum of each row, or of its item."""
         log_sums = outcome.plan.log_row_mass() - outcome.plan.f
         if self.pooled:
@@ -137,7 +137,7 @@ class LogSumKernel(Answer, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class MeanKernel(Answer, Divergence):
+class MeanKernel(ReprMixin, Divergence):
     """The mean of the kernel over what a row is compared with, averaged over the rows.
 
     Raises:
@@ -152,15 +152,15 @@ class MeanKernel(Answer, Divergence):
     """
 
     depends_on_constraint: ClassVar[bool] = False
-    by_plan: ClassVar[bool] = False
+    supports_column_weights: ClassVar[bool] = False
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the mean of each row."""
         return _of_rows(outcome, torch.exp(outcome.plan.log_row_sums() - log_counts(outcome)))
 
 
 @dataclass(frozen=True, repr=False)
-class MeanSquaredCost(Answer, Divergence):
+class MeanSquaredCost(ReprMixin, Divergence):
     """The mean of the squared cost over what a row is compared with, averaged over the rows.
 
     With the cost -cos it makes other items orthogonal.
@@ -181,11 +181,11 @@ class MeanSquaredCost(Answer, Divergence):
 
     depends_on_constraint: ClassVar[bool] = False
     has_temperature_gradient: ClassVar[bool] = False
-    by_plan: ClassVar[bool] = False
+    supports_column_weights: ClassVar[bool] = False
 
     summed: bool = False
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the mean, or the sum, of each row."""
         plan = outcome.plan
         squares = log_sums(plan.geometry.with_link(SQUARE), "rows")
@@ -194,10 +194,10 @@ class MeanSquaredCost(Answer, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class VarianceHinge(Answer, Divergence):
+class VarianceHinge(ReprMixin, Divergence):
     """What is missing from a standard deviation of 1 on the wanted pairs, <t, [1 - sqrt(-C + epsilon)]_+>.
 
-    Of `Within` over `Coordinates`, with the cost ``"dot"``: minus the cost of a coordinate with itself is its variance.
+    For `WithinView` over `Coordinates` with the cost ``"dot"``: minus the cost of a coordinate is its variance.
 
     Args:
         epsilon: keeps the slope of the root finite, positive.
@@ -208,7 +208,7 @@ class VarianceHinge(Answer, Divergence):
     Source: Bardes, Ponce and LeCun (2022), VICReg, eq. 1.
 
     >>> import torch, contraport as cp
-    >>> layout = cp.Coordinates(cp.Within())
+    >>> layout = cp.Coordinates(cp.WithinView())
     >>> loss = cp.Objective(layout, cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.VarianceHinge())
     >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
     0.4226
@@ -216,14 +216,14 @@ class VarianceHinge(Answer, Divergence):
 
     depends_on_constraint: ClassVar[bool] = False
     has_temperature_gradient: ClassVar[bool] = False
-    by_plan: ClassVar[bool] = False
+    supports_column_weights: ClassVar[bool] = False
 
     epsilon: float = 1e-4
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return what each row misses."""
         kernel = outcome.plan.cost_kernel
         return by_cost(outcome, lambda t: F.relu(1 - torch.sqrt(kernel.unit * t + self.epsilon)))
@@ -232,13 +232,13 @@ class VarianceHinge(Answer, Divergence):
 SQUARE = LogFunction(torch.square)
 
 
-def log_counts(outcome: Outcome) -> Tensor:
+def log_counts(outcome: BlockResult) -> Tensor:
     """Return the log of how many columns each row is compared with, (N,), 0 where it is none."""
     compared = outcome.block.pattern.compared()
     return compared.counts(outcome.plan.f).clamp_min(1).log()
 
 
-def _of_rows(outcome: Outcome, values: Tensor) -> Tensor:
+def _of_rows(outcome: BlockResult, values: Tensor) -> Tensor:
     """Return the values of the rows, (N,), by what they want; a row that is compared with nothing adds nothing."""
     require_negatives(outcome)
     a = outcome.target.row_mass()

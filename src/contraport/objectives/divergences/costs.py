@@ -13,12 +13,12 @@ from contraport.engine import Geometry
 from contraport.errors import check_integer
 from contraport.objectives.constraints import Constraint, Rows
 from contraport.objectives.divergences.divergence import Divergence, require_negatives
-from contraport.objectives.plan import Outcome, Plan
-from contraport.objectives.repr_mixin import Answer
+from contraport.objectives.plan import BlockResult, Plan
+from contraport.objectives.repr_mixin import ReprMixin
 
 
 @dataclass(frozen=True, repr=False)
-class Cost(Answer, Divergence):
+class Cost(ReprMixin, Divergence):
     """The transport cost of the target, <t, C>: how far apart the wanted pairs are; attraction without repulsion.
 
     Args:
@@ -42,7 +42,7 @@ class Cost(Answer, Divergence):
     def __post_init__(self) -> None:
         check_integer("power", self.power)
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the cost of each row."""
         cost_kernel = outcome.plan.cost_kernel
         if self.power == 1:
@@ -50,7 +50,7 @@ class Cost(Answer, Divergence):
         return by_cost(outcome, lambda t: (-cost_kernel.unit * t) ** self.power)
 
 
-def by_cost(outcome: Outcome, function: Callable[[Tensor], Tensor]) -> Tensor:
+def by_cost(outcome: BlockResult, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Return sum_j t_ij function(T_ij), (N,), t the target and T minus the cost in units of the kernel."""
     plan = outcome.plan
     bare = Plan(Geometry(plan.cost_kernel), torch.zeros_like(plan.f), torch.zeros_like(plan.g))
@@ -58,7 +58,7 @@ def by_cost(outcome: Outcome, function: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 @dataclass(frozen=True, repr=False)
-class Energy(Answer, Divergence):
+class Energy(ReprMixin, Divergence):
     """The transport cost of the target less that of the plan, <t, C> - <P, C>: attraction against weighted repulsion.
 
     It is minus the energy of the min-max game: the plan has chosen the pair weights, the encoder now plays against
@@ -98,7 +98,7 @@ class Energy(Answer, Divergence):
         """Whether it has a gradient in the temperature, which the plan alone knows."""
         return not self.detach
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the difference of each row; a row whose weights have nothing to lie on adds nothing."""
         pattern = outcome.block.pattern
         if pattern.compares_positives:
@@ -109,7 +109,7 @@ class Energy(Answer, Divergence):
         alone = pattern.compared().counts(outcome.plan.f) == 0
         return self._difference(outcome).masked_fill(alone, 0)
 
-    def _difference(self, outcome: Outcome) -> Tensor:
+    def _difference(self, outcome: BlockResult) -> Tensor:
         attraction, plan = Cost()(outcome), outcome.plan
         pull = attraction
         if self.paired:

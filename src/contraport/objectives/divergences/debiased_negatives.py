@@ -14,12 +14,12 @@ from contraport.engine import Geometry, log_sums
 from contraport.errors import check, check_nonnegative, is_number
 from contraport.objectives.divergences.attraction_repulsion import log_counts
 from contraport.objectives.divergences.divergence import Divergence, require_negatives
-from contraport.objectives.plan import Outcome
-from contraport.objectives.repr_mixin import Answer
+from contraport.objectives.plan import BlockResult
+from contraport.objectives.repr_mixin import ReprMixin
 
 
 @dataclass(frozen=True, repr=False)
-class Debiased(Answer, Divergence):
+class DebiasedContrastive(ReprMixin, Divergence):
     """-log of the positive's share K_i+ / (K_i+ + N g_i), g_i an estimate of the kernel's mean over true negatives.
 
     The mean over what the row is compared with, each weighed by K_ij^beta, less the share tau of it that is of the
@@ -38,13 +38,13 @@ class Debiased(Answer, Divergence):
     with hard negative samples, eq. 4.
 
     >>> import torch, contraport as cp
-    >>> loss = cp.Objective(cp.Joint("both"), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.Debiased())
+    >>> loss = cp.Objective(cp.Joint("both"), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.DebiasedContrastive())
     >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
     0.9048
     """
 
     depends_on_constraint: ClassVar[bool] = False
-    by_plan: ClassVar[bool] = False
+    supports_column_weights: ClassVar[bool] = False
 
     prior: float = 0.1
     beta: float = 0.0
@@ -53,7 +53,7 @@ class Debiased(Answer, Divergence):
         check(is_number(self.prior) and 0 <= self.prior < 1, f"prior: expected a number in [0, 1), got {self.prior!r}.")
         check_nonnegative("beta", self.beta)
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the value of each row."""
         geometry, target = outcome.plan.geometry, outcome.target
         check(geometry.log_kernel.link is None, "kernel: Debiased needs a Gibbs kernel of power 1.")

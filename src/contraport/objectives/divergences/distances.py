@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from contraport.objectives.divergences.divergence import Divergence
-from contraport.objectives.plan import Outcome
-from contraport.objectives.repr_mixin import Answer
+from contraport.objectives.plan import BlockResult
+from contraport.objectives.repr_mixin import ReprMixin
 
 
-class Distance(Answer, Divergence):
+class Distance(ReprMixin, Divergence):
     """A sum over all pairs of a distance of two numbers, which is a multiple of P_ij where t_ij is 0.
 
     Attributes:
@@ -31,7 +31,7 @@ class Distance(Answer, Divergence):
     def between(self, wanted: Tensor, log_found: Tensor) -> Tensor:
         """Return the distance of t, positive, and P, given by its logarithm: tensors of one shape to such a tensor."""
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the distance of each row."""
         target, plan = outcome.target, outcome.plan
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from contraport.engine import check_not_in_torch_func
 from contraport.errors import check
 from contraport.objectives.constraints import Constraint
-from contraport.objectives.plan import Outcome
+from contraport.objectives.plan import BlockResult
 
 
 class Divergence:
@@ -28,13 +28,13 @@ class Divergence:
         repels: whether it pushes anything apart.
         by_plan: whether it sums over pairs as the plan does, so that a reference measure of the columns is in it.
         depends_on_constraint: whether it sees which plans are allowed, rather than the kernel alone.
-        by_item: whether it keeps something of each item between calls, and needs ``ids``.
+        requires_ids: whether it keeps something of each item between calls, and needs ``ids``.
     """
 
     repels: ClassVar[bool] = True
-    by_plan: ClassVar[bool] = True
+    supports_column_weights: ClassVar[bool] = True
     depends_on_constraint: ClassVar[bool] = True
-    by_item: ClassVar[bool] = False
+    requires_ids: ClassVar[bool] = False
 
     @property
     def has_temperature_gradient(self) -> bool:
@@ -46,7 +46,7 @@ class Divergence:
         return None
 
     @abstractmethod
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the value of each row, (N,), whose sum is meant; or a tensor without dimensions, which is no sum."""
 
 
@@ -62,7 +62,7 @@ def updates_averages(divergence: nn.Module) -> bool:
     return moves
 
 
-def require_negatives(outcome: Outcome) -> None:
+def require_negatives(outcome: BlockResult) -> None:
     """Raise `UsageError` where there is one item and nothing else to compare it with."""
     pattern = outcome.block.pattern
     good = pattern.size > 1 or pattern.strangers > 0

@@ -17,7 +17,7 @@ from contraport.engine import LogSoftplus, log_sums, parameter_value, scalar_par
 from contraport.errors import check, is_number
 from contraport.objectives.divergences.divergence import Divergence, updates_averages
 from contraport.objectives.divergences.penalties import log_mean
-from contraport.objectives.plan import Outcome
+from contraport.objectives.plan import BlockResult
 
 
 class Logistic(nn.Module, Divergence):
@@ -42,14 +42,14 @@ class Logistic(nn.Module, Divergence):
     """
 
     depends_on_constraint: ClassVar[bool] = False
-    by_plan: ClassVar[bool] = False
+    supports_column_weights: ClassVar[bool] = False
 
     def __init__(self, bias: float = 0.0) -> None:
         super().__init__()
         check(is_number(bias) and math.isfinite(bias), f"bias: expected a finite number, got {bias!r}.")
         self.bias = scalar_parameter(self, float(bias))
 
-    def forward(self, outcome: Outcome) -> Tensor:
+    def forward(self, outcome: BlockResult) -> Tensor:
         """Return the cross-entropy of each row."""
         return _cross_entropy(outcome, world().shared(self.bias))
 
@@ -80,7 +80,7 @@ class NoiseContrastiveEstimation(nn.Module, Divergence):
     """
 
     depends_on_constraint: ClassVar[bool] = False
-    by_plan: ClassVar[bool] = False
+    supports_column_weights: ClassVar[bool] = False
 
     log_normalizer: Tensor
 
@@ -90,14 +90,14 @@ class NoiseContrastiveEstimation(nn.Module, Divergence):
         self.momentum = momentum
         self.register_buffer("log_normalizer", torch.tensor(math.nan))
 
-    def forward(self, outcome: Outcome) -> Tensor:
+    def forward(self, outcome: BlockResult) -> Tensor:
         """Return the cross-entropy of each row; in training with gradients it moves the average first."""
         some = outcome.block.shape[1] > 1
         check(some, "z0: noise contrastive estimation needs noise: negatives=, or at least 2 items, got 1.")
         compared = outcome.block.pattern.compared().counts(outcome.plan.f)
         return _cross_entropy(outcome, -self._average(outcome) - (compared - 1).clamp_min(1).log())
 
-    def _average(self, outcome: Outcome) -> Tensor:
+    def _average(self, outcome: BlockResult) -> Tensor:
         """Return log Z."""
         past = self.log_normalizer
         training = updates_averages(self)
@@ -118,7 +118,7 @@ def log_mix(past: Tensor, present: Tensor, momentum: float) -> Tensor:
     return torch.logaddexp(past + math.log(momentum) if momentum else past - torch.inf, present + math.log1p(-momentum))
 
 
-def _cross_entropy(outcome: Outcome, bias: Tensor) -> Tensor:
+def _cross_entropy(outcome: BlockResult, bias: Tensor) -> Tensor:
     """Return a_i sum_j log(1 + e^s_ij) - sum_j t_ij s_ij of each row, s = log K + bias, t the target with row masses
     a.
     """

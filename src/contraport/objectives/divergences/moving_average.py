@@ -14,7 +14,7 @@ from contraport.objectives.divergences.divergence import Divergence, require_neg
 from contraport.objectives.divergences.logistic import log_mix
 from contraport.objectives.inputs import check_values
 from contraport.objectives.pair_masks import group_indices
-from contraport.objectives.plan import Outcome
+from contraport.objectives.plan import BlockResult
 
 
 class MovingAverageLogSum(nn.Module, Divergence):
@@ -42,8 +42,8 @@ class MovingAverageLogSum(nn.Module, Divergence):
     """
 
     depends_on_constraint: ClassVar[bool] = False
-    by_plan: ClassVar[bool] = False
-    by_item: ClassVar[bool] = True
+    supports_column_weights: ClassVar[bool] = False
+    requires_ids: ClassVar[bool] = True
 
     log_average: Tensor
 
@@ -54,7 +54,7 @@ class MovingAverageLogSum(nn.Module, Divergence):
         self.momentum = momentum
         self.register_buffer("log_average", torch.full((items,), math.nan))
 
-    def forward(self, outcome: Outcome) -> Tensor:
+    def forward(self, outcome: BlockResult) -> Tensor:
         """Return the logarithm of each row's average; in training with gradients it moves them first."""
         require_negatives(outcome)
         check(

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from contraport.engine import Link, LogFunction, LogPower, log_sums
 from contraport.objectives.divergences.divergence import Divergence, require_negatives
-from contraport.objectives.plan import Outcome
-from contraport.objectives.repr_mixin import Answer
+from contraport.objectives.plan import BlockResult
+from contraport.objectives.repr_mixin import ReprMixin
 
 Pointwise = Callable[[Tensor], Tensor]
 
@@ -28,7 +28,7 @@ Phi = Callable[[Tensor, "float | Tensor"], Tensor]
 
 
 @dataclass(frozen=True, repr=False)
-class Pairwise(Answer, Divergence):
+class Pairwise(ReprMixin, Divergence):
     """mean_i phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)) over the negatives j of each row.
 
     Args:
@@ -44,21 +44,21 @@ class Pairwise(Answer, Divergence):
     """
 
     depends_on_constraint: ClassVar[bool] = False
-    by_plan: ClassVar[bool] = False
+    supports_column_weights: ClassVar[bool] = False
 
     name: str
     phi: Phi = field(repr=False)
     psi: Link | None = field(default=None, repr=False)
     shift: float = 0.0
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the loss of each row."""
         temperature = outcome.plan.geometry.log_kernel.temperature
         return _rows(outcome, self.phi(_log_sum(outcome, self.psi, self.shift), temperature))
 
 
 @dataclass(frozen=True, repr=False)
-class SignedPairwise(Answer, Divergence):
+class SignedPairwise(ReprMixin, Divergence):
     """mean_i phi(sum_j psi(d_i^2 - d_ij^2)) for a psi of any sign: its positive and its negative part, a pass each.
 
     Args:
@@ -70,12 +70,12 @@ class SignedPairwise(Answer, Divergence):
     """
 
     depends_on_constraint: ClassVar[bool] = False
-    by_plan: ClassVar[bool] = False
+    supports_column_weights: ClassVar[bool] = False
 
     phi: Pointwise
     psi: Pointwise
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the loss of each row."""
         above = _log_sum(outcome, LogFunction(_Part(self.psi, 1)), 0.0).exp()
         below = _log_sum(outcome, LogFunction(_Part(self.psi, -1)), 0.0).exp()
@@ -93,7 +93,7 @@ class _Part:
         return (self.sign * self.psi(t)).clamp_min(0)
 
 
-def _log_sum(outcome: Outcome, psi: Link | None, shift: float) -> Tensor:
+def _log_sum(outcome: BlockResult, psi: Link | None, shift: float) -> Tensor:
     require_negatives(outcome)
     geometry = outcome.plan.geometry
     a = outcome.target.row_mass()
@@ -101,7 +101,7 @@ def _log_sum(outcome: Outcome, psi: Link | None, shift: float) -> Tensor:
     return log_sums(geometry.with_link(psi, row_bias=positive + shift), "rows")
 
 
-def _rows(outcome: Outcome, by_row: Tensor) -> Tensor:
+def _rows(outcome: BlockResult, by_row: Tensor) -> Tensor:
     a = outcome.target.row_mass()
     return a * torch.where(a > 0, by_row, 0)
 

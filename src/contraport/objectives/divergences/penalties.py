@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from contraport.objectives.divergences.divergence import Divergence, require_negatives
-from contraport.objectives.plan import Outcome, kl
-from contraport.objectives.repr_mixin import Answer
+from contraport.objectives.plan import BlockResult, kl
+from contraport.objectives.repr_mixin import ReprMixin
 
 
 @dataclass(frozen=True, repr=False)
-class LogMeanKernel(Answer, Divergence):
+class LogMeanKernel(ReprMixin, Divergence):
     """log of the mean of the kernel over the compared pairs: low where the embeddings spread out.
 
     Raises:
@@ -29,16 +29,16 @@ class LogMeanKernel(Answer, Divergence):
     """
 
     depends_on_constraint: ClassVar[bool] = False
-    by_plan: ClassVar[bool] = False
+    supports_column_weights: ClassVar[bool] = False
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return log mean K."""
         require_negatives(outcome)
         return log_mean(outcome)
 
 
 @dataclass(frozen=True, repr=False)
-class PlanUniformity(Answer, Divergence):
+class PlanUniformity(ReprMixin, Divergence):
     """KL(Q | P), Q the plan with its mass on negatives spread evenly over them: it asks for no more than even
     negatives.
 
@@ -52,7 +52,7 @@ class PlanUniformity(Answer, Divergence):
     0.0797
     """
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the penalty."""
         plan, negatives = outcome.plan, outcome.block.pattern.negatives()
         on_positives = plan.log_at(*outcome.block.pattern.positives).exp().sum()
@@ -67,7 +67,7 @@ class PlanUniformity(Answer, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class MarginalPenalty(Answer, Divergence):
+class MarginalPenalty(ReprMixin, Divergence):
     """KL of the masses of rows and columns from the marginals: what a plan pays for mass that it creates or lets go.
 
     Source: the terms lambda_1 h_F and lambda_2 h_G of generalised contrastive alignment, Chen et al. (2024), eq. 3.
@@ -78,14 +78,14 @@ class MarginalPenalty(Answer, Divergence):
     0.4428
     """
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return KL(P 1 | a) + KL(P^T 1 | b)."""
         plan = outcome.plan
         rows = kl(plan.log_row_mass(), plan.log_row_marginal)
         return rows + kl(plan.log_column_mass(), plan.log_column_marginal)
 
 
-def log_mean(outcome: Outcome) -> Tensor:
+def log_mean(outcome: BlockResult) -> Tensor:
     """Return log of the mean of the kernel over the compared pairs; 0, without gradient, where there are none.
 
     It takes one pass unless the plan has left it known.

@@ -13,12 +13,12 @@ from contraport.errors import check, is_number
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.divergences.divergence import Divergence, require_negatives
 from contraport.objectives.inputs import check_values
-from contraport.objectives.plan import Outcome
-from contraport.objectives.repr_mixin import Answer
+from contraport.objectives.plan import BlockResult
+from contraport.objectives.repr_mixin import ReprMixin
 
 
 @dataclass(frozen=True, repr=False)
-class KL(Answer, Divergence):
+class KL(ReprMixin, Divergence):
     """The generalised Kullback-Leibler divergence, sum t log(t / P) - sum t + sum P: nonnegative, zero where P = t.
 
     Where the layout keeps the positives out of the denominators, they count with the mass that they would have had.
@@ -46,7 +46,7 @@ class KL(Answer, Divergence):
             return f"KL is infinite on the exact zeros of {constraint!r}; FenchelYoung is the divergence of order 2."
         return None
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the rows of KL(target | plan); each carries its share of what the masses differ by."""
         if not outcome.block.pattern.compares_positives:
             require_negatives(outcome)
@@ -60,7 +60,7 @@ class KL(Answer, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class ReverseKL(Answer, Divergence):
+class ReverseKL(ReprMixin, Divergence):
     """KL(P | t): it punishes mass where the target has none, so that the target must have some on every compared pair.
 
     Raises:
@@ -72,7 +72,7 @@ class ReverseKL(Answer, Divergence):
     0.183
     """
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the rows of KL(plan | target)."""
         plan, target = outcome.plan, outcome.target
 
@@ -88,7 +88,7 @@ class ReverseKL(Answer, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class SquaredL2(Answer, Divergence):
+class SquaredL2(ReprMixin, Divergence):
     """Half the squared distance of the plans, N/2 sum (P - t)^2, so that a row counts by its shares, not by its
     mass.
 
@@ -98,7 +98,7 @@ class SquaredL2(Answer, Divergence):
     0.1348
     """
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the rows of N/2 |plan - target|^2."""
         target, plan = outcome.target, outcome.plan
         crossed = target.row_expectation(plan, torch.exp)
@@ -106,7 +106,7 @@ class SquaredL2(Answer, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class Rince(Answer, Divergence):
+class Rince(ReprMixin, Divergence):
     """The robust divergence of RINCE, mean_i 1/q [(lam sum_j N P_ij)^q - (N P_i+)^q]. It can be negative.
 
     Where rows are to carry other masses a than 1/N, P_ij / a_i takes the place of N P_ij.
@@ -136,7 +136,7 @@ class Rince(Answer, Divergence):
             value = getattr(self, name)
             check(is_number(value) and 0 < value <= 1, f"{name}: expected a number in (0, 1], got {value!r}.")
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the divergence of each row."""
         target, plan = outcome.target, outcome.plan
         shares = plan.relative_to_marginal()

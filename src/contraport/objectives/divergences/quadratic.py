@@ -11,12 +11,12 @@ from torch import Tensor
 from contraport.errors import UsageError, check_positive, unknown_name_error
 from contraport.objectives.constraints import Constraint, Tsallis, TsallisPlan
 from contraport.objectives.divergences.divergence import Divergence
-from contraport.objectives.plan import Outcome, Plan
-from contraport.objectives.repr_mixin import Answer
+from contraport.objectives.plan import BlockResult, Plan
+from contraport.objectives.repr_mixin import ReprMixin
 
 
 @dataclass(frozen=True, repr=False)
-class FenchelYoung(Answer, Divergence):
+class FenchelYoung(ReprMixin, Divergence):
     """The Fenchel-Young loss of a quadratic plan: its own divergence, as KL is that of entropic plans.
 
     Per unit of shared mass, with logits theta: Omega*(theta) - <theta, t> + Omega(t), Omega = |.|^2 / 2; zero where P =
@@ -33,14 +33,14 @@ class FenchelYoung(Answer, Divergence):
     3.0
     """
 
-    by_plan: ClassVar[bool] = False
+    supports_column_weights: ClassVar[bool] = False
 
     def mismatch(self, constraint: Constraint) -> str | None:
         if not (isinstance(constraint, Tsallis) and constraint.order == 2):
             return f"FenchelYoung belongs to the constraint Tsallis of order 2; for {constraint!r} it is KL or Energy."
         return None
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the loss of each row."""
         target, plan = outcome.target, outcome.plan
         if not isinstance(plan, TsallisPlan):
@@ -54,7 +54,7 @@ class FenchelYoung(Answer, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class ClosedFormQuadratic(Answer, Divergence):
+class ClosedFormQuadratic(ReprMixin, Divergence):
     """-log of a quadratic plan's positives when negative entries are let pass: no pass over the pairs at all.
 
     rows: -mean_i log((1 + sum_j (C_ij - C_i+)) / n); simplex: -mean_i log((N + sum_st (C_st - C_i+)) / n^2), with sums
@@ -76,7 +76,7 @@ class ClosedFormQuadratic(Answer, Divergence):
     """
 
     depends_on_constraint: ClassVar[bool] = False
-    by_plan: ClassVar[bool] = False
+    supports_column_weights: ClassVar[bool] = False
 
     over: str = "rows"
     floor: float = 1e-3
@@ -86,7 +86,7 @@ class ClosedFormQuadratic(Answer, Divergence):
             raise unknown_name_error("over", self.over, ("rows", "simplex"))
         check_positive("floor", self.floor)
 
-    def __call__(self, outcome: Outcome) -> Tensor:
+    def __call__(self, outcome: BlockResult) -> Tensor:
         """Return the loss of each row."""
         plan, compared = outcome.plan, outcome.block.pattern.compared()
         totals, counts = -plan.geometry.log_kernel.row_inner_products(compared), compared.counts(plan.f)

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from contraport.distributed import Processes, gather
 from contraport.errors import check, describe_value
-from contraport.objectives.inputs import Attributes, Call, as_numbers, check_values
+from contraport.objectives.inputs import Attributes, CallInputs, as_numbers, check_values
 from contraport.objectives.layouts import Block, PairPattern
 from contraport.objectives.targets.target import DenseTarget, SparseTarget, Target, TargetPlan, normalize_row_masses
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Listed(Target):
+class PairList(Target):
     """Each row is wanted at the items that are listed with its own: mass 1/N a row, in equal parts or by shares.
 
     A pair is a row of the first view and a row of the second, (i, i) the two views of item i where it is wanted at its
@@ -36,7 +36,7 @@ class Listed(Target):
     >>> import torch
     >>> from contraport.objectives import Cross
     >>> (block,) = Cross()(torch.zeros(3, 1), torch.zeros(3, 1))
-    >>> (Listed([(0, 0), (0, 1), (2, 1)])(block, {}).dense() * 6).round()
+    >>> (PairList([(0, 0), (0, 1), (2, 1)])(block, {}).dense() * 6).round()
     tensor([[1., 1., 0.],
             [0., 0., 0.],
             [0., 2., 0.]])
@@ -63,9 +63,9 @@ class Listed(Target):
     @property
     def form(self) -> str:
         """Whether there are shares too."""
-        return "Listed" if self.shares is None else "Listed with shares"
+        return "PairList" if self.shares is None else "PairList with shares"
 
-    def check_call(self, call: Call) -> None:
+    def check_call(self, call: CallInputs) -> None:
         """Raise `UsageError` where a pair names a row that is not there."""
         z, apart = call.views[0], call.apart
         sizes = (len(z), len(z)) if apart is None else (apart, len(z) - apart)
@@ -73,12 +73,12 @@ class Listed(Target):
             within = (side >= 0) & (side < size)
             check_values("target", side, within, f"rows of z{place} from 0 to {size - 1} in the pairs")
 
-    def among(self, processes: Processes, call: Call) -> Listed:
+    def among(self, processes: Processes, call: CallInputs) -> PairList:
         """Return the pairs of all processes, by the places of their items among those of all."""
         z = call.views[0]
         pairs = self._pairs.to(z.device) + torch.tensor([0, call.apart or 0], device=z.device) + processes.offset(z)
         shares = None if self.shares is None else processes.gather(as_numbers("shares", self.shares).to(z.device))
-        return Listed(processes.gather(pairs), shares)
+        return PairList(processes.gather(pairs), shares)
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
         """Return the target plan of a block."""
@@ -101,8 +101,8 @@ class Listed(Target):
             rows, columns, values / (block.shape[0] * per_row.masked_fill(per_row == 0, 1)), block.shape
         )
 
-    def mirrored(self) -> Listed:
-        return Listed(self.pairs, self.shares, not self._turned)
+    def mirrored(self) -> PairList:
+        return PairList(self.pairs, self.shares, not self._turned)
 
 
 def _places_of(pairs: Tensor, pattern: PairPattern) -> tuple[Tensor, Tensor, Tensor]:
@@ -233,7 +233,7 @@ class SimilarityMatrix(Target):
         expected = "the number of each item of the batch, (n,) whole numbers"
         check(whole, f"target: expected {expected}, got {describe_value(items)}.")
 
-    def among(self, processes: Processes, call: Call) -> SimilarityMatrix:
+    def among(self, processes: Processes, call: CallInputs) -> SimilarityMatrix:
         """Return the rule for the items of all processes."""
         return SimilarityMatrix(self.matrix, processes.gather(self.items))
 

@@ -17,7 +17,7 @@ from contraport.objectives.targets.target import SparseTarget, Target
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Soft(Target):
+class SoftNeighbors(Target):
     """Each row is wanted where another space finds it alike: the row-normalised kernel of given features.
 
     Args:
@@ -32,7 +32,7 @@ class Soft(Target):
     distillation.
 
     >>> import torch, contraport as cp
-    >>> teacher = cp.Soft(torch.eye(3), cp.Gibbs("cosine", 1.0))
+    >>> teacher = cp.SoftNeighbors(torch.eye(3), cp.Gibbs("cosine", 1.0))
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), teacher, cp.KL())
     >>> loss.target_plan(torch.eye(3), torch.eye(3))
     tensor([[0.1920, 0.0706, 0.0706],
@@ -59,7 +59,7 @@ class Soft(Target):
             same, x = x is y, x.to(block.precision)
             return KernelTarget.by_rows(Geometry(self.kernel(x, x if same else y.to(x)), block.pattern.masks))
 
-    def mirrored(self) -> Soft:
+    def mirrored(self) -> SoftNeighbors:
         if self.features is None:
             return replace(self, _backward=not self._backward)
         return replace(self, features=_exchanged(self.features))

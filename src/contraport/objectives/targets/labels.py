@@ -11,7 +11,7 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine import constant, log_size
 from contraport.errors import MissingInputError, check, describe_value
-from contraport.objectives.inputs import Attributes, Call, check_values
+from contraport.objectives.inputs import Attributes, CallInputs, check_values
 from contraport.objectives.layouts import Block, PairPattern
 from contraport.objectives.pair_masks import PairIndicator
 from contraport.objectives.targets.target import (
@@ -82,7 +82,7 @@ class Labels(Target):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Shown(Target):
+class DuplicateGroups(Target):
     """Each row is wanted at the views of its item and of those that show the same: mass 1/N a row, in equal parts.
 
     So several captions of an image are its positives, and none of them a negative; likewise several images of one
@@ -100,7 +100,7 @@ class Shown(Target):
     >>> from contraport.objectives import Cross
     >>> (block,) = Cross()(torch.zeros(3, 1), torch.zeros(3, 1))
     >>> image_and_caption = torch.tensor([[0, 0], [0, 1], [1, 1]])
-    >>> (Shown(image_and_caption)(block, {}).dense() * 18).round()
+    >>> (DuplicateGroups(image_and_caption)(block, {}).dense() * 18).round()
     tensor([[3., 3., 0.],
             [2., 2., 2.],
             [0., 3., 3.]])
@@ -113,14 +113,14 @@ class Shown(Target):
         whole = isinstance(numbers, Tensor) and numbers.ndim in (1, 2) and not numbers.is_floating_point()
         check(whole, f"target: expected whole numbers of what is shown, (n, views), got {describe_value(numbers)}.")
 
-    def check_call(self, call: Call) -> None:
+    def check_call(self, call: CallInputs) -> None:
         """Raise `UsageError` where there is not one row for each item."""
         rows = len(call.views[0])
         check(len(self.numbers) == rows, f"target: expected what each of {rows} items shows, got {len(self.numbers)}.")
 
-    def among(self, processes: Processes, call: Call) -> Shown:
+    def among(self, processes: Processes, call: CallInputs) -> DuplicateGroups:
         """Return the rule for the items of all processes."""
-        return Shown(processes.gather(self.numbers.to(call.views[0].device)))
+        return DuplicateGroups(processes.gather(self.numbers.to(call.views[0].device)))
 
     def __call__(self, block: Block, attributes: Attributes) -> StructuredTarget:
         """Return the target plan of a block."""

@@ -15,10 +15,10 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine import LogKernel, constant, disable_autocast_in_backward, map_row_blocks
 from contraport.errors import UsageError
-from contraport.objectives.inputs import Attributes, Call
+from contraport.objectives.inputs import Attributes, CallInputs
 from contraport.objectives.layouts import Block
 from contraport.objectives.pair_masks import PairIndicator
-from contraport.objectives.repr_mixin import Answer
+from contraport.objectives.repr_mixin import ReprMixin
 
 
 class LogPlan(Protocol):
@@ -104,7 +104,7 @@ class TargetPlan(ABC):
         return self.row_sum(plan, lambda wanted, log_found: wanted * function(log_found))
 
 
-class Target(Answer, ABC):
+class Target(ReprMixin, ABC):
     """A rule that says which plan is wanted on a block, from what is known of the items.
 
     Attributes:
@@ -134,10 +134,10 @@ class Target(Answer, ABC):
         """The kind of the target, on which the processes of a call must agree."""
         return type(self).__name__
 
-    def check_call(self, call: Call) -> None:
+    def check_call(self, call: CallInputs) -> None:
         """Raise `UsageError` where the target does not fit the items of this process; nothing is gathered."""
 
-    def among(self, processes: Processes, call: Call) -> Target:
+    def among(self, processes: Processes, call: CallInputs) -> Target:
         """Return the rule for the items of all processes, where it names items by their place in this one's call."""
         return self
 

@@ -32,7 +32,7 @@ def check_weights(compared: nn.Module | None, dataset: Dataset, by_plan: PlanWei
         f"weights: a plan tells them of items with all views, and some of {dataset.name!r} lack one.",
     )
     check(
-        weights is not None or by_plan is not None or not (isinstance(compared, Loss) and compared.weighted),
+        weights is not None or by_plan is not None or not (isinstance(compared, Loss) and compared.requires_weights),
         "constraint: its marginals are weights, and the data have none; expected --weights, a column or an .npy.",
     )
     if weights is not None and (compared is None or "weights" not in accepted_keywords(compared)):

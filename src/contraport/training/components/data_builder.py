@@ -72,7 +72,7 @@ def check_stream(settings: Settings, stream: Stream, compared: nn.Module | None)
         "teacher": settings.teacher is not None,
         "audit": settings.audit,
         "mismatch": settings.mismatch is not None,
-        "objective": isinstance(compared, Loss) and compared.by_item,
+        "objective": isinstance(compared, Loss) and compared.requires_ids,
     }
     wrong = next((name for name, asked in needs.items() if asked), None)
     check(wrong is None, f"{wrong}: needs to know each item, and {stream.name} is a stream.")

@@ -8,7 +8,7 @@ from contraport.catalog import objective
 from contraport.data import Dataset
 from contraport.data.streams import Stream
 from contraport.errors import UsageError, check
-from contraport.objectives import Loss, Objective, Pairs, Temperature
+from contraport.objectives import Loss, Objective, Pairs, TemperatureSchedule
 from contraport.objectives.loss_schedules import LossSchedule, parse_constraint
 from contraport.schedules import is_learned_temperature, parse_temperature
 from contraport.training.config import Settings
@@ -47,7 +47,7 @@ def build_schedules(
     """
     schedules: list[LossSchedule] = []
     if isinstance(settings.temperature, str) and not is_learned_temperature(settings.temperature):
-        schedules.append(Temperature.parse(settings.temperature, steps))
+        schedules.append(TemperatureSchedule.parse(settings.temperature, steps))
     if settings.constraint is not None:
         if not isinstance(compared, Loss):
             raise UsageError(f"constraint: expected a single objective, whose constraint can change, got {compared!r}.")

@@ -110,13 +110,13 @@ class ObjectiveLoss(StepLoss):
             known["target"] = target
         if self.features is not None:
             known["features"] = of_batch(self.features, batch)
-        if self._loss is not None and self._loss.by_item:
+        if self._loss is not None and self._loss.requires_ids:
             known["ids"] = batch.ids
         return known
 
     def missing_views_blocker(self) -> str | None:
         """Return that the objective's call has no word for it, or that it compares no items."""
-        if self._loss is not None and not self._loss.of_items:
+        if self._loss is not None and not self._loss.compares_items:
             return "the objective compares coordinates, each over the whole batch"
         return None if "present" in self._asked else "the objective's call has no keyword `present`"
 

@@ -15,7 +15,16 @@ from contraport._utils.spec import parse_spec
 from contraport.data import Batch, Dataset
 from contraport.engine import Gibbs, Kernel
 from contraport.errors import UsageError, check, check_existing_file, check_positive, unreadable_error
-from contraport.objectives import Domains, Labels, Neighbors, Pairs, Shown, SimilarityMatrix, Soft, Target
+from contraport.objectives import (
+    Domains,
+    DuplicateGroups,
+    Labels,
+    Neighbors,
+    Pairs,
+    SimilarityMatrix,
+    SoftNeighbors,
+    Target,
+)
 from contraport.training.step.teacher import of_batch, read_teacher_features
 
 TargetOfBatch = Callable[[Batch], Target]
@@ -145,11 +154,11 @@ def _always(rule: Target, batch: Batch) -> Target:
 
 
 def _shown_of(numbers: Tensor, batch: Batch) -> Target:
-    return Shown(of_batch(numbers, batch))
+    return DuplicateGroups(of_batch(numbers, batch))
 
 
 def _soft_of(features: Tensor, kernel: Kernel, batch: Batch) -> Target:
-    return Soft(of_batch(features, batch), kernel)
+    return SoftNeighbors(of_batch(features, batch), kernel)
 
 
 def _neighbors_of(features: Tensor | None, number: int, batch: Batch) -> Target:
