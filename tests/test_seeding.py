@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import contraport
-from contraport.seeding import entropy, generator, torch_generator, torch_seed
+from contraport.seeding import derive_seed, generator, torch_generator, torch_seed
 
 SOURCE = Path(contraport.__file__).parent
-STREAMS = {"entropy", "generator", "torch_generator", "torch_seed"}
+STREAMS = {"derive_seed", "generator", "torch_generator", "torch_seed"}
 FORBIDDEN = {"default_rng", "manual_seed", "RandomState", "SeedSequence"}
 
 
@@ -93,8 +93,8 @@ def test_only_the_weights_of_a_model_take_a_bare_seed():
 
 
 def test_keys_are_not_padded():
-    assert entropy("a", 1) != entropy("a", 1, 0) != entropy("a", 1, 0, 0)
-    assert entropy("a") != entropy("a", 0)
+    assert derive_seed("a", 1) != derive_seed("a", 1, 0) != derive_seed("a", 1, 0, 0)
+    assert derive_seed("a") != derive_seed("a", 0)
 
 
 def test_numpy_integers_are_keys():

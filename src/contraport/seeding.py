@@ -11,7 +11,7 @@ _FIXED = {"data.split": 0}
 """Streams that are older than purposes: the held-out items of existing runs and results must not change."""
 
 
-def entropy(purpose: str, *keys: int) -> int:
+def derive_seed(purpose: str, *keys: int) -> int:
     """Return the seed of a random stream, an integer of 128 bits (of a fixed stream, its old number).
 
     Args:
@@ -19,7 +19,7 @@ def entropy(purpose: str, *keys: int) -> int:
             whatever their keys.
         keys: what else the stream depends on, such as a seed and an epoch.
 
-    >>> entropy("data.order", 0, 1) == entropy("data.order", 0, 1), entropy("data.order", 0) == entropy("step", 0)
+    >>> derive_seed("step", 0, 1) == derive_seed("step", 0, 1), derive_seed("step", 0) == derive_seed("data.order", 0)
     (True, False)
     """
     if purpose in _FIXED and not keys:
@@ -30,21 +30,21 @@ def entropy(purpose: str, *keys: int) -> int:
 
 
 def generator(purpose: str, *keys: int) -> np.random.Generator:
-    """Return NumPy's generator for a purpose; see `entropy`.
+    """Return NumPy's generator for a purpose; see `derive_seed`.
 
     >>> generator("audit.decoys", 0).random() == generator("data.mismatch", 0).random()
     False
     """
-    return np.random.default_rng(entropy(purpose, *keys))
+    return np.random.default_rng(derive_seed(purpose, *keys))
 
 
 def torch_seed(purpose: str, *keys: int) -> int:
-    """Return a seed of 64 bits for torch's generators; see `entropy`."""
-    return entropy(purpose, *keys) % 2**64
+    """Return a seed of 64 bits for torch's generators; see `derive_seed`."""
+    return derive_seed(purpose, *keys) % 2**64
 
 
 def torch_generator(purpose: str, *keys: int) -> torch.Generator:
-    """Return a generator of torch on the CPU for a purpose; see `entropy`."""
+    """Return a generator of torch on the CPU for a purpose; see `derive_seed`."""
     return torch.Generator().manual_seed(torch_seed(purpose, *keys))
 
 

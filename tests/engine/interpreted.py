@@ -16,24 +16,24 @@ import contraport
 from contraport.engine import (
     Geometry,
     Gibbs,
+    HalfStep,
     LabelMask,
     RationalQuadratic,
     Relaxation,
-    Step,
     StudentT,
     backend,
     log_sums,
     precision,
-    scale,
+    run_half_steps,
     transport_cost,
 )
-from contraport.engine.backends.selection import executor_for
+from contraport.engine.backends.selection import configure_backend
 from contraport.engine.passes import RankOneTerm
 
 CHAINS = {
-    "rows": [Step("rows", None)],
-    "sinkhorn 2": [Step("rows", None), Step("columns", 0), Step("rows", 1), Step("columns", 2)],
-    "both directions": [Step("rows", None), Step("columns", None), Step("columns", 0), Step("rows", 1)],
+    "rows": [HalfStep("rows", None)],
+    "sinkhorn 2": [HalfStep("rows", None), HalfStep("columns", 0), HalfStep("rows", 1), HalfStep("columns", 2)],
+    "both directions": [HalfStep("rows", None), HalfStep("columns", None), HalfStep("columns", 0), HalfStep("rows", 1)],
 }
 KERNELS = {
     "cosine": lambda: Gibbs("cosine", 0.2, learnable=True),
@@ -52,7 +52,7 @@ def outcome(name, kernel, chain, x, y, masks=(), damping=1.0, operands="float32"
     geometry = Geometry(kernel(x, y), masks)
     log_a, log_b = (x.new_full((n,), -math.log(n)) for n in geometry.shape)
     with backend(name), precision(operands):
-        potentials = scale(geometry, chain, (log_a, log_b), Relaxation(x.new_full((len(chain),), damping)))
+        potentials = run_half_steps(geometry, chain, (log_a, log_b), Relaxation(x.new_full((len(chain),), damping)))
         sums = transport_cost(geometry, potentials[0].detach(), torch.zeros_like(log_b))
     generator = torch.Generator().manual_seed(3)
     weights = [torch.randn(len(p), generator=generator).to(p) for p in potentials]
@@ -70,7 +70,7 @@ def problem(n, m, d, device="cpu"):
     generator = torch.Generator().manual_seed(0)
     x, y = (2 * d**-0.5 * torch.randn(k, d, generator=generator).to(device) for k in (n, m))
     rows, columns = (torch.arange(k, device=device) for k in (n, m))
-    return x, y, (LabelMask((rows % 4, columns % 4), kept=(rows, columns)), LabelMask((rows, columns)))
+    return x, y, (LabelMask((rows % 4, columns % 4), exceptions=(rows, columns)), LabelMask((rows, columns)))
 
 
 @pytest.mark.parametrize("dimensions", [5, 40], ids=["whole", "in pieces"])
@@ -121,7 +121,7 @@ def test_terms_far_apart_have_an_exponential_each(dimensions):
     near, far, columns = torch.zeros(17), torch.linspace(-200, 0, 17), torch.zeros(23)
     terms = [RankOneTerm(a, columns, "rows", torch.ones(17)) for a in (near, far)]
     with backend("cuda"):
-        found, *_ = executor_for(geometry).passes(geometry).gradient(terms, [True, False, False, False])
+        found, *_ = configure_backend(geometry).passes(geometry).gradient(terms, [True, False, False, False])
     kernel = geometry.log_kernel.dense().double().exp()
     weight = kernel * (near.double().exp() + far.double().exp())[:, None]
     assert_near([found], [weight @ geometry.log_kernel.y.double()], 5e-5)
@@ -140,7 +140,7 @@ def test_a_row_without_pairs_has_no_effect():
     uniform = torch.full((3,), -math.log(3))
     with backend("cuda"):
         geometry = Geometry(Gibbs()(x, x.detach()), masks)
-        f, g = scale(geometry, CHAINS["sinkhorn 2"][:2], (uniform, uniform))
+        f, g = run_half_steps(geometry, CHAINS["sinkhorn 2"][:2], (uniform, uniform))
         sums = log_sums(geometry, "rows", torch.zeros(3))
     (f.sum() + g.sum()).backward()
     assert f[0] == uniform[0]

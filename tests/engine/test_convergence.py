@@ -8,7 +8,15 @@ import torch
 
 import contraport
 from contraport import KL, Balanced, Gibbs, Joint, Objective, Pairs
-from contraport.engine import Geometry, MatrixLogKernel, Relaxation, Step, backend, scale, solve_fixed_point
+from contraport.engine import (
+    Geometry,
+    HalfStep,
+    MatrixLogKernel,
+    Relaxation,
+    backend,
+    run_half_steps,
+    solve_fixed_point,
+)
 
 
 def problem(temperature=0.3, learnable=False):
@@ -22,9 +30,9 @@ def problem(temperature=0.3, learnable=False):
 
 def unrolled(geometry, log_marginals, iterations=1000):
     """The oracle: autograd through the whole way there."""
-    steps = [Step("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2 * iterations)]
+    steps = [HalfStep("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2 * iterations)]
     with backend("dense"):
-        *_, f, g = scale(geometry, steps, log_marginals)
+        *_, f, g = run_half_steps(geometry, steps, log_marginals)
     return f, g
 
 
@@ -81,10 +89,10 @@ def test_slack_at_convergence(monkeypatch, name, bound, dampings, counting):
         return [f.detach(), g.detach(), value.detach(), *torch.autograd.grad(value, free)]
 
     def whole_way(geometry, log_marginals, slack):
-        steps = [Step("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
+        steps = [HalfStep("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
         repeated = [None if v is None else v.repeat(1000) for v in slack[:2]]
         with backend("dense"):
-            *_, f, g = scale(geometry, steps, log_marginals, Relaxation(*repeated, slack.references))
+            *_, f, g = run_half_steps(geometry, steps, log_marginals, Relaxation(*repeated, slack.references))
         return f, g
 
     def at_the_end(geometry, log_marginals, slack):

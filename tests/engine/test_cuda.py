@@ -19,8 +19,8 @@ from contraport.engine import (
     LogFunction,
     MatrixLogKernel,
     backend,
-    choose,
-    explain,
+    choose_backend,
+    explain_backend,
     precision,
 )
 from contraport.engine.backends.cuda import TRITON, block_shape
@@ -57,11 +57,11 @@ def test_what_has_no_kernel_is_said_and_falls_back():
     double = Geometry(Gibbs()(x.double(), x.double()))
     with backend("cuda"):
         for geometry, reason in [(matrix, "inner products"), (link, "LogFunction"), (double, "float64")]:
-            assert choose(geometry) == "stored"
-            assert reason in explain(geometry)
-        assert choose(Geometry(Gibbs()(x, x))) == "cuda"
-        assert "as requested" in explain(Geometry(Gibbs()(x, x)))
-    assert choose(Geometry(Gibbs()(x, x))) == "stored"
+            assert choose_backend(geometry) == "stored"
+            assert reason in explain_backend(geometry)
+        assert choose_backend(Geometry(Gibbs()(x, x))) == "cuda"
+        assert "as requested" in explain_backend(Geometry(Gibbs()(x, x)))
+    assert choose_backend(Geometry(Gibbs()(x, x))) == "stored"
 
 
 @needs_triton
@@ -193,8 +193,8 @@ def test_a_symmetric_problem_on_a_device(dimensions):
 @pytest.mark.gpu
 def test_a_device_gets_the_kernels_unasked():
     x = torch.randn(4096, 16, device="cuda")
-    assert choose(Geometry(Gibbs()(x, x))) == "cuda"
-    assert "Not cuda" in explain(Geometry(MatrixLogKernel(x @ x.T)))
+    assert choose_backend(Geometry(Gibbs()(x, x))) == "cuda"
+    assert "Not cuda" in explain_backend(Geometry(MatrixLogKernel(x @ x.T)))
 
 
 @pytest.mark.gpu

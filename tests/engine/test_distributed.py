@@ -84,7 +84,7 @@ def with_a_second_derivative(name, rows):
     value = loss(inputs @ encoder, x1[rows] @ encoder)
     (slope,) = torch.autograd.grad(value, inputs, create_graph=True)
     penalty = (slope * numbers(8, 6, seed=4)[rows]).sum()
-    return world().total(penalty) / world().size + value, [encoder, *loss.parameters()]
+    return world().all_reduce(penalty) / world().size + value, [encoder, *loss.parameters()]
 
 
 PRESENT = torch.tensor([[1, 1], [1, 0], [0, 1], [1, 1], [1, 1], [0, 1], [1, 0], [1, 1]]).bool()
@@ -218,7 +218,7 @@ def work(rank, report, sizes):
         # The gradient is taken outside of the block that the loss was computed in, and is that of the block all the
         # same.
         make, name = case
-        with contraport.engine.backend(backend), contraport.distributed.local():
+        with contraport.engine.backend(backend), contraport.distributed.local_batch():
             value, sources = make(name, slice(None))
         value, gradient = value.detach(), flat(torch.autograd.grad(value, sources))
         with contraport.engine.backend(backend):

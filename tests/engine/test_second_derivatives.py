@@ -8,7 +8,16 @@ from tests.objectives.comparing import needed
 
 import contraport
 from contraport.catalog import OBJECTIVES
-from contraport.engine import Geometry, Gibbs, Relaxation, Step, backend, scale, solve_fixed_point, transport_cost
+from contraport.engine import (
+    Geometry,
+    Gibbs,
+    HalfStep,
+    Relaxation,
+    backend,
+    run_half_steps,
+    solve_fixed_point,
+    transport_cost,
+)
 
 N = 300  # past the size at which small batches are one matrix and plain autograd
 FEW = 24  # where the backend is forced
@@ -97,9 +106,9 @@ def test_all_that_half_steps_depend_on(name):
         geometry = Geometry(Gibbs("sqeuclidean", 2.0)(x, y))
         log_marginals = x[:, 0].log_softmax(0), x[:, 1].log_softmax(0)
         with backend(name):
-            f, g = scale(
+            f, g = run_half_steps(
                 geometry,
-                [Step("rows", 0), Step("columns", 1)],
+                [HalfStep("rows", 0), HalfStep("columns", 1)],
                 log_marginals,
                 Relaxation(x[:2, 2].sigmoid(), 0.5 + x[2:4, 2].sigmoid(), (x[:, 0].sin(), x[:, 2].cos())),
                 [given * x[:, 0]],

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from contraport.engine import Geometry, Gibbs, SimilarityMask, backend, explain, log_sums
+from contraport.engine import Geometry, Gibbs, SimilarityMask, backend, explain_backend, log_sums
 
 
 def numbers(*shape, seed=0):
@@ -27,12 +27,12 @@ def test_it_is_what_it_says():
     whole = excluded()
     assert whole.any()
     assert not whole.all()
-    assert (mask().whole() == whole).all()
-    assert (mask().T.whole() == whole.T).all()
+    assert (mask().dense() == whole).all()
+    assert (mask().T.dense() == whole.T).all()
     assert (mask().restrict(slice(2, 7)).tile(slice(1, 4), slice(3, 11)) == whole[3:6, 3:11]).all()
     rows, columns = torch.tensor([0, 4, 8]), torch.tensor([12, 4, 1])
     assert (mask().at(rows, columns) == whole[rows, columns]).all()
-    wider = mask().beside(3).whole()
+    wider = mask().append_columns(3).dense()
     assert (wider[:, :13] == whole).all()
     assert not wider[:, 13:].any()
 
@@ -54,10 +54,10 @@ def test_sums_leave_it_out(monkeypatch, name, temperature):
 def test_the_kernels_of_a_cuda_device_say_that_they_do_not_know_it():
     x, y = numbers(9, 3).float(), numbers(13, 3).float()
     with backend("cuda"):
-        said = explain(Geometry(Gibbs()(x, y), (mask(),)))
+        said = explain_backend(Geometry(Gibbs()(x, y), (mask(),)))
     assert "Not cuda: its kernels know masks of equal labels alone." in said
 
 
 def test_a_large_matrix_is_told_without_powers_of_ten():
     x = torch.zeros(100_000, 1)
-    assert explain(Geometry(Gibbs()(x, x))).startswith("100000 x 100000 pairs, 38,100 MiB as a matrix: ")
+    assert explain_backend(Geometry(Gibbs()(x, x))).startswith("100000 x 100000 pairs, 38,100 MiB as a matrix: ")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import contraport
-from contraport.distributed import joined
+from contraport.distributed import torchrun_process_group
 
 SETTINGS = {"batch_size": 9, "encoder": "mlp", "opt": "sgd", "progress": False, "device": "cpu", "log_every": 1}
 
@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
         "changed": {"data": items, "augment": shaken, "epochs": 2, "workers": 0},
         "decoded": {"data": folder / "photos", "encoder": "small-cnn", "image_size": 8, "epochs": 2, "workers": 0},
     }
-    with joined("cpu"):
+    with torchrun_process_group("cpu"):
         for name, given in kinds.items():
             contraport.train(**SETTINGS | given, out=folder / name)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from contraport.data import from_stream, loader, local_share
 from contraport.data.streams import StreamError
-from contraport.distributed import anywhere, broadcast_object, first_non_none, is_main_process, together
+from contraport.distributed import any_process, broadcast_object, first_non_none, is_main_process, propagate_errors
 from contraport.errors import UsageError
 from contraport.training import train
 from contraport.training.batch_norm import convert_batch_norm
@@ -96,10 +96,10 @@ def compare_chunks(rank: int, report: Report) -> None:
 
 def wait_long(rank: int, report: Report) -> None:
     """Whether the others wait for the first process for longer than any exchange may take."""
-    with together():  # as at the beginning of a training
+    with propagate_errors():  # as at the beginning of a training
         pass
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), dist.group.WORLD)
-    with together():
+    with propagate_errors():
         if is_main_process():
             time.sleep(1.5)
     report(rank)
@@ -157,12 +157,12 @@ def agree_and_fail(rank: int, report: Report) -> None:
         "the first": is_main_process() == (rank == 0),
         "from the first": broadcast_object(f"rank {rank}") == "rank 0",
         "anyone's": (first_non_none("mine" if rank == 1 else None), first_non_none(None)) == ("mine", None),
-        "anywhere": anywhere(rank == 1, False, True) == (True, False, True),
+        "anywhere": any_process(rank == 1, False, True) == (True, False, True),
     }
     for failing in ([], [0], [2], [1, 2]):
         met = "nothing"
         try:
-            with together():
+            with propagate_errors():
                 if rank in failing:
                     raise ValueError("mine")
         except ValueError:

@@ -1,28 +1,28 @@
 """Many processes: who takes part, what they exchange, and how they start, agree and fail together."""
 
-from contraport.distributed.collectives import Processes, gather, local, world
+from contraport.distributed.collectives import Processes, gather, local_batch, world
 from contraport.distributed.coordination import (
-    anywhere,
+    any_process,
     broadcast_object,
     first_non_none,
     is_main_process,
-    joined,
-    machines,
+    machine_layout,
+    propagate_errors,
     raise_on_one_rank,
-    together,
+    torchrun_process_group,
 )
 
 __all__ = [
     "Processes",
-    "anywhere",
+    "any_process",
     "broadcast_object",
     "first_non_none",
     "gather",
     "is_main_process",
-    "joined",
-    "local",
-    "machines",
+    "local_batch",
+    "machine_layout",
+    "propagate_errors",
     "raise_on_one_rank",
-    "together",
+    "torchrun_process_group",
     "world",
 ]

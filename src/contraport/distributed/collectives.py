@@ -33,7 +33,7 @@ _local: ContextVar[bool] = ContextVar("contraport_local", default=False)
 
 
 @contextmanager
-def local() -> Iterator[None]:
+def local_batch() -> Iterator[None]:
     """Take the plan over this process's own batch within the ``with`` block, whatever `torch.distributed` says.
 
     What begins within the block is local for good: its gradient may be taken outside.
@@ -72,31 +72,31 @@ class Processes(NamedTuple):
         gathered: Tensor = _Gather.apply(self, self._sizes(value) if sizes is None else sizes, value)
         return gathered
 
-    def offset(self, value: Tensor) -> int:
+    def row_offset(self, value: Tensor) -> int:
         """Return how many rows of such a value the processes before this one bring."""
         return 0 if self.size == 1 else sum(self._sizes(value)[: self.rank])
 
-    def shared(self, value: Tensor) -> Tensor:
+    def as_replicated(self, value: Tensor) -> Tensor:
         """Return a value that is the same on every process; its gradient is the mean over processes."""
         if self.size == 1:
             return value
         same: Tensor = _Shared.apply(self, value)
         return same
 
-    def total(self, value: Tensor) -> Tensor:
+    def all_reduce(self, value: Tensor) -> Tensor:
         """Return the sum over all processes; differentiable, each process using it in its own way."""
         if self.size == 1:
             return value
         summed: Tensor = _Total.apply(self, value)
         return summed
 
-    def add_up(self, *values: Tensor | None) -> None:
+    def all_reduce_(self, *values: Tensor | None) -> None:
         """Replace each value by its sum over all processes."""
         for value in values:
             if value is not None and self.size > 1:
                 dist.all_reduce(value)
 
-    def join_log_sums(self, maximum: Tensor, total: Tensor) -> None:
+    def all_reduce_log_sums_(self, maximum: Tensor, total: Tensor) -> None:
         """Replace log-sums, given as maximum and sum of exp(value - maximum), by those over all processes."""
         if self.size > 1:
             overall = maximum.clone()
@@ -107,16 +107,16 @@ class Processes(NamedTuple):
 
     def _sizes(self, value: Tensor) -> tuple[int, ...]:
         """Return how many rows each process brings."""
-        return tuple(size for (size,) in self.numbers([len(value)], value.device))
+        return tuple(size for (size,) in self.gather_integers([len(value)], value.device))
 
-    def numbers(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
+    def gather_integers(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
         """Return some whole numbers of each process, (processes, k), where each brings as many."""
         everyone = torch.empty(self.size * len(own), dtype=torch.long, device=device)
         _all_gather(everyone, torch.tensor(own, device=device))
         numbers: list[list[int]] = everyone.view(self.size, len(own)).tolist()
         return numbers
 
-    def texts(self, own: str) -> list[str]:
+    def gather_strings(self, own: str) -> list[str]:
         """Return a text of each process; slow, and for errors alone."""
         everyone: list[str] = [""] * self.size
         dist.all_gather_object(everyone, own)

@@ -21,7 +21,7 @@ _patients: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
 
 
 @contextmanager
-def joined(device: str = "auto") -> Iterator[None]:
+def torchrun_process_group(device: str = "auto") -> Iterator[None]:
     """Be one of the processes that torchrun started while the block runs; alone, or among others already, do nothing.
 
     Raises:
@@ -46,7 +46,7 @@ def is_main_process() -> bool:
     return world().rank == 0
 
 
-def machines() -> tuple[int, int]:
+def machine_layout() -> tuple[int, int]:
     """Return how many processes there are on each machine, and how many machines."""
     processes = world().size
     here = int(os.environ["LOCAL_WORLD_SIZE"]) if processes > 1 else 1
@@ -54,7 +54,7 @@ def machines() -> tuple[int, int]:
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def propagate_errors() -> Iterator[None]:
     """Fail in all processes where the block fails in one: the first that failed tells why, the others exit quietly.
 
     The block may take one process long, such as the first that decodes images for all: the others wait for a day.
@@ -109,14 +109,14 @@ def first_non_none(value: T | None) -> T | None:
     3
     """
     processes = world().size
-    if processes == 1 or not any(anywhere(value is not None)):
+    if processes == 1 or not any(any_process(value is not None)):
         return value
     values = [value] * processes
     dist.all_gather_object(values, value)
     return next(given for given in values if given is not None)
 
 
-def anywhere(*facts: bool) -> tuple[bool, ...]:
+def any_process(*facts: bool) -> tuple[bool, ...]:
     """Return for each fact whether it holds in any process."""
     processes = world().size
     if processes == 1:

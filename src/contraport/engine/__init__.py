@@ -7,10 +7,17 @@ from contraport.engine.autograd import (
     map_row_blocks,
     without_autocast,
 )
-from contraport.engine.backends.selection import BACKENDS, PRECISIONS, backend, choose, explain, precision
+from contraport.engine.backends.selection import (
+    BACKENDS,
+    PRECISIONS,
+    backend,
+    choose_backend,
+    explain_backend,
+    precision,
+)
 from contraport.engine.custom_op import HostLoop, run_host_loop
 from contraport.engine.geometry import Geometry, LabelMask, SimilarityMask
-from contraport.engine.half_steps import OTHER, Axis, Relaxation, Step
+from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStep, Relaxation
 from contraport.engine.kernels import (
     BilinearCost,
     Gibbs,
@@ -33,15 +40,57 @@ from contraport.engine.links import (
     SquaredKernelLink,
 )
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, PairWeights
-from contraport.engine.operations import log_sums, scale, solve_fixed_point, transport_cost
-from contraport.engine.tensor_cache import CacheEntry, constant, log_size, remembered
+from contraport.engine.operations import log_sums, run_half_steps, solve_fixed_point, transport_cost
+from contraport.engine.tensor_cache import CacheEntry, cached, constant, log_size
 
 __all__ = [
-    "BACKENDS", "OTHER", "PRECISIONS", "Axis", "BilinearCost", "CacheEntry", "CostWeightedLink", "Geometry",
-    "Gibbs", "HostLoop", "Kernel", "LabelMask", "LearnedTemperature", "Link", "LogDecay", "LogFunction", "LogHinge",
-    "LogKernel", "LogPower", "LogSoftplus", "MatrixLogKernel", "PairWeights", "RationalQuadratic", "Relaxation",
-    "SimilarityMask", "SquaredKernelLink", "Step", "StudentT", "TemperatureLike", "backend",
-    "check_not_in_torch_func", "choose", "constant", "disable_autocast_in_backward", "explain", "is_in_torch_func",
-    "log_size", "log_sums", "map_row_blocks", "normalize", "parameter_value", "precision", "remembered",
-    "run_host_loop", "scalar_parameter", "scale", "solve_fixed_point", "transport_cost", "without_autocast",
+    "BACKENDS",
+    "OTHER_AXIS",
+    "PRECISIONS",
+    "Axis",
+    "BilinearCost",
+    "CacheEntry",
+    "CostWeightedLink",
+    "Geometry",
+    "Gibbs",
+    "HalfStep",
+    "HostLoop",
+    "Kernel",
+    "LabelMask",
+    "LearnedTemperature",
+    "Link",
+    "LogDecay",
+    "LogFunction",
+    "LogHinge",
+    "LogKernel",
+    "LogPower",
+    "LogSoftplus",
+    "MatrixLogKernel",
+    "PairWeights",
+    "RationalQuadratic",
+    "Relaxation",
+    "SimilarityMask",
+    "SquaredKernelLink",
+    "StudentT",
+    "TemperatureLike",
+    "backend",
+    "cached",
+    "check_not_in_torch_func",
+    "choose_backend",
+    "constant",
+    "disable_autocast_in_backward",
+    "explain_backend",
+    "is_in_torch_func",
+    "log_size",
+    "log_sums",
+    "map_row_blocks",
+    "normalize",
+    "parameter_value",
+    "precision",
+    "run_half_steps",
+    "run_host_loop",
+    "scalar_parameter",
+    "solve_fixed_point",
+    "transport_cost",
+    "without_autocast",
 ]  # fmt: skip

@@ -1,9 +1,9 @@
 """Differentiable operations over all pairs, each as one torch operator with a registered gradient.
 
-An `Operation` is what a function such as `contraport.engine.scale` computes on one geometry. `apply` runs it with the
-passes of a backend and registers its gradient: as an `autograd.Function` in eager mode, and as the custom operators
-``contraport::apply`` and ``contraport::gradient`` under `torch.compile`. Both call the same two functions, `_forward`
-and `_backward`.
+An `Operation` is what a function such as `contraport.engine.run_half_steps` computes on one geometry. `apply` runs it
+with the passes of a backend and registers its gradient: as an `autograd.Function` in eager mode, and as the custom
+operators ``contraport::apply`` and ``contraport::gradient`` under `torch.compile`. Both call the same two functions,
+`_forward` and `_backward`.
 
 Why custom operators: the compiler does not look into an operator. The passes may therefore read numbers on the host (a
 bound of the exponents, a convergence check) without breaking the graph.
@@ -70,11 +70,11 @@ class Operation(ABC):
     """A differentiable operation over all pairs. Subclasses are dataclasses whose fields `flatten` can take apart.
 
     Attributes:
-        executor: the backend.
+        config: the backend.
         geometry: the pairs.
     """
 
-    executor: BackendConfig
+    config: BackendConfig
     geometry: Geometry
 
     @property
@@ -115,7 +115,7 @@ class DenseOperation(Operation):
 
     def outputs(self) -> list[Tensor]:
         """Return the differentiable outputs, by plain autograd or by the passes of the backend."""
-        return self.dense_outputs() if self.executor.backend.by_autograd else apply(self)[: self.output_counts[1]]
+        return self.dense_outputs() if self.config.backend.by_autograd else apply(self)[: self.output_counts[1]]
 
     def double_backward(
         self, structure: Structure, tensors: Sequence[Tensor], args: BackwardArgs
@@ -143,7 +143,7 @@ def apply(operation: Operation) -> list[Tensor]:
 def _forward(operation: Operation) -> list[Tensor]:
     """Return the outputs of an operation, followed by what its passes save for the gradient."""
     with torch.no_grad(), without_autocast(operation.geometry.log_kernel.inputs[0]):
-        passes = operation.executor.passes(operation.geometry)
+        passes = operation.config.passes(operation.geometry)
         return [*operation.forward(passes), *passes.tensors_to_save()]
 
 
@@ -155,7 +155,7 @@ def _backward(structure: Structure, tensors: Sequence[Tensor], args: BackwardArg
     positions = {id(tensor): position for position, tensor in enumerate(tensors)}
     slots = [None if variable is None else positions[id(variable)] for variable in operation.variables()]
     with torch.no_grad(), without_autocast(tensors[0]):
-        passes = operation.executor.passes(operation.geometry, args.outputs[count:])
+        passes = operation.config.passes(operation.geometry, args.outputs[count:])
         needs_grad = [slot is not None and args.needs_grad[slot] for slot in slots]
         own_args = BackwardArgs(args.outputs[:count], args.grad_outputs, needs_grad)
         gradients: list[Tensor | None] = [None] * len(tensors)
@@ -248,8 +248,8 @@ def _apply(structure: int, tensors: list[Tensor]) -> list[Tensor]:
 @_apply.register_fake
 def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     operation: Operation = unflatten(_structures[structure], tensors)
-    executor = operation.executor
-    return [*operation.empty_outputs(), *executor.backend.empty_saved(operation.geometry, executor.processes)]
+    config = operation.config
+    return [*operation.empty_outputs(), *config.backend.empty_saved(operation.geometry, config.processes)]
 
 
 @torch.library.custom_op("contraport::gradient", mutates_args=())

@@ -58,14 +58,14 @@ class Solution(NamedTuple):
 
 
 def solve(
-    passes: Passes, log_marginals: tuple[Tensor, Tensor], slack: Relaxation, tolerance: float, iterations: int
+    passes: Passes, log_marginals: tuple[Tensor, Tensor], relaxation: Relaxation, tolerance: float, iterations: int
 ) -> Solution:
     """Iterate the half-steps until convergence, without a gradient.
 
     Args:
         passes: over the pairs.
         log_marginals: log a, (N,), and log b, (M,); of equal total mass unless relaxed.
-        slack: relaxation of the half-steps on rows and on columns.
+        relaxation: relaxation of the half-steps on rows and on columns.
         tolerance: stop once another step would change the masses of the rows by less than this in total. Unless
             relaxed, that is the total error of the row masses.
         iterations: maximum number; a warning is issued if they do not suffice.
@@ -78,14 +78,14 @@ def solve(
         assert log_sum is not None
         return log_sum.masked_fill(log_sum == -torch.inf, 0)
 
-    start = torch.zeros_like(log_b) if slack.references is None else slack.references[1]
-    f = slack.potential(0, "rows", log_a, log_sums(start, None))
+    start = torch.zeros_like(log_b) if relaxation.references is None else relaxation.references[1]
+    f = relaxation.potential(0, "rows", log_a, log_sums(start, None))
     for iteration in range(1, iterations + 1):
         column_sums = log_sums(None, f)
-        g = slack.potential(1, "columns", log_b, column_sums)
+        g = relaxation.potential(1, "columns", log_b, column_sums)
         row_sums = log_sums(g, None)
         # The row sums that measure the error are those that the next row step needs: checking costs no pass.
-        next_f = slack.potential(0, "rows", log_a, row_sums)
+        next_f = relaxation.potential(0, "rows", log_a, row_sums)
         error = (torch.exp(f + row_sums) - torch.exp(next_f + row_sums)).abs().sum()
         solution, f = Solution(f, g, row_sums, column_sums, iteration), next_f
         if error < tolerance:
@@ -99,14 +99,14 @@ def solve(
 
 
 @dataclass(frozen=True, eq=False)
-class ConvergeOperation(Operation):
+class FixedPointOperation(Operation):
     """Potentials at convergence, with the gradient of the fixed point; see `contraport.engine.solve_fixed_point`.
 
     Its outputs are f and g, the log-sums L(g) and L'(f), and the number of iterations, ``()``.
     """
 
     log_marginals: tuple[Tensor, Tensor]
-    slack: Relaxation
+    relaxation: Relaxation
     tolerance: float
     iterations: int
 
@@ -116,7 +116,7 @@ class ConvergeOperation(Operation):
         return 5, 2
 
     def forward(self, passes: Passes) -> list[Tensor]:
-        *tensors, iterations = solve(passes, self.log_marginals, self.slack, self.tolerance, self.iterations)
+        *tensors, iterations = solve(passes, self.log_marginals, self.relaxation, self.tolerance, self.iterations)
         return [*tensors, torch.tensor(iterations)]
 
     def empty_outputs(self) -> list[Tensor]:
@@ -124,7 +124,7 @@ class ConvergeOperation(Operation):
         return [*(side.new_empty(side.shape) for side in sides), torch.empty((), dtype=torch.int64)]
 
     def variables(self) -> tuple[Tensor | None, ...]:
-        return *self.log_marginals, *self.slack.tensors(), *self.geometry.log_kernel.inputs
+        return *self.log_marginals, *self.relaxation.tensors(), *self.geometry.log_kernel.inputs
 
     def backward(self, passes: Passes, args: BackwardArgs) -> list[Tensor | None]:
         return _implicit_gradient(passes, self._point(args), self._cotangents(args), args.needs_grad)
@@ -132,20 +132,20 @@ class ConvergeOperation(Operation):
     def double_backward(
         self, structure: Structure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        operation: ConvergeOperation = unflatten(structure, tensors)
+        operation: FixedPointOperation = unflatten(structure, tensors)
         u, v, f, g = _solve_densely(operation.geometry, operation._point(args), operation._cotangents(args))
 
         def equations(*views: Tensor) -> list[Tensor]:
-            at: ConvergeOperation = unflatten(structure, views)
+            at: FixedPointOperation = unflatten(structure, views)
             s = at.geometry.dense()
             log_sums = log_sum_exp(s + g, 0), log_sum_exp((s + f[:, None]).T, 0)
-            return [at.slack.potential(k, _AXES[k], at.log_marginals[k], log_sums[k]) for k in range(2)]
+            return [at.relaxation.potential(k, _AXES[k], at.log_marginals[k], log_sums[k]) for k in range(2)]
 
         return differentiable_gradient(equations, tensors, [u, v], args.needs_grad)
 
     def _point(self, args: BackwardArgs) -> _FixedPoint:
         f, g, row_sums, column_sums, *_ = args.outputs
-        return _FixedPoint((f, g), (row_sums, column_sums), self.log_marginals, self.slack)
+        return _FixedPoint((f, g), (row_sums, column_sums), self.log_marginals, self.relaxation)
 
     def _cotangents(self, args: BackwardArgs) -> tuple[Tensor, Tensor]:
         """Return the gradients in f and in g, zeros where there is none."""
@@ -160,18 +160,18 @@ class _FixedPoint(NamedTuple):
     potentials: tuple[Tensor, Tensor]
     log_sums: tuple[Tensor, Tensor]
     log_marginals: tuple[Tensor, Tensor]
-    slack: Relaxation
+    relaxation: Relaxation
 
     def slopes(self) -> tuple[Tensor, Tensor]:
         """Return the slopes of the row step, (N,), and of the column step, (M,)."""
-        s, t = (self.slack.slope(k, _AXES[k], self.log_marginals[k], self.log_sums[k]) for k in range(2))
+        s, t = (self.relaxation.slope(k, _AXES[k], self.log_marginals[k], self.log_sums[k]) for k in range(2))
         return s, t
 
 
 def _implicit_gradient(
     passes: Passes, point: _FixedPoint, cotangents: tuple[Tensor, Tensor], needs_grad: Sequence[bool]
 ) -> list[Tensor | None]:
-    (f, g), (row_sums, column_sums), log_marginals, slack = point
+    (f, g), (row_sums, column_sums), log_marginals, relaxation = point
     f_bar, g_bar = cotangents
 
     def from_rows(u: Tensor) -> RankOneTerm:
@@ -201,12 +201,12 @@ def _implicit_gradient(
     v = g_bar - weighted_sum(from_rows(u))
     outer: list[Tensor | None] = [
         torch.zeros_like(value) if needed and value is not None else None
-        for value, needed in zip((*log_marginals, *slack.tensors()), needs_grad, strict=False)
+        for value, needed in zip((*log_marginals, *relaxation.tensors()), needs_grad, strict=False)
     ]
     # u is the cotangent behind the relaxation of the row step; the relaxation's own gradient needs the one before it.
-    before = u if slack == Relaxation() else f_bar - weighted_sum(from_columns(t * v))
-    slack.adjoint(0, "rows", log_marginals, row_sums, before, outer)
-    v = slack.adjoint(1, "columns", log_marginals, column_sums, v, outer)
+    before = u if relaxation == Relaxation() else f_bar - weighted_sum(from_columns(t * v))
+    relaxation.adjoint(0, "rows", log_marginals, row_sums, before, outer)
+    v = relaxation.adjoint(1, "columns", log_marginals, column_sums, v, outer)
     needs_inputs = needs_grad[len(outer) :]
     gradients: list[Tensor | None] = [None for _ in needs_inputs]
     if any(needs_inputs):

@@ -30,7 +30,7 @@ class PairMask(ABC):
         """Return the mask on some of its rows."""
 
     @abstractmethod
-    def beside(self, columns: int) -> Self:
+    def append_columns(self, columns: int) -> Self:
         """Return the mask with further columns, none of whose pairs is excluded."""
 
     @property
@@ -42,7 +42,7 @@ class PairMask(ABC):
     def tile(self, rows: slice, columns: slice) -> Tensor:
         """Return the mask on a tile: a boolean tensor, true where the pair is excluded."""
 
-    def whole(self) -> Tensor:
+    def dense(self) -> Tensor:
         """Return the mask on all pairs, (N, M)."""
         return self.tile(slice(None), slice(None))
 
@@ -53,57 +53,64 @@ class PairMask(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LabelMask(PairMask):
-    """Excludes pairs with equal labels, except those with equal `kept` labels.
+    """Excludes pairs with equal labels, except those with equal exception labels.
 
-    One rule covers self pairs, duplicates and positives that are kept out of a denominator, at the cost of a comparison
+    One rule covers self pairs, duplicates and positives that are left out of a denominator, at the cost of a comparison
     per pair.
 
     Attributes:
         labels: integer labels of the rows, (N,), and of the columns, (M,).
-        kept: the same for the exceptions, or None if there are none.
+        exceptions: the same for the exceptions, or None if there are none.
     """
 
     labels: tuple[Tensor, Tensor]
-    kept: tuple[Tensor, Tensor] | None = None
+    exceptions: tuple[Tensor, Tensor] | None = None
 
     @property
     def T(self) -> LabelMask:
-        return LabelMask(self.labels[::-1], None if self.kept is None else self.kept[::-1])
+        return LabelMask(self.labels[::-1], None if self.exceptions is None else self.exceptions[::-1])
 
     def restrict(self, rows: slice) -> LabelMask:
-        kept = None if self.kept is None else (self.kept[0][rows], self.kept[1])
-        return LabelMask((self.labels[0][rows], self.labels[1]), kept)
+        exceptions = None if self.exceptions is None else (self.exceptions[0][rows], self.exceptions[1])
+        return LabelMask((self.labels[0][rows], self.labels[1]), exceptions)
 
-    def beside(self, columns: int) -> LabelMask:
+    def append_columns(self, columns: int) -> LabelMask:
         unused = (self.labels[0].amin() - 1).expand(columns)  # a label that no row has
-        kept = None if self.kept is None else (self.kept[0], torch.cat([self.kept[1], unused.to(self.kept[1])]))
-        return LabelMask((self.labels[0], torch.cat([self.labels[1], unused])), kept)
+        labels = self.labels[0], torch.cat([self.labels[1], unused])
+        if self.exceptions is None:
+            return LabelMask(labels)
+        return LabelMask(labels, (self.exceptions[0], torch.cat([self.exceptions[1], unused.to(self.exceptions[1])])))
 
     @property
     def symmetric(self) -> bool:
-        return self.labels[0] is self.labels[1] and (self.kept is None or self.kept[0] is self.kept[1])
+        exceptions = self.exceptions or (None, None)
+        return self.labels[0] is self.labels[1] and exceptions[0] is exceptions[1]
 
     @cached_property
     def _matrix(self) -> Tensor:
         with torch.inference_mode(False):
-            return super().whole()
+            return super().dense()
 
-    def whole(self) -> Tensor:
+    def dense(self) -> Tensor:
         small = len(self.labels[0]) * len(self.labels[1]) <= CACHED_PAIRS
-        return self._matrix if small and not torch.compiler.is_compiling() else super().whole()
+        return self._matrix if small and not torch.compiler.is_compiling() else super().dense()
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
         excluded = self.labels[0][rows, None] == self.labels[1][columns]
-        return excluded if self.kept is None else excluded & (self.kept[0][rows, None] != self.kept[1][columns])
+        if self.exceptions is None:
+            return excluded
+        return excluded & (self.exceptions[0][rows, None] != self.exceptions[1][columns])
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
         excluded = self.labels[0][rows] == self.labels[1][columns]
-        return excluded if self.kept is None else excluded & (self.kept[0][rows] != self.kept[1][columns])
+        if self.exceptions is None:
+            return excluded
+        return excluded & (self.exceptions[0][rows] != self.exceptions[1][columns])
 
 
 @dataclass(frozen=True, eq=False)
 class SimilarityMask(PairMask):
-    """Excludes pairs whose similarity in another space exceeds a limit, except those with equal `kept` labels.
+    """Excludes pairs whose similarity in another space exceeds a limit, except those with equal exception labels.
 
     The pair (i, j) is excluded where <x_i, y_j> > r_i + c_j; it costs a product within a tile and O((N + M) k) memory.
     A limit belongs to a row, so that the mask is not symmetric.
@@ -111,23 +118,23 @@ class SimilarityMask(PairMask):
     Attributes:
         sides: x, (N, k), and y, (M, k): the rows and the columns in that space, constant.
         limits: r, (N,), and c, (M,).
-        kept: integer labels of the exceptions: (N,) and (M,).
+        exceptions: integer labels of the exceptions: (N,) and (M,).
     """
 
     sides: tuple[Tensor, Tensor]
     limits: tuple[Tensor, Tensor]
-    kept: tuple[Tensor, Tensor]
+    exceptions: tuple[Tensor, Tensor]
 
     @property
     def T(self) -> SimilarityMask:
-        return SimilarityMask(self.sides[::-1], self.limits[::-1], self.kept[::-1])
+        return SimilarityMask(self.sides[::-1], self.limits[::-1], self.exceptions[::-1])
 
     def restrict(self, rows: slice) -> SimilarityMask:
-        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.kept
+        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.exceptions
         return SimilarityMask((x[rows], y), (r[rows], c), (row_labels[rows], column_labels))
 
-    def beside(self, columns: int) -> SimilarityMask:
-        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.kept
+    def append_columns(self, columns: int) -> SimilarityMask:
+        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.exceptions
         unused = (row_labels.amin() - 1).expand(columns).to(column_labels)
         return SimilarityMask(
             (x, torch.cat([y, y.new_zeros(columns, y.shape[1])])),
@@ -136,12 +143,12 @@ class SimilarityMask(PairMask):
         )
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
-        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.kept
+        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.exceptions
         exceeds: Tensor = torch.mm(x[rows], y[columns].T) > r[rows, None] + c[columns]
         return exceeds & (row_labels[rows, None] != column_labels[columns])
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.kept
+        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.exceptions
         exceeds: Tensor = torch.linalg.vecdot(x[rows], y[columns]) > r[rows] + c[columns]
         return exceeds & (row_labels[rows] != column_labels[columns])
 
@@ -161,9 +168,9 @@ class Geometry:
     no_empty_rows: bool = False
 
     @property
-    def full(self) -> bool:
+    def has_full_support(self) -> bool:
         """Whether every row and every column has positive weight, so that no log-sum is minus infinity."""
-        return self.no_empty_rows and self.log_kernel.finite
+        return self.no_empty_rows and self.log_kernel.is_finite
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -194,7 +201,7 @@ class Geometry:
         """Return log K as an (N, M) tensor, minus infinity where masked; differentiable by plain autograd."""
         value = self.log_kernel.dense()
         for mask in self.masks:
-            value = value.masked_fill(mask.whole(), -torch.inf)
+            value = value.masked_fill(mask.dense(), -torch.inf)
         return value
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:

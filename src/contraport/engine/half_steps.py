@@ -29,10 +29,10 @@ from contraport.engine.passes import Passes, RankOneTerm
 
 Axis: TypeAlias = Literal["rows", "columns"]
 
-OTHER: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
+OTHER_AXIS: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
 
 
-class Step(NamedTuple):
+class HalfStep(NamedTuple):
     """One half-step.
 
     Attributes:
@@ -133,7 +133,7 @@ class HalfSteps(NamedTuple):
         empty_value: the log-sum of a row or column without weight.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[HalfStep, ...]
     num_initial: int
     empty_value: float
 
@@ -153,13 +153,17 @@ class HalfSteps(NamedTuple):
             position += len(batch)
 
     def dense_potentials(
-        self, geometry: Geometry, log_marginals: tuple[Tensor, Tensor], slack: Relaxation, initial: Sequence[Tensor]
+        self,
+        geometry: Geometry,
+        log_marginals: tuple[Tensor, Tensor],
+        relaxation: Relaxation,
+        initial: Sequence[Tensor],
     ) -> list[Tensor]:
         """Return the potential of each step by plain operations on the whole matrix."""
-        s, empty_value = geometry.dense(), None if geometry.full else self.empty_value
+        s, empty_value = geometry.dense(), None if geometry.has_full_support else self.empty_value
         # One exponential serves all steps that read no potential. MODERATE bounds factors of which two are multiplied;
         # here is one, hence twice as far.
-        moderate = geometry.log_kernel.reach <= 2 * MODERATE.get(s.dtype, 0.0)
+        moderate = geometry.log_kernel.static_bound <= 2 * MODERATE.get(s.dtype, 0.0)
         kernel = s.exp() if moderate and self.steps[0].source is None else None
         potentials = list(initial)
         for k, step in enumerate(self.steps):
@@ -170,7 +174,7 @@ class HalfSteps(NamedTuple):
                 oriented = s.T if side else s
                 values = oriented if step.source is None else oriented + potentials[step.source]
                 log_sum = log_sum_exp(values, empty_value)
-            potentials.append(slack.potential(k, step.axis, log_marginals[side], log_sum))
+            potentials.append(relaxation.potential(k, step.axis, log_marginals[side], log_sum))
         return potentials[len(initial) :]
 
 
@@ -211,16 +215,16 @@ def _log(total: Tensor, empty_value: float | None, shift: Tensor | None = None) 
 
 
 @dataclass(frozen=True, eq=False)
-class ScaleOperation(DenseOperation):
-    """Half-steps by passes, with the collapsed gradient; see `contraport.engine.scale`."""
+class HalfStepsOperation(DenseOperation):
+    """Half-steps by passes, with the collapsed gradient; see `contraport.engine.run_half_steps`."""
 
     chain: HalfSteps
     log_marginals: tuple[Tensor, Tensor]
-    slack: Relaxation
+    relaxation: Relaxation
     initial: tuple[Tensor, ...]
 
     def dense_outputs(self) -> list[Tensor]:
-        return self.chain.dense_potentials(self.geometry, self.log_marginals, self.slack, self.initial)
+        return self.chain.dense_potentials(self.geometry, self.log_marginals, self.relaxation, self.initial)
 
     @property
     def output_counts(self) -> tuple[int, int]:
@@ -237,14 +241,14 @@ class ScaleOperation(DenseOperation):
                 log_sum = sums[side]
                 assert log_sum is not None
                 filled = log_sum
-                if not self.geometry.full:
+                if not self.geometry.has_full_support:
                     # The gradient divides by the sums: an empty row keeps a log-sum of 0 there, so that its weights,
                     # exp(-inf - 0), vanish instead of becoming NaN.
                     weightless = log_sum == -torch.inf
                     filled = log_sum.masked_fill(weightless, self.chain.empty_value)
                     log_sum = log_sum.masked_fill(weightless, 0)
                 log_sums.append(log_sum)
-                potentials.append(self.slack.potential(k, steps[k].axis, self.log_marginals[side], filled))
+                potentials.append(self.relaxation.potential(k, steps[k].axis, self.log_marginals[side], filled))
         return [*potentials[self.chain.num_initial :], *log_sums]
 
     def empty_outputs(self) -> list[Tensor]:
@@ -252,7 +256,7 @@ class ScaleOperation(DenseOperation):
         return [side.new_empty(side.shape) for side in 2 * sides]
 
     def variables(self) -> tuple[Tensor | None, ...]:
-        return *self.log_marginals, *self.slack.tensors(), *self.initial, *self.geometry.log_kernel.inputs
+        return *self.log_marginals, *self.relaxation.tensors(), *self.initial, *self.geometry.log_kernel.inputs
 
     def backward(self, passes: Passes, args: BackwardArgs) -> list[Tensor | None]:
         steps, num_initial = self.chain.steps, self.chain.num_initial
@@ -260,7 +264,7 @@ class ScaleOperation(DenseOperation):
         cotangents: list[Tensor | None] = [*(None for _ in range(num_initial)), *args.grad_outputs]
         outer = [
             torch.zeros_like(value) if needed and value is not None else None
-            for value, needed in zip((*self.log_marginals, *self.slack.tensors()), args.needs_grad, strict=False)
+            for value, needed in zip((*self.log_marginals, *self.relaxation.tensors()), args.needs_grad, strict=False)
         ]
         needs_initial = args.needs_grad[len(outer) : len(outer) + num_initial]
         needs_inputs = args.needs_grad[len(outer) + num_initial :]
@@ -271,7 +275,7 @@ class ScaleOperation(DenseOperation):
                 step, cotangent = steps[k], cotangents[num_initial + k]
                 if cotangent is None:
                     continue
-                cotangent = self.slack.adjoint(k, step.axis, self.log_marginals, log_sums[k], cotangent, outer)
+                cotangent = self.relaxation.adjoint(k, step.axis, self.log_marginals, log_sums[k], cotangent, outer)
                 # The softmax weights of a row step are exp(S + A + B) with A minus its log-sums and B the potential
                 # that it read; of a column step with A and B exchanged.
                 exponents = -log_sums[k], self._read(potentials, step)
@@ -288,7 +292,7 @@ class ScaleOperation(DenseOperation):
         inputs = passes.gradient(terms, needs_inputs) if terms and any(needs_inputs) else [None] * len(needs_inputs)
         return [*outer, *cotangents[:num_initial], *inputs]
 
-    def _read(self, potentials: Sequence[Tensor], step: Step) -> Tensor:
+    def _read(self, potentials: Sequence[Tensor], step: HalfStep) -> Tensor:
         """Return the potential that a step reads, on the axis that it sums over."""
         if step.source is not None:
             return potentials[step.source]

@@ -102,7 +102,7 @@ class Kernel(nn.Module, ABC):
     def _own_temperature(self) -> float | Tensor:
         """Return the temperature as it enters the computation: a tensor with a gradient if it is learnable."""
         if self._owned is not None:
-            return world().shared(_checked(self._owned[0]).reshape(()))
+            return world().as_replicated(_checked(self._owned[0]).reshape(()))
         if self.log_temperature is None:
             return self._fixed
         coldest = math.log(MIN_LEARNED_TEMPERATURE)
@@ -112,7 +112,7 @@ class Kernel(nn.Module, ABC):
             return (learned + (learned.clamp_min(coldest) - learned).detach()).exp()
         with torch.no_grad():
             self.log_temperature.clamp_(min=coldest)
-        return world().shared(self.log_temperature.reshape(()).exp())
+        return world().as_replicated(self.log_temperature.reshape(()).exp())
 
     def _temperature_in(self, dtype: torch.dtype, given: float | Tensor | None) -> float | Tensor:
         """Return the temperature of a call, its own or the one given, in the precision of the embeddings."""

@@ -94,22 +94,22 @@ class LogKernel(ABC):
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return log K at single entries: two index tensors of shape (k,) to a tensor of shape (k,)."""
 
-    def along(self, columns: Tensor, *, own: bool = False) -> Tensor:
+    def at_columns(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
         """Return log K of each row at one column: an index tensor (N,) to a tensor (N,).
 
         Args:
             columns: one index per row.
-            own: whether the indices are 0, 1, ..., N - 1, which saves the gather.
+            diagonal: whether the indices are 0, 1, ..., N - 1, which saves the gather.
         """
         return self.at(torch.arange(len(columns), device=columns.device), columns)
 
     @property
-    def finite(self) -> bool:
+    def is_finite(self) -> bool:
         """Whether log K is finite everywhere, short of overflow; False if that is unknown."""
         return False
 
     @property
-    def reach(self) -> float:
+    def static_bound(self) -> float:
         """Bound on the absolute value of log K that costs nothing to compute; infinity if there is none."""
         return math.inf
 
@@ -129,7 +129,7 @@ class LogKernel(ABC):
         """Return a (N,) and b (M,) with log K_ij = core_ij + a_i + b_j, or None where the core is all of log K."""
         return None
 
-    def bound(self) -> float:
+    def compute_bound(self) -> float:
         """Return a bound on the absolute value of the core, computed from the embeddings; infinity if there is none."""
         return math.inf
 
@@ -225,8 +225,8 @@ class AffineLogKernel(LogKernel):
             return self._linked(inner + self.bias_sum)
         return self._linked(inner + (self.row_bias.index_select(0, rows) + self.column_bias.index_select(0, columns)))
 
-    def along(self, columns: Tensor, *, own: bool = False) -> Tensor:
-        y = self.y if own and self.y.shape == self.x.shape else self.y.index_select(0, columns)
+    def at_columns(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
+        y = self.y if diagonal and self.y.shape == self.x.shape else self.y.index_select(0, columns)
         inner = torch.linalg.vecdot(self.x, y)
         if self.bias_sum is not None:
             return self._linked(inner + self.bias_sum)
@@ -256,7 +256,7 @@ class AffineLogKernel(LogKernel):
     def biases(self) -> tuple[Tensor, Tensor] | None:
         return (self.row_bias.detach(), self.column_bias.detach()) if self.link is None else None
 
-    def bound(self) -> float:
+    def compute_bound(self) -> float:
         if self.link is not None:
             return math.inf
         # Cauchy-Schwarz: the longest row times the longest column.
@@ -266,11 +266,11 @@ class AffineLogKernel(LogKernel):
         return math.sqrt(float(longest * other))
 
     @property
-    def finite(self) -> bool:
+    def is_finite(self) -> bool:
         return self.link is None
 
     @property
-    def reach(self) -> float:
+    def static_bound(self) -> float:
         return math.inf if self.bias_sum is None or self.link is not None else abs(self.bias_sum) + self.max_product
 
     @property

@@ -12,22 +12,22 @@ import torch
 from torch import Tensor
 
 from contraport.engine.autograd import check_not_in_torch_func, without_autocast
-from contraport.engine.backends.selection import executor_for
+from contraport.engine.backends.selection import configure_backend
 from contraport.engine.custom_op import apply
-from contraport.engine.fixed_point import ConvergeOperation
+from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import Axis, HalfSteps, Relaxation, ScaleOperation, Step
+from contraport.engine.half_steps import Axis, HalfStep, HalfSteps, HalfStepsOperation, Relaxation
 from contraport.engine.tensor_cache import constant
-from contraport.engine.transport_cost import PlanSumsOperation
+from contraport.engine.transport_cost import TransportCostOperation
 
 
-def scale(
+def run_half_steps(
     geometry: Geometry,
-    steps: Sequence[Step],
+    steps: Sequence[HalfStep],
     log_marginals: tuple[Tensor, Tensor],
-    slack: Relaxation | None = None,
-    given: Sequence[Tensor] = (),
-    empty: float = 0.0,
+    relaxation: Relaxation | None = None,
+    initial: Sequence[Tensor] = (),
+    empty_value: float = 0.0,
 ) -> list[Tensor]:
     """Run half-steps and return the potential of each.
 
@@ -37,10 +37,10 @@ def scale(
         geometry: the pairs, (N, M).
         steps: the half-steps, in order.
         log_marginals: log a, (N,), and log b, (M,).
-        slack: relaxation of the marginals; None enforces them exactly.
-        given: initial potentials that steps may read, of length N or M as their axis needs.
-        empty: the log-sum of a row or column without weight (all masked, say). Any finite number has no effect on the
-            plan and keeps the potentials finite.
+        relaxation: relaxation of the marginals; None enforces them exactly.
+        initial: potentials that steps may read, of length N or M as their axis needs.
+        empty_value: the log-sum of a row or column without weight (all masked, say). Any finite number has no effect on
+            the plan and keeps the potentials finite.
 
     Returns:
         One potential per step, (N,) or (M,).
@@ -51,13 +51,14 @@ def scale(
     >>> from contraport.engine import Geometry, Gibbs
     >>> x = torch.eye(3)
     >>> uniform = torch.full((3,), 1 / 3).log()
-    >>> (f,) = scale(Geometry(Gibbs("cosine", 1.0)(x, x)), [Step("rows", None)], (uniform, uniform))
+    >>> (f,) = run_half_steps(Geometry(Gibbs("cosine", 1.0)(x, x)), [HalfStep("rows", None)], (uniform, uniform))
     >>> f.exp()  # one over three times the sum of a row: 1 + 2/e
     tensor([0.1920, 0.1920, 0.1920])
     """
     with without_autocast(log_marginals[0]):
-        chain, executor = HalfSteps(tuple(steps), len(given), empty), executor_for(geometry, len(steps))
-        return ScaleOperation(executor, geometry, chain, log_marginals, slack or Relaxation(), tuple(given)).outputs()
+        chain, config = HalfSteps(tuple(steps), len(initial), empty_value), configure_backend(geometry, len(steps))
+        relaxation = relaxation or Relaxation()
+        return HalfStepsOperation(config, geometry, chain, log_marginals, relaxation, tuple(initial)).outputs()
 
 
 def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) -> Tensor:
@@ -72,16 +73,15 @@ def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) ->
     """
     like = geometry.log_kernel.inputs[0] if potential is None else potential
     zeros = constant(geometry.shape[0], 0.0, like), constant(geometry.shape[1], 0.0, like)
-    initial = zeros[axis == "rows"] if potential is None else potential
-    (negative,) = scale(geometry, [Step(axis, 0)], zeros, given=[initial], empty=-torch.inf)
+    initial = [zeros[axis == "rows"] if potential is None else potential]
+    (negative,) = run_half_steps(geometry, [HalfStep(axis, 0)], zeros, initial=initial, empty_value=-torch.inf)
     return -negative
 
 
 def transport_cost(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
-    """Return sum_j P_ij T_ij, (N,), with P = exp(log K + f + g) held fixed: differentiable through T alone.
+    """Return the transport cost of each row, sum_j P_ij C_ij, (N,), with the plan P held fixed.
 
-    As the cost is -unit T, this is minus the transport cost of each row in that unit, and its gradient is that of the
-    cost.
+    P = exp(log K + f + g). The result is differentiable through the cost alone.
 
     Args:
         geometry: the pairs, (N, M).
@@ -89,7 +89,8 @@ def transport_cost(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         g: (M,).
     """
     with without_autocast(f):
-        return PlanSumsOperation(executor_for(geometry), geometry, f.detach(), g.detach()).outputs()[0]
+        operation = TransportCostOperation(configure_backend(geometry), geometry, f.detach(), g.detach())
+        return -geometry.log_kernel.unit * operation.outputs()[0]  # C = -unit T
 
 
 def solve_fixed_point(
@@ -97,7 +98,7 @@ def solve_fixed_point(
     log_marginals: tuple[Tensor, Tensor],
     tolerance: float,
     iterations: int,
-    slack: Relaxation | None = None,
+    relaxation: Relaxation | None = None,
 ) -> tuple[Tensor, Tensor, int | None]:
     """Return the potentials at the fixed point of the half-steps, differentiable in all that they depend on.
 
@@ -107,7 +108,7 @@ def solve_fixed_point(
         tolerance: stop once another step would change the masses of the rows by less than this in total. Unless
             relaxed, that is the total error of the row masses.
         iterations: maximum number; a warning is issued if they do not suffice.
-        slack: relaxation of the half-steps on rows and on columns; None enforces the marginals exactly.
+        relaxation: relaxation of the half-steps on rows and on columns; None enforces the marginals exactly.
 
     Returns:
         f, (N,), g, (M,), and the number of iterations (None under `torch.compile`, where no number is read). Unless
@@ -120,7 +121,7 @@ def solve_fixed_point(
     """
     check_not_in_torch_func("tolerance: a plan is not solved to convergence", "a number of iterations alone")
     with without_autocast(log_marginals[0]):
-        executor, slack = executor_for(geometry), slack or Relaxation()
-        operation = ConvergeOperation(executor, geometry, log_marginals, slack, tolerance, iterations)
+        config, relaxation = configure_backend(geometry), relaxation or Relaxation()
+        operation = FixedPointOperation(config, geometry, log_marginals, relaxation, tolerance, iterations)
         f, g, _, _, iterations_made, *_ = apply(operation)
         return f, g, None if torch.compiler.is_compiling() else int(iterations_made)

@@ -53,7 +53,7 @@ class Passes(ABC):
         operands: precision of embeddings in matrix products; only the backend ``"cuda"`` uses it.
 
     Attributes:
-        summary: one line for `explain`.
+        summary: one line for `explain_backend`.
         by_autograd: whether operations run as plain autograd on the whole matrix instead of passes.
     """
 
@@ -126,7 +126,7 @@ class Passes(ABC):
         if self.symmetric:  # rows and columns are the same tensors, whose gradient stands in the slots of the rows
             gradients = [gradients[0], None, gradients[2], None]
         sharded = len(gradients) - self.log_kernel.parameters
-        self.processes.add_up(*gradients[sharded:])
+        self.processes.all_reduce_(*gradients[sharded:])
         if self.processes.size > 1:
             for value in gradients[:sharded]:
                 if value is not None:

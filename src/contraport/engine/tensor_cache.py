@@ -53,7 +53,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
             yield from _tensors(getattr(value, field.name))
 
 
-def remembered(make: Callable[..., Value]) -> Callable[..., Value]:
+def cached(make: Callable[..., Value]) -> Callable[..., Value]:
     """Decorate a function of hashable arguments to cache its results, like `functools.lru_cache` but safe for tensors.
 
     `lru_cache` would return a tensor that was written to, an inference tensor, or a fake tensor of a trace.
@@ -82,7 +82,7 @@ def remembered(make: Callable[..., Value]) -> Callable[..., Value]:
     return get
 
 
-@remembered
+@cached
 def _full(size: int, value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.full((size,), value, dtype=dtype, device=device)
 

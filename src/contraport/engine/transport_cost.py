@@ -12,7 +12,7 @@ from contraport.engine.passes import Passes, RankOneTerm
 
 
 @dataclass(frozen=True, eq=False)
-class PlanSumsOperation(DenseOperation):
+class TransportCostOperation(DenseOperation):
     """sum_j P_ij T_ij, linear in T, with P constant; see `contraport.engine.transport_cost`."""
 
     f: Tensor

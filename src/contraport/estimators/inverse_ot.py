@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from contraport.engine import BilinearCost, Gibbs, Kernel, Step, scale
+from contraport.engine import BilinearCost, Gibbs, HalfStep, Kernel, run_half_steps
 from contraport.errors import (
     UsageError,
     check,

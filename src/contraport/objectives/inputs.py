@@ -97,7 +97,7 @@ class LocalNegatives(NamedTuple):
             sizes: how many each brings; None with one process.
         """
         if self.shared:
-            return Negatives(processes.shared(self.embeddings), self.ids)
+            return Negatives(processes.as_replicated(self.embeddings), self.ids)
         counts = None if sizes is None else sizes.negatives
         embeddings = processes.gather(self.embeddings, counts)
         ids = None if self.ids is None else processes.gather(self.ids, counts)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from contraport.engine import CacheEntry, Geometry, Kernel, LabelMask, SimilarityMask, normalize, remembered
+from contraport.engine import CacheEntry, Geometry, Kernel, LabelMask, SimilarityMask, cached, normalize
 from contraport.errors import UsageError, check, check_integer, is_number, unknown_name_error
 from contraport.objectives.pair_masks import PairIndicator
 from contraport.objectives.repr_mixin import ReprMixin
@@ -111,7 +111,7 @@ class PairPattern:
 
         row_items, column_items = take(self.items)
         masks = (
-            LabelMask(take(mask.labels), None if mask.kept is None else take(mask.kept))
+            LabelMask(take(mask.labels), None if mask.exceptions is None else take(mask.exceptions))
             for mask in self.masks
             if isinstance(mask, LabelMask)  # all are: what depends on features comes once it is known what is there
         )
@@ -153,7 +153,7 @@ class PairPattern:
         """Return the pattern without the pairs of different items with equal `ids`, (n,)."""
         if self.strangers > 0:
             raise UsageError("ids: the columns of this layout show no items, so none is a duplicate.")
-        duplicates = LabelMask(self.spread(ids), kept=self.items)
+        duplicates = LabelMask(self.spread(ids), exceptions=self.items)
         return replace(
             self, masks=(*self.masks, duplicates), no_empty_rows=self.no_empty_rows and self.compares_positives
         )
@@ -168,11 +168,11 @@ class PairPattern:
             ids: identities of the items, (n,), and of the further columns, (k,); pairs with equal ones are left out.
             owners: with which item alone each is compared, (k,); None is with all.
         """
-        masks = tuple(mask.beside(columns) for mask in self.masks)
+        masks = tuple(mask.append_columns(columns) for mask in self.masks)
         if owners is not None:
             everyone, of_batch = torch.zeros_like(self.row_items), torch.full_like(self.column_items, -1)
             of_others = everyone, torch.cat([of_batch, torch.zeros_like(owners)])
-            masks += (LabelMask(of_others, kept=(self.row_items, torch.cat([of_batch, owners]))),)
+            masks += (LabelMask(of_others, exceptions=(self.row_items, torch.cat([of_batch, owners]))),)
         if ids is not None:
             of_rows, of_negatives = ids[0][self.row_items], ids[1]
             unlike = (of_rows.amin() - 1).expand(self.shape[1])
@@ -189,7 +189,7 @@ class PairPattern:
     def masked(self, matrix: Tensor, value: float) -> Tensor:
         """Return a matrix, (N, M), with a value in the place of the pairs that are left out."""
         for mask in self.masks:
-            matrix = matrix.masked_fill(mask.whole(), value)
+            matrix = matrix.masked_fill(mask.dense(), value)
         return matrix
 
     def compared(self) -> PairIndicator:
@@ -204,7 +204,7 @@ class PairPattern:
     def compares_positives(self) -> bool:
         """True if positives are compared, so that no mask depends on the items alone."""
         for mask in self.masks:
-            if isinstance(mask, LabelMask) and mask.kept is None and mask.labels[0] is self.row_items:
+            if isinstance(mask, LabelMask) and mask.exceptions is None and mask.labels[0] is self.row_items:
                 return False
         return True
 
@@ -260,7 +260,7 @@ class Block:
         return Geometry(log_kernel, self.pattern.masks, self.pattern.no_empty_rows)
 
 
-@remembered
+@cached
 def build_pair_pattern(
     size: int, weight: float, reciprocal: bool, device: torch.device, decoupled: bool = False
 ) -> PairPattern:
@@ -463,19 +463,19 @@ class Joint(Layout):
         return (size,) * (rows // size)
 
 
-@remembered
+@cached
 def _beside_prototypes(size: int, columns: int, device: torch.device) -> PairPattern:
     items = torch.arange(size, device=device)
     return PairPattern(size, items, nobody(columns, items), (items[:0],) * 2, strangers=columns, no_empty_rows=True)
 
 
-@remembered
+@cached
 def _all_with_all(size: int, views: int, candidates: str, device: torch.device) -> PairPattern:
     places = torch.arange(views * size, device=device)
     items, view = places % size, places // size
     masks = [LabelMask((places, places) if candidates == "all" else (items, items))]
     if candidates == "same":
-        masks.append(LabelMask((torch.zeros_like(view),) * 2, kept=(view, view)))
+        masks.append(LabelMask((torch.zeros_like(view),) * 2, exceptions=(view, view)))
     elif candidates == "other":
         masks.append(LabelMask((view, view)))
     others = [places.roll(-turn * size) for turn in range(1, views)]
@@ -578,7 +578,7 @@ class WithinView(Layout):
         raise UsageError("negatives: this objective compares each view with itself only (Within).")
 
 
-@remembered
+@cached
 def _each_with_itself(size: int, weight: float, device: torch.device) -> PairPattern:
     items = torch.arange(size, device=device)
     masks = (LabelMask((items, items)),)

@@ -110,7 +110,9 @@ class PairIndicator:
                     "or domains, counts) knows equal labels alone; expected a target of pairs or a matrix, and KL."
                 )
             excluded = cls.equal(mask.labels)
-            allowed = allowed.without(excluded if mask.kept is None else excluded.without(cls.equal(mask.kept)))
+            if mask.exceptions is not None:
+                excluded = excluded.without(cls.equal(mask.exceptions))
+            allowed = allowed.without(excluded)
         return allowed
 
     def __and__(self, other: PairIndicator) -> PairIndicator:

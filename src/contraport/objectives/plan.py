@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine import (
-    OTHER,
+    OTHER_AXIS,
     Axis,
     CostWeightedLink,
     Geometry,
@@ -64,7 +64,7 @@ class Plan:
             self.f,
             self.cached_log_column_mass,
             self.cached_log_row_mass,
-            tuple(OTHER[axis] for axis in self.zero),
+            tuple(OTHER_AXIS[axis] for axis in self.zero),
             self.unit_mass,
             None if self.log_marginals is None else self.log_marginals[::-1],
             self.iterations,
@@ -158,7 +158,7 @@ class Plan:
         """
         kernel = self.cost_kernel
         if held:
-            return -kernel.unit * transport_cost(self.geometry, self.f, self.g)
+            return transport_cost(self.geometry, self.f, self.g)
         # The sum is one of logarithms: a cost that may be negative is raised first, by what is then taken off.
         level = 0.0 if kernel.cost_is_distance else _level(kernel)
         weighted = self.geometry.with_link(CostWeightedLink(self.geometry.log_kernel.link, level))

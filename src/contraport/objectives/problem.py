@@ -156,7 +156,7 @@ def build_problem(
         rows = 0 if negatives is None else len(negatives.embeddings)
         sizes = agree(processes, own.forms(beside), len(call.views[0]), rows, call.views[0].device)
     if traits.shared_columns:
-        columns, target = (processes.shared(views[-1]),), target.gathered()
+        columns, target = (processes.as_replicated(views[-1]),), target.gathered()
     else:
         target = target.among(processes, call)
     call = call.gathered(processes, sizes)
@@ -291,7 +291,10 @@ def _stand_ins(
     check(
         matrix, f"similarities: expected a floating point tensor, rows by columns, got {describe_value(similarities)}."
     )
-    check(processes.size == 1, "similarities: expected embeddings, as several processes share the plan; see local().")
+    check(
+        processes.size == 1,
+        "similarities: expected embeddings, as several processes share the plan; see local_batch().",
+    )
     check(facts.get("negatives") is None, "negatives: expected their similarities as further columns of a target.")
     of_items = [
         fact

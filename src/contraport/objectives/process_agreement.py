@@ -67,15 +67,15 @@ def agree(
         return None
     given = {name: forms.get(name, "none") for name in OPTIONS}
     codes = [zlib.crc32(text.encode()) for text in given.values()]
-    accepted, *everyone = zip(*processes.numbers([1, items, negatives, *codes], device), strict=True)
+    accepted, *everyone = zip(*processes.gather_integers([1, items, negatives, *codes], device), strict=True)
     if not all(accepted):
         refusing = [rank for rank, yes in enumerate(accepted) if not yes]
-        said = processes.texts("")[refusing[0]]
+        said = processes.gather_strings("")[refusing[0]]
         raise UsageError(f"call: refused by process {refusing[0]}: {said}")
     of_items, of_negatives, *by_option = everyone
     for name, theirs in zip(OPTIONS, by_option, strict=True):
         if len(set(theirs)) > 1:
-            texts = processes.texts(given[name])
+            texts = processes.gather_strings(given[name])
             other = next(rank for rank, text in enumerate(texts) if text != texts[0])
             raise UsageError(
                 f"{name}: must have one form on all processes of a call, got {texts[0]} on process 0 "
@@ -93,8 +93,8 @@ def refuse(views: Sequence[object], error: Exception) -> None:
     """
     processes = world()
     if processes.size > 1:
-        processes.numbers([0] * (3 + len(OPTIONS)), _device(views))
-        processes.texts(str(error))
+        processes.gather_integers([0] * (3 + len(OPTIONS)), _device(views))
+        processes.gather_strings(str(error))
 
 
 def _device(views: Sequence[object]) -> torch.device:

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from contraport.distributed import gather, local
+from contraport.distributed import gather, local_batch
 from contraport.engine import Geometry, Gibbs, Kernel, without_autocast
 from contraport.errors import UsageError, check, describe_value
 from contraport.objectives.constraints import Balanced, Marginals, PlanRequest
@@ -130,7 +130,7 @@ def transport(
             good, f"{name}: expected points as a tensor (n, d) of floating point numbers, got {describe_value(points)}."
         )
     check(x.shape[1] == y.shape[1], f"y: expected {x.shape[1]} coordinates as x has, got {y.shape[1]}.")
-    with without_autocast(x), local():
+    with without_autocast(x), local_batch():
         geometry = Geometry(kernel(x, y), no_empty_rows=True)
         like = geometry.log_kernel.inputs[0]
         log_a, log_b = _log_masses("a", a, len(x), like), _log_masses("b", b, len(y), like)

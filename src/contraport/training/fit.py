@@ -12,7 +12,7 @@ from rich.console import Console
 
 from contraport.data import local_share
 from contraport.data.streams import StreamError
-from contraport.distributed import is_main_process, raise_on_one_rank, together
+from contraport.distributed import is_main_process, propagate_errors, raise_on_one_rank
 from contraport.errors import UsageError, one_line_reason
 from contraport.metrics.monitoring import parse_scheduled_metrics
 from contraport.runs import Run
@@ -171,7 +171,7 @@ def _go_back(run: Run) -> Position:
     """Remove the rows of steps after the last checkpoint, and return its position."""
     state = read_checkpoint(run.last_checkpoint)
     position = Position(state["epoch"], state["batch"], state["step"])
-    with together():
+    with propagate_errors():
         if is_main_process():
             with run.writing():
                 drop_metrics_after(run, position)

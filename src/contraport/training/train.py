@@ -22,7 +22,7 @@ from contraport.data.perturbations import with_partners
 from contraport.data.split_record import SplitRecord
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import CustomTransform
-from contraport.distributed import broadcast_object, is_main_process, joined, together, world
+from contraport.distributed import broadcast_object, is_main_process, propagate_errors, torchrun_process_group, world
 from contraport.encoders.lora import merged
 from contraport.errors import check
 from contraport.runs import Run, default_path
@@ -76,8 +76,8 @@ def train(given: dict[str, Any]) -> Run:
     ...     [row["step"] for row in run.metrics()]
     [2]
     """
-    with joined(given.get("device", "auto")), first_process_logging():
-        with together():
+    with torchrun_process_group(given.get("device", "auto")), first_process_logging():
+        with propagate_errors():
             settings = resolve_settings(given)
             compared = check_components(settings)
             goes_on = Run(settings.out) if settings.resume and settings.out else None
@@ -99,10 +99,10 @@ def train(given: dict[str, Any]) -> Run:
             if not settings.resume:
                 run.check_free(overwrite=settings.overwrite)
             record = SplitRecord.of(dataset, build_held_out_dataset(settings))
-        with together():
+        with propagate_errors():
             _check_same_items(dataset, record)
         with _locked(run), rollback_on_failure(run):
-            with together():
+            with propagate_errors():
                 kept = settings.derive(freeze=given_freeze)  # so that the same can be given to go on
                 done = create_or_resume_run(run, kept, record) if is_main_process() else Position()
                 if is_main_process() and done.step == 0:
@@ -117,7 +117,7 @@ def train(given: dict[str, Any]) -> Run:
 def _locked(run: Run) -> Iterator[None]:
     """Keep other processes out of the run's folder; of several processes of this training the first locks it."""
     with ExitStack() as lock:
-        with together():
+        with propagate_errors():
             if is_main_process():
                 lock.enter_context(lock_folder(run.path, "train"))
         yield
@@ -195,7 +195,7 @@ def _fit(
                 console=console,
                 monitored=monitored,
             )
-        with together():
+        with propagate_errors():
             if is_main_process():
                 run.save_model(merged(built.pipeline.model), epochs=settings.epochs)
         ended = f"nothing to do, as {pluralize(settings.epochs, 'epoch')} were done before; a larger --epochs goes on"
@@ -207,7 +207,7 @@ def _with_decoded(built: Components, settings: Settings, folder: Path) -> Compon
     dataset = built.dataset
     if settings.audit or not has_encoded_images(dataset):
         return built
-    with together():
+    with propagate_errors():
         if is_main_process():
             dataset = cache_decoded_images(dataset, folder, workers=settings.workers)
     if not is_main_process():

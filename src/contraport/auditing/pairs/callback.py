@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from contraport.auditing.pairs.pair_filter import MEMORIZATION_THRESHOLD, PairFilter, memorization_warning
-from contraport.distributed import is_main_process, together
+from contraport.distributed import is_main_process, propagate_errors
 from contraport.runs import Run
 from contraport.training.loop import Callback, Loop
 
@@ -35,7 +35,7 @@ class AuditCallback(Callback):
 
     def after_epoch(self, loop: Loop) -> None:
         """Score the pairs if a scoring is due, then log and save the scores."""
-        with together():
+        with propagate_errors():
             is_due = self._filter.after_epoch(loop.epoch)
         if is_due and self._run is not None:
             self._save(self._run, is_last=loop.epoch == loop.epochs)
@@ -43,7 +43,7 @@ class AuditCallback(Callback):
     def _save(self, run: Run, *, is_last: bool) -> None:
         state = self._filter.last
         assert state is not None
-        with together():
+        with propagate_errors():
             if is_main_process():
                 with run.writing():
                     run.save_pairs(self._filter.result())

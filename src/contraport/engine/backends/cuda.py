@@ -1,7 +1,7 @@
 """CUDA backend: the passes over all pairs by Triton kernels.
 
 It takes an `AffineLogKernel` in single precision without a link, or with a `LogDecay` or `PowerDecay` one (doubled or
-not). `obstacle` returns what keeps a geometry from the kernels; such a geometry gets the backend for its size.
+not). `unsupported_reason` returns why a geometry does not fit the kernels; it then gets the backend for its size.
 
 Precision. Exponents and sums are always in single precision. So are products of embeddings, unless
 ``torch.backends.cuda.matmul`` allows TF32 or `precision` rounds the embeddings to bfloat16 or float16.
@@ -77,7 +77,7 @@ class CudaPasses(Passes):
         inner, self.outer = (zeros, self.biases) if log_kernel.link is None else (self.biases, zeros)
         masks = [mask for mask in self.geometry.masks if isinstance(mask, LabelMask)]
         row_labels, column_labels = (_stack_labels(masks, side, v) for side, v in enumerate(zeros))
-        exceptions = sum(1 << k for k, mask in enumerate(masks) if mask.kept is not None)
+        exceptions = sum(1 << k for k, mask in enumerate(masks) if mask.exceptions is not None)
         code = _link_code(log_kernel.link)
         assert code is not None
         link, factor, power = code
@@ -142,7 +142,7 @@ class CudaPasses(Passes):
 
     def _add_up(self, part: Tensor, own: slice, size: int) -> Tensor:
         whole = _pad_rows(part, own, size)
-        self.processes.add_up(whole)
+        self.processes.all_reduce_(whole)
         return whole
 
 
@@ -155,7 +155,7 @@ def _pad_rows(part: Tensor, own: slice, size: int) -> Tensor:
     return whole
 
 
-def obstacle(geometry: Geometry) -> str | None:
+def unsupported_reason(geometry: Geometry) -> str | None:
     """Return why the kernels do not take a geometry, on any device, or None if they do."""
     log_kernel = geometry.log_kernel
     if not isinstance(log_kernel, AffineLogKernel):
@@ -482,7 +482,7 @@ def _empty_gradient(z: Tensor) -> tuple[Tensor, Tensor]:
 
 def _stack_labels(masks: Sequence[LabelMask], side: int, like: Tensor) -> Tensor:
     """Return the labels of one side and of its exceptions, mask after mask: (2 masks, n), 64-bit integers."""
-    pairs = [(mask.labels, mask.labels if mask.kept is None else mask.kept) for mask in masks]
+    pairs = [(mask.labels, mask.labels if mask.exceptions is None else mask.exceptions) for mask in masks]
     stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
     return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)
 

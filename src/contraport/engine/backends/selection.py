@@ -12,7 +12,7 @@ import torch
 from contraport._utils.formatting import format_significant
 from contraport.distributed import world
 from contraport.engine.autograd import is_in_torch_func
-from contraport.engine.backends.cuda import TRITON, CudaPasses, obstacle
+from contraport.engine.backends.cuda import TRITON, CudaPasses, unsupported_reason
 from contraport.engine.backends.dense import DensePasses
 from contraport.engine.backends.tiled import STORED_BYTES, StoredPasses, StreamedPasses
 from contraport.engine.custom_op import BackendConfig
@@ -77,8 +77,8 @@ def _set(variable: ContextVar[Value], value: Value) -> Iterator[None]:
 def backend(name: BackendName) -> Iterator[None]:
     """Use one backend for all operations within the ``with`` block, whatever their size.
 
-    ``"cuda"`` requires embeddings on a CUDA device. What its kernels do not support (see `explain`) runs on the backend
-    for its size.
+    ``"cuda"`` requires embeddings on a CUDA device. What its kernels do not support (see `explain_backend`) runs on the
+    backend for its size.
 
     Args:
         name: ``"dense"``, ``"stored"``, ``"streamed"`` or ``"cuda"``.
@@ -118,7 +118,7 @@ def precision(name: Precision) -> Iterator[None]:
         yield
 
 
-def choose(geometry: Geometry, half_steps: int = 1) -> BackendName:
+def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
     """Return the name of the backend for a geometry: the one set by `backend`, else by number of pairs and device.
 
     Few pairs are ``"dense"``, unless autograd would store them for many half-steps. More pairs are ``"cuda"`` on a CUDA
@@ -128,49 +128,49 @@ def choose(geometry: Geometry, half_steps: int = 1) -> BackendName:
     if is_in_torch_func():
         return "dense"
     forced = _forced.get()
-    if forced is not None and (forced != "cuda" or obstacle(geometry) is None):
+    if forced is not None and (forced != "cuda" or unsupported_reason(geometry) is None):
         return forced
     n, m = geometry.shape
     like = geometry.log_kernel.inputs[0]
     limits = DENSE_LIMITS.get(like.device.type, DENSE_LIMITS["cpu"])
     if n * m <= limits.pairs and n * m * half_steps <= limits.stored_pairs:
         return "dense"
-    if like.is_cuda and TRITON and obstacle(geometry) is None:
+    if like.is_cuda and TRITON and unsupported_reason(geometry) is None:
         return "cuda"
     return "stored" if n * m * like.element_size() <= STORED_BYTES else "streamed"
 
 
-def explain(geometry: Geometry, half_steps: int = 1) -> str:
+def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
     """Return a sentence on which backend a geometry gets and why.
 
     >>> import torch
     >>> from contraport.engine import Geometry, Gibbs
     >>> x = torch.randn(4096, 16)
-    >>> print(explain(Geometry(Gibbs()(x, x))))
+    >>> print(explain_backend(Geometry(Gibbs()(x, x))))
     4096 x 4096 pairs, 64 MiB as a matrix: stored (log K computed once and kept in tiles; exact gradient in one more
     pass).
     >>> with backend("cuda"):
-    ...     print(explain(Geometry(Gibbs(torch.cdist)(x, x))))
+    ...     print(explain_backend(Geometry(Gibbs(torch.cdist)(x, x))))
     4096 x 4096 pairs, 64 MiB as a matrix: stored (log K computed once and kept in tiles; exact gradient in one more
     pass). Not cuda: its kernels know functions of inner products alone.
     """
     n, m = geometry.shape
-    name, forced, like = choose(geometry, half_steps), _forced.get(), geometry.log_kernel.inputs[0]
+    name, forced, like = choose_backend(geometry, half_steps), _forced.get(), geometry.log_kernel.inputs[0]
     size = format_significant(n * m * like.element_size() / (1 << 20), 3)
     reason = ", as requested" if forced == name else ""
     text = f"{n} x {m} pairs, {size} MiB as a matrix: {name}{reason} ({BACKENDS[name].summary})."
     if name == "cuda":
         return f"{text} Embeddings are multiplied in {_precision.get()}."
     if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):
-        return f"{text} Not cuda: {obstacle(geometry) or 'Triton is not installed'}."
+        return f"{text} Not cuda: {unsupported_reason(geometry) or 'Triton is not installed'}."
     return text
 
 
-def executor_for(geometry: Geometry, half_steps: int = 1) -> BackendConfig:
-    """Return the backend that `choose` returns now, with the current processes and precision.
+def configure_backend(geometry: Geometry, half_steps: int = 1) -> BackendConfig:
+    """Return the backend that `choose_backend` returns now, with the current processes and precision.
 
     Args:
         geometry: the pairs.
         half_steps: number of half-steps of the operation.
     """
-    return BackendConfig(BACKENDS[choose(geometry, half_steps)], world(), PRECISIONS[_precision.get()])
+    return BackendConfig(BACKENDS[choose_backend(geometry, half_steps)], world(), PRECISIONS[_precision.get()])

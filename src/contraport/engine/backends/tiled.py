@@ -86,7 +86,7 @@ class StreamedPasses(Passes):
     @cached_property
     def bounded(self) -> bool:
         """Whether all exponents of the core are moderate, so that exp(core) can be taken directly."""
-        return self.log_kernel.bound() <= self.limit
+        return self.log_kernel.compute_bound() <= self.limit
 
     @cached_property
     def _label_ranges(self) -> list[_LabelRanges | None]:
@@ -134,7 +134,7 @@ class StreamedPasses(Passes):
                         total[columns] += term.factor[rows] @ e
                     else:
                         total[rows] += e @ term.factor[columns]
-        self.processes.add_up(*sums)
+        self.processes.all_reduce_(*sums)
         return sums
 
     def gradient(
@@ -163,7 +163,7 @@ class StreamedPasses(Passes):
                 e = self._exponential(core, f[rows], g[columns], rows, columns)
                 biased = torch.addmv(e.sum(1) * self.row_bias[rows], e, self.column_bias[columns])
                 sums[rows] += biased + e.mul_(t).sum(1)
-        self.processes.add_up(sums)
+        self.processes.all_reduce_(sums)
         return sums
 
     def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
@@ -228,7 +228,7 @@ class StreamedPasses(Passes):
                     by_row[rows].addmv_(e, right[columns])
                 if by_column is not None and left is not None:
                     by_column[columns].addmv_(e.T, left[rows])
-        self.processes.add_up(by_row, by_column)
+        self.processes.all_reduce_(by_row, by_column)
         return by_row, by_column
 
     def _running_log_sums(self, q: Tensor | None, p: Tensor | None) -> list[Tensor | None]:
@@ -243,7 +243,7 @@ class StreamedPasses(Passes):
                     by_column.add(columns, core.T + p[rows])
         for sums in (by_row, by_column):
             if sums is not None:
-                self.processes.join_log_sums(sums.maximum, sums.total)
+                self.processes.all_reduce_log_sums_(sums.maximum, sums.total)
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _weights(self, terms: Sequence[RankOneTerm]) -> Iterator[tuple[Tile, Tensor]]:
@@ -337,7 +337,7 @@ class StoredPasses(StreamedPasses):
         It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
         rounding, and a bound at the limit could then fall on the other side.
         """
-        return bool(self.saved[1]) if self.saved else self.log_kernel.bound() <= self.limit
+        return bool(self.saved[1]) if self.saved else self.log_kernel.compute_bound() <= self.limit
 
     def tensors_to_save(self) -> list[Tensor]:
         """Return the tiles and whether they are exponentials."""

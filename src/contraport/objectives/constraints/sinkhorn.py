@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.engine import OTHER, Axis, Geometry, Relaxation, Step, log_size, remembered, scale, solve_fixed_point
+from contraport.engine import (
+    OTHER_AXIS,
+    Axis,
+    Geometry,
+    HalfStep,
+    Relaxation,
+    cached,
+    log_size,
+    run_half_steps,
+    solve_fixed_point,
+)
 from contraport.errors import check, check_integer, check_positive, unknown_name_error
 from contraport.objectives.constraints.constraint import (
     DEFAULT_REQUEST,
@@ -101,7 +111,7 @@ class SinkhornConstraint(Constraint):
         if type(self).slack is not SinkhornConstraint.slack:
             slacks = [self.slack(axis, temperature) for axis in axes]
             slack = self._slack(slacks, like, reference, sides)
-        potentials = scale(geometry, steps, masses, slack, given[:sides])
+        potentials = run_half_steps(geometry, steps, masses, slack, given[:sides])
         plans = [_plan_of(geometry, asked.marginals, masses, reference, axes, potentials[::sides], slacks[-1])]
         if asked.reciprocal:
             marginals = None if asked.marginals is None else asked.marginals[::-1]
@@ -156,8 +166,8 @@ def _plan_of(
         potentials: that they have found.
         last: the slack of the last one.
     """
-    wanted = dict(zip(OTHER, masses, strict=True))
-    start: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER, reference, strict=True))
+    wanted = dict(zip(OTHER_AXIS, masses, strict=True))
+    start: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER_AXIS, reference, strict=True))
     latest, unset = dict(zip(axes, potentials, strict=True)), []
     for axis, mass in wanted.items():
         if axis not in latest and start:
@@ -179,28 +189,28 @@ def _plan_of(
         known if final == "rows" else None,
         known if final == "columns" else None,
         tuple(unset),
-        last == STRICT and geometry.full,
+        last == STRICT and geometry.has_full_support,
         marginals,
         len(axes) // 2 or None,
     )
 
 
-@remembered
+@cached
 def _uniform(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Marginals:
     """Return log 1/N, (N,), and log 1/M, (M,), which several plans share."""
     like = torch.empty(0, dtype=dtype, device=device)
     return like.new_zeros(rows) - log_size(rows, like), like.new_zeros(columns) - log_size(columns, like)
 
 
-@remembered
-def _chain(axes: tuple[Axis, ...], directions: int, given: bool) -> tuple[Step, ...]:
+@cached
+def _chain(axes: tuple[Axis, ...], directions: int, given: bool) -> tuple[HalfStep, ...]:
     """Return the half steps of all directions, in each place those of all of them, each reading the one before.
 
     The first read what is given, one potential of each direction, or else zero.
     """
     before = 0 if given else -1
     return tuple(
-        Step(axis if c == 0 else OTHER[axis], None if k + before < 0 else (k + before) * directions + c)
+        HalfStep(axis if c == 0 else OTHER_AXIS[axis], None if k + before < 0 else (k + before) * directions + c)
         for k, axis in enumerate(axes)
         for c in range(directions)
     )

@@ -51,7 +51,7 @@ class Logistic(nn.Module, Divergence):
 
     def forward(self, outcome: BlockResult) -> Tensor:
         """Return the cross-entropy of each row."""
-        return _cross_entropy(outcome, world().shared(self.bias))
+        return _cross_entropy(outcome, world().as_replicated(self.bias))
 
     def __repr__(self) -> str:
         return f"Logistic({parameter_value(self.bias):g})"

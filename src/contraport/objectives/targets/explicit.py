@@ -76,7 +76,7 @@ class PairList(Target):
     def among(self, processes: Processes, call: CallInputs) -> PairList:
         """Return the pairs of all processes, by the places of their items among those of all."""
         z = call.views[0]
-        pairs = self._pairs.to(z.device) + torch.tensor([0, call.apart or 0], device=z.device) + processes.offset(z)
+        pairs = self._pairs.to(z.device) + torch.tensor([0, call.apart or 0], device=z.device) + processes.row_offset(z)
         shares = None if self.shares is None else processes.gather(as_numbers("shares", self.shares).to(z.device))
         return PairList(processes.gather(pairs), shares)
 
@@ -175,7 +175,7 @@ class Matrix(Target):
             _check_compared([mask.at(rows, columns) & (matrix.values() > 0) for mask in block.pattern.masks])
             values = matrix.values()
             return SparseTarget(rows, columns, _of_unit_mass(values), block.shape)
-        _check_compared([mask.whole() & (matrix > 0) for mask in block.pattern.masks])
+        _check_compared([mask.dense() & (matrix > 0) for mask in block.pattern.masks])
         return DenseTarget(_of_unit_mass(matrix))
 
     def _of_those_present(self, block: Block) -> Tensor:

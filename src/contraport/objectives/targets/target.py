@@ -190,7 +190,7 @@ class SparseTarget(TargetPlan):
 
     def row_log(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
         if self.in_order:
-            entries = log_kernel.along(self.columns, own=self.rows is self.columns)
+            entries = log_kernel.at_columns(self.columns, diagonal=self.rows is self.columns)
             entries = entries if f is None else entries + f
         else:
             entries = log_kernel.at(self.rows, self.columns)
@@ -200,7 +200,7 @@ class SparseTarget(TargetPlan):
 
     def along(self, log_kernel: LogKernel) -> Tensor:
         """Return log K at the entry of each row, (N,); the entries are to be in order."""
-        return log_kernel.along(self.columns, own=self.rows is self.columns)
+        return log_kernel.at_columns(self.columns, diagonal=self.rows is self.columns)
 
     def row_sum(self, plan: LogPlan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         some = self.values > 0

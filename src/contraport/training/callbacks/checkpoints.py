@@ -10,7 +10,7 @@ import torch
 
 from contraport._utils.files import atomic_write
 from contraport.data.streams import StreamError
-from contraport.distributed import anywhere, is_main_process, together
+from contraport.distributed import any_process, is_main_process, propagate_errors
 from contraport.runs import Run
 from contraport.training.loop import Callback, Loop
 from contraport.training.restore import checkpoint_state
@@ -33,7 +33,7 @@ class CheckpointFile:
         Raises:
             UsageError: it cannot be written.
         """
-        with together():
+        with propagate_errors():
             state = checkpoint_state(loop)
             if not is_main_process():
                 return
@@ -87,7 +87,7 @@ class Checkpoints(Callback):
         """
         if loop.part > 0 or loop.is_last_batch:
             return
-        is_due, is_over = anywhere(time.monotonic() - self._saved_at >= self._seconds, self._stop.made)
+        is_due, is_over = any_process(time.monotonic() - self._saved_at >= self._seconds, self._stop.made)
         if is_due or is_over:
             self._save(loop)
         if is_over:
@@ -102,7 +102,7 @@ class Checkpoints(Callback):
         self._save(loop)
         if self._keep_every is not None and loop.epoch % self._keep_every == 0:
             self._save(loop, f"epoch-{loop.epoch:04d}.ckpt")
-        if any(anywhere(self._stop.made)):
+        if any(any_process(self._stop.made)):
             raise Stopped
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from contraport._utils.formatting import format_options
 from contraport.data import Batch, Dataset
-from contraport.distributed import local
+from contraport.distributed import local_batch
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss, Objective, Target
 from contraport.objectives.plan_weights import PlanWeightsSchedule
@@ -77,7 +77,7 @@ def check_objective_accepts(
     views, known = comparison.example(torch.randn(FEW, dimensions), _few(dataset), target)
     if by_plan is not None:
         known["weights"] = replace(by_plan.at(0), given=known["weights"])
-    with torch.no_grad(), local():
+    with torch.no_grad(), local_batch():
         copy.deepcopy(objective)(*views, **known)
 
 

@@ -32,7 +32,7 @@ def embed_present(embed: Embed) -> Embed:
     def embedded(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         *views, present = given
         counts = present.sum(0)
-        world().add_up(counts)
+        world().all_reduce_(counts)
         present = present & (counts >= FEWEST)
         rows = [marks.nonzero()[:, 0] for marks in present.T]
         outputs = embed([view[places] for view, places in zip(views, rows, strict=True)])
