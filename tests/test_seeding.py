@@ -89,7 +89,7 @@ def test_only_the_weights_of_a_model_take_a_bare_seed():
         for name, call in _calls(ast.parse(path.read_text("utf-8")))
         if name == "seed_global_generators" and not isinstance(call.args[0], ast.Call)
     ]
-    assert sorted(bare) == ["custom_transforms.py", "model_builder.py"]  # the first derived its seed from a purpose before
+    assert sorted(bare) == ["custom_transforms.py", "model_builder.py"]  # the first hashed a purpose
 
 
 def test_keys_are_not_padded():
