@@ -187,7 +187,7 @@ class _Problem:
         """Return the observed coupling beside the plan, whose columns have their marginal exactly."""
         log_a, log_b = self.log_marginals
         geometry, f = self.block.geometry(self.kernel), log_a + self.unit * self.shift
-        (g,) = scale(geometry, [Step("columns", 0)], self.log_marginals, given=[f])
+        (g,) = run_half_steps(geometry, [HalfStep("columns", 0)], self.log_marginals, initial=[f])
         return BlockResult(self.block, self.target, Plan(geometry, f, g, cached_log_column_mass=log_b))
 
 

@@ -172,7 +172,7 @@ def build_problem(
         None if negatives is None else negatives.gathered(call, processes, sizes),
         columns,
         similarities,
-        processes.shared(temperature) if isinstance(temperature, Tensor) else temperature,
+        processes.as_replicated(temperature) if isinstance(temperature, Tensor) else temperature,
         traits.requires_features,
         negatives is None and not traits.requires_features and "column_weights" not in call.attributes,
     )
