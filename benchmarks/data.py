@@ -26,7 +26,7 @@ from rich.table import Table
 import contraport
 from benchmarks.engine import machine
 from contraport.data import from_arrays, load, loader
-from contraport.embedding import BLOCK, apply_in_blocks, frozen
+from contraport.embedding import BLOCK, apply_in_blocks, evaluation_mode
 from contraport.runs import Run
 from contraport.training.optimization import create_optimizer
 
@@ -93,7 +93,7 @@ def embedding(photos: Path, folder: Path, run: Run, size: int, items: int) -> di
     many = pixels.repeat(math.ceil(items / len(pixels)), 1, 1, 1)[:items]
 
     def passed(images: torch.Tensor) -> None:
-        with frozen(model):
+        with evaluation_mode(model):
             apply_in_blocks(model, [images], model=model)
 
     def embed(data: object) -> None:

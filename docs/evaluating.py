@@ -126,7 +126,7 @@ def table(group: str) -> str:
 
 def row(measure: Metric) -> str:
     """Return the row of a measure."""
-    name = "`, `".join(one.key for one in measure.each())
+    name = "`, `".join(one.key for one in measure.at_each_number())
     summary = measure.summary.replace("|", "\\|")
-    star = "" if measure.usual else " *"
+    star = "" if measure.default else " *"
     return f"| `{name}`{star} | {_BETTER[measure.better]} | {summary} | {measure.unit} |"

@@ -35,7 +35,7 @@ ROOMS = {
     "encoders": ("Models", ["Model"]),
     "runs": ("Runs", ["Run"]),
     "training": ("Training, step by step", ["replay"]),
-    "measures": ("Measures", ["measure", "Metric"]),
+    "metrics": ("Metrics", ["metric", "Metric"]),
     "engine": ("The engine", ["backend", "precision", "explain"]),
 }
 """The other rooms whose names a user writes, and which ones; None is all that the room lists."""

@@ -19,10 +19,10 @@ from contraport.embedding import (
     apply_in_blocks,
     embed_dataset,
     embed_views,
-    frozen,
+    evaluation_mode,
 )
 from contraport.encoders import Model
-from contraport.errors import UsageError
+from tests.errors import raises_usage_error
 
 ROOT = Path(__file__).parents[1]
 ENCODERS = [
@@ -148,7 +148,7 @@ def test_a_model_that_keeps_something_sees_one_block_after_the_other(hooked: boo
         model, kept = nn.Identity(), {}
         model.register_forward_pre_hook(lambda _, given: kept.update(x=given[0].clone()))
         model.register_forward_hook(lambda *_: (time.sleep(0.001), kept["x"])[1])
-    with frozen(model):
+    with evaluation_mode(model):
         assert torch.equal(apply_in_blocks(model, [items], model=model), items)
     torch.set_num_threads(threads)
 
@@ -172,7 +172,7 @@ class Flat(nn.Module):
 )
 def test_a_processor_gets_few_large_images_at_a_time(shape: tuple[int, ...], at_once: int) -> None:
     model, items = Flat(), torch.rand(70, *shape)
-    with frozen(model):
+    with evaluation_mode(model):
         assert torch.equal(apply_in_blocks(model, [items], model=model), items.view(70, -1)[:, :2])
     assert model.seen == [(at_once, True)] * (2 * BLOCK // at_once)
 
@@ -199,7 +199,7 @@ def test_random_views_are_the_same_for_every_batch_size(model: Model, digits: Da
 
 def test_flags_come_back_after_an_error(model: Model) -> None:
     model.train()
-    with pytest.raises(RuntimeError), frozen(model):
+    with pytest.raises(RuntimeError), evaluation_mode(model):
         raise RuntimeError
     assert all(module.training for module in model.modules())
 
@@ -214,19 +214,17 @@ def test_data_without_labels_have_none() -> None:
 def test_features_that_are_not_finite_are_told(model: Model, digits: Dataset) -> None:
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
-    with pytest.raises(UsageError, match="features: 449 of 449 items have a NaN"):
+    with raises_usage_error("features.not_finite", "449 of 449"):
         embed_dataset(model, digits)
 
 
 def test_items_of_another_shape_are_told(digits: Dataset) -> None:
-    with pytest.raises(
-        UsageError, match=r"takes items of shape \(3, 32, 32\), 'digits' has items of shape \(1, 8, 8\)"
-    ):
+    with raises_usage_error("data.shape", (3, 32, 32), "digits", (1, 8, 8)):
         embed_dataset(Model("small-cnn", [(3, 32, 32)]), digits)
 
 
 def test_a_wrong_batch_size_is_told(model: Model, digits: Dataset) -> None:
-    with pytest.raises(UsageError, match="batch_size"):
+    with raises_usage_error("batch_size.invalid", 0):
         embed_dataset(model, digits, batch_size=0)
 
 
@@ -263,7 +261,5 @@ def test_the_views_of_a_colour_split_are_embedded() -> None:
     with torch.no_grad():
         expected = model.eval()(*views.plain(dataset.__getitems__(list(range(6))).views))
     assert torch.allclose(features, expected, atol=1e-5)
-    with pytest.raises(
-        UsageError, match=r"takes items of shape \(1, 16, 16\) and items of shape \(2, 16, 16\), 'arrays' has"
-    ):
+    with raises_usage_error("data.shape", (1, 16, 16), (2, 16, 16), "arrays"):
         embed_dataset(model, dataset)

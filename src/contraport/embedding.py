@@ -1,4 +1,4 @@
-"""Frozen embeddings: what a model says of every item of a dataset, without changing the model."""
+"""Embedding of datasets by a frozen model: the model's weights, buffers and flags stay unchanged."""
 
 from __future__ import annotations
 
@@ -23,32 +23,33 @@ from contraport.errors import UsageError, check
 from contraport.seeding import seed_global_generators, torch_seed
 
 RAW_FEATURES = 4_096
-"""Images of more numbers than this are shrunk before they count as raw inputs."""
+"""Images with more values than this are downscaled before they serve as raw inputs."""
 
 BLOCK = 64
-"""How many items pass an encoder together, always: the last bit of a product may depend on the shape of its factors."""
+"""Number of items per forward pass. It is constant because the last bit of a product may depend on its shape."""
 
 LARGE, FEW = 10_000, 4
-"""Of images and series of more numbers a CPU gets few at a time: what lies between two layers then fits its caches, and
-the allocator keeps that memory in place of fetching it anew, page by page, for each layer."""
+"""On a CPU, images and series with more than `LARGE` values are passed `FEW` at a time: activations then fit the
+caches, and the allocator reuses that memory instead of mapping new pages for each layer."""
 
 
-Prepare = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
+PrepareViews = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
+"""Turns the views of a batch of items into the inputs of the model."""
 
 
 class Embeddings(NamedTuple):
-    """The frozen embeddings of `n` items, in the order of the dataset, on the CPU."""
+    """Frozen embeddings of `n` items, in the order of the dataset, on the CPU."""
 
     features: Tensor
     """`(n, F)`: the representation, the encoder's output."""
     labels: Tensor | None
-    """`(n,)` int64, or none."""
+    """`(n,)` int64, or None."""
 
 
 class RawInputs(nn.Module):
-    """The items themselves as features `(b, F)`: images in [0, 1], texts by how often they have which words and pieces.
+    """Baseline encoder: the items themselves as features `(b, F)`; images in [0, 1], texts as bags of word pieces.
 
-    `side` is what large images are shrunk to, or none.
+    `side` is the size to which large images are downscaled, or None.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -62,7 +63,7 @@ class RawInputs(nn.Module):
         return tuple(self._rows(view) for view in views)
 
     def forward(self, *views: Tensor) -> Tensor:
-        """Return all views of each item in one row."""
+        """Return all views of each item, concatenated."""
         return torch.cat(self.encode(views), dim=1)
 
     def _rows(self, items: Tensor) -> Tensor:
@@ -75,75 +76,63 @@ class RawInputs(nn.Module):
 
 
 class LoaderConfig(NamedTuple):
-    """How datasets are read: how many items at a time, to which device, by how many processes, and what shows it."""
+    """Configuration for loading a dataset: batch size, device, number of workers, progress bars."""
 
     batch_size: int = 512
     device: torch.device = torch.device("cpu")
     workers: int | None = None
     bars: ProgressBars = ProgressBars()
 
-    def moved(self, batch: Batch) -> tuple[Tensor, ...]:
+    def to_device(self, batch: Batch) -> tuple[Tensor, ...]:
         """Return the views of a batch on the device."""
         return tuple([view.to(self.device) for view in batch.views])
 
     def apply(
-        self, function: Callable[..., Tensor], model: nn.Module, views: Prepare, dataset: Dataset, description: str
+        self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Tensor:
-        """Return what a function of views gives for each item, in one tensor on the CPU; it sees them
-        `apply_in_blocks`.
+        """Return the outputs of a function of views for all items, on the CPU; it is called by `apply_in_blocks`.
 
         Raises:
-            UsageError: `batch_size` is no positive whole number.
+            UsageError: `batch_size` is not a positive integer.
         """
         return torch.cat([part for part, _ in self.iterate_batches(function, model, views, dataset, description)])
 
-    def parts(
-        self, function: Callable[..., Tensor], model: nn.Module, views: Prepare, dataset: Dataset, description: str
-    ) -> Iterator[Tensor]:
-        """Yield what `apply` puts together, for as many items as are fetched at a time.
-
-        Raises:
-            UsageError: `batch_size` is no positive whole number.
-        """
-        for part, _ in self.iterate_batches(function, model, views, dataset, description):
-            yield part
-
     def iterate_batches(
-        self, function: Callable[..., Tensor], model: nn.Module, views: Prepare, dataset: Dataset, description: str
+        self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Iterator[tuple[Tensor, Batch]]:
-        """Yield what `parts` does, and of which batch it is.
+        """Yield the outputs of `apply` batch by batch, each with its batch.
 
         Raises:
-            UsageError: `batch_size` is no positive whole number.
+            UsageError: `batch_size` is not a positive integer.
         """
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise UsageError(f"batch_size: expected a positive whole number, got {self.batch_size!r}.")
-        # Whole blocks, so that an item has one place in its block whatever is fetched at a time.
-        fetched = math.ceil(self.batch_size / BLOCK) * BLOCK
-        loaded = loader(dataset, fetched, workers=self.workers)
-        total = None if isinstance(dataset, Stream) else math.ceil(len(dataset) / fetched)
+            raise UsageError(f"batch_size: must be an integer >= 1, got {self.batch_size!r}.")
+        # Whole blocks, so that the position of an item in its block does not depend on the batch size.
+        batch_size = math.ceil(self.batch_size / BLOCK) * BLOCK
+        batches = loader(dataset, batch_size, workers=self.workers)
+        total = None if isinstance(dataset, Stream) else math.ceil(len(dataset) / batch_size)
         try:
-            for batch in self.bars.track(loaded, description, total):
-                yield apply_in_blocks(function, self.moved(batch), model=model, views=views).float().cpu(), batch
+            for batch in self.bars.track(batches, description, total):
+                yield apply_in_blocks(function, self.to_device(batch), model=model, prepare=views).float().cpu(), batch
         finally:
-            loaded.close()
+            batches.close()
 
 
 def apply_in_blocks(
-    function: Callable[..., Tensor], items: Sequence[Tensor], *, model: nn.Module, views: Prepare = tuple
+    function: Callable[..., Tensor], items: Sequence[Tensor], *, model: nn.Module, prepare: PrepareViews = tuple
 ) -> Tensor:
-    """Return what a frozen model gives of items, of which it sees `BLOCK` at a time, too few of them over and over.
+    """Apply a frozen model in blocks of `BLOCK` items; a smaller block is filled up with copies of its items.
 
-    On a CPU each block is computed by one thread, of large items `FEW` at a time, and as many blocks at once as torch
-    has threads. So what comes of an item, bit for bit, depends neither on how many there are, nor on how many are
-    fetched at once, nor on the threads.
+    On a CPU each block is computed by one thread, large items `FEW` at a time, and as many blocks run at once as torch
+    has threads. The output for an item is therefore bit for bit independent of the number of items, of the batch size
+    and of the number of threads.
 
     Args:
-        function: of the views of a block, by the model.
-        items: (n, ...) each.
-        model: what the function uses. Where parts of it are not torch's, timm's or ours, or have hooks, one block after
-            the other passes it: they may keep something from one part of a pass to the next.
-        views: makes the views of a block, one block after the other, as they may be random; default: the items.
+        function: computes the output from the prepared views of a block, with the model.
+        items: views, (n, ...) each.
+        model: the model that the function uses. If parts of it are not from torch, torchvision, timm or contraport, or
+            have hooks, blocks run one after the other: such parts may keep state during a pass.
+        prepare: makes the inputs from the views of a block, one block after the other, since they may be random.
 
     >>> apply_in_blocks(lambda x: x.new_full((len(x), 1), len(x)), [torch.zeros(3, 2)], model=nn.Identity()).flatten()
     tensor([64., 64., 64.])
@@ -151,61 +140,62 @@ def apply_in_blocks(
     blocks = list(zip(*[view.split(BLOCK) for view in items], strict=True))
 
     @torch.inference_mode()
-    def prepared(block: tuple[Tensor, ...]) -> Sequence[Tensor]:
-        places = torch.arange(BLOCK, device=block[0].device) % len(block[0])
-        return views(tuple(view[places] for view in block))
+    def prepare_block(block: tuple[Tensor, ...]) -> Sequence[Tensor]:
+        positions = torch.arange(BLOCK, device=block[0].device) % len(block[0])
+        return prepare(tuple(view[positions] for view in block))
 
     @torch.inference_mode()
-    def passed(given: Sequence[Tensor]) -> Tensor:
-        return function(*given)
+    def forward(inputs: Sequence[Tensor]) -> Tensor:
+        return function(*inputs)
 
-    shared = _is_shared(model)
+    is_stateless = _is_stateless(model)
 
     @torch.inference_mode()
-    def passed_on_cpu(given: Sequence[Tensor]) -> Tensor:
-        large = any(view.ndim > 2 and view[0].numel() > LARGE for view in given)
-        given = [_channels_last(view) if shared else view for view in given]
-        parts = zip(*(view.split(FEW if large else BLOCK) for view in given), strict=True)
+    def forward_on_cpu(inputs: Sequence[Tensor]) -> Tensor:
+        is_large = any(view.ndim > 2 and view[0].numel() > LARGE for view in inputs)
+        if is_stateless:  # a foreign model may require the usual memory layout
+            inputs = [_channels_last(view) for view in inputs]
+        parts = zip(*(view.split(FEW if is_large else BLOCK) for view in inputs), strict=True)
         return torch.cat([function(*part) for part in parts])
 
     if items[0].device.type != "cpu":
-        parts = [passed(prepared(block)) for block in blocks]
+        outputs = [forward(prepare_block(block)) for block in blocks]
     else:
         threads = torch.get_num_threads()
         try:
-            with ThreadPoolExecutor(threads if shared else 1, initializer=_compute_alone) as pool:
+            with ThreadPoolExecutor(threads if is_stateless else 1, initializer=_use_one_thread) as pool:
                 futures: list[Future[Tensor]] = []
                 for block in blocks:
-                    futures.append(pool.submit(passed_on_cpu, pool.submit(prepared, block).result()))
-                parts = [future.result() for future in futures]
+                    futures.append(pool.submit(forward_on_cpu, pool.submit(prepare_block, block).result()))
+                outputs = [future.result() for future in futures]
         finally:
-            torch.set_num_threads(threads)  # for threads to come, which take what was set last
-    return torch.cat([part[: len(block[0])] for part, block in zip(parts, blocks, strict=True)])
+            torch.set_num_threads(threads)  # new threads inherit the last value that any thread set
+    return torch.cat([output[: len(block[0])] for output, block in zip(outputs, blocks, strict=True)])
 
 
 def _channels_last(view: Tensor) -> Tensor:
-    """Return images as convolutions on a CPU are fastest with."""
+    """Return images in the memory layout in which convolutions on a CPU are fastest."""
     return view.contiguous(memory_format=torch.channels_last) if view.ndim == 4 else view
 
 
-def _compute_alone() -> None:
-    """Let torch compute by this thread alone."""
-    torch.get_num_threads()  # else the first computation sets what was set last in any thread
+def _use_one_thread() -> None:
+    """Limit torch to one thread within the calling thread."""
+    torch.get_num_threads()  # otherwise the first computation overwrites the setting with the last value of any thread
     torch.set_num_threads(1)
 
 
-def _is_shared(model: nn.Module) -> bool:
-    """Return whether several threads may use a model at once, as nothing of it keeps anything of a pass."""
+def _is_stateless(model: nn.Module) -> bool:
+    """Return whether several threads may call a model at once: its parts are known and have no hooks."""
     for part in model.modules():
-        is_pure = type(part).__module__.partition(".")[0] in ("torch", "torchvision", "timm", "contraport")
-        if not is_pure or part._forward_hooks or part._forward_pre_hooks:
+        is_known = type(part).__module__.partition(".")[0] in ("torch", "torchvision", "timm", "contraport")
+        if not is_known or part._forward_hooks or part._forward_pre_hooks:
             return False
     return True
 
 
 @contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """Hold a model in evaluation mode without gradients, and give every module its own training flag back."""
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Set evaluation mode and disable gradients; on exit, restore the training flag of every module."""
     training = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -217,8 +207,8 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators for the block, and leave the caller's as they were."""
+def fixed_seed(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's generators within the block; on exit, restore the caller's random state."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         seed_global_generators(torch_seed("embedding", seed))
         yield
@@ -234,20 +224,19 @@ def embed_dataset(
     workers: int | None = None,
     progress: bool = False,
 ) -> Embeddings:
-    """Embed the plain views of every item; the model is moved to `device`, and no weight and no buffer changes.
+    """Embed the plain views of every item; the model is moved to `device` and not changed otherwise.
 
     Args:
-        model: what embeds.
+        model: the model.
         dataset: the items.
-        views: how views are made of an item; default: an item's views are those that the dataset gives.
-        batch_size: items fetched at a time, rounded up to whole blocks of 64, in which they are embedded; it changes no
-            number.
-        device: where to compute.
-        workers: processes that fetch data; default: none for data in memory, else one per core but one.
+        views: makes views of an item; default: the views that the dataset contains.
+        batch_size: number of items loaded at a time, rounded up to a multiple of 64. It does not change the result.
+        device: device to compute on.
+        workers: number of processes that load data; default: 0 for data in memory, otherwise one per core but one.
         progress: show a progress bar on a terminal.
 
     Raises:
-        UsageError: `batch_size` is not positive, the views are not of the model's shapes, or a feature is not finite.
+        UsageError: `batch_size` is not positive, the views do not have the model's shapes, or a feature is not finite.
 
     >>> from contraport.data import load
     >>> features, labels = embed_dataset(Model(shapes=[(1, 8, 8)]), load("digits", "test"))
@@ -256,102 +245,108 @@ def embed_dataset(
     """
     views = views or Views(dataset, augment="none")
     check_shapes(model, dataset, views)
-    features = represent(
-        model, dataset, views, LoaderConfig(batch_size, torch.device(device), workers, ProgressBars(shown=progress))
-    )
-    return Embeddings(features, dataset.labels)
+    loader_config = LoaderConfig(batch_size, torch.device(device), workers, ProgressBars(shown=progress))
+    return Embeddings(extract_features(model, dataset, views, loader_config), dataset.labels)
 
 
-def embed_batches(model: Model, dataset: Dataset, views: Views, reader: LoaderConfig) -> Iterator[tuple[Tensor, Batch]]:
-    """Yield the frozen features ``(b, F)`` of the plain views of some items after the other, and their batch.
+def embed_batches(
+    model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig
+) -> Iterator[tuple[Tensor, Batch]]:
+    """Yield the frozen features ``(b, F)`` of each batch, and the batch: `embed_dataset` without holding all in memory.
 
-    So `embed_dataset` embeds, without keeping all in memory; the caller's random state may change.
+    The caller's random state may change.
 
     Raises:
-        UsageError: the views are not of the model's shapes, or a feature is not finite.
+        UsageError: the views do not have the model's shapes, or a feature is not finite.
     """
     check_shapes(model, dataset, views)
-    model.to(reader.device)
-    views.to(reader.device)
-    with frozen(model):
-        for features, batch in reader.iterate_batches(model, model, views.plain, dataset, f"{dataset.split} items"):
+    model.to(loader_config.device)
+    views.to(loader_config.device)
+    with evaluation_mode(model):
+        for features, batch in loader_config.iterate_batches(
+            model, model, views.plain, dataset, f"{dataset.split} items"
+        ):
             check_finite(features)
             yield features, batch
 
 
-@torch.random.fork_rng(devices=[])  # a loader draws a seed for its workers
-def represent(
+@torch.random.fork_rng(devices=[])  # a loader draws a seed for its workers from the caller's generator
+def extract_features(
     encoder: nn.Module,
     dataset: Dataset,
     views: Views,
-    reader: LoaderConfig,
+    loader_config: LoaderConfig,
     name: str = "encoder",
     *,
-    prepare: Prepare | None = None,
+    prepare: PrepareViews | None = None,
 ) -> Tensor:
-    """Return the frozen features `(n, F)` of the plain views of every item, or of what `prepare` makes of its views.
+    """Return the frozen features of every item, `(n, F)`: of its plain views, or of those that `prepare` makes.
 
-    The caller's random state stays as it is.
+    The caller's random state does not change.
 
     Raises:
         UsageError: a feature is not finite.
     """
-    encoder.to(reader.device)
-    views.to(reader.device)
-    with frozen(encoder):
-        features = reader.apply(encoder, encoder, prepare or views.plain, dataset, f"{name}: {dataset.split} items")
+    encoder.to(loader_config.device)
+    views.to(loader_config.device)
+    with evaluation_mode(encoder):
+        features = loader_config.apply(
+            encoder, encoder, prepare or views.plain, dataset, f"{name}: {dataset.split} items"
+        )
     check_finite(features)
-    return features.clone()  # outside inference mode, so that it may enter a graph
+    return features.clone()  # cloned outside inference mode, so that autograd may use it
 
 
 def embed_views(
     encoder: Model | RawInputs,
     dataset: Dataset,
     views: Views,
-    reader: LoaderConfig,
+    loader_config: LoaderConfig,
     name: str = "encoder",
     *,
     project: bool = False,
     plain: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Return the frozen features of the first two random views of every item, each `(n, F)`; they are always the same.
+    """Return the frozen features of the first two random views of every item, each `(n, F)`; the views are fixed.
 
-    With `project` it is what the loss sees of them, `(n, d)`; with `plain` they are all those that the data give.
+    With `project`, return the projections that the loss compares, `(n, d)`; with `plain`, use all views of the data.
     """
-    encoder.to(reader.device)
-    views.to(reader.device)
-    takes_any = isinstance(encoder, RawInputs) or len(encoder.towers) == 1
+    encoder.to(loader_config.device)
+    views.to(loader_config.device)
+    has_one_tower = isinstance(encoder, RawInputs) or len(encoder.towers) == 1
     number = None if plain else 2
 
-    def encode(*given: Tensor) -> Tensor:
-        features = encoder.encode(given[:number] if takes_any else given)
+    def encode(*inputs: Tensor) -> Tensor:
+        features = encoder.encode(inputs[:number] if has_one_tower else inputs)
         if isinstance(encoder, Model):
             features = encoder.project(features) if project else encoder.represent(features)
         return torch.stack(features[:number], dim=1)
 
-    with seeded(0, reader.device), frozen(encoder):
-        made = reader.apply(encode, encoder, views.plain if plain else views, dataset, f"{name}: views")
-    return made.unbind(dim=1)
+    with fixed_seed(0, loader_config.device), evaluation_mode(encoder):
+        stacked = loader_config.apply(encode, encoder, views.plain if plain else views, dataset, f"{name}: views")
+    return stacked.unbind(dim=1)
 
 
 def check_shapes(model: Model, dataset: Dataset, views: Views) -> None:
-    """Raise `UsageError` unless the plain views of the items are what the model takes, and there."""
-    expected, got = (join_names([*map(describe_shape, shapes)]) for shapes in (model.shapes, views.plain_shapes))
-    check(expected == got, f"data: the model takes {expected}, {dataset.name!r} has {got}.")
+    """Raise `UsageError` unless the plain views have the model's shapes and no item lacks one that it needs."""
+    expected, actual = (join_names([*map(describe_shape, shapes)]) for shapes in (model.shapes, views.plain_shapes))
+    check(expected == actual, f"data: must have {expected}, as the model; {dataset.name!r} has {actual}.", "shape")
     if dataset.present is not None:
-        lacking = int((~dataset.present[:, list(model.represented)].all(1)).sum())
+        missing = int((~dataset.present[:, list(model.represented)].all(1)).sum())
         check(
-            lacking == 0,
-            f"data: {lacking} of {len(dataset)} items of {dataset.name!r} lack a view that the representation is made "
-            "of; expected a model with a representation that all have, or only items that have it.",
+            missing == 0,
+            f"data: {missing} of {len(dataset)} items of {dataset.name!r} lack a view that the representation needs. "
+            "Leave these items out, or choose another --representation.",
+            "missing_view",
         )
 
 
 def check_finite(features: Tensor) -> None:
-    """Raise `UsageError` unless every feature is a finite number."""
+    """Raise `UsageError` unless every feature is finite."""
     bad = (~features.isfinite().all(dim=1)).nonzero().flatten().tolist()
     check(
         not bad,
-        f"features: {len(bad)} of {len(features)} items have a NaN or infinite feature (the first is item "
-        f"{bad[0] if bad else None}); did the training diverge, or does the data hold NaN?",
+        f"features: must be finite, got NaN or infinity for {len(bad)} of {len(features)} items, first for item "
+        f"{bad[0] if bad else None}. Did the training diverge, or does the data contain NaN?",
+        "not_finite",
     )

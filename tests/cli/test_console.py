@@ -13,7 +13,7 @@ from contraport.searching.neighbors import Nearest, Neighbor
 
 def test_no_word_is_cut_at_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    measures = [one for row in METRICS.values() for one in row.each()]
+    measures = [one for row in METRICS.values() for one in row.at_each_number()]
     values = {measure.key: 0.987 for measure in measures}
     columns = dict.fromkeys(("raw pixels", "untrained encoder", "nt-xent", "gca-uot"), values)
     print_table("a title", result_rows(columns))
@@ -83,14 +83,14 @@ def test_a_baseline_of_which_nothing_was_measured_has_no_column(before: str) -> 
     rows = {"raw": {"recall@1": None}, before: {"recall@1": 0.0}, "trained": {"recall@1": 0.4}}
     for known in (rows, {**rows, "raw": {}}, {key: rows[key] for key in (before, "trained")}):
         (row,) = evaluation_rows({"rows": known, "intervals": {"trained": {}}})
-        assert list(row) == ["measure", before, "trained", "95% interval"]
+        assert list(row) == ["metric", before, "trained", "95% interval"]
 
 
 def test_a_difference_of_per_cent_is_told_in_points() -> None:
     known = {"value": 0.013, "low": -0.004, "high": 0.03}
     assert difference_rows({"knn": known, "nmi": known}) == [
-        {"measure": "kNN", "difference": "1.3 points", "95% interval": "-0.4 to 3.0"},
-        {"measure": "NMI", "difference": "0.013", "95% interval": "-0.004 to 0.030"},
+        {"metric": "kNN", "difference": "1.3 points", "95% interval": "-0.4 to 3.0"},
+        {"metric": "NMI", "difference": "0.013", "95% interval": "-0.004 to 0.030"},
     ]
 
 

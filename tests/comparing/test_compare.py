@@ -38,7 +38,7 @@ from contraport.comparison.tuning import (
     unequal,
 )
 from contraport.errors import FolderInUseError, UsageError
-from contraport.metrics import chosen as measures
+from contraport.metrics import select_metrics as measures
 from contraport.metrics.intervals import Difference, Interval
 from contraport.runs import Run
 

@@ -24,11 +24,11 @@ from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.jobs import CellJob, Found, TimeBudget, build_cell_job
 from contraport.comparison.tuning import build_trials
 from contraport.errors import UsageError
-from contraport.metrics import chosen
+from contraport.metrics import select_metrics
 from contraport.runs import Run
 
 MODULE = importlib.import_module("contraport.comparison.compare")  # by the name that a function has too
-KNN = chosen(["knn"])[0]
+KNN = select_metrics(["knn"])[0]
 THREE = SMALL | {"objectives": ["info-nce", "gca-ince", "rince"], "measures": ["knn"]}
 
 

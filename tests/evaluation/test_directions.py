@@ -1,4 +1,4 @@
-"""How well each given view finds each other one: the numbers are means over directions, and told one by one."""
+"""Retrieval between given views: values are means over directions, and reported per direction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contraport import evaluate
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.evaluation.result_tables import direction_rows
-from contraport.metrics.retrieval import ranks
+from contraport.metrics.retrieval import retrieval_ranks
 
 NAMES = ("photo", "audio", "tags")
 
@@ -31,7 +31,7 @@ def result(tmp_path: Path) -> dict:
     return evaluate(run, data=(items(50), items(40)), measures=["retrieval"], progress=False)
 
 
-def test_every_direction_is_told(result: dict) -> None:
+def test_every_direction_is_reported(result: dict) -> None:
     assert list(result["directions"]) == [f"{one} to {other}" for one, other in permutations(NAMES, 2)]
     for key in ("recall@1", "recall@10", "median_rank"):
         of_each = [found[key] for found in result["directions"].values()]
@@ -39,25 +39,25 @@ def test_every_direction_is_told(result: dict) -> None:
         assert all(one["low"] <= one["value"] <= one["high"] for one in of_each)
 
 
-def test_they_are_printed(result: dict) -> None:
+def test_directions_are_printed(result: dict) -> None:
     rows = direction_rows(result)
     assert [row["from to"] for row in rows] == list(result["directions"])
     recall = result["directions"]["tags to photo"]["recall@5"]["value"]
     assert next(row for row in rows if row["from to"] == "tags to photo")["Recall@5"] == f"{recall:.1%}"
 
 
-def test_they_are_those_of_the_projections_of_the_plain_views(tmp_path: Path) -> None:
-    """Not of random changes, which a run may have trained on."""
+def test_directions_use_projections_of_plain_views(tmp_path: Path) -> None:
+    """Not of random augmentations that the run was trained with."""
     model = Model(shapes=[(4,), (5,), (6,)], projection=8, view_names=NAMES).eval()
     run = make_run(tmp_path / "run", model, data="<three>", augment="strong")
     found = evaluate(run, data=(items(50), items(40)), measures=["recall"], progress=False)
     views = items(40).__getitems__(list(range(40))).views
-    expected = (ranks(*model.project(model.encode(views))) <= 5).mean(axis=0)
+    expected = (retrieval_ranks(*model.project(model.encode(views))) <= 5).mean(axis=0)
     told = [one["recall@5"]["value"] for one in found["directions"].values()]
     assert told == pytest.approx(expected.tolist())
 
 
-def test_random_changes_of_one_view_have_no_direction(tmp_path: Path) -> None:
+def test_random_views_have_no_direction(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", Model("mlp", [(4,)]))
     data = tuple(from_arrays(np.random.default_rng(seed).normal(size=(40, 4))) for seed in (0, 1))
     assert evaluate(run, data=data, measures=["recall"], progress=False)["directions"] == {}

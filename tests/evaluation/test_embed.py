@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from tests.disk import largest_file
+from tests.errors import raises_usage_error
 from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
 from tests.processes import Report, reports_of
 from torch.utils.data import IterableDataset
@@ -22,7 +23,7 @@ from contraport.evaluation import embed
 from contraport.features import read_features
 
 
-def test_a_representation_of_one_view_is_what_is_embedded(tmp_path: Path) -> None:
+def test_embeds_the_representation_of_one_view(tmp_path: Path) -> None:
     data = several(9, (4,), (7,))
     torch.manual_seed(0)
     model = Model(shapes=data.shapes, representation="1").eval()
@@ -33,7 +34,7 @@ def test_a_representation_of_one_view_is_what_is_embedded(tmp_path: Path) -> Non
     assert np.allclose(features, expected, atol=1e-5)
 
 
-def test_embed_npz_holds_every_item_of_both_splits(tmp_path: Path) -> None:
+def test_npz_contains_every_item_of_both_splits(tmp_path: Path) -> None:
     model = image_model()
     run = make_run(tmp_path / "run", model)
     out = embed(run.path, out=tmp_path / "digits.npz", progress=False)
@@ -50,7 +51,7 @@ def test_embed_npz_holds_every_item_of_both_splits(tmp_path: Path) -> None:
             assert np.allclose(arrays["features"][test][5], model.eval()(items)[0], atol=1e-4)
 
 
-def test_embed_parquet_has_a_column_a_feature(tmp_path: Path) -> None:
+def test_parquet_has_a_column_per_feature(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     out = embed(run, data=vectors(30, 3), out=tmp_path / "vectors.parquet", progress=False)
     table = pq.read_table(out)
@@ -67,19 +68,21 @@ def test_embed_without_labels_has_no_label_column(tmp_path: Path) -> None:
     assert pq.read_table(out).column_names[-2:] == ["row", "split"]
 
 
-def test_embed_refuses_a_wrong_name_and_an_existing_file(tmp_path: Path) -> None:
+def test_rejects_a_wrong_suffix_and_an_existing_file(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     data = vectors(30, 3)
-    with pytest.raises(UsageError, match=r"ends in \.npz, \.npy, \.parquet"):
+    with raises_usage_error("out.suffix", ".npz, .npy, .parquet", "vectors.csv"):
         embed(run, data=data, out=tmp_path / "vectors.csv", progress=False)
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(UsageError) as caught:
         embed(run, data=data, out=tmp_path / "absent" / "vectors.npz", progress=False)
-    with pytest.raises(UsageError, match="split: unknown name 'half'"):
+    assert (caught.value.argument, str(tmp_path / "absent") in str(caught.value)) == ("out", True)
+    with raises_usage_error("split.unknown", "half"):
         embed(run, data=data, split="half", out=tmp_path / "vectors.npz", progress=False)
     existing = tmp_path / "vectors.npz"
     existing.write_bytes(b"mine")
-    with pytest.raises(UsageError, match="exists; pass overwrite=True"):
+    with pytest.raises(UsageError) as caught:
         embed(run, data=data, out=existing, progress=False)
+    assert "overwrite=True" in str(caught.value)
     assert existing.read_bytes() == b"mine"
     embed(run, data=data, out=existing, overwrite=True, progress=False)
     assert np.load(existing)["features"].shape[0] == 30
@@ -87,7 +90,7 @@ def test_embed_refuses_a_wrong_name_and_an_existing_file(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
-def test_processes_write_shards_that_are_the_file_of_one(
+def test_shards_of_several_processes_equal_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     run = make_run(tmp_path / "run", image_model())
@@ -102,7 +105,7 @@ def test_processes_write_shards_that_are_the_file_of_one(
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy"])
-def test_older_features_are_neither_overwritten_in_silence_nor_read_instead(
+def test_older_files_are_neither_overwritten_nor_read_by_accident(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     run, out = make_run(tmp_path / "run", vector_model()), tmp_path / f"vectors{suffix}"
@@ -119,18 +122,20 @@ def test_older_features_are_neither_overwritten_in_silence_nor_read_instead(
 
     embed(run, data=vectors(20, None), out=out, progress=False)
     for write in (in_two, in_shards):
-        with pytest.raises(UsageError, match=f"out: {out} exists"):
+        with pytest.raises(UsageError) as caught:
             write(30)
+        assert (caught.value.argument, str(out) in str(caught.value)) == ("out", True)
     in_shards(30, overwrite=True)
     assert len(read_features(out)) == 30
     for write in (in_two, in_shards):
-        with pytest.raises(UsageError, match=r"of-00003.* exists"):
+        with pytest.raises(UsageError) as caught:
             write(40)
+        assert (caught.value.argument, "of-00003" in str(caught.value)) == ("out", True)
     in_two(40, overwrite=True)
     assert len(read_features(out)) == 40
     assert len(list(tmp_path.glob("*00003*"))) == 0
     shutil.copy(tmp_path / f"vectors.00000-of-00002{suffix}", tmp_path / f"vectors.00000-of-00004{suffix}")
-    with pytest.raises(UsageError, match="was written in 2 and in 4 shards; remove those that are old"):
+    with raises_usage_error("features.mixed_shards", 2, 4):
         read_features(out)
 
 
@@ -162,12 +167,12 @@ def test_two_processes_embed_their_shares(tmp_path: Path) -> None:
     assert_same_rows([tmp_path / f"digits.0000{rank}-of-00002.npz" for rank in range(2)], out)
 
 
-def test_more_processes_than_items_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_more_processes_than_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run", vector_model())
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(UsageError, match="3 items cannot be shared among 4 processes"):
+    with raises_usage_error("data.too_few_items", 3, 4):
         embed(run, data=vectors(3, None), out=tmp_path / "vectors.npz", progress=False)
-    with pytest.raises(UsageError, match="a stream cannot be shared among 4 processes"):
+    with raises_usage_error("data.stream", 4):
         embed(run, data=from_stream(np.ones((30, 6), dtype=np.float32)), out=tmp_path / "vectors.npz", progress=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
@@ -185,7 +190,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
-def test_each_row_says_what_it_is_though_a_file_was_left_out(tmp_path: Path, photos: Path, suffix: str) -> None:
+def test_rows_are_described_if_a_file_was_skipped(tmp_path: Path, photos: Path, suffix: str) -> None:
     torch.manual_seed(0)
     model = Model("small-cnn", [(3, 8, 8)]).eval()
     run = make_run(tmp_path / "run", model, data=str(photos), test_fraction=0.4)
@@ -213,7 +218,7 @@ def test_rows_of_a_table_are_those_of_its_file(tmp_path: Path) -> None:
     found = read_features(embed(run, data=tmp_path / "table.csv", out=tmp_path / "table.npz", progress=False))
     assert found.rows.tolist() == [0, 3, 6, 2, 5, 8]
     assert found.keys is None
-    assert found.name_of(3) == "test row 2"
+    assert found.item_name(3) == "test row 2"
 
 
 def test_each_file_is_decoded_once(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +246,7 @@ class Captioned(IterableDataset):
 
 
 @pytest.mark.parametrize("view", ["image", "caption"])
-def test_of_a_stream_of_several_views_one_is_embedded(tmp_path: Path, view: str) -> None:
+def test_embeds_one_view_of_a_stream(tmp_path: Path, view: str) -> None:
     torch.manual_seed(0)
     names = ("image", "caption")
     model = Model(shapes=[(3, 8, 8), ()], encoder=["small-cnn", "small-text"], projection=8, view_names=names)
@@ -259,13 +264,14 @@ def test_of_a_stream_of_several_views_one_is_embedded(tmp_path: Path, view: str)
         texts = [f"number {number}" for number in range(70)]
         alone = read_features(embed(run, data=texts, view=view, out=path, overwrite=True, progress=False))
         np.testing.assert_allclose(alone.features, found.features[alone.rows], atol=1e-5)
-    with pytest.raises(UsageError, match="view: "):
+    with pytest.raises(UsageError) as caught:
         embed(run, data=Captioned(), view="sound", out=tmp_path / "none.npz", progress=False)
+    assert caught.value.argument == "view"
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
 @pytest.mark.parametrize("function", ["_add", "write_features"])
-def test_a_full_disk_is_told_in_words_and_loses_nothing(
+def test_full_disk_keeps_the_previous_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, function: str
 ) -> None:
     def limited(*args: Any, **kwargs: Any) -> None:
@@ -277,6 +283,6 @@ def test_a_full_disk_is_told_in_words_and_loses_nothing(
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     original = getattr(sys.modules["contraport.evaluation.embed"], function)
     monkeypatch.setattr(sys.modules["contraport.evaluation.embed"], function, limited)
-    with pytest.raises(UsageError, match=r"out: .*vectors\.\w+ cannot be written to: (only a part|\[Errno)"):
+    with raises_usage_error("out.not_writable", "vectors"):
         embed(run, data=vectors(200, 3), out=out, overwrite=True, progress=False)
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before

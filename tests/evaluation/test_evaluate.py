@@ -10,19 +10,19 @@ import pyarrow
 import pytest
 import torch
 from tests.disk import largest_file
+from tests.errors import raises_usage_error
 from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
 
 import contraport
-from contraport._utils.locks import lock_folder
 from contraport.cli.console import print_evaluation
 from contraport.data import Views, from_arrays, load
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
 from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
-from contraport.evaluation.epoch_checkpoints import epoch_checkpoint_files, load_epoch_models
+from contraport.evaluation.notes import deterioration_notes
 from contraport.evaluation.page_samples import collect_samples, points
-from contraport.evaluation.worsened import worsened
+from contraport.evaluation.run_states import epoch_checkpoint_files, load_epoch_models
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
 from contraport.reporting.report_run import shown
@@ -36,7 +36,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, dict[str, 
     return run, evaluate(run.path, progress=False)
 
 
-def test_evaluate_measures_the_encoder_and_its_two_baselines(evaluated: tuple[Run, dict[str, Any]]) -> None:
+def test_evaluates_the_encoder_and_its_baselines(evaluated: tuple[Run, dict[str, Any]]) -> None:
     _, result = evaluated
     assert list(result["rows"]) == ["raw", "untrained", "trained"]
     for row in result["rows"].values():
@@ -49,8 +49,8 @@ def test_evaluate_measures_the_encoder_and_its_two_baselines(evaluated: tuple[Ru
 
 
 @pytest.mark.parametrize("call", [1, 2, 3])
-def test_a_full_disk_leaves_the_evaluation_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
-    """The three files are of one evaluation, also where there is no room for one of them."""
+def test_full_disk_leaves_the_previous_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """The three files always belong to one evaluation."""
     module, calls = sys.modules["contraport.evaluation.evaluate"], []
 
     def limited(write: Any) -> Any:
@@ -66,7 +66,7 @@ def test_a_full_disk_leaves_the_evaluation_before(tmp_path: Path, monkeypatch: p
     before = {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
     for name in ("write_json", "write_arrays"):
         monkeypatch.setattr(module, name, limited(getattr(module, name)))
-    with pytest.raises(UsageError, match=r"run: .*run cannot be written to: "):
+    with raises_usage_error("run.not_writable", run.path):
         evaluate(run, data=(vectors(90, 3), vectors(31, 3)), neighbors=3, progress=False)
     assert {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
     assert len(calls) == call
@@ -77,23 +77,21 @@ def test_a_run_is_evaluated_by_one_process_at_a_time(tmp_path: Path) -> None:
     data = vectors(60, 3), vectors(30, 3)
     with (
         lock_folder(runs[1].path, "evaluate", name=runs[1].evaluation_lock_path.name),
-        pytest.raises(
-            FolderInUseError, match=r"run: .*b is in use by contraport evaluate, process .*; wait for its end"
-        ),
+        pytest.raises(FolderInUseError) as caught,
     ):
         evaluate(runs, data=data, neighbors=3, progress=False)
-    assert not any(run.evaluation_path.exists() for run in runs), "nothing is measured in vain"
+    assert str(runs[1].path) in str(caught.value)
+    assert not any(run.evaluation_path.exists() for run in runs), "no run was evaluated before the check"
     evaluate(runs, data=data, neighbors=3, progress=False)
     assert not any(run.evaluation_lock_path.exists() for run in runs)
 
 
-def test_an_encoder_that_never_trained_is_its_own_baseline(evaluated: tuple[Run, dict[str, Any]]) -> None:
+def test_untrained_encoder_equals_its_baseline(evaluated: tuple[Run, dict[str, Any]]) -> None:
     _, result = evaluated
     assert result["rows"]["trained"] == result["rows"]["untrained"]
 
 
-def test_what_training_made_worse_is_said(tmp_path: Path) -> None:
-    """An encoder that was spoilt is worse than as it was drawn; one that is as it was drawn is not."""
+def test_deterioration_is_noted(tmp_path: Path) -> None:
     model = vector_model()
     rows = np.random.default_rng(0).normal(size=(90, 6)) + 2 * np.eye(6)[np.arange(90) % 3]
     data = tuple(from_arrays(rows[part], labels=np.arange(90)[part] % 3) for part in (slice(60), slice(60, None)))
@@ -103,11 +101,10 @@ def test_what_training_made_worse_is_said(tmp_path: Path) -> None:
         for parameter in model.parameters():
             parameter.mul_(0.0)
     spoilt = evaluate(make_run(tmp_path / "spoilt", model), data=data, progress=False)
-    (note,) = [note for note in spoilt["notes"] if "worse than the untrained encoder" in note]
+    (note,) = [note for note in spoilt["notes"] if "untrained encoder" in note]
     before, after = (f"{spoilt['rows'][row]['linear_probe']:.1%}" for row in ("untrained", "trained"))
-    assert f"Linear probe ({after} against {before})" in note
-    assert "more epochs" in note
-    assert any("worse than the raw inputs by Linear probe" in note for note in spoilt["notes"])
+    assert f"Linear probe {after} instead of {before}" in note
+    assert any("raw inputs: Linear probe" in note for note in spoilt["notes"])
 
 
 @pytest.mark.parametrize(
@@ -115,37 +112,38 @@ def test_what_training_made_worse_is_said(tmp_path: Path) -> None:
     [
         (
             {"alignment": 0.5, "uniformity": -2.0},
-            "Training worsened Alignment (0.500 against 0.400), which is the price",
+            "Training worsened Alignment 0.500 instead of 0.400, and improved Uniformity -2.000 instead of -1.000.",
         ),
-        ({"alignment": 0.5, "uniformity": -1.0}, "Training worsened Alignment (0.500 against 0.400), and nothing"),
+        (
+            {"alignment": 0.5, "uniformity": -1.0},
+            "Training worsened Alignment 0.500 instead of 0.400, and improved neither.",
+        ),
         ({"alignment": 0.3, "uniformity": -1.0}, None),
         ({"alignment": 0.40001, "uniformity": -1.0}, None),
     ],
 )
-def test_alignment_and_uniformity_are_told_together(trained: dict[str, float], note: str | None) -> None:
+def test_alignment_and_uniformity_share_a_note(trained: dict[str, float], note: str | None) -> None:
     baseline = {"alignment": 0.4, "uniformity": -1.0}
-    told = worsened({"raw": baseline, "untrained": baseline, "trained": trained})
+    told = deterioration_notes({"raw": baseline, "untrained": baseline, "trained": trained})
     assert len(told) == (note is not None)
-    assert note is None or told[0].startswith(note)
+    assert note is None or told == [note]
 
 
-def test_what_is_worse_within_its_interval_is_not_told() -> None:
+def test_insignificant_deterioration_is_not_noted() -> None:
     rows = {"raw": {"knn": 0.9}, "untrained": {"knn": 0.9, "alignment": 0.4}, "trained": {"knn": 0.8, "alignment": 0.5}}
     sure, unsure = Difference(-0.1, -0.15, -0.05), Difference(-0.1, -0.25, 0.05)
-    found = worsened(
+    found = deterioration_notes(
         rows, {"raw": {"knn": sure}, "untrained": {"knn": unsure, "alignment": Difference(0.1, -0.1, 0.3)}}
     )
-    assert [note[:60] for note in found] == ["Training left the features worse than the raw inputs by kNN "]
-    found = worsened(
+    (note,) = found
+    assert "the raw inputs: kNN" in note
+    found = deterioration_notes(
         rows, {"raw": {"knn": unsure}, "untrained": {"knn": sure, "alignment": Difference(0.1, 0.05, 0.15)}}
     )
-    assert [note.split(" (")[0] for note in found] == [
-        "Training left the features worse than the untrained encoder by kNN",
-        "Training worsened Alignment",
-    ]
+    assert ["the untrained encoder: kNN" in found[0], "worsened Alignment" in found[1], len(found)] == [True, True, 2]
 
 
-def test_what_was_held_out_of_the_training_is_measured_and_embedded(tmp_path: Path) -> None:
+def test_held_out_items_are_evaluated_and_embedded(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(80, 6)), y=np.arange(80) % 2)
     data = str(tmp_path / "data.npz")
     run = make_run(tmp_path / "run", vector_model(), data=data, test_fraction=0.4)
@@ -162,7 +160,7 @@ def test_evaluate_writes_what_it_returns(evaluated: tuple[Run, dict[str, Any]]) 
     assert json.loads(run.evaluation_path.read_text("utf-8")) == result
 
 
-def test_samples_hold_what_the_page_draws(evaluated: tuple[Run, dict[str, Any]]) -> None:
+def test_samples_contain_points_and_plans(evaluated: tuple[Run, dict[str, Any]]) -> None:
     run, _ = evaluated
     samples = run.samples()
     assert samples["points"].shape == (449, 2)
@@ -179,7 +177,7 @@ def test_samples_hold_what_the_page_draws(evaluated: tuple[Run, dict[str, Any]])
     assert (samples["plan_view_1"] != samples["plan_view_2"]).any()
 
 
-def test_samples_say_who_is_near_whom_and_what_is_mistaken(evaluated: tuple[Run, dict[str, Any]]) -> None:
+def test_samples_contain_cosines_and_confusion(evaluated: tuple[Run, dict[str, Any]]) -> None:
     run, result = evaluated
     samples = run.samples()
     confusion = samples["confusion"]
@@ -192,8 +190,8 @@ def test_samples_say_who_is_near_whom_and_what_is_mistaken(evaluated: tuple[Run,
     assert "suspicion" not in samples, "its views are made, so they belong together"
 
 
-def test_samples_have_the_items_that_the_probe_mistakes_most_surely(tmp_path: Path) -> None:
-    """Of ten items that are told apart easily, but for their labels, the two whose labels are wrong."""
+def test_samples_contain_the_most_confident_errors(tmp_path: Path) -> None:
+    """Well separated items, of which two have wrong labels."""
     labels = np.arange(60) % 3
     x = (9 * np.eye(6)[labels] + np.random.default_rng(0).normal(size=(60, 6))).astype(np.float32)
     wrong = labels.copy()
@@ -247,8 +245,8 @@ def test_the_losses_of_items_are_the_loss_in_the_mean() -> None:
     assert losses.mean() == pytest.approx(float(objective(*subject.projections)), rel=1e-5)
 
 
-def test_pairs_that_do_not_belong_together_are_suspicious(tmp_path: Path) -> None:
-    """Of items of two given views those that got another class's second view have fewer neighbours in common."""
+def test_mismatched_pairs_have_a_high_suspicion(tmp_path: Path) -> None:
+    """Items with a second view of another class share fewer neighbors."""
     labels = np.arange(90) % 3
     centres = 20 * np.eye(6)[labels]
     one, two = (centres + np.random.default_rng(seed).normal(size=(90, 6)) for seed in (0, 1))
@@ -261,10 +259,10 @@ def test_pairs_that_do_not_belong_together_are_suspicious(tmp_path: Path) -> Non
     suspicion = run.samples()["suspicion"]
     assert suspicion.shape == (90,)
     assert suspicion[:6].mean() > suspicion[6:].mean() + 0.2
-    assert "confusion" not in run.samples(), "no probe was asked for"
+    assert "confusion" not in run.samples(), "no probe was requested"
 
 
-def test_evaluate_leaves_the_model_file_and_the_random_state_alone(tmp_path: Path) -> None:
+def test_evaluate_keeps_model_file_and_random_state(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     before = (run.model_path / "model.safetensors").read_bytes()
     torch.manual_seed(5)
@@ -283,7 +281,7 @@ def test_evaluating_twice_gives_the_same_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("representation", ["concatenate", "1"])
-def test_views_with_encoders_of_their_own_are_measured(tmp_path: Path, representation: str) -> None:
+def test_views_with_separate_encoders_are_evaluated(tmp_path: Path, representation: str) -> None:
     train, test = (several(items, (4,), (7,), (2, 9)) for items in (60, 30))
     torch.manual_seed(0)
     model = Model(shapes=train.shapes, representation=representation)
@@ -292,7 +290,7 @@ def test_views_with_encoders_of_their_own_are_measured(tmp_path: Path, represent
     assert set(result["rows"]["trained"]) >= {"uniformity", "effective_rank", "linear_probe", "knn", "recall@1"}
     assert "alignment" not in result["rows"]["trained"]
     assert result["rows"]["raw"]["linear_probe"] > 0.8
-    assert result["notes"][0] == "Not measured, as each view has an encoder of its own: Alignment."
+    assert result["notes"][0] == "Not measured, as each view has its own encoder: Alignment."
     assert run.samples()["plan"].shape == (60, 60)
 
 
@@ -304,7 +302,7 @@ def test_views_with_encoders_of_their_own_are_measured(tmp_path: Path, represent
     ],
     ids=["time series", "given views of one encoder"],
 )
-def test_views_of_one_encoder_are_measured(tmp_path: Path, shapes: Any, settings: dict[str, Any]) -> None:
+def test_views_with_a_shared_encoder_are_evaluated(tmp_path: Path, shapes: Any, settings: dict[str, Any]) -> None:
     train, test = (several(items, *shapes) for items in (60, 30))
     torch.manual_seed(0)
     run = make_run(tmp_path / "run", Model(shapes=train.shapes, **settings), data="<views>", augment=None)
@@ -314,7 +312,7 @@ def test_views_of_one_encoder_are_measured(tmp_path: Path, shapes: Any, settings
 
 
 @pytest.mark.parametrize("views", ["colour", "2+2"])
-def test_views_made_of_an_image_are_measured_and_embedded(tmp_path: Path, views: str) -> None:
+def test_views_made_from_an_image_are_evaluated_and_embedded(tmp_path: Path, views: str) -> None:
     train, test = (several(items, (3, 16, 16), integers=True) for items in (40, 20))
     torch.manual_seed(0)
     model = Model(shapes=Views(train, views=views).plain_shapes)
@@ -348,14 +346,14 @@ def test_a_frame_is_read_as_the_frame_of_the_training_was(tmp_path: Path) -> Non
     assert np.load(embed(run, data=frame, out=tmp_path / "own.npz", progress=False))["features"].shape == (60, 512)
 
 
-def test_splits_of_different_shapes_are_told(tmp_path: Path) -> None:
+def test_rejects_splits_of_different_shapes(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
-    with pytest.raises(UsageError, match="expected splits of equal shapes"):
+    with raises_usage_error("data.shape", (6,), (7,)):
         evaluate(run, data=(several(30, (6,)), several(30, (7,))), progress=False)
 
 
-@pytest.mark.parametrize(("classes", "note"), [(None, "there are no labels"), (1, "the labels are of one class only")])
-def test_without_classes_only_accuracies_are_left_out(tmp_path: Path, classes: int | None, note: str) -> None:
+@pytest.mark.parametrize(("classes", "note"), [(None, "there are no labels"), (1, "all labels are of one class")])
+def test_missing_classes_skip_label_metrics_with_a_note(tmp_path: Path, classes: int | None, note: str) -> None:
     run = make_run(tmp_path / "run", vector_model())
     result = evaluate(run, data=(vectors(60, classes), vectors(40, classes)), progress=False)
     without = {"alignment", "uniformity", "effective_rank", "hubness", "mutual_information"}
@@ -367,30 +365,30 @@ def test_without_classes_only_accuracies_are_left_out(tmp_path: Path, classes: i
     assert ("labels" in run.samples()) == (classes is not None)
 
 
-def test_an_objective_of_ones_own_has_no_plan_and_this_is_said(tmp_path: Path) -> None:
+def test_object_as_objective_has_no_plan_with_a_note(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), objective="<MyLoss>")
     result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
     assert "plan" not in run.samples()
-    assert any("objective was given as an object" in note for note in result["notes"])
+    assert any("the objective was an object" in note for note in result["notes"])
 
 
 @pytest.mark.parametrize(
     ("config", "note"),
     [
-        ({"prototypes": 8}, "compared with prototypes"),
-        ({"objective": None, "predict": "l2", "projection": 0}, "nothing was compared"),
+        ({"prototypes": 8}, "prototypes"),
+        ({"objective": None, "predict": "l2", "projection": 0}, "compares no items"),
     ],
 )
-def test_a_run_without_a_plan_of_two_views_says_so(tmp_path: Path, config: dict[str, Any], note: str) -> None:
+def test_runs_without_a_plan_have_a_note(tmp_path: Path, config: dict[str, Any], note: str) -> None:
     run = make_run(tmp_path / "run", vector_model(), **config)
     result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
     assert "plan" not in run.samples()
-    assert any(note in said for said in result["notes"])
+    assert any(note in one for one in result["notes"])
     alone = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), measures=["knn"], alone=True, progress=False)
-    assert alone["notes"] == [], "nothing was to be drawn"
+    assert alone["notes"] == [], "no samples were requested"
 
 
-def test_the_plan_is_of_the_allowed_set_and_temperature_at_the_end(tmp_path: Path) -> None:
+def test_plan_uses_the_final_constraint_and_temperature(tmp_path: Path) -> None:
     settings = {"temperature": "1:0.3", "epochs": 9}
     plans = []
     for number, constraint in enumerate([None, "tighten:every=2", "tighten:every=9"]):
@@ -403,53 +401,56 @@ def test_the_plan_is_of_the_allowed_set_and_temperature_at_the_end(tmp_path: Pat
     assert not np.allclose(free.sum(axis=0), 1, atol=1e-2)
 
 
-def test_a_target_that_asks_for_labels_is_given_them(tmp_path: Path) -> None:
+def test_plan_target_uses_labels(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), objective="sup-con")
     evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
     target, labels = run.samples()["target"], np.tile(run.samples()["plan_labels"], 2)
     assert np.array_equal(target > 0, (labels[:, None] == labels) & ~np.eye(len(labels), dtype=bool))
 
 
-def test_more_neighbours_than_items_are_told_and_nothing_is_written(tmp_path: Path) -> None:
+def test_rejects_more_neighbors_than_items_and_writes_nothing(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
-    with pytest.raises(UsageError, match="neighbors: expected a number from 1 to 12"):
+    with raises_usage_error("neighbors.invalid", 12, 20):
         evaluate(run, data=(vectors(12, 3), vectors(12, 3)), progress=False)
     assert not run.evaluation_path.exists()
     assert not run.samples_path.exists()
 
 
-def test_wrong_arguments_of_evaluate_are_told(tmp_path: Path) -> None:
+def test_evaluate_rejects_wrong_arguments(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
-    with pytest.raises(UsageError, match="pass data="):
+    with raises_usage_error("data.missing", "data="):
         evaluate(run, progress=False)
-    with pytest.raises(UsageError, match="a Dataset is one split"):
+    with raises_usage_error("data.one_split"):
         evaluate(run, data=vectors(60, 3), progress=False)  # type: ignore[arg-type]
     for number in (1, 3):
-        with pytest.raises(UsageError, match=rf"data: expected a pair \(train, test\), got {number}"):
+        with raises_usage_error("data.pair", number):
             evaluate(run, data=(vectors(60, 3),) * number, progress=False)
-    with pytest.raises(UsageError, match=r"takes items of shape \(6,\), 'digits' has"):
+    with raises_usage_error("data.shape", (6,), "digits"):
         evaluate(run, data="digits", progress=False)
     for device in ("abacus", "meta"):
-        with pytest.raises(UsageError, match=f"device: '{device}' cannot be used"):
+        with raises_usage_error("device.invalid", device):
             evaluate(run, data=(vectors(60, 3), vectors(40, 3)), device=device, progress=False)
-    with pytest.raises(UsageError, match="no such folder"):
+    with pytest.raises(UsageError) as caught:
         evaluate(tmp_path / "absent", progress=False)
-    with pytest.raises(UsageError, match=r"run: expected each once, got .*run, .*run/\.\./run more often"):
+    assert caught.value.argument == "run"
+    with raises_usage_error("run.repeated", run.path):
         evaluate([run, tmp_path / "absent", tmp_path / "run" / ".." / "run"], progress=False)
 
 
-def test_a_corrupt_model_is_told(tmp_path: Path) -> None:
+def test_rejects_a_corrupt_model(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     (run.model_path / "model.safetensors").write_bytes(b"\x00" * 40)
-    with pytest.raises(UsageError, match="model"):
+    with pytest.raises(UsageError) as caught:
         evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+    assert str(run.model_path) in str(caught.value)
 
 
-def test_a_run_of_another_version_is_judged_and_what_this_one_does_not_know_is_told(tmp_path: Path) -> None:
+def test_run_of_another_version_is_evaluated_with_a_note(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), objective="nt-xent-next", whirl=3)
     notes = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), measures=["knn"], progress=False)["notes"]
-    assert f"config.yaml has 'whirl', which contraport {contraport.__version__} does not know" in notes[0]
-    assert "The objective cannot be built again, so its plan cannot be drawn: objective: unknown name" in notes[-1]
+    assert "'whirl'" in notes[0]
+    assert contraport.__version__ in notes[0]
+    assert "the objective cannot be built" in notes[-1]
     same = make_run(tmp_path / "same", vector_model())
     notes = evaluate(same, data=(vectors(60, 3), vectors(40, 3)), measures=["knn"], progress=False)["notes"]
     assert not any("does not know" in note or "cannot be built" in note for note in notes)
@@ -460,7 +461,7 @@ def trained(path: Path, **given: Any) -> Run:
     return contraport.train(data=vectors(60, 3), out=path, **settings)
 
 
-def test_models_that_were_kept_are_measured_epoch_by_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_intermediate_models_are_evaluated_by_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path / "run", epochs=3, keep_every=1)
     data = (vectors(60, 3), vectors(40, 3))
     result = evaluate(run, data=data, checkpoints="all", measures=["uniformity", "knn"], progress=False)
@@ -472,51 +473,52 @@ def test_models_that_were_kept_are_measured_epoch_by_epoch(tmp_path: Path, capsy
     assert np.array_equal(samples["plans"][-1], samples["plan"])
     assert not np.array_equal(samples["plans"][0], samples["plan"])
     shorter = trained(tmp_path / "shorter", epochs=3)
-    with pytest.raises(UsageError, match=r"checkpoints: .* kept none on the way"):
+    with raises_usage_error("checkpoints.missing", shorter.path):
         evaluate(shorter, data=data, checkpoints="all", progress=False)
     both = evaluate([shorter, run], data=data, checkpoints="all", measures=["uniformity"], alone=True, progress=False)
     assert [list(result["rows"]) for result in both.values()] == [["trained"], ["trained", "epoch 1", "epoch 2"]]
-    told = [[note for note in result["notes"] if "kept no model" in note] for result in both.values()]
-    assert told == [[f"{shorter.path} kept no model on its way: it has the numbers of its last one alone."], []]
+    told = [[note for note in result["notes"] if "intermediate" in note] for result in both.values()]
+    assert told == [[f"{shorter.path} has no intermediate checkpoints; only its last model was evaluated."], []]
     print_evaluation({str(run.path): result})
     assert "epoch 1 epoch 2 trained" in capsys.readouterr().out
     (run.checkpoints / "epoch-0001.ckpt").write_bytes(b"\x00" * 40)
-    with pytest.raises(UsageError, match=r"epoch-0001\.ckpt"):
+    with pytest.raises(UsageError) as caught:
         evaluate(run, data=data, checkpoints="all", progress=False)
+    assert "epoch-0001.ckpt" in str(caught.value)
 
 
 @pytest.mark.parametrize(("first", "which"), [(3, "All test items"), (1, "13 of 40 test items"), (0, None)])
-def test_classes_that_no_training_item_has_are_told(tmp_path: Path, first: int, which: str | None) -> None:
+def test_classes_without_training_items_are_noted(tmp_path: Path, first: int, which: str | None) -> None:
     train, test = vectors(60, 3), vectors(40, 3)
     moved = from_arrays(np.asarray(test.__getitems__(list(range(40))).views[0]), labels=test.labels.numpy() + first)
     run = make_run(tmp_path / "run", Model("mlp", [(6,)]))
     notes = evaluate(run, data=(train, moved), measures=["knn"], alone=True, progress=False)["notes"]
-    told = [note for note in notes if "no training item has" in note]
+    told = [note for note in notes if "without training items" in note]
     assert len(told) == (which is not None)
     assert all(note.startswith(f"{which} are of classes") for note in told)
     asked = {"measures": ["uniformity", "nmi"], "alone": True, "progress": False}
     notes = evaluate(run, data=(train, moved), **asked)["notes"]
-    assert not [note for note in notes if "no training item has" in note], "nothing is learned from their labels"
+    assert not [note for note in notes if "without training items" in note], "no probe is trained on labels"
 
 
-def test_of_many_strange_classes_the_first_are_named(tmp_path: Path) -> None:
+def test_note_names_the_first_unseen_classes(tmp_path: Path) -> None:
     rows, run = np.random.default_rng(0).normal(size=(60, 6)), make_run(tmp_path / "run", vector_model())
     train, test = (from_arrays(rows, labels=[f"{of} {number % 10}" for number in range(60)]) for of in ("old", "new"))
     notes = evaluate(run, data=(train, test), measures=["knn"], alone=True, progress=False)["notes"]
-    assert [note for note in notes if "(new 0, new 1, new 2, new 3 and new 4 and others):" in note]
+    assert [note for note in notes if "(new 0, new 1, new 2, new 3 and new 4 and others)" in note]
 
 
-def test_raw_inputs_that_were_shrunk_are_told(tmp_path: Path) -> None:
+def test_downscaled_raw_inputs_are_noted(tmp_path: Path) -> None:
     torch.manual_seed(0)
     for side, shrunk in ((40, True), (16, False)):
         data = tuple(several(items, (3, side, side), integers=True) for items in (40, 20))
         run = make_run(tmp_path / str(side), Model("small-cnn", [(3, side, side)]))
         notes = evaluate(run, data=data, measures=["knn"], neighbors=5, progress=False)["notes"]
-        told = ["Raw inputs: the images shrunk to 36 × 36 pixels."] if shrunk else []
+        told = ["Raw inputs: images downscaled to 36 × 36 pixels."] if shrunk else []
         assert [note for note in notes if note.startswith("Raw inputs")] == told
 
 
-def test_the_last_model_that_was_kept_is_the_trained_one(tmp_path: Path) -> None:
+def test_last_checkpoint_is_the_trained_model(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", epochs=2, keep_every=2)
     ((epoch, model),) = load_epoch_models(run, run.model(), epoch_checkpoint_files(run, before=None))
     assert epoch == 2
@@ -524,7 +526,7 @@ def test_the_last_model_that_was_kept_is_the_trained_one(tmp_path: Path) -> None
     assert all(torch.equal(expected[name], weight) for name, weight in model.state_dict().items())
 
 
-def test_several_runs_are_compared_item_by_item(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_runs_have_paired_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(3)
     first, second = make_run(tmp_path / "a", Model("mlp", [(6,)])), make_run(tmp_path / "b", Model("mlp", [(6,)]))
     data = (vectors(60, 3), vectors(40, 3))
@@ -544,18 +546,18 @@ def test_several_runs_are_compared_item_by_item(tmp_path: Path, capsys: pytest.C
     assert html.count("<table>") == html.count("</table>") == 3
     told = b["rows"]["trained"]["effective_rank"]
     assert f"<td {html.partition('<td ')[2].partition('>')[0]}>{told:.1f}</td>" in alone._repr_html_()
-    assert f"{second.path} less {first.path}, item by item" in html
+    assert f"{second.path} minus {first.path}, paired by item" in html
     assert escape(alone["notes"][0]) in alone._repr_html_()
     print_evaluation(results)
     printed = capsys.readouterr().out
-    assert f"{second.path} less {first.path}, item by item" in printed
+    assert f"{second.path} minus {first.path}, paired by item" in printed
     assert " kinds of measures" in printed
     assert re.search(r"(Both runs are|Neither run is|not all runs are) surely (better|worse) than", printed)
-    with pytest.raises(UsageError, match="one run folder or more, got none"):
+    with raises_usage_error("run.missing"):
         evaluate([], data=data)
 
 
-def test_more_than_two_runs_are_compared_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_than_two_runs_get_bonferroni_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(3)
     paths = [make_run(tmp_path / name, Model("mlp", [(6,)])).path for name in "abc"]
     asked = {"data": (vectors(60, 3), vectors(40, 3)), "measures": ["knn"], "neighbors": 5, "progress": False}
@@ -571,7 +573,7 @@ def test_more_than_two_runs_are_compared_at_once(tmp_path: Path, capsys: pytest.
     assert "What is sure between runs is so for all 3 pairs of them at once." in capsys.readouterr().out
 
 
-def test_runs_on_items_that_were_worsened_or_dealt_to_domains_are_not_compared(tmp_path: Path) -> None:
+def test_runs_on_differently_corrupted_items_are_not_compared(tmp_path: Path) -> None:
     asked = {"encoder": "mlp", "epochs": 1, "items": 64, "batch_size": 32, "progress": False, "device": "cpu"}
     paths = []
     for own in ({}, {"corrupt": "noise:5"}, {"domains": "style"}):
@@ -589,7 +591,7 @@ def test_runs_on_items_that_were_worsened_or_dealt_to_domains_are_not_compared(t
     assert all(len(result["differences"]) == 4 for result in results.values())
 
 
-def test_runs_on_other_items_are_not_compared(tmp_path: Path) -> None:
+def test_runs_on_different_items_are_not_compared(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 1)):
         random = np.random.default_rng(seed)
         np.savez(tmp_path / f"{name}.npz", x=random.normal(size=(60, 6)), y=np.arange(60) % 3)
@@ -598,7 +600,7 @@ def test_runs_on_other_items_are_not_compared(tmp_path: Path) -> None:
     assert all(set(result["differences"]) == {"raw", "untrained"} for result in results.values())
 
 
-def test_items_of_other_rows_of_a_file_are_others(tmp_path: Path) -> None:
+def test_different_rows_of_a_file_are_different_items(tmp_path: Path) -> None:
     """Of 100 rows without labels a fifth is held out, and of the rest a quarter to validate by: as many."""
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(100, 6)))
     own = {"a": {}, "b": {}, "c": {"validation": 0.25}}
@@ -611,7 +613,7 @@ def test_items_of_other_rows_of_a_file_are_others(tmp_path: Path) -> None:
     assert [len(result["differences"]) for result in results.values()] == [3, 3, 2], "the last is compared with none"
 
 
-def test_what_is_item_by_item_has_an_interval_around_it(evaluated: tuple[Run, dict[str, Any]]) -> None:
+def test_intervals_contain_their_values(evaluated: tuple[Run, dict[str, Any]]) -> None:
     _, result = evaluated
     for name, row in result["rows"].items():
         ends = result["intervals"][name]
@@ -628,7 +630,7 @@ def test_classes_are_matched_by_name(tmp_path: Path) -> None:
     assert evaluate(run, data=(train, test), neighbors=5, progress=False)["rows"]["raw"]["knn"] == 1
 
 
-def test_other_test_data_are_judged(tmp_path: Path) -> None:
+def test_test_data_replace_the_test_split(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     given = {"data": (vectors(60, 3), vectors(40, 3)), "measures": ["knn"], "neighbors": 5, "progress": False}
     other = evaluate(run, test_data=vectors(50, 3), **given)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from tests.errors import raises_usage_error
 
 import contraport
 from contraport.auditing.pairs import add_decoys, draw_exchange_groups, swap_partners
@@ -58,7 +59,7 @@ def train(data: Any, **settings: Any) -> Run:
 
 
 def judged(run: Run, **asked: Any) -> Evaluator:
-    return Evaluator.of(run, EvaluateOptions(run=run, progress=False, **asked))
+    return Evaluator.from_run(run, EvaluateOptions(run=run, progress=False, **asked))
 
 
 def shared(one: Dataset, other: Dataset) -> int:
@@ -69,13 +70,13 @@ def shared(one: Dataset, other: Dataset) -> int:
     return int(torch.stack([torch.isin(*pair) for pair in pairs]).any(dim=0).sum())
 
 
-def check_as_trained(bench: Evaluator) -> None:
+def check_as_trained(evaluator: Evaluator) -> None:
     held_out = load("g.csv", "test", columns={"labels": "kind"}, test_fraction=0.5)
-    assert bench.test.digests is not None
+    assert evaluator.test.digests is not None
     assert held_out.digests is not None
-    assert sorted(bench.test.digests[:, 0].tolist()) == sorted(held_out.digests[:, 0].tolist())
-    assert shared(bench.test, bench.train) == 0
-    assert bench.notes == ()
+    assert sorted(evaluator.test.digests[:, 0].tolist()) == sorted(held_out.digests[:, 0].tolist())
+    assert shared(evaluator.test, evaluator.train) == 0
+    assert evaluator.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -101,12 +102,12 @@ def test_absolute_path_of_the_own_data(trained: Run) -> None:
 def test_refuses_own_data_that_have_changed(trained: Run, numbers: tuple[np.ndarray, np.ndarray]) -> None:
     more = np.random.default_rng(1).normal(size=(7, FEATURES))
     table(Path("g.csv"), np.concatenate([more, numbers[0]]), np.concatenate([np.zeros(7, dtype=int), numbers[1]]))
-    with pytest.raises(UsageError, match=r"^data: .* has changed"):
+    with raises_usage_error("data.changed"):
         judged(trained)
-    with pytest.raises(UsageError, match=r"^data: .* has changed"):
+    with raises_usage_error("data.changed"):
         embed(trained, out="features.npz", split="test", progress=False)
     table(Path("g.csv"), numbers[0][7:], numbers[1][7:])
-    with pytest.raises(UsageError, match=r"^data: .* has changed"):
+    with raises_usage_error("data.changed"):
         judged(trained)
 
 
@@ -116,13 +117,15 @@ def test_leaves_out_items_of_other_data_that_were_trained_on(
     more = np.random.default_rng(1).normal(size=(60, FEATURES))
     table(Path("other.csv"), np.concatenate([more, numbers[0][:60]]), np.arange(120) % 3)
     run_items = load("g.csv", columns={"labels": "kind"}, test_fraction=0.5)
-    bench = judged(trained, data="other.csv", columns={"labels": "kind"})
-    assert shared(bench.test, run_items) == 0
-    assert len(bench.notes) == 1
-    assert bench.notes[0] in evaluate(trained, data="other.csv", columns={"labels": "kind"}, progress=False)["notes"]
-    bench = judged(trained, test_data=(rows := from_arrays(more[:20], labels=np.arange(20) % 3, split="test")))
-    assert len(bench.test) == len(rows)
-    with pytest.raises(UsageError, match=r"^data: the run was trained on all"):
+    evaluator = judged(trained, data="other.csv", columns={"labels": "kind"})
+    assert shared(evaluator.test, run_items) == 0
+    assert len(evaluator.notes) == 1
+    assert (
+        evaluator.notes[0] in evaluate(trained, data="other.csv", columns={"labels": "kind"}, progress=False)["notes"]
+    )
+    evaluator = judged(trained, test_data=(rows := from_arrays(more[:20], labels=np.arange(20) % 3, split="test")))
+    assert len(evaluator.test) == len(rows)
+    with raises_usage_error("data.trained_on"):
         judged(trained, test_data=run_items)
 
 
@@ -137,9 +140,9 @@ def test_subsets_of_the_items_keep_their_split(trained: Run, settings: dict[str,
     own = {"columns": {"labels": "kind"}, "test_fraction": 0.5, "batch_size": 8}
     run = train("g.csv", out="subset", **own, **settings)
     plain, moved = judged(run), judged(run, columns={"domains": "kind"})
-    for bench in (plain, moved):
-        assert shared(bench.test, bench.train) == 0
-        assert int(run.split().trained_on(bench.test).sum()) == 0
+    for evaluator in (plain, moved):
+        assert shared(evaluator.test, evaluator.train) == 0
+        assert int(run.split().trained_on(evaluator.test).sum()) == 0
     assert moved.test.rows.tolist() == plain.test.rows.tolist()
 
 
@@ -150,7 +153,7 @@ def test_refuses_a_run_of_an_earlier_version_whose_data_have_copies(
     table(Path("g.csv"), np.repeat(numbers[0][:60], 2, axis=0), np.repeat(numbers[1][:60], 2))
     run = train("g.csv", columns={"labels": "kind"})
     run.split_path.unlink()
-    with pytest.raises(UsageError, match=r"^run: .* earlier version"):
+    with raises_usage_error("run.copies"):
         judged(run)
 
 
@@ -164,8 +167,9 @@ def test_resume_refuses_one_changed_item(trained: Run, numbers: tuple[np.ndarray
     position = int(load("g.csv", columns={"labels": "kind"}, test_fraction=0.5).rows[7])
     rows[position, 0] += 1
     table(Path("g.csv"), rows, numbers[1])
-    with pytest.raises(UsageError, match=r"^data: "):
+    with pytest.raises(UsageError) as caught:
         contraport.train(resume=True, out="run", epochs=2, progress=False)
+    assert caught.value.argument == "data"
 
 
 # Several rows of one item, in every format
@@ -266,9 +270,9 @@ def test_copies_are_positives_and_retrieved_as_one(tmp_path: Path, make: Callabl
     """In training no copy is a negative of another, and the run's own evaluation keeps train and test apart."""
     sizes = {} if make in (queries, arrays) else {"image_size": 8}
     run = train(make(tmp_path), out=tmp_path / "run", batch_size=24, encoder=None, objective="info-nce", **sizes)
-    bench = judged(run)
-    assert shared(bench.test, bench.train) == 0
-    batch_target = target_of(run.settings(), bench.train, contraport.info_nce(), 2)
+    evaluator = judged(run)
+    assert shared(evaluator.test, evaluator.train) == 0
+    batch_target = target_of(run.settings(), evaluator.train, contraport.info_nce(), 2)
     assert batch_target == "shown"
 
 
@@ -312,8 +316,9 @@ def test_exchanges_differ_in_a_view_that_many_items_share() -> None:
 @pytest.mark.parametrize("arrays", [{"train": np.arange(3)}, {"train": np.ones((2, 2)), "test": np.arange(2)}])
 def test_rejects_a_corrupt_record_of_the_split(trained: Run, arrays: dict[str, np.ndarray]) -> None:
     np.savez(trained.split_path, **arrays)
-    with pytest.raises(UsageError, match=r"split\.npz is corrupt: "):
+    with pytest.raises(UsageError) as caught:
         judged(trained)
+    assert "split.npz" in str(caught.value)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.4])

@@ -1,4 +1,4 @@
-"""What is written beside the numbers of an evaluation: what they are of, item by item, and what was drawn or not."""
+"""Contents of an evaluation beside the values: items, counts, plans, samples of pairs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from contraport.encoders import Model
 from contraport.evaluation import evaluate
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.evaluator import Evaluator
-from contraport.evaluation.worsened import worsened
+from contraport.evaluation.notes import deterioration_notes
 from contraport.runs import Run
 
 DATA = (vectors(60, 3), vectors(40, 3))
 
 
-def test_what_is_said_of_each_item_is_that_of_the_trained_encoder(tmp_path: Path) -> None:
+def test_saved_items_are_those_of_the_trained_encoder(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     measures = ["linear_probe", "knn", "recall@1", "median_rank"]
     rows = evaluate(run, data=DATA, measures=measures, neighbors=5, progress=False)["rows"]
     items = run.items()
-    assert set(items) == {"linear_probe", "knn", "recall@1"}, "a median is no mean of what is said of each"
+    assert set(items) == {"linear_probe", "knn", "recall@1"}, "a median is not a mean over items"
     for key, of_items in items.items():
         assert len(of_items) == 40
         assert of_items.mean() == pytest.approx(rows["trained"][key])
@@ -37,7 +37,7 @@ def test_what_is_said_of_each_item_is_that_of_the_trained_encoder(tmp_path: Path
     )
 
 
-def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
+def test_result_has_counts_and_options(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     result = evaluate(run, data=DATA, measures=["knn", "uniformity"], neighbors=5, progress=False)
     assert (result["train_items"], result["test_items"], result["uniformity_items"]) == (60, 40, 40)
@@ -46,47 +46,47 @@ def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
     assert list(several_runs) == [str(run.path)], "a sequence of one is a sequence"
 
 
-def test_neighbours_that_nobody_asks_for_may_be_more_than_there_are(tmp_path: Path) -> None:
+def test_neighbors_are_checked_only_for_knn(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     result = evaluate(run, data=(vectors(12, 3), vectors(12, 3)), measures=["uniformity"], progress=False)
     assert set(result["rows"]["trained"]) == {"uniformity"}
 
 
-def test_a_subject_is_judged_as_it_was_asked(tmp_path: Path) -> None:
+def test_context_uses_the_options(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     asked = {"neighbors": 7, "classes": ["a", "b", "c"], "templates": ["one {}", "two {}"]}
-    bench = Evaluator.of(run, EvaluateOptions(run=run, data=DATA, progress=False, **asked))
-    subject = bench.subject("trained", bench.model)
-    assert (subject.neighbors, tuple(subject.class_names), subject.templates) == (
+    evaluator = Evaluator.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False, **asked))
+    context = evaluator.context("trained", evaluator.model)
+    assert (context.neighbors, tuple(context.class_names), context.templates) == (
         7,
         ("a", "b", "c"),
         ("one {}", "two {}"),
     )
 
 
-def test_what_is_worse_by_chance_is_not_told_beside_the_numbers(tmp_path: Path) -> None:
-    """Of labels that are drawn at random nothing is surely better or worse."""
+def test_chance_deterioration_is_not_noted(tmp_path: Path) -> None:
+    """With random labels no difference is significant."""
     result = evaluate(make_run(tmp_path / "run", vector_model()), data=DATA, measures=["accuracy"], progress=False)
-    assert any("worse than the raw inputs" in note for note in worsened(result["rows"]))
+    assert any("worse than the raw inputs" in note for note in deterioration_notes(result["rows"]))
     assert not any("worse than" in note for note in result["notes"])
 
 
-def test_a_plan_that_asks_for_labels_is_not_drawn_without_any_and_this_is_said_once(tmp_path: Path) -> None:
+def test_plan_that_needs_labels_is_noted_once_without_labels(tmp_path: Path) -> None:
     asked = {"objective": "sup-con", "batch_size": 20, "epochs": 2, "encoder": "mlp", "keep_every": 1}
     run = contraport.train(data=vectors(60, 3), out=tmp_path / "run", progress=False, **asked)
     unlabelled = (vectors(60, None), vectors(40, None))
     notes = evaluate(run, data=unlabelled, measures=["uniformity"], checkpoints="all", progress=False)["notes"]
     (told,) = [note for note in notes if "plan" in note]
-    assert told.startswith("No plan of test items is drawn, as they lack what the objective asks for: labels")
+    assert told.startswith("No plan of test items is drawn: the items lack what the objective needs. labels")
     assert not {"plan", "plans"} & run.samples().keys()
 
 
-def test_the_plan_of_a_model_that_was_kept_has_the_temperature_of_its_epoch(tmp_path: Path) -> None:
+def test_epoch_plans_use_the_temperature_of_their_epoch(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), temperature="1:0.1", epochs=4)
     known = {1: 0.9, 2: 0.5, 4: 0.1}
     run.write_metrics({"step": epoch, "epoch": epoch, "temperature": value} for epoch, value in known.items())
-    bench = Evaluator.of(run, EvaluateOptions(run=run, data=DATA, progress=False))
-    peaks = [bench.plans_of(bench.model, epoch)[0][1]["plan"].max() for epoch in known]
+    evaluator = Evaluator.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False))
+    peaks = [evaluator.epoch_plans(evaluator.model, epoch)[0][1]["plan"].max() for epoch in known]
     assert peaks[0] < peaks[1] < peaks[2]
 
 
@@ -105,7 +105,7 @@ def audited(tmp_path: Path) -> tuple[Run, str]:
 
 
 @pytest.mark.parametrize("given", ["nothing", "its own", "others"])
-def test_the_worst_pairs_are_those_of_its_own_training(audited: tuple[Run, str], given: str) -> None:
+def test_worst_pairs_require_the_own_training_data(audited: tuple[Run, str], given: str) -> None:
     run, path = audited
     others = (several(45, (6,), (4,)), several(20, (6,), (4,)))  # as many as it was trained on
     data: Any = {"nothing": None, "its own": path, "others": others}[given]
@@ -117,7 +117,7 @@ def test_the_worst_pairs_are_those_of_its_own_training(audited: tuple[Run, str],
         assert np.array_equal(samples["worst_better"], samples["worst_2"]), "no better partner is known"
 
 
-def test_domains_are_drawn_with_their_names_and_known_to_the_objective(tmp_path: Path) -> None:
+def test_domains_are_saved_and_passed_to_the_objective(tmp_path: Path) -> None:
     rows, names = np.random.default_rng(0).normal(size=(40, 6)), [f"site {number % 4}" for number in range(40)]
     data = from_arrays(rows, labels=np.arange(40) % 2, domains=names)
     run = make_run(tmp_path / "run", vector_model(), objective="info-nce", target="domains:alpha=0.5")
@@ -130,7 +130,7 @@ def test_domains_are_drawn_with_their_names_and_known_to_the_objective(tmp_path:
     assert np.count_nonzero(samples["target"]) > 2 * len(samples["target"]), "other items of a domain are wanted too"
 
 
-def test_the_views_of_a_plan_are_drawn_where_both_are_images(tmp_path: Path) -> None:
+def test_plan_views_are_saved_if_both_are_images(tmp_path: Path) -> None:
     for shapes, drawn in (([(1, 8, 8), (6,)], False), ([(1, 8, 8), (1, 8, 8)], True)):
         train, test = (several(items, *shapes, integers=True) for items in (40, 20))
         torch.manual_seed(0)

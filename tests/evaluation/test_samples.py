@@ -1,4 +1,4 @@
-"""What the page draws of an encoder: points in the plane, cosines, pairs that may be wrong."""
+"""Samples for the page: points, cosines, suspicion of pairs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.evaluation.making import several, vector_model, vectors
 
-from contraport.auditing.pairs import PairedFeatures, score_pairs
+from contraport.auditing.pairs import PairedFeatures
 from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
@@ -16,11 +16,11 @@ from contraport.metrics.embedding_geometry import spectrum
 from contraport.metrics.eval_context import EvalContext
 
 
-def subject_of(model: Model, test: Dataset) -> EvalContext:
+def context_of(model: Model, test: Dataset) -> EvalContext:
     return EvalContext(model.eval(), test, test, Views(test, augment="none"), LoaderConfig())
 
 
-def test_some_points_have_what_is_theirs_and_the_spectrum_is_of_all() -> None:
+def test_points_describe_chosen_items_and_the_spectrum_all() -> None:
     features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([3, 7, 19])
     names = [f"site {number % 4}" for number in range(20)]
     kept = points(from_arrays(features, domains=names), features, chosen)
@@ -30,7 +30,7 @@ def test_some_points_have_what_is_theirs_and_the_spectrum_is_of_all() -> None:
     assert not {"labels", "class_names", "thumbnails", "texts"} & kept.keys()
 
 
-def test_the_thumbnail_is_of_the_first_view() -> None:
+def test_thumbnails_show_the_first_view() -> None:
     first, second = (np.full((3, 1, 8, 8), value, dtype=np.uint8) for value in (50, 200))
     assert (points(from_arrays((first, second)), torch.eye(3), torch.arange(3))["thumbnails"] == 50).all()
 
@@ -40,14 +40,14 @@ def test_the_thumbnail_is_of_the_first_view() -> None:
     [(torch.ones(120, 3), "PCA"), (torch.arange(120.0)[:, None], "PCA"), (torch.randn(90, 3), "PCA"), (None, "t-SNE")],
     ids=["all alike", "one number each", "few", "many"],
 )
-def test_every_kind_of_features_has_a_plane(rows: torch.Tensor | None, method: str) -> None:
+def test_projection_to_2d_accepts_any_features(rows: torch.Tensor | None, method: str) -> None:
     rows = torch.randn(91, 3, generator=torch.Generator().manual_seed(0)) if rows is None else rows
     name, plane = project_to_2d(rows)
     assert (name, plane.shape, plane.dtype) == (method, (len(rows), 2), np.float32)
     assert np.isfinite(plane).all()
 
 
-def test_cosines_are_class_by_class_of_as_many_items_as_there_is_room_for() -> None:
+def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
     dataset = vectors(400, 3)
     kept = cosines(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
     assert kept["cosines"].shape == (160, 160)
@@ -55,19 +55,19 @@ def test_cosines_are_class_by_class_of_as_many_items_as_there_is_room_for() -> N
     assert "cosine_labels" not in cosines(vectors(5, None), torch.eye(5))
 
 
-def test_views_of_one_encoder_belong_together_by_their_features() -> None:
-    subject = subject_of(Model(shapes=[(5,), (5,)], shared=True), several(60, (5,), (5,)))
-    found = collect_samples(subject, probed=False)["suspicion"]
-    np.testing.assert_allclose(found, (-score_pairs(PairedFeatures(subject.random_view_features))).exp(), rtol=1e-5)
-    assert not np.allclose(found, (-score_pairs(PairedFeatures(subject.projections))).exp())
+def test_suspicion_uses_features_of_a_shared_encoder() -> None:
+    context = context_of(Model(shapes=[(5,), (5,)], shared=True), several(60, (5,), (5,)))
+    found = collect_samples(context, probed=False)["suspicion"]
+    np.testing.assert_allclose(found, (-score_pairs(PairedFeatures(context.random_view_features))).exp(), rtol=1e-5)
+    assert not np.allclose(found, (-score_pairs(PairedFeatures(context.projections))).exp())
 
 
-def test_whether_pairs_belong_together_is_not_said_of_views_that_cannot_be_compared_or_of_few() -> None:
+def test_no_suspicion_for_incomparable_views_or_few_items() -> None:
     apart = Model(shapes=[(5,), (2, 20)], encoder=["mlp", "small-tcn"], projection=0)
-    assert "suspicion" not in collect_samples(subject_of(apart, several(60, (5,), (2, 20))), probed=False)
+    assert "suspicion" not in collect_samples(context_of(apart, several(60, (5,), (2, 20))), probed=False)
     few = Model(shapes=[(5,), (4,)])
-    assert "suspicion" not in collect_samples(subject_of(few, several(30, (5,), (4,))), probed=False)
+    assert "suspicion" not in collect_samples(context_of(few, several(30, (5,), (4,))), probed=False)
 
 
-def test_without_an_objective_no_loss_is_told() -> None:
-    assert "losses" not in collect_samples(subject_of(vector_model(), vectors(9, 3)), probed=False)
+def test_no_losses_without_an_objective() -> None:
+    assert "losses" not in collect_samples(context_of(vector_model(), vectors(9, 3)), probed=False)

@@ -1,4 +1,4 @@
-"""The numbers of an evaluation as texts."""
+"""Tables of evaluation results."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def result(**rows: dict[str, float | None]) -> dict[str, Any]:
     return {"rows": {name.replace("_", " "): row for name, row in rows.items()}, "intervals": {"trained": ends}}
 
 
-def test_a_baseline_of_which_nothing_was_measured_has_no_column() -> None:
+def test_empty_baseline_has_no_column() -> None:
     rows = evaluation_rows(
         result(
             raw={"knn": None}, untrained={"knn": 0.5}, trained={"knn": 0.9, "uniformity": -2.0}, epoch_1={"knn": 0.7}
         )
     )
     assert rows == [
-        {"measure": "kNN", "untrained": "50.0%", "trained": "90.0%", "95% interval": "85.0% to 95.0%"},
-        {"measure": "Uniformity", "untrained": "-", "trained": "-2.000", "95% interval": "-"},
+        {"metric": "kNN", "untrained": "50.0%", "trained": "90.0%", "95% interval": "85.0% to 95.0%"},
+        {"metric": "Uniformity", "untrained": "-", "trained": "-2.000", "95% interval": "-"},
     ]
 
 
@@ -37,11 +37,11 @@ def test_a_baseline_of_which_nothing_was_measured_has_no_column() -> None:
         (200, [1, 51, 101, 150, 200]),
     ],
 )
-def test_of_many_models_that_were_kept_a_few_are_shown_from_the_first_to_the_last(kept: int, shown: list[int]) -> None:
+def test_intermediate_models_are_thinned_evenly(kept: int, shown: list[int]) -> None:
     known = {f"epoch {epoch}": {"knn": epoch / 1000} for epoch in range(1, kept + 1)}
     rows = epoch_rows({"rows": {"raw": {"knn": 0.1}, "trained": {"knn": 0.9}, **known}})
     if not kept:
         assert rows == []
     else:
         told = {f"epoch {epoch}": f"{epoch / 10:.1f}%" for epoch in shown}
-        assert rows == [{"measure": "kNN", **told, "trained": "90.0%"}]
+        assert rows == [{"metric": "kNN", **told, "trained": "90.0%"}]

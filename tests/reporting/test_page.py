@@ -8,9 +8,9 @@ import pytest
 
 from contraport._utils.files import write_json
 from contraport.errors import UsageError
+from contraport.evaluation.notes import deterioration_notes
 from contraport.evaluation.result_tables import evaluation_rows
-from contraport.evaluation.worsened import worsened
-from contraport.metrics import chosen, metric_by_key
+from contraport.metrics import metric_by_key, select_metrics
 from contraport.reporting import report
 from contraport.reporting.numbers import measured, table
 from contraport.reporting.page import render
@@ -108,13 +108,13 @@ def test_a_run_that_began_with_weights_stands_beside_them(make_run, tmp_path) ->
     for part in ("rows", "differences", "intervals"):
         if "untrained" in known.get(part, {}):
             known[part] = {"given" if row == "untrained" else row: of for row, of in known[part].items()}
-    known["notes"] += worsened(known["rows"] | {"given": dict.fromkeys(known["rows"]["trained"], 0.99)})
+    known["notes"] += deterioration_notes(known["rows"] | {"given": dict.fromkeys(known["rows"]["trained"], 0.99)})
     write_json(made.evaluation_path, known)
     (group,) = tables([made])
     assert [encoder.name for encoder in group.encoders] == ["raw inputs", "small-cnn as given", "nt-xent"]
     shown_words = words(report([made], out=tmp_path / "page.html"))
     assert "surely better than the encoder as it was given, by 1.0 points" in shown_words
-    assert "Training left the features worse than the encoder as it was given by" in shown_words
+    assert "The trained features are worse than the encoder as it was given:" in shown_words
     assert "the encoder as it was given (dashed)" in shown_words
     assert "untrained" not in shown_words
 
@@ -122,14 +122,14 @@ def test_a_run_that_began_with_weights_stands_beside_them(make_run, tmp_path) ->
 def test_every_measure_is_on_the_page_and_in_the_console(make_run) -> None:
     made = make_run()
     known = made.evaluation()
-    measures = chosen(["all"])
+    measures = select_metrics(["all"])
     values = {measure.key: 0.101 + 0.007 * place for place, measure in enumerate(measures)}
     known |= {"rows": {"trained": values}, "intervals": {"trained": {}}}
     write_json(made.evaluation_path, known)
     html = render(shown([made]))
-    told = {row["measure"]: row["trained"] for row in evaluation_rows(known)}
+    told = {row["metric"]: row["trained"] for row in evaluation_rows(known)}
     for measure in measures:
-        written = measure.written(values[measure.key])
+        written = measure.format(values[measure.key])
         assert told[measure.title] == written
         row = re.search(f'<th scope="row"[^>]*>{re.escape(measure.title)}\\b.*?</tr>', html, re.DOTALL)
         assert row is not None, measure.key

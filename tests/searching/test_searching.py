@@ -22,7 +22,7 @@ import contraport
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.features import Features, read_features, write_features
-from contraport.metrics.clustering import clusters
+from contraport.metrics.clustering import kmeans_clusters
 from contraport.searching import block_search, cluster, duplicates, neighbors
 
 
@@ -87,7 +87,7 @@ def test_a_file_has_names_and_classes(tmp_path: Path, suffix: str) -> None:
     assert {near.name for near in found} == set(keys) - {"photos/1.png"}
     assert all(near.class_name == ("c" if near.position in (1, 3, 4) else "a") for near in found)
     unnamed = Features(array, np.arange(6) + 3, np.array(["test"] * 6))
-    assert unnamed.name_of(2) == "test row 5"
+    assert unnamed.item_name(2) == "test row 5"
 
 
 def setting(monkeypatch: pytest.MonkeyPatch, verb: Any, **values: Any) -> None:
@@ -210,7 +210,7 @@ def test_clusters_are_what_lloyd_ends_at(tmp_path: Path) -> None:
     for number, one in enumerate(found.clusters):
         inside = np.flatnonzero(found.numbers == number)
         distances = -(unit[inside] @ unit[inside].mean(0))
-        assert one.typical[0] == given.name_of(int(inside[distances.argmin()]))
+        assert one.typical[0] == given.item_name(int(inside[distances.argmin()]))
     lines = out.read_text().splitlines()
     assert lines[0] == "position,name,cluster"
     assert lines[-1] == "119,train row 119,2"
@@ -227,7 +227,7 @@ def test_clusters_of_more_items_than_the_sample_begin_with_its_centres(monkeypat
     features = some(400, width=3)
     unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(float)
     sample = np.linspace(0, 399, 40).round().astype(int)
-    numbers, of = clusters(torch.from_numpy(features[sample]), 5), unit[sample]
+    numbers, of = kmeans_clusters(torch.from_numpy(features[sample]), 5), unit[sample]
     for _ in range(100):
         centres = np.stack([of[numbers == number].mean(axis=0) for number in range(5)])
         of, before = unit, numbers

@@ -23,6 +23,7 @@ from contraport.objectives import DuplicateGroups
 from contraport.runs import Run
 from contraport.training.components import build
 from contraport.training.resolve import resolve_settings
+from tests.errors import raises_usage_error
 from tests.evaluation.making import image_model, make_run
 
 COLOURS = {"dark": 20, "grey": 120, "bright": 220}
@@ -229,11 +230,11 @@ def test_a_run_of_one_view_is_told(tmp_path: Path) -> None:
     told = r"^run: .*bare was trained with predict='l2'; expected one of .* its views photo and sound comparable"
     with pytest.raises(UsageError, match=told):
         contraport.search(bare, "a bar")
-    with pytest.raises(UsageError, match=r"^classes: .*run was trained on view0; expected a run of texts and of"):
+    with raises_usage_error("classes.views", "view0"):
         contraport.evaluate(run, classes=list("0123456789"), progress=False)
     noted = contraport.evaluate(run, measures=["zero_shot"], progress=False)["notes"]
     assert [note for note in noted if "Zero-shot" in note] == [
-        "Not measured, as the run has no encoder of texts beside another one to compare with: Zero-shot."
+        "Not measured, as the run has no text encoder beside another encoder: Zero-shot."
     ]
 
 

@@ -15,7 +15,7 @@ from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.encoders.lora import merged
 from contraport.errors import UsageError
-from contraport.evaluation.epoch_checkpoints import epoch_checkpoint_files, load_epoch_models
+from contraport.evaluation.run_states import epoch_checkpoint_files, load_epoch_models
 from contraport.runs import Run
 from contraport.training.components import build, fitted, load_initial_weights
 from contraport.training.restore import read_checkpoint

@@ -18,6 +18,23 @@ def import_object(location: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
+class _LazyModule:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self._name), attribute)
+
+
+def lazy_module(name: str) -> Any:
+    """Return a stand-in for a module that is imported when an attribute is first used.
+
+    >>> lazy_module("math").sqrt(4)
+    2.0
+    """
+    return _LazyModule(name)
+
+
 class _LazyPackage(ModuleType):
     """Package whose names are imported on first use, so that its `config` module loads without them."""
 

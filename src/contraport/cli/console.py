@@ -82,7 +82,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
     first, *others = results
     for name in others:
         if rows := difference_rows(results[name]["differences"].get(first, {})):
-            print_table(f"{name} less {first}, item by item", rows)
+            print_table(f"{name} minus {first}, paired by item", rows)
     for sentence in compare_evaluations(shown(list(results))):
         print(sentence)
 

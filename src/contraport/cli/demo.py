@@ -72,7 +72,7 @@ def print_demo_result(found: DemoResult) -> None:
     before = rows[OBJECTIVES[0]]
     columns = {"raw pixels": before["raw"], "untrained encoder": before["untrained"]}
     columns |= {name: measured["trained"] for name, measured in rows.items()}
-    seconds = {"measure": "Training, s", "raw pixels": "-", "untrained encoder": "-"}
+    seconds = {"metric": "Training, s", "raw pixels": "-", "untrained encoder": "-"}
     seconds |= {name: f"{taken:.0f}" for name, taken in found.seconds.items()}
     print_table("digits: frozen features of held-out items", [*result_rows(columns), seconds])
     print(f"The page to look at: {found.page}")

@@ -92,4 +92,4 @@ def print_names(rows: _Rows) -> None:
 def _reading(measure: Metric) -> str:
     """Return what a measure counts, which direction is better, and whether it has to be asked for."""
     direction = "" if measure.better == "neither" else f", {measure.better} is better"
-    return f"{measure.group}: {measure.unit}{direction}{'' if measure.usual else '; where asked for'}"
+    return f"{measure.group}: {measure.unit}{direction}{'' if measure.default else '; where asked for'}"

@@ -37,7 +37,7 @@ from contraport.comparison.seed_results import (
 from contraport.comparison.tuning import as_text, build_trials, search_space, select_best_trial, settled, unequal
 from contraport.errors import UsageError, check, out_of_memory_message, report_write_errors
 from contraport.metrics import Metric
-from contraport.metrics.baselines import BASELINES
+from contraport.metrics.registry import BASELINES
 from contraport.options import to_config_value
 from contraport.training.components import build
 from contraport.training.dry_run import dry_run
@@ -237,7 +237,7 @@ def _told(cell: Cell, found: Found) -> str:
     values = found.get("values", {})
     told = str(found.get("failed", " ".join(found.get("not_measured", ()))))
     for one in metrics_in_order(found["measures"])[:1]:
-        told = f"{one.title} {one.written(values[one.key])}" if one.key in values else told
+        told = f"{one.title} {one.format(values[one.key])}" if one.key in values else told
     return f"{cell.row.name} on {cell.column.name}, {kind}: {told}"
 
 
@@ -357,7 +357,7 @@ def _reached(found: Found | None, measure: Metric) -> str:
     if found is None:
         return "not done"
     value = found.get("values", {}).get(measure.key)
-    return str(found.get("failed", "")) if value is None else measure.written(value)
+    return str(found.get("failed", "")) if value is None else measure.format(value)
 
 
 def _notes(grid: Grid, results: Results, lacking: int, *, begun: bool) -> list[str]:

@@ -202,7 +202,7 @@ def size(measure: Metric, found: Difference) -> str:
 
 def _bare(measure: Metric, value: float) -> str:
     """Write a value without the sign of per cent, which stands where the measure is named."""
-    return measure.written(value).removesuffix("%")
+    return measure.format(value).removesuffix("%")
 
 
 def written(measure: Metric, entry: Entry | EpochMean | None) -> str:

@@ -37,7 +37,7 @@ def _budget(name: str, value: Any) -> None:
 
 def _names_of_measures(name: str, value: Sequence[str]) -> None:
     check(matches_type(value, Sequence[str]), f"{name}: expected a list of names, got {value!r}.")
-    import_object("contraport.metrics:chosen")(value)
+    import_object("contraport.metrics:select_metrics")(value)
 
 
 def _share(name: str, value: Any) -> None:

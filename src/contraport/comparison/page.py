@@ -155,7 +155,7 @@ def _panel(of: Comparison, column: str, head: str) -> Panel | None:
         for row, entry, ends, mean in known
     ]
     baseline = next((line.mean for line in lines if line.row == of.baseline), None)
-    return Panel(head, measure.written(low), measure.written(high), lines, baseline)
+    return Panel(head, measure.format(low), measure.format(high), lines, baseline)
 
 
 def render(of: Comparison, commands: list[str]) -> str:

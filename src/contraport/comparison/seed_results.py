@@ -20,7 +20,7 @@ from contraport.comparison.seed_statistics import (
     seeds_to_decide,
     variance_prior,
 )
-from contraport.metrics import Metric, chosen
+from contraport.metrics import Metric, select_metrics
 from contraport.metrics.intervals import Difference, Interval
 from contraport.runs import Run
 
@@ -111,7 +111,7 @@ class Verdict(NamedTuple):
 
 def metrics_in_order(names: Sequence[str]) -> list[Metric]:
     """Return measures in the order in which they are named."""
-    return [measure for name in dict.fromkeys(names) for measure in chosen([name])]
+    return [measure for name in dict.fromkeys(names) for measure in select_metrics([name])]
 
 
 Results = Mapping[tuple[str, str, int], tuple[CellJob, Found]]
@@ -253,7 +253,7 @@ def judge_claims(grid: Grid, results: Results) -> list[Verdict]:
     asked: list[tuple[Claim, Metric, list[tuple[str, Column]]]] = []
     names = [row.name for row in grid.rows]
     for claim in grid.claims:
-        measure = chosen([claim.measure])[0] if claim.measure else metrics_in_order(grid.asked.measures)[0]
+        measure = select_metrics([claim.measure])[0] if claim.measure else metrics_in_order(grid.asked.measures)[0]
         columns = [column for column in grid.columns if not claim.settings or column.setting in claim.settings]
         pairs = [(name, column) for column in columns for name in claim.better if name in names and claim.than in names]
         asked.append((claim, measure, pairs))

@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 from scipy.stats import t as student
 
-from contraport.metrics.intervals import LEVEL, Difference, Interval, MetricResult, bonferroni_level, interval
+from contraport.metrics.intervals import LEVEL, Difference, Interval, MetricResult, bonferroni_level, bootstrap_interval
 
 Array = np.ndarray[Any, Any]
 
@@ -90,7 +90,7 @@ def seed_interval(
     """
     mean, spread = float(values.mean()), estimate_variance(values, likely)
     if spread is None:
-        return None if items is None else interval(MetricResult(items[0]))
+        return None if items is None else bootstrap_interval(MetricResult(items[0]))
     if spread.variance == 0:
         return None
     half = float(student.ppf((1 + LEVEL) / 2, spread.freedom)) * (spread.variance / len(values)) ** 0.5

@@ -27,7 +27,7 @@ from contraport.catalog import resolve_recipe
 from contraport.catalog.objectives import info_nce
 from contraport.data import Batch, BatchOrder, Dataset, from_arrays, loader
 from contraport.data.arrays import as_array, check_equal_shapes, weights_of
-from contraport.embedding import LoaderConfig, frozen, represent, seeded
+from contraport.embedding import LoaderConfig, evaluation_mode, extract_features, fixed_seed
 from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check
 from contraport.estimators.array_input import non_numeric_columns
@@ -251,8 +251,8 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         """Return the features of items, of which X holds these views, default: all."""
         dataset = self._dataset(X, reset=False, views=some)
         encoder = self._model if some is None else FeatureExtractor(self._model, some)
-        with seeded(0, self._reader.device):  # a loader draws from the caller's random state
-            return represent(encoder, dataset, self.pipeline_.views, self._reader).numpy()
+        with fixed_seed(0, self._reader.device):  # a loader draws from the caller's random state
+            return extract_features(encoder, dataset, self.pipeline_.views, self._reader).numpy()
 
     def score(self, X: _Arrays, y: object = None) -> float:
         """Return how much one view of an item tells of which item another one shows, in nats; higher is better.
@@ -280,7 +280,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         def embed(*given: Tensor) -> Tensor:
             return torch.stack(model.project(model.encode(given)), dim=1)
 
-        with seeded(0, self._reader.device), frozen(model):
+        with fixed_seed(0, self._reader.device), evaluation_mode(model):
             z = self._reader.apply(embed, model, self.pipeline_.views, dataset, "score").unbind(dim=1)
             losses = [
                 min(float(info_nce(temperature=temperature)(one, other)) for temperature in SCORE_TEMPERATURES)

@@ -17,7 +17,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from contraport.embedding import apply_in_blocks, frozen
+from contraport.embedding import apply_in_blocks, evaluation_mode
 from contraport.encoders import build
 from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import check, check_integer, check_positive, is_number, unknown_name_error
@@ -158,7 +158,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return int(self.embedding_.shape[1])
 
     def _embedded(self, data: Tensor) -> Tensor:
-        with frozen(self.encoder_):
+        with evaluation_mode(self.encoder_):
             return apply_in_blocks(self.encoder_, [data], model=self.encoder_).clone()
 
     def _read(self, X: ArrayLike, *, reset: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""What is asked of a run: `evaluate`, what its encoder is worth; `embed`, what it says of some data."""
+"""Evaluation, embedding and export of trained encoders."""
 
 from typing import TYPE_CHECKING
 

@@ -20,7 +20,7 @@ else:
 
 
 def _names_of_measures(name: str, value: Sequence[str]) -> None:
-    import_object("contraport.metrics:chosen")(value)
+    import_object("contraport.metrics:select_metrics")(value)
 
 
 def _templates(name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""`embed`: the features of some data, written to a file."""
+"""`embed`: writes the frozen features of a dataset to a file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from contraport.data import Batch, Dataset
 from contraport.data.sources.load import is_stream
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, embed_batches
-from contraport.encoders import Model
 from contraport.errors import check, check_new_file, report_write_errors
 from contraport.evaluation.config import EMBED, EmbedOptions
 from contraport.evaluation.process_share import current_process
 from contraport.evaluation.split_loading import (
-    Reading,
+    SplitLoader,
     find_view,
     is_training_data,
     load_training_splits,
@@ -32,8 +31,8 @@ from contraport.evaluation.split_loading import (
 from contraport.features import (
     FeatureBuffer,
     conflicting_files,
-    gathering,
-    remove,
+    feature_buffer,
+    remove_features,
     suffixes,
     write_features,
     write_shards,
@@ -44,89 +43,86 @@ from contraport.training.components import build_plain_views
 log = logging.getLogger("contraport.evaluation")
 
 LETTERS = 80
-"""A text is called by at most so many of its letters."""
+"""Maximum length of a key made from a text."""
 
 
 @EMBED.with_signature
 @torch.random.fork_rng(devices=[])
 def embed(given: dict[str, Any]) -> Path:
-    """Write the frozen features of every item of some data to a file, with what each row is, and return its path.
+    """Write the frozen features of every item of a dataset to a file, with a description of each row; return its path.
 
     Raises:
-        UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing was written.
+        UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing is written.
     """
-    asked = EmbedOptions(**given)
+    options = EmbedOptions(**given)
     share = current_process()
-    path = share.path(Path(asked.out))
-    check(path.suffix in suffixes(), f"out: expected a name that ends in {', '.join(suffixes())}, got {path.name!r}.")
-    check_new_file("out", path, overwrite=asked.overwrite)
-    check(asked.shard_items is None or share.of == 1, "shard_items: several processes write a shard each; give none.")
-    in_shards = share.of > 1 or asked.shard_items is not None
-    older = conflicting_files(Path(asked.out), share.of if share.of > 1 else None) if in_shards else []
+    path = share.path(Path(options.out))
+    check(path.suffix in suffixes(), f"out: must end in {', '.join(suffixes())}, got {path.name!r}.", "suffix")
+    check_new_file("out", path, overwrite=options.overwrite)
+    check(
+        options.shard_items is None or share.total == 1,
+        "shard_items: cannot be combined with several processes, each of which writes one shard.",
+        "conflict",
+    )
+    has_shards = share.total > 1 or options.shard_items is not None
+    older = conflicting_files(Path(options.out), share.total if share.total > 1 else None) if has_shards else []
     for file in older:
-        check_new_file("out", file, overwrite=asked.overwrite)
-    run = asked.run if isinstance(asked.run, Run) else Run(asked.run)
-    settings, model = run.settings(), run.model(trust=asked.trust)
+        check_new_file("out", file, overwrite=options.overwrite)
+    run = options.run if isinstance(options.run, Run) else Run(options.run)
+    settings, model = run.settings(), run.model(trust=options.trust)
     if caveat := run.caveat(settings):
         log.warning("%s", caveat)
-    wanted: tuple[str, ...] = ("train", "test") if asked.split == "all" else (asked.split,)
-    is_one_split = isinstance(asked.data, AnyDataset) or is_stream(asked.data)
+    splits: tuple[str, ...] = ("train", "test") if options.split == "all" else (options.split,)
+    is_one_split = isinstance(options.data, AnyDataset) or is_stream(options.data)
     if is_one_split:
-        wanted = wanted[:1]
+        splits = splits[:1]
     whole, view = model, None
-    if asked.view is not None:
-        model = whole.of_view(asked.view)
+    if options.view is not None:
+        model = whole.of_view(options.view)
         (view,) = model.view_names
-    sized = whole if is_stream(asked.data) else model  # images are read with each of its items, whatever the view
-    reading = Reading(settings, sized, asked.columns, asked.root)
-    if "test" in wanted and not is_one_split:
-        splits = load_training_splits(run, reading, asked.data, leave_out=False)
-        datasets = [getattr(splits, part) for part in wanted]
+    # A stream decodes the images of all views together, so the whole model determines their size.
+    loader = SplitLoader(settings, whole if is_stream(options.data) else model, options.columns, options.root)
+    if "test" in splits and not is_one_split:
+        loaded = load_training_splits(run, loader, options.data, leave_out=False)
+        datasets = [getattr(loaded, split) for split in splits]
     else:
-        datasets = [reading.load(asked.data, part) for part in wanted]
-    if asked.view is not None:
-        datasets = [_of_view(dataset, whole, asked.view) for dataset in datasets]
-    reader = LoaderConfig(
-        asked.batch_size, resolve_device(asked.device), asked.workers, ProgressBars(shown=asked.progress)
+        datasets = [loader.load(options.data, split) for split in splits]
+    if options.view is not None:
+        # A view that several items share is embedded once; in a stream each time, as duplicates are unknown.
+        datasets = [
+            dataset.of_views([find_view(dataset, whole, options.view)]).drop_duplicates() for dataset in datasets
+        ]
+    loader_config = LoaderConfig(
+        options.batch_size, resolve_device(options.device), options.workers, ProgressBars(shown=options.progress)
     )
-    with gathering(path) as gathered:
+    with feature_buffer(path) as buffer:
         for dataset in share.part(datasets):
-            for features, batch in embed_batches(model, dataset, build_plain_views(settings, dataset), reader):
+            for features, batch in embed_batches(model, dataset, build_plain_views(settings, dataset), loader_config):
                 with report_write_errors("out", path):
-                    _add(gathered, dataset, batch, features.numpy(), by_text=view is not None)
-        data = str(settings.data) if is_training_data(settings, asked.data) else datasets[0].name
-        found = replace(gathered.features(_class_names(datasets[0]), str(run.path)), view=view, data=data)
+                    _add(buffer, dataset, batch, features.numpy(), by_text=view is not None)
+        data = str(settings.data) if is_training_data(settings, options.data) else datasets[0].name
+        embedded = replace(buffer.features(_class_names(datasets[0]), str(run.path)), view=view, data=data)
         written = [path]
         with report_write_errors("out", path):
-            if asked.shard_items is None:
-                write_features(path, found)
+            if options.shard_items is None:
+                write_features(path, embedded)
             else:
-                written = write_shards(path, found, asked.shard_items)
-        if asked.shard_items is not None:
-            log.info("%d items are in %d shards, %s to %s", len(found), len(written), written[0], written[-1].name)
+                written = write_shards(path, embedded, options.shard_items)
+        if options.shard_items is not None:
+            log.info("wrote %d items to %d shards, %s to %s", len(embedded), len(written), written[0], written[-1].name)
     for file in set(older) - set(written):
-        remove(file)
+        remove_features(file)
     return path
 
 
-def _of_view(dataset: Dataset, model: Model, called: object) -> Dataset:
-    """Return the items with one of the views of a model alone; what several of them show there is there once.
-
-    Of a stream it is there as often as it comes, as nobody knows what is the same.
-
-    Raises:
-        UsageError: the data have no such view.
-    """
-    return dataset.of_views([find_view(dataset, model, called)]).drop_duplicates()
-
-
-def _add(gathered: FeatureBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool) -> None:
+def _add(buffer: FeatureBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool) -> None:
+    """Append a batch to the buffer; the keys are those of the data or the beginnings of its texts."""
     rows, keys = batch.ids, batch.keys
     if not isinstance(dataset, Stream):
         rows = dataset.rows[batch.ids]
         keys = None if dataset.keys is None else tuple(dataset.keys[position] for position in batch.ids.tolist())
-    beginnings = _beginnings(batch, dataset.shapes)
-    gathered.add(
+    beginnings = _text_beginnings(batch, dataset.shapes)
+    buffer.add(
         features,
         rows=rows.numpy(),
         split=dataset.split,
@@ -135,15 +131,17 @@ def _add(gathered: FeatureBuffer, dataset: Dataset, batch: Batch, features: np.n
     )
 
 
-def _beginnings(batch: Batch, shapes: tuple[tuple[int, ...], ...]) -> list[str] | None:
-    """Return how the first view of each item begins that is a text, by which it is called; None where none is."""
+def _text_beginnings(batch: Batch, shapes: tuple[tuple[int, ...], ...]) -> list[str] | None:
+    """Return the beginning of the first text view of each item, or None without texts."""
     texts = [view for view, shape in enumerate(shapes) if is_text_shape(shape)]
     if not texts:
         return None
-    read = tensor_to_texts(batch.views[texts[0]])
-    return [textwrap.shorten(text, LETTERS, placeholder=" ...") or text[:LETTERS] for text in read]
+    return [
+        textwrap.shorten(text, LETTERS, placeholder=" ...") or text[:LETTERS]
+        for text in tensor_to_texts(batch.views[texts[0]])
+    ]
 
 
 def _class_names(dataset: Dataset) -> tuple[str, ...] | None:
-    """Return the names of the classes; of a stream, whose later classes nobody knows, none: they are numbers."""
+    """Return the class names; None for a stream, which may have further classes later."""
     return None if isinstance(dataset, Stream) else dataset.class_names

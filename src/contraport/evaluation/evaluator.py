@@ -1,4 +1,4 @@
-"""What a run is judged on: its encoder, the data, and those it is judged beside."""
+"""Evaluator of one run: encoder, data, baselines and objective, loaded from the run folder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from contraport.embedding import LoaderConfig, RawInputs, check_shapes
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.final_objective import build_run_objective, objective_at_epoch
-from contraport.evaluation.page_samples import Arrays
-from contraport.evaluation.plan_samples import plans
+from contraport.evaluation.page_samples import Arrays, plan_samples
+from contraport.evaluation.run_states import build_run_objective, objective_at_epoch
 from contraport.evaluation.split_loading import load_splits, resolve_device
 from contraport.metrics.eval_context import EvalContext
 from contraport.objectives import Loss
@@ -24,87 +23,88 @@ from contraport.training.config import Settings
 
 @dataclass(frozen=True)
 class Evaluator:
-    """What a run is judged on.
+    """Evaluator of one run.
 
     Attributes:
-        run: its folder.
-        asked: how it is to be judged.
-        settings: those of its training.
-        model: its encoder.
-        epochs: after how many the model was saved, or None where that is not told.
-        train: the training items.
-        test: the test items.
-        views: their random views.
-        reader: how items are read.
-        built: the objective as the training began with it, or why no plan of it can be drawn.
-        objective: as it was at the training's end, or why no plan of it can be drawn.
-        notes: what a reader of the results should know about the items.
+        run: the run folder.
+        options: options of the evaluation.
+        settings: training settings of the run.
+        model: the trained encoder.
+        epochs: number of epochs after which the model was saved, or None if unknown.
+        train: training items.
+        test: test items.
+        views: random views of the items.
+        loader_config: batch size, device and workers for loading items.
+        initial_objective: the objective at the start of training, or the reason why its plan cannot be drawn.
+        objective: the objective at the end of training, or the reason why its plan cannot be drawn.
+        notes: facts about the items that readers of the results should know.
     """
 
     run: Run
-    asked: EvaluateOptions
+    options: EvaluateOptions
     settings: Settings
     model: Model
     epochs: int | None
     train: Dataset
     test: Dataset
     views: Views
-    reader: LoaderConfig
-    built: Loss | str
+    loader_config: LoaderConfig
+    initial_objective: Loss | str
     objective: Loss | str
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, run: Run, asked: EvaluateOptions) -> Evaluator:
-        """Return what a run is judged on.
+    def from_run(cls, run: Run, options: EvaluateOptions) -> Evaluator:
+        """Load everything that the evaluation of a run needs.
 
         Raises:
-            UsageError: the run or the data cannot be read, or do not go together.
+            UsageError: the run or the data cannot be read, or do not fit together.
         """
-        reader = LoaderConfig(
-            asked.batch_size, resolve_device(asked.device), asked.workers, ProgressBars(shown=asked.progress)
+        loader_config = LoaderConfig(
+            options.batch_size, resolve_device(options.device), options.workers, ProgressBars(shown=options.progress)
         )
-        epochs = run.model_epochs()  # before the model, so that one that is saved meanwhile has other epochs at the end
-        settings, model = run.settings(), run.model(trust=asked.trust)
-        train, test, notes = load_splits(run, settings, model, asked)
+        # Read before the model: if a training saves another model meanwhile, its epochs differ at the end.
+        epochs = run.model_epochs()
+        settings, model = run.settings(), run.model(trust=options.trust)
+        train, test, notes = load_splits(run, settings, model, options)
         views = build_views(settings, train)
         check_shapes(model, train, views)
-        built = build_run_objective(settings)
-        objective = built if isinstance(built, str) else objective_at_epoch(built, run, settings, epochs)
-        return cls(run, asked, settings, model, epochs, train, test, views, reader, built, objective, notes)
+        initial = build_run_objective(settings)
+        objective = initial if isinstance(initial, str) else objective_at_epoch(initial, run, settings, epochs)
+        return cls(run, options, settings, model, epochs, train, test, views, loader_config, initial, objective, notes)
 
-    def subject(self, name: str, encoder: Model | RawInputs) -> EvalContext:
-        """Return an encoder by its name as what is measured."""
+    def context(self, name: str, encoder: Model | RawInputs) -> EvalContext:
+        """Return the evaluation context of an encoder on the items of the run."""
         return EvalContext(
             encoder,
             self.train,
             self.test,
             self.views,
-            self.reader,
+            self.loader_config,
             name=name,
-            neighbors=self.asked.neighbors,
+            neighbors=self.options.neighbors,
             objective=None if isinstance(self.objective, str) else self.objective,
-            classes=self.asked.classes,
-            templates=self.asked.templates,
+            classes=self.options.classes,
+            templates=self.options.templates,
         )
 
     def baselines(self) -> dict[str, Model | RawInputs]:
-        """Return what the encoder is judged beside, by name: nothing where it is judged alone."""
-        if self.asked.alone:
+        """Return the baseline encoders by row name; empty with the option `alone`."""
+        if self.options.alone:
             return {}
-        given = self.run.initial_model(trust=self.asked.trust)
-        if given is None:
+        initial = self.run.initial_model(trust=self.options.trust)
+        if initial is None:
             before = {"untrained": build_untrained_model(self.settings, self.model, self.run.encoder)}
         else:
-            before = {"given": given}
+            before = {"given": initial}
         return {"raw": RawInputs(self.model.shapes), **before}
 
-    def plans_of(self, model: Model, epoch: int) -> list[tuple[int, Arrays]]:
-        """Return the plans of a model that was kept at an epoch: none where the page has none to draw."""
-        if isinstance(self.built, str):
+    def epoch_plans(self, model: Model, epoch: int) -> list[tuple[int, Arrays]]:
+        """Return the epoch and the plan of an intermediate model, or an empty list if it cannot be drawn."""
+        if isinstance(self.initial_objective, str):
             return []
-        objective = objective_at_epoch(self.built, self.run, self.settings, epoch)
+        objective = objective_at_epoch(self.initial_objective, self.run, self.settings, epoch)
         if isinstance(objective, Loss):
-            with suppress(UsageError):  # what it lacks is told of the last epoch
-                return [(epoch, plans(model, objective, self.test, self.views, self.reader))]
+            with suppress(UsageError):  # a missing fact is reported for the last epoch
+                return [(epoch, plan_samples(model, objective, self.test, self.views, self.loader_config))]
         return []

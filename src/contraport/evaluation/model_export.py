@@ -1,4 +1,4 @@
-"""`export`: a trained model as one file, or one folder, for programs that know nothing of contraport."""
+"""`export`: writes a trained model as ONNX, torch.export, TorchScript or safetensors, and verifies the result."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from contraport.seeding import torch_generator
 log = logging.getLogger("contraport.exporting")
 
 TOLERANCE = 1e-5
-"""Largest difference to the model's features, as a share of the largest feature, or of 1 if that is more."""
+"""Maximum difference from the model's features, relative to the largest feature or to 1, whichever is larger."""
 
 TRACED_ITEMS = 3
 CHECKED_ITEMS = (1, 5)
 LETTERS = 30
 
-_Call = Callable[..., Tensor]
-"""A model that was read again: from the views of its representation to features."""
+_ExportedModel = Callable[..., Tensor]
+"""Exported model: maps the views of its representation to features."""
 
 
 @EXPORT.with_signature
 def export(given: dict[str, Any]) -> Path:
-    """Write a trained model for programs of another kind, and return the path.
+    """Write a trained model in a format that other programs read, and return the path.
 
     Raises:
-        UsageError: a wrong argument, a package that is missing, a model that cannot be exported or whose features
-            change by it, or a run that is corrupt or not trained to its end; nothing was written.
+        UsageError: a wrong argument, a missing package, a model that cannot be exported or whose features change by
+            the export, or a run that is corrupt or not trained to its end; nothing is written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -50,52 +50,55 @@ def export(given: dict[str, Any]) -> Path:
     ...     Model.from_pretrained(path).num_features
     256
     """
-    asked = ExportOptions(**given)
-    path = Path(asked.out)
-    format = _format_of(path, asked.format)
-    chosen = _FORMATS[format]
-    for package in chosen.packages:
-        import_optional(package, "export", f"format: {format}")
-    _check_out(path, chosen, asked.overwrite)
-    trained = asked.run if isinstance(asked.run, Model) else _model(asked.run, asked.trust)
-    chosen_view = trained if asked.view is None else trained.of_view(asked.view)
-    tokenized = any(isinstance(encoder, TextTransformer) for encoder in chosen_view.encoders)
+    options = ExportOptions(**given)
+    path = Path(options.out)
+    name = _resolve_format(path, options.format)
+    format = _FORMATS[name]
+    for package in format.packages:
+        import_optional(package, "export", f"format: {name}")
+    _check_out(path, format, options.overwrite)
+    model = options.run if isinstance(options.run, Model) else _load_model(options.run, options.trust)
+    model = model if options.view is None else model.of_view(options.view)
+    has_tokenizer = any(isinstance(encoder, TextTransformer) for encoder in model.encoders)
     check(
-        chosen.is_folder or not tokenized,
-        f"format: the encoder has a tokenizer, which is part of no network; expected safetensors, got {format}.",
+        format.is_folder or not has_tokenizer,
+        f"format: must be safetensors for an encoder with a tokenizer, which {name} cannot contain.",
+        "tokenizer",
     )
-    texts = any(is_text_shape(chosen_view.shapes[view]) for view in chosen_view.represented)
+    has_texts = any(is_text_shape(model.shapes[view]) for view in model.represented)
     check(
-        format != "torch-export" or not texts,
-        "format: torch.export finds no form for texts of any length; expected onnx, torchscript or safetensors, got "
-        "torch-export.",
+        name != "torch-export" or not has_texts,
+        "format: must be onnx, torchscript or safetensors for texts; torch.export needs texts of one length.",
+        "text",
     )
-    model = copy.deepcopy(chosen_view).cpu().eval()
+    model = copy.deepcopy(model).cpu().eval()
     with (
         report_write_errors("out", path),
-        chosen.atomic_write(path) as temporary,
+        format.replacing(path) as temporary,
         warnings.catch_warnings(),
         torch.no_grad(),
     ):
-        # That TorchScript is on its way out, and what tracing might miss: the check below is what tells.
+        # Deprecation of TorchScript, and constructs that tracing may miss: the comparison below is the real check.
         warnings.simplefilter("ignore")
         try:
-            chosen.write(model, temporary)
-            again = chosen.read(temporary, model)
-            differences = [_difference(model, again, items) for items in CHECKED_ITEMS]
-        except OSError:  # of the disk
+            format.write(model, temporary)
+            exported = format.read(temporary, model)
+            differences = [_max_difference(model, exported, items) for items in CHECKED_ITEMS]
+        except OSError:  # from the disk
             raise
-        except Exception as error:  # exporters raise whatever they like of a network that they cannot follow
-            raise UsageError(f"format: the model cannot be exported to {format}: {_first_line(error)}") from error
+        except Exception as error:  # exporters raise many kinds of errors on networks that they do not support
+            message = f"format: the model cannot be exported to {name}: {_root_cause(error)}"
+            raise UsageError(message, kind="not_exportable") from error
         check(
             max(differences) <= TOLERANCE,
-            f"format: exported to {format}, the features of random items change by {max(differences):.1e}; expected at "
-            f"most {TOLERANCE}. Does the encoder depend on the size of the batch, or on chance?",
+            f"format: {name} changes the features of random items by {max(differences):.1e}, more than {TOLERANCE}. "
+            "Does the encoder depend on the batch size, or on random numbers?",
+            "changed_features",
         )
     return path
 
 
-def _model(run: str | Path | Run, trust: bool) -> Model:
+def _load_model(run: str | Path | Run, trust: bool) -> Model:
     run = run if isinstance(run, Run) else Run(run)
     model = run.model(trust=trust)
     if caveat := run.caveat():
@@ -103,21 +106,21 @@ def _model(run: str | Path | Run, trust: bool) -> Model:
     return model
 
 
-def _items(model: Model, items: int) -> tuple[Tensor, ...]:
-    """Return random items as far from one another as the model's data are, by the views of the representation."""
+def _random_views(model: Model, items: int) -> tuple[Tensor, ...]:
+    """Return random items with the mean and deviation of the training data, one tensor per represented view."""
     generator = torch_generator("export.check", items)
 
-    def of_view(view: int) -> Tensor:
+    def random_view(view: int) -> Tensor:
         tower, shape = model.tower(view), model.shapes[view]
         if is_text_shape(shape):
-            return _texts(items, generator)
+            return _random_texts(items, generator)
         return tower.mean + tower.std * torch.randn(items, *shape, generator=generator)
 
-    return tuple(map(of_view, model.represented))
+    return tuple(map(random_view, model.represented))
 
 
-def _texts(items: int, generator: torch.Generator) -> Tensor:
-    """Return random texts of different lengths, the longest the longer, the more there are."""
+def _random_texts(items: int, generator: torch.Generator) -> Tensor:
+    """Return random texts of different lengths; the maximum length grows with the number of items."""
     letters = torch.randint(97, 123, (items, LETTERS + items), generator=generator)
     letters[torch.rand(letters.shape, generator=generator) < 0.2] = 32
     letters[:, 0] = 97
@@ -125,17 +128,17 @@ def _texts(items: int, generator: torch.Generator) -> Tensor:
     return torch.where(torch.arange(letters.shape[1]) < ends, letters, 0).byte()
 
 
-def _difference(model: Model, again: _Call, items: int) -> float:
-    views = _items(model, items)
-    expected = FeatureExtractor(model)(*views)
-    got = again(*views)
-    check(got.shape == expected.shape, f"expected features of shape {tuple(expected.shape)}, got {tuple(got.shape)}.")
-    difference = float((got - expected).abs().max() / expected.abs().max().clamp(min=1))
-    return difference if difference == difference else float("inf")
+def _max_difference(model: Model, exported: _ExportedModel, items: int) -> float:
+    views = _random_views(model, items)
+    expected, actual = FeatureExtractor(model)(*views), exported(*views)
+    if actual.shape != expected.shape:
+        raise ValueError(f"features have shape {tuple(actual.shape)} in place of {tuple(expected.shape)}")
+    difference = float((actual - expected).abs().max() / expected.abs().max().clamp(min=1))
+    return difference if difference == difference else float("inf")  # NaN is a difference too
 
 
 def _write_onnx(model: Model, path: Path) -> None:
-    views = _items(model, TRACED_ITEMS)
+    views = _random_views(model, TRACED_ITEMS)
     batch, letters = torch.export.Dim("batch"), torch.export.Dim("bytes")
     torch.onnx.export(
         FeatureExtractor(model).eval(),
@@ -150,10 +153,10 @@ def _write_onnx(model: Model, path: Path) -> None:
     )
 
 
-def _read_onnx(path: Path, _: Model) -> _Call:
+def _read_onnx(path: Path, _: Model) -> _ExportedModel:
     onnxruntime = import_optional("onnxruntime", "export", "format: onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names = [given.name for given in session.get_inputs()]
+    names = [node.name for node in session.get_inputs()]
 
     def features(*views: Tensor) -> Tensor:
         arrays = {name: view.numpy() for name, view in zip(names, views, strict=True)}
@@ -163,27 +166,27 @@ def _read_onnx(path: Path, _: Model) -> _Call:
 
 
 def _write_torch_export(model: Model, path: Path) -> None:
-    views, batch = _items(model, TRACED_ITEMS), torch.export.Dim("batch")
+    views, batch = _random_views(model, TRACED_ITEMS), torch.export.Dim("batch")
     shapes = (tuple({0: batch} for _ in views),)
     program = torch.export.export(FeatureExtractor(model).eval(), views, dynamic_shapes=shapes)
-    with path.open("wb") as file:  # given a path, torch takes none but of its own suffix
+    with path.open("wb") as file:  # torch accepts only paths with its own suffix
         torch.export.save(program, file)
 
 
-def _read_torch_export(path: Path, _: Model) -> _Call:
+def _read_torch_export(path: Path, _: Model) -> _ExportedModel:
     with path.open("rb") as file:
-        loaded: _Call = torch.export.load(file).module()
+        loaded: _ExportedModel = torch.export.load(file).module()
     return loaded
 
 
 def _write_torchscript(model: Model, path: Path) -> None:
-    traced = torch.jit.trace(FeatureExtractor(model).eval(), _items(model, TRACED_ITEMS), check_trace=False)
-    with path.open("wb") as file:  # given a path, torch takes no hidden name without a suffix
+    traced = torch.jit.trace(FeatureExtractor(model).eval(), _random_views(model, TRACED_ITEMS), check_trace=False)
+    with path.open("wb") as file:  # torch rejects a hidden path without a suffix
         torch.jit.save(traced, file)
 
 
-def _read_torchscript(path: Path, _: Model) -> _Call:
-    loaded: _Call = torch.jit.load(str(path), map_location="cpu")
+def _read_torchscript(path: Path, _: Model) -> _ExportedModel:
+    loaded: _ExportedModel = torch.jit.load(str(path), map_location="cpu")
     return loaded
 
 
@@ -191,18 +194,18 @@ def _write_safetensors(model: Model, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def _read_safetensors(folder: Path, model: Model) -> _Call:
-    # What it names, this process has run; what it only describes, this process has.
+def _read_safetensors(folder: Path, model: Model) -> _ExportedModel:
+    # Named code was run by this process before, so it is trusted; modules without a name are taken from the model.
     names = model.config["encoder"]
     encoders = [model.tower(view).encoder if is_module_description(name) else name for view, name in enumerate(names)]
-    own = any(map(is_module_description, names))
-    return FeatureExtractor(Model.from_pretrained(folder, trust=True, encoder=encoders if own else None))
+    has_modules = any(map(is_module_description, names))
+    return FeatureExtractor(Model.from_pretrained(folder, trust=True, encoder=encoders if has_modules else None))
 
 
 class _Format(NamedTuple):
     write: Callable[[Model, Path], None]
-    read: Callable[[Path, Model], _Call]
-    atomic_write: Callable[[Path], AbstractContextManager[Path]]
+    read: Callable[[Path, Model], _ExportedModel]
+    replacing: Callable[[Path], AbstractContextManager[Path]]
     is_folder: bool
     packages: Sequence[str]
 
@@ -218,23 +221,27 @@ _FORMATS = {
 _BY_SUFFIX = {".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript"}
 
 
-def _format_of(path: Path, given: str | None) -> str:
-    """Return the format that is asked for, or that which a path is named by."""
-    named = _BY_SUFFIX.get(path.suffix.lower())
-    told = f"out: {path} is named as a file of {named}; expected another name for {given}, or --format {named}."
-    check(given is None or named in (None, given), told)
-    return given or named or "onnx"
+def _resolve_format(path: Path, requested: str | None) -> str:
+    """Return the requested format, or the one of the path's suffix; they must agree."""
+    implied = _BY_SUFFIX.get(path.suffix.lower())
+    check(
+        requested is None or implied in (None, requested),
+        f"out: {path} has the suffix of {implied}, not of {requested}. Choose another name, or --format {implied}.",
+        "suffix",
+    )
+    return requested or implied or "onnx"
 
 
-def _check_out(path: Path, chosen: _Format, overwrite: bool) -> None:
-    kind = "folder" if chosen.is_folder else "file"
-    check(path.absolute().parent.is_dir(), f"out: the folder {path.parent} does not exist.")
-    check(not path.exists() or path.is_dir() == chosen.is_folder, f"out: {path} exists and is no {kind}.")
-    check(overwrite or not path.exists(), f"out: {path} exists; pass {format_options(overwrite=True)} to replace it.")
+def _check_out(path: Path, format: _Format, overwrite: bool) -> None:
+    kind = "folder" if format.is_folder else "file"
+    check(path.absolute().parent.is_dir(), f"out: folder {path.parent} does not exist.", "not_found")
+    check(not path.exists() or path.is_dir() == format.is_folder, f"out: {path} exists and is not a {kind}.", "type")
+    hint = f"Pass {format_options(overwrite=True)} to replace it."
+    check(overwrite or not path.exists(), f"out: {path} exists. {hint}", "exists")
 
 
-def _first_line(error: BaseException) -> str:
-    """Return what the error at the bottom of all says: those above it tell only where the exporter was."""
+def _root_cause(error: BaseException) -> str:
+    """Return the first line of the innermost error; the outer ones only locate it within the exporter."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

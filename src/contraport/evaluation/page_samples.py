@@ -1,9 +1,8 @@
-"""What the page draws of a run: test items in the plane with their thumbnails, who is near whom, what the probe takes
-for what.
-"""
+"""Samples of a run for its page (`samples.npz`): points, cosines, plans, misclassified items, worst pairs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,12 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
-from contraport.auditing.pairs import PairedFeatures, score_pairs
+from contraport.auditing.pairs import PairedFeatures
 from contraport.auditing.pairs.paired_features import MIN_PAIRS
-from contraport.data import Dataset
-from contraport.data.thumbnails import thumbnails
-from contraport.embedding import embed_views
+from contraport.data import Dataset, Views
+from contraport.data.perturbations import with_partners
+from contraport.data.thumbnails import sketches, thumbnails
+from contraport.embedding import LoaderConfig, embed_views, evaluation_mode, fixed_seed
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.metrics.embedding_geometry import spectrum
@@ -27,37 +27,45 @@ from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.probes import confusion_matrix
 from contraport.metrics.retrieval import nearest_neighbors
 from contraport.objectives import Loss
+from contraport.runs import Run
 from contraport.seeding import torch_generator
 
 POINTS = 1_000
-"""At most this many test items become points, a fixed random choice."""
+"""Maximum number of test items drawn as points, a fixed random choice."""
 
 NEIGHBORS = 12
 COSINES = 160
-"""Of so many test items all cosines are kept."""
+"""Number of test items whose pairwise cosines are saved."""
 
 THUMBNAIL_SIDE = 32
 LETTERS = 160
-"""Of a text so many letters are kept."""
+"""Number of characters saved of a text."""
 
 PERPLEXITY = 30.0
+
+PLAN_ITEMS = 32
+LISTED = 10
+"""Number of worst pairs and of misclassified items."""
+
+LISTED_SIDE = 64
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
-def collect_samples(subject: EvalContext, *, probed: bool) -> Arrays:
-    """Return what is drawn of an encoder and its test items; where these were `probed`, also the probe's confusion."""
-    test, chosen = subject.test, fixed_subsample(len(subject.test), POINTS)
-    arrays = points(test, subject.test_x, chosen) | cosines(test, subject.test_x)
-    arrays |= _losses(subject, chosen) | _suspicion(subject, chosen)
+def collect_samples(context: EvalContext, *, probed: bool) -> Arrays:
+    """Return points, cosines and per-item losses of the test items; if `probed`, also the probe's confusion matrix."""
+    test, chosen = context.test, fixed_subsample(len(context.test), POINTS)
+    arrays = points(test, context.test_x, chosen) | cosines(test, context.test_x)
+    arrays |= _losses(context, chosen) | _suspicion(context, chosen)
     if probed:
-        arrays["confusion"] = confusion_matrix(subject.probe, subject.test_x, subject.test_y)
+        arrays["confusion"] = confusion_matrix(context.probe, context.test_x, context.test_y)
     return arrays
 
 
 def points(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
-    """Return chosen items in the plane, by the name of the method, with their labels, class names, domains, thumbnails,
-    texts and nearest others, and the singular values of all.
+    """Return 2-D positions, nearest neighbors, labels, domains, thumbnails and texts of chosen items.
+
+    The singular values, `spectrum`, are those of all items.
     """
     method, plane = project_to_2d(features[chosen])
     arrays: Arrays = {"points": plane, "projection": np.array(method), "ids": chosen.numpy()}
@@ -80,8 +88,8 @@ def points(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
 
 
 def cosines(dataset: Dataset, features: Tensor) -> Arrays:
-    """Return the cosines of all pairs of some items, class by class where there are labels, and their labels."""
-    chosen = by_class(dataset, fixed_subsample(len(dataset), COSINES))
+    """Return all pairwise cosines of some items and their labels, sorted by label."""
+    chosen = sort_by_label(dataset, fixed_subsample(len(dataset), COSINES))
     z = F.normalize(features[chosen], dim=1)
     arrays: Arrays = {"cosines": (z @ z.T).numpy()}
     if dataset.labels is not None:
@@ -89,49 +97,135 @@ def cosines(dataset: Dataset, features: Tensor) -> Arrays:
     return arrays
 
 
-def _losses(subject: EvalContext, chosen: Tensor) -> Arrays:
-    """Return what the objective says of each of some items, all in one batch; nothing where no value is an item's."""
-    objective, model = subject.objective, subject.encoder
+def _losses(context: EvalContext, chosen: Tensor) -> Arrays:
+    """Return the loss of each chosen item, all in one batch; empty if the objective has no values per item."""
+    objective, model = context.objective, context.encoder
     if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.compares_items:
         return {}
-    some = subject.test.only(chosen)
+    items = context.test.only(chosen)
     try:
-        views = embed_views(model, some, subject.views, subject.reader, subject.name, project=True)
+        views = embed_views(model, items, context.views, context.loader_config, context.name, project=True)
         with torch.no_grad():
-            of_rows = objective(*views, labels=some.labels, domains=some.domains, reduction="none")
-    except UsageError:  # it asks for what test items lack, or has no value of a row
+            values = objective(*views, labels=items.labels, domains=items.domains, reduction="none")
+    except UsageError:  # it needs a fact that test items lack, or has no values per row
         return {}
-    return {"losses": of_rows.float().reshape(-1, len(chosen)).mean(dim=0).cpu().numpy()}
+    return {"losses": values.float().reshape(-1, len(chosen)).mean(dim=0).cpu().numpy()}
 
 
-def _suspicion(subject: EvalContext, chosen: Tensor) -> Arrays:
-    """Return how far apart the two given views of each of some items are, by rank, from 0 to 1.
+def _suspicion(context: EvalContext, chosen: Tensor) -> Arrays:
+    """Return a mismatch score per chosen item of two given views, from 0 to 1.
 
-    It is the share of items that are at least as near to one view as the partners of the other's neighbours are: over a
-    third where the views have nothing in common.
+    It is the share of items at least as near to one view as the partners of the other view's neighbors: above 1/3 for
+    unrelated views.
     """
-    if len(subject.test.shapes) != 2 or len(chosen) < MIN_PAIRS or not subject.comparable:
+    if len(context.test.shapes) != 2 or len(chosen) < MIN_PAIRS or not context.has_comparable_views:
         return {}
-    both = subject.random_view_features if subject.has_shared_encoder else subject.projections
-    agreement = score_pairs(PairedFeatures((both[0][chosen], both[1][chosen])))
+    views = context.random_view_features if context.has_shared_encoder else context.projections
+    agreement = score_pairs(PairedFeatures((views[0][chosen], views[1][chosen])))
     return {"suspicion": (-agreement).exp().cpu().numpy()}
 
 
-def by_class(dataset: Dataset, chosen: Tensor) -> Tensor:
-    """Return chosen positions in the order of their labels, where there are labels."""
-    return chosen if dataset.labels is None else chosen[dataset.labels[chosen].argsort(stable=True)]
+def plan_samples(model: Model, objective: Loss, dataset: Dataset, views: Views, loader_config: LoaderConfig) -> Arrays:
+    """Return the objective's plan and target on two random views of `PLAN_ITEMS` fixed test items, sorted by label.
+
+    Thumbnails of the views are included for images, view names for views that the data name.
+    """
+    chosen = sort_by_label(dataset, fixed_subsample(len(dataset), PLAN_ITEMS))
+    batch = dataset.__getitems__(chosen.tolist())
+    model.to(loader_config.device)
+    with fixed_seed(0, loader_config.device), evaluation_mode(model):
+        made = views(loader_config.to_device(batch))
+        z0, z1 = (z.float() for z in model.project(model.encode(made))[:2])
+        plan = objective.plan(z0, z1, labels=batch.labels, domains=batch.domains)
+        target = objective.target_plan(z0, z1, labels=batch.labels, domains=batch.domains)
+    arrays: Arrays = {"plan": plan.cpu().numpy(), "target": target.cpu().numpy(), "plan_items": np.array(len(chosen))}
+    if batch.labels is not None:
+        arrays["plan_labels"] = batch.labels.numpy()
+    if len(dataset.view_names) == len(made):
+        arrays["plan_view_names"] = np.array(dataset.view_names[:2], dtype=np.str_)
+    if all(len(shape) == 3 for shape in views.shapes[:2]):
+        for number, view in enumerate(made[:2]):
+            arrays[f"plan_view_{number + 1}"] = thumbnails(view.cpu(), THUMBNAIL_SIDE)
+    return arrays
 
 
-def fixed_subsample(items: int, most: int) -> Tensor:
-    """Return the positions of all items, or of a random choice of `most` that is always the same, in order."""
-    return torch.randperm(items, generator=torch_generator("evaluation.samples", items))[:most].sort().values
+def stack_plans(by_epoch: Iterable[tuple[int, Arrays]]) -> Arrays:
+    """Stack the plans and targets of several epochs into one array each, with the epochs."""
+    epochs = list(by_epoch)
+    return {
+        "plan_epochs": np.array([epoch for epoch, _ in epochs]),
+        "plans": np.stack([arrays["plan"] for _, arrays in epochs]),
+        "targets": np.stack([arrays["target"] for _, arrays in epochs]),
+    }
+
+
+def worst_error_samples(context: EvalContext) -> Arrays:
+    """Return the test items that the linear probe misclassifies with the highest probability, highest first.
+
+    `mistaken` are their positions, `mistaken_true` and `mistaken_told` the true and the predicted class,
+    `mistaken_sure` the probability of the latter, `mistaken_views` the names of their views, `mistaken_keys` their
+    names in the data, if any, and `mistaken_0`, `mistaken_1` and so on the views.
+    """
+    probabilities = context.probe.predict_proba(context.test_x.cpu().numpy())
+    predicted, true = context.probe.classes_[probabilities.argmax(axis=1)], context.test_y.cpu().numpy()
+    confidence = np.where(predicted == true, -1.0, probabilities.max(axis=1))
+    items = np.argsort(-confidence, kind="stable")[: min(LISTED, int((predicted != true).sum()))]
+    if len(items) == 0:
+        return {}
+    views = sketches(context.test, torch.from_numpy(items), LISTED_SIDE)
+    keys = context.test.keys
+    names = {} if keys is None else {"mistaken_keys": np.array([keys[item] for item in items], dtype=np.str_)}
+    return names | {
+        "mistaken": items,
+        "mistaken_true": true[items],
+        "mistaken_told": predicted[items],
+        "mistaken_sure": confidence[items].astype(np.float32),
+        "mistaken_views": np.array(context.test.view_names, dtype=np.str_),
+        **{f"mistaken_{number}": view for number, view in enumerate(views)},
+    }
+
+
+def worst_pair_samples(run: Run, train: Dataset) -> Arrays:
+    """Return the pairs with the worst scores of a training with `audit`, worst first.
+
+    `worst` are their positions, `worst_1` and `worst_2` their two views, and `worst_better` the second view of the
+    better partner, or of the pair itself if there is none. Empty without an audit or on other items.
+    """
+    if not run.pairs_path.exists():
+        return {}
+    saved = run.pairs()
+    pair_scores, partners = saved["scores"], saved.get("partners", np.full(len(saved["scores"]), -1))
+    if len(pair_scores) != len(train) or len(train.shapes) != 2:
+        return {}
+    if run.mismatched_path.exists():
+        train = with_partners(train, torch.from_numpy(run.partners()))
+    worst = np.argsort(pair_scores, kind="stable")[:LISTED]
+    better = np.where(partners[worst] < 0, worst, partners[worst])
+    first, second = sketches(train, torch.from_numpy(worst), LISTED_SIDE)
+    return {
+        "worst": worst,
+        "worst_1": first,
+        "worst_2": second,
+        "worst_better": sketches(train, torch.from_numpy(better), LISTED_SIDE)[1],
+        "worst_views": np.array(train.view_names, dtype=np.str_),
+    }
+
+
+def sort_by_label(dataset: Dataset, positions: Tensor) -> Tensor:
+    """Return positions sorted by label; unchanged without labels."""
+    return positions if dataset.labels is None else positions[dataset.labels[positions].argsort(stable=True)]
+
+
+def fixed_subsample(items: int, maximum: int) -> Tensor:
+    """Return all positions, or a fixed random choice of `maximum`, in ascending order."""
+    return torch.randperm(items, generator=torch_generator("evaluation.samples", items))[:maximum].sort().values
 
 
 def project_to_2d(features: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
-    """Return the name of a method and the points `(m, 2)` it gives: t-SNE, or PCA of few items or features."""
+    """Return a method's name and its 2-D points `(m, 2)`: t-SNE, or PCA for few items or constant features."""
     rows = features.numpy()
     varies = bool(rows.std(axis=0).any())
-    # As for the linear probe, one thread: on a busy machine two are slower by far.
+    # One thread, as for the linear probe: on a busy machine two are far slower.
     with threadpool_limits(1):
         if varies and len(rows) > 3 * PERPLEXITY and rows.shape[1] > 1:
             return "t-SNE", TSNE(perplexity=PERPLEXITY, init="pca", max_iter=500, random_state=0).fit_transform(rows)

@@ -1,4 +1,4 @@
-"""The part of a job that one of several processes does, when a launcher such as torchrun started them."""
+"""Share of the items that one of several processes embeds, as started by a launcher such as torchrun."""
 
 from __future__ import annotations
 
@@ -20,54 +20,52 @@ _ENVIRONMENT = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
 
 
 class ProcessShard(NamedTuple):
-    """Which of how many processes this one is; each takes a run of neighbouring items."""
+    """Rank of this process and number of processes; each process embeds a contiguous range of the items."""
 
-    number: int
-    of: int
+    rank: int
+    total: int
     local: int
-    """Which of the processes of its machine it is, and so which of the machine's devices it takes."""
+    """Rank within the machine, which selects the device."""
 
     def path(self, path: Path) -> Path:
-        """Return the file that this process writes: the one asked for, or its numbered shard.
+        """Return the file that this process writes: the path itself, or its numbered shard.
 
         >>> str(ProcessShard(0, 1, 0).path(Path("a.npz"))), str(ProcessShard(1, 2, 1).path(Path("a.npz")))
         ('a.npz', 'a.00001-of-00002.npz')
         """
-        if self.of == 1:
-            return path
-        return shard_path(path, self.number, self.of)
+        return path if self.total == 1 else shard_path(path, self.rank, self.total)
 
     def part(self, datasets: Sequence[Dataset]) -> list[Dataset]:
-        """Return the items of this process, dataset by dataset.
-
-        Put one after the other, the shards are the datasets one after the other.
+        """Return the items of this process, dataset by dataset; the shards in order are all items in order.
 
         Raises:
-            UsageError: there are fewer items than processes.
+            UsageError: there are fewer items than processes, or a dataset is a stream.
         """
         if any(isinstance(dataset, Stream) for dataset in datasets):
-            check(self.of == 1, f"data: a stream cannot be shared among {self.of} processes.")
+            check(self.total == 1, f"data: a stream cannot be divided among {self.total} processes.", "stream")
             return list(datasets)
-        total = sum(len(dataset) for dataset in datasets)
-        check(total >= self.of, f"data: {total} items cannot be shared among {self.of} processes.")
-        start, stop = total * self.number // self.of, total * (self.number + 1) // self.of
-        parts, passed = [], 0
+        items = sum(len(dataset) for dataset in datasets)
+        check(
+            items >= self.total, f"data: {items} items cannot be divided among {self.total} processes.", "too_few_items"
+        )
+        start, stop = items * self.rank // self.total, items * (self.rank + 1) // self.total
+        parts, offset = [], 0
         for dataset in datasets:
-            first, last = max(start - passed, 0), min(stop - passed, len(dataset))
+            first, last = max(start - offset, 0), min(stop - offset, len(dataset))
             if first < last:
-                parts.append(_between(dataset, first, last))
-            passed += len(dataset)
+                parts.append(_slice(dataset, first, last))
+            offset += len(dataset)
         return parts
 
 
 def current_process() -> ProcessShard:
-    """Return the share of this process, which the launcher tells in RANK, WORLD_SIZE and LOCAL_RANK."""
+    """Return the share of this process from the environment variables RANK, WORLD_SIZE and LOCAL_RANK."""
     return ProcessShard(*(int(os.environ.get(name, default)) for name, default in _ENVIRONMENT))
 
 
 @dataclass(frozen=True)
-class _Neighbours(StoreWrapper):
-    """Some neighbouring items of another store."""
+class _ItemRange(StoreWrapper):
+    """Contiguous range of the items of another store."""
 
     first: int
     last: int
@@ -84,8 +82,8 @@ class _Neighbours(StoreWrapper):
         return self.store.fetch(positions + self.first)
 
 
-def _between(dataset: Dataset, first: int, last: int) -> Dataset:
+def _slice(dataset: Dataset, first: int, last: int) -> Dataset:
     if (first, last) == (0, len(dataset)):
         return dataset
-    part = _Neighbours(dataset.store, first, last)
+    part = _ItemRange(dataset.store, first, last)
     return dataset.at(slice(first, last), part, split=dataset.split, held_out=None)

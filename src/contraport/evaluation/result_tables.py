@@ -1,80 +1,102 @@
-"""What was measured, as rows of texts: what the console prints and a notebook shows."""
+"""Tables of evaluation results as rows of text: printed by the console and shown in notebooks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import escape
 from typing import Any
 
+from contraport._utils.html_repr import format_html_rows
 from contraport.metrics import Metric, metrics_of_rows
-from contraport.metrics.baselines import BEFORE
+from contraport.metrics.registry import BEFORE
 
 EPOCHS_SHOWN = 5
-"""Of more models that were kept, so many are in the table; `evaluation.json` has them all."""
+"""Maximum number of intermediate models in a table; `evaluation.json` contains all."""
+
+
+class Evaluation(dict[str, Any]):
+    """Result of one run: the contents of `evaluation.json`, shown as tables in a notebook."""
+
+    def _repr_html_(self) -> str:
+        tables = {
+            f"{self['data']}: frozen features of held-out items": evaluation_rows(self),
+            "retrieval by direction": direction_rows(self),
+            "intermediate models": epoch_rows(self),
+        }
+        shown = {title: rows for title, rows in tables.items() if rows}
+        notes = dict.fromkeys(list(shown)[-1:], self["notes"])
+        return "".join(format_html_rows(title, rows, notes.get(title, ())) for title, rows in shown.items())
+
+
+class Evaluations(dict[str, Evaluation]):
+    """Results of several runs by path."""
+
+    def _repr_html_(self) -> str:
+        first, *others = self
+        tables = [f"<h4>{escape(name)}</h4>{result._repr_html_()}" for name, result in self.items()]
+        for name in others:
+            if rows := difference_rows(self[name]["differences"].get(first, {})):
+                tables.append(format_html_rows(f"{name} minus {first}, paired by item", rows))
+        return "".join(tables)
 
 
 def evaluation_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the rows of an evaluation as texts, with the interval of what the trained encoder reaches.
+    """Return a row per metric: baselines, trained encoder and its interval.
 
-    A baseline of which nothing was measured, as raw inputs of two kinds that cannot be compared, has no column.
+    A baseline without any value, such as raw inputs of two kinds that cannot be compared, gets no column.
     """
-    found = {name: result["rows"].get(name, {}) for name in ("raw", *BEFORE, "trained")}
-    columns = {name: values for name, values in found.items() if any(value is not None for value in values.values())}
-    rows = result_rows(columns)
-    for row, measure in zip(rows, metrics_of_rows(columns.values()), strict=True):
-        ends = result["intervals"]["trained"].get(measure.key)
-        row["95% interval"] = "-" if ends is None else _interval(measure, ends)
-    return rows
+    rows = {name: result["rows"].get(name, {}) for name in ("raw", *BEFORE, "trained")}
+    columns = {name: values for name, values in rows.items() if any(value is not None for value in values.values())}
+    table = result_rows(columns)
+    for row, metric in zip(table, metrics_of_rows(columns.values()), strict=True):
+        ends = result["intervals"]["trained"].get(metric.key)
+        row["95% interval"] = "-" if ends is None else f"{metric.format(ends['low'])} to {metric.format(ends['high'])}"
+    return table
 
 
 def direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return what the trained encoder reaches from one view to another as texts, a row for each direction."""
-    directions = result["directions"]
+    """Return a row per retrieval direction, for the trained encoder."""
     return [
         {"from to": direction}
-        | {measure.title: measure.written(found[measure.key]["value"]) for measure in metrics_of_rows([found])}
-        for direction, found in directions.items()
+        | {metric.title: metric.format(values[metric.key]["value"]) for metric in metrics_of_rows([values])}
+        for direction, values in result["directions"].items()
     ]
 
 
 def epoch_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return what was measured of the checkpoints that were kept, at most `EPOCHS_SHOWN` spread evenly, as texts."""
-    kept = [name for name in result["rows"] if name.startswith("epoch ")]
-    places = {round(place * (len(kept) - 1) / max(1, EPOCHS_SHOWN - 1)) for place in range(EPOCHS_SHOWN)}
-    shown = kept if len(kept) <= EPOCHS_SHOWN else [kept[place] for place in sorted(places)]
-    return result_rows({name: result["rows"][name] for name in (*shown, "trained")}) if kept else []
-
-
-def _interval(measure: Metric, ends: Mapping[str, float]) -> str:
-    return f"{measure.written(ends['low'])} to {measure.written(ends['high'])}"
+    """Return a row per metric with at most `EPOCHS_SHOWN` intermediate models, evenly spaced, and the trained one."""
+    names = [name for name in result["rows"] if name.startswith("epoch ")]
+    positions = {round(place * (len(names) - 1) / max(1, EPOCHS_SHOWN - 1)) for place in range(EPOCHS_SHOWN)}
+    shown = names if len(names) <= EPOCHS_SHOWN else [names[position] for position in sorted(positions)]
+    return result_rows({name: result["rows"][name] for name in (*shown, "trained")}) if names else []
 
 
 def difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
-    """Return how much larger the numbers of one run are than those of another, as texts."""
+    """Return a row per metric with the difference of two runs and its interval; of percentages, in points."""
     return [
         {
-            "measure": measure.title,
-            "difference": _apart(measure, differences[measure.key]["value"]) + " points" * measure.in_percent,
-            "95% interval": " to ".join(_apart(measure, differences[measure.key][end]) for end in ("low", "high")),
+            "metric": metric.title,
+            "difference": _without_percent(metric, differences[metric.key]["value"]) + " points" * metric.in_percent,
+            "95% interval": " to ".join(
+                _without_percent(metric, differences[metric.key][end]) for end in ("low", "high")
+            ),
         }
-        for measure in metrics_of_rows([differences])
+        for metric in metrics_of_rows([differences])
     ]
-
-
-def _apart(measure: Metric, value: float) -> str:
-    """Write a difference, of per cent in points, whose unit stands behind."""
-    return measure.written(value).removesuffix("%")
 
 
 def result_rows(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
-    """Return what was measured as texts, a row for each measure and a column for each encoder.
-
-    What was not measured of one of them is a dash.
-    """
+    """Return a row per metric and a column per encoder; missing values are dashes."""
     return [
-        {"measure": measure.title} | {name: _text(measure, values.get(measure.key)) for name, values in columns.items()}
-        for measure in metrics_of_rows(columns.values())
+        {"metric": metric.title}
+        | {name: _format_or_dash(metric, values.get(metric.key)) for name, values in columns.items()}
+        for metric in metrics_of_rows(columns.values())
     ]
 
 
-def _text(measure: Metric, value: float | None) -> str:
-    return "-" if value is None else measure.written(value)
+def _without_percent(metric: Metric, value: float) -> str:
+    return metric.format(value).removesuffix("%")
+
+
+def _format_or_dash(metric: Metric, value: float | None) -> str:
+    return "-" if value is None else metric.format(value)

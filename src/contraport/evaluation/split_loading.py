@@ -1,4 +1,4 @@
-"""Data and device of `evaluate` and `embed`: the splits of the run, in the size that the model takes."""
+"""Data and device of `evaluate` and `embed`: the run's own train/test split, in the image size of the model."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ log = logging.getLogger("contraport.evaluation")
 
 
 class Splits(NamedTuple):
-    """The items that an encoder is judged on.
+    """Training and test items of an evaluation.
 
     Attributes:
-        train: what probes learn from.
-        test: what they are judged on; the encoder was trained on none of it.
-        notes: what a reader of the results should know about them.
+        train: items that probes are trained on.
+        test: items that metrics are computed on; the encoder was not trained on any of them.
+        notes: facts about the items that readers of the results should know.
     """
 
     train: Dataset
@@ -40,80 +40,79 @@ class Splits(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def load_splits(run: Run, settings: Settings, model: Model, asked: EvaluateOptions) -> Splits:
-    """Return the training and the test items; a class and a domain is the same number in both.
+def load_splits(run: Run, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
+    """Load the training and test items; classes and domains have the same numbers in both.
 
     Raises:
-        UsageError: they cannot be loaded, are a stream, do not fit together, are the run's own data and have changed,
-            or there are fewer than two test items that the run was not trained on.
+        UsageError: the data cannot be loaded, are a stream, or the splits do not fit together; the run's own data have
+            changed; or fewer than two test items are left that the run was not trained on.
     """
     check(
-        not isinstance(asked.data, AnyDataset),
-        "data: a Dataset is one split; pass the pair (train, test), or a name, folder or file that has both.",
+        not isinstance(options.data, AnyDataset),
+        "data: must have two splits, got one Dataset. Pass the pair (train, test), or a name, folder or file.",
+        "one_split",
     )
-    data: Any = asked.data
-    if isinstance(data, tuple):
-        check(len(data) == 2, f"data: expected a pair (train, test), got {len(data)}.")
-    is_pair = isinstance(data, tuple)  # of data that are a split each
-    reading = Reading(settings, model, asked.columns, asked.root)
-    if is_pair or asked.test_data is not None:
-        train_data, test_data = data if is_pair else (data, asked.test_data)
-        train = reading.load(train_data, "train", undivided=is_pair)
-        test = reading.load(
-            test_data if asked.test_data is None else asked.test_data,
-            "test",
-            undivided=is_pair and asked.test_data is None,
-        )
+    data: Any = options.data
+    is_pair = isinstance(data, tuple)  # each element is a whole split
+    if is_pair:
+        check(len(data) == 2, f"data: must be a pair (train, test), got {len(data)} elements.", "pair")
+    loader = SplitLoader(settings, model, options.columns, options.root)
+    if is_pair or options.test_data is not None:
+        train_data, test_data = data if is_pair else (data, None)
+        is_whole = is_pair and options.test_data is None
+        train = loader.load(train_data, "train", undivided=is_pair)
+        test = loader.load(test_data if options.test_data is None else options.test_data, "test", undivided=is_whole)
         check_no_stream(train)
         check_no_stream(test)
         record = run.split()
         splits = Splits(train, test) if record is None else _without_trained(record, train, test)
     else:
-        splits = load_training_splits(run, reading, data)
+        splits = load_training_splits(run, loader, data)
     train, test, notes = splits
     check(
         train.shapes == test.shapes,
-        f"data: expected splits of equal shapes, {train.name!r} has {train.shapes}, {test.name!r} {test.shapes}.",
+        f"data: splits must have equal shapes; {train.name!r} has {train.shapes}, {test.name!r} {test.shapes}.",
+        "shape",
     )
     train, test = _with_all_views(train), _with_all_views(test)
-    check(len(test) > 1, f"data: expected two test items or more, {test.name!r} has {len(test)}.")
+    check(len(test) > 1, f"data: must have at least 2 test items; {test.name!r} has {len(test)}.", "test_items")
     return Splits(train, test.align_names(train), notes)
 
 
-def load_training_splits(run: Run, reading: Reading, data: Any, *, leave_out: bool = True) -> Splits:
-    """Return both splits of some data; items that the run was trained on are in no test split.
+def load_training_splits(run: Run, loader: SplitLoader, data: Any, *, leave_out: bool = True) -> Splits:
+    """Load both splits of some data without training items of the run in the test split.
 
-    Where the data hold all items of the run, as its own do under whatever name and options, the splits are those of its
-    training. Else they are drawn anew.
+    If the data contain all items of the run, under whatever name and options, the splits are those of its training.
+    Otherwise they are drawn anew.
 
     Args:
-        run: the folder.
-        reading: how data are loaded for it.
-        data: what to load; None: the run's own.
-        leave_out: whether test items that were trained on are left out, rather than only counted.
+        run: the run folder.
+        loader: loads data as the run did.
+        data: the data; None: the run's own.
+        leave_out: whether test items that the run was trained on are removed, or only counted in a note.
 
     Raises:
-        UsageError: they cannot be loaded, or are the run's own data and have changed.
+        UsageError: the data cannot be loaded, or the run's own data have changed.
     """
-    train, test = reading.load(data, "train"), reading.load(data, "test")
+    train, test = loader.load(data, "train"), loader.load(data, "test")
     check_no_stream(train)
     check_no_stream(test)
-    record, is_own = run.split(), is_training_data(reading.settings, data)
+    record, is_own = run.split(), is_training_data(loader.settings, data)
     if record is None:
         _check_no_copies(run, train, test, is_own=is_own)
         return Splits(train, test)
     if len(record.train) == 0 or record.holds(train, test):
         return Splits(train, test)
-    parts = [reading.load(data, "train", undivided=True, complete=True)]
+    parts = [loader.load(data, "train", undivided=True, complete=True)]
     if train.held_out is None:
-        parts.append(reading.load(data, "test", complete=True))
+        parts.append(loader.load(data, "test", complete=True))
     divided = record.divide(parts)
-    some = any(getattr(reading.settings, name) for name in _CHOOSING_ITEMS)
-    good = not is_own or (divided is not None and (divided[2] == 0 or some))
+    is_subset = any(getattr(loader.settings, name) for name in _SUBSET_SETTINGS)
     check(
-        good,
-        f"data: {train.name!r} has changed since {run.path} was trained on it, so its held-out items are not known; "
-        "restore it, or give items that it has not seen as test_data (--test_data).",
+        not is_own or (divided is not None and (divided[2] == 0 or is_subset)),
+        f"data: {train.name!r} changed since {run.path} was trained on it, so its test items are not known. Restore "
+        "it, or pass unseen items as test_data (--test_data).",
+        "changed",
     )
     if divided is not None:
         return Splits(*divided[:2])
@@ -121,10 +120,10 @@ def load_training_splits(run: Run, reading: Reading, data: Any, *, leave_out: bo
 
 
 def _without_trained(record: SplitRecord, train: Dataset, test: Dataset, *, leave_out: bool = True) -> Splits:
-    """Return the splits without the test items that the run was trained on.
+    """Remove, or only count, the test items that the run was trained on.
 
     Raises:
-        UsageError: it was trained on all of them.
+        UsageError: no test item would be left.
     """
     trained_on = record.trained_on(test)
     number = int(trained_on.sum())
@@ -132,36 +131,38 @@ def _without_trained(record: SplitRecord, train: Dataset, test: Dataset, *, leav
         return Splits(train, test)
     check(
         number < len(test) or not leave_out,
-        f"data: the run was trained on all {number:,} test items of {test.name!r}; give items that it has not seen.",
+        f"data: the run was trained on all {number:,} test items of {test.name!r}. Pass unseen items.",
+        "trained_on",
     )
-    told = f"The run was trained on {number:,} of {len(test):,} test items of {test.name!r}"
-    note = f"{told}, which are left out." if leave_out else f"{told}."
+    fact = f"The run was trained on {number:,} of {len(test):,} test items of {test.name!r}"
+    note = f"{fact}; they are left out." if leave_out else f"{fact}."
     log.warning("%s", note)
     return Splits(train, test.only((~trained_on).nonzero()[:, 0]) if leave_out else test, (note,))
 
 
 def _check_no_copies(run: Run, train: Dataset, test: Dataset, *, is_own: bool) -> None:
-    """Raise `UsageError` where a run of an earlier version may have been trained on copies of test items."""
-    drawn = train.held_out is not None
-    copies = train.content_ids is not None or test.content_ids is not None
+    """Raise `UsageError` if a run of an earlier version may have been trained on copies of test items."""
+    is_random_split = train.held_out is not None
+    has_copies = train.content_ids is not None or test.content_ids is not None
     check(
-        not (is_own and drawn and copies),
+        not (is_own and is_random_split and has_copies),
         f"run: {run.path} was trained by an earlier version, which could put copies of an item into both splits, and "
-        f"{train.name!r} has copies; train it again, or give items that it has not seen as test_data (--test_data).",
+        f"{train.name!r} has copies. Train it again, or pass unseen items as test_data (--test_data).",
+        "copies",
     )
 
 
 def _with_all_views(dataset: Dataset) -> Dataset:
-    """Return the items that have all their views, and say how many have not."""
+    """Return the items that have all their views; log how many are left out."""
     complete = dataset.complete()
     if len(complete) < len(dataset):
-        lacking = len(dataset) - len(complete)
-        log.warning("%d of %d %s items lack a view and are left out.", lacking, len(dataset), dataset.split)
+        missing = len(dataset) - len(complete)
+        log.warning("%d of %d %s items lack a view and are left out.", missing, len(dataset), dataset.split)
     return complete
 
 
 def are_same_items(one: Dataset, other: Dataset) -> bool:
-    """Return whether two datasets are, by all that is known of them, the same items in the same order."""
+    """Return whether two datasets have the same items in the same order, by name, rows, labels and digests."""
     same = (one.name, one.split, len(one), one.shapes) == (other.name, other.split, len(other), other.shapes)
     if not same or not torch.equal(one.rows, other.rows) or (one.labels is None) != (other.labels is None):
         return False
@@ -170,53 +171,48 @@ def are_same_items(one: Dataset, other: Dataset) -> bool:
     return one.labels is None or other.labels is None or torch.equal(one.labels, other.labels)
 
 
-def describe_test_data(settings: Settings, test: Dataset, asked: EvaluateOptions) -> str:
-    """Return what the test items are called: the name of the data, and how these are worsened or dealt to domains.
-
-    So are those that a run was trained on; others are looked at as they are.
-    """
-    data = asked.data[-1] if isinstance(asked.data, tuple) else asked.data
-    data = data if asked.test_data is None else asked.test_data
-    told = {"corrupt": settings.corrupt, "domains": settings.domains} if is_training_data(settings, data) else {}
-    return ", ".join([test.name, *(f"{name} {value}" for name, value in told.items() if value is not None)])
+def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
+    """Return the name of the test data; for the run's own data also their corruption and domains."""
+    data = options.data[-1] if isinstance(options.data, tuple) else options.data
+    data = data if options.test_data is None else options.test_data
+    changes = {"corrupt": settings.corrupt, "domains": settings.domains} if is_training_data(settings, data) else {}
+    return ", ".join([test.name, *(f"{name} {value}" for name, value in changes.items() if value is not None)])
 
 
 def is_training_data(settings: Settings, data: object) -> bool:
-    """Return whether data, or None, are called as those that a run was trained on, or are the same file or folder."""
+    """Return whether data are the run's own: None, the same name, or the same file or folder."""
     if data is None:
         return True
     if not isinstance(data, str | Path) or settings.data is None:
         return False
-    return str(data) == str(settings.data) or _is_same_file(Path(data), Path(settings.data))
-
-
-def _is_same_file(one: Path, other: Path) -> bool:
+    if str(data) == str(settings.data):
+        return True
     try:
-        return one.samefile(other)
-    except (OSError, ValueError):  # one of them is no file: a name, a pattern, a URL
+        return Path(data).samefile(settings.data)
+    except (OSError, ValueError):  # one of them is not a file but a name, a pattern or a URL
         return False
 
 
-_CHOOSING_ITEMS = ("validation", "items", "test_items", "imbalance")
-"""Settings that choose among the items of a source."""
+_SUBSET_SETTINGS = ("validation", "items", "test_items", "imbalance")
+"""Settings that select a subset of the items of a source."""
 
-_OF_ITS_DATA: dict[str, Any] = {
-    **dict.fromkeys(_CHOOSING_ITEMS),
+_OWN_DATA_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(_SUBSET_SETTINGS),
     "given_views": (),
     "corrupt": None,
     "domains": None,
 }
-"""Settings of a training that apply to its own data alone."""
+"""Defaults of the settings that apply to the run's own data only, not to other data."""
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Loads data for an encoder: images in the size that it takes, columns as the run read them.
+class SplitLoader:
+    """Loader of splits with the settings of a run: image size of the model, columns of its table.
 
     Attributes:
-        settings: those of the training.
+        settings: training settings of the run.
         model: the encoder.
-        columns: what the columns of a table are for; default: as in the training, of its own data.
+        columns: roles of the columns of a table; default, for the run's own data: as in the training.
         root: folder of named data; default: as in the training.
     """
 
@@ -226,16 +222,16 @@ class Reading:
     root: str | Path | None = None
 
     def load(self, data: Any, split: str, *, undivided: bool = False, complete: bool = False) -> Dataset:
-        """Return a split of some data, or of those that the run was trained on.
+        """Load a split of some data.
 
         Args:
-            data: what to load; None: what the run was trained on.
+            data: the data; None: the run's own.
             split: "train" or "test".
-            undivided: whether data of which a share would be held out are taken whole.
-            complete: whether settings that choose among the run's own items are passed over.
+            undivided: load data without splits of their own as a whole, with no share held out.
+            complete: ignore settings that select a subset of the run's own items.
 
         Raises:
-            UsageError: the data cannot be loaded, or none are given and the run's folder does not hold its own.
+            UsageError: the data cannot be loaded, or are the run's own and not stored in its folder.
         """
         settings = self._settings(data)
         if complete:
@@ -247,33 +243,32 @@ class Reading:
         return dataset
 
     def _settings(self, data: Any) -> Settings:
-        """Return the settings of the training, with which these data are read."""
+        """Return the training settings adapted to some data."""
         settings, columns = self.settings, self.columns
-        asked = settings.derive(root=self.root or settings.root, image_size=image_size_of(self.model))
+        adapted = settings.derive(root=self.root or settings.root, image_size=image_size_of(self.model))
         if is_training_data(settings, data):
-            if settings.data is None:
-                raise UsageError(
-                    f"data: the run's config.yaml does not say on what it was trained; pass {format_options(data=...)}."
-                )
+            hint = f"Pass {format_options(data=...)}."
+            check(settings.data is not None, f"data: the run's config.yaml has no entry 'data'. {hint}", "missing")
             check(
                 not is_object_placeholder(settings.data),
-                f"data: the run was trained on the object {settings.data}, which is not in its folder; pass "
-                f"{format_options(data=...)}.",
+                f"data: the run was trained on the object {settings.data}, which is not in its folder. {hint}",
+                "missing",
             )
-            own = settings.weights if settings.has_column_weights else None  # a column of weights is none of features
-            return asked.derive(columns=columns or settings.columns, weights=own)
-        if columns is None and KEPT["data"].serialize(data) == settings.data:  # a data frame after a data frame
+            # A column of sample weights must be read as such, or it would count as a feature.
+            weights = settings.weights if settings.has_column_weights else None
+            return adapted.derive(columns=columns or settings.columns, weights=weights)
+        if columns is None and KEPT["data"].serialize(data) == settings.data:  # another data frame, with the same roles
             columns = settings.columns
-        return asked.derive(data=data, columns=columns, weights=None, test_fraction=None, **_OF_ITS_DATA)
+        return adapted.derive(data=data, columns=columns, weights=None, test_fraction=None, **_OWN_DATA_DEFAULTS)
 
 
-def find_view(dataset: Dataset, model: Model, called: object) -> int:
-    """Return the number that a view of a model has in some data: by its name, its number, or its kind.
+def find_view(dataset: Dataset, model: Model, view: object) -> int:
+    """Return the position in the data of a view of the model, found by name, number or kind.
 
     Raises:
-        UsageError: the data have no such view.
+        UsageError: the data do not have the view.
     """
-    number = model.view(called)
+    number = model.view(view)
     names, shapes = dataset.view_names, dataset.shapes
     if model.view_names[number] in names:
         return names.index(model.view_names[number])
@@ -283,23 +278,22 @@ def find_view(dataset: Dataset, model: Model, called: object) -> int:
 
 
 def image_size_of(model: Model) -> int | None:
-    """Return the side of the square images that the model takes, or none where it takes none."""
-    sizes = {shape[1:] for shape in model.shapes if len(shape) == 3}
-    sides = {side for size in sizes for side in size}
+    """Return the side of the square images that the model takes, or None if they are not all of one such size."""
+    sides = {side for shape in model.shapes if len(shape) == 3 for side in shape[1:]}
     return sides.pop() if len(sides) == 1 else None
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of a name; "auto" is this process's GPU where there is one.
+    """Return the device with a name; "auto" is this process's GPU if available, otherwise the CPU.
 
     Raises:
-        UsageError: it cannot be computed on.
+        UsageError: the device cannot be used.
     """
     if name == "auto":
         return torch.device("cuda", current_process().local) if torch.cuda.is_available() else torch.device("cpu")
     try:
-        there = torch.empty(0, device=name)
-        there.cpu()  # "meta" has shapes but no numbers
-        return there.device
+        probe = torch.empty(0, device=name)
+        probe.cpu()  # fails for "meta", which has shapes but no values
+        return probe.device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UsageError(f"device: {name!r} cannot be used here: {str(error).splitlines()[0]}") from error

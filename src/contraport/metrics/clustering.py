@@ -1,4 +1,4 @@
-"""How well the classes are found without labels, by k-means."""
+"""Clustering metrics: k-means clusters of features, compared with the classes."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 
-def clusters(z: Tensor, count: int) -> np.ndarray[Any, Any]:
-    """Return the cluster of each item of `z` `(n, d)`, normalised to the unit sphere, `(n,)`: the best of 5 k-means.
+def kmeans_clusters(z: Tensor, count: int) -> np.ndarray[Any, Any]:
+    """Return the k-means cluster of each item of `z` `(n, d)`, normalized to the unit sphere, `(n,)`: best of 5 runs.
 
     >>> import torch
-    >>> clusters(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.1, 9.0]]), 2).tolist()
+    >>> kmeans_clusters(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.1, 9.0]]), 2).tolist()
     [1, 0, 0]
     """
-    # Fewer distinct points than clusters, as a collapsed encoder has, are no mistake here: the score tells it.
+    # A collapsed encoder has fewer distinct points than clusters: no error, as the score shows it.
     with threadpool_limits(1), warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        found = KMeans(count, n_init=5, random_state=0).fit_predict(F.normalize(z.float(), dim=1).cpu().numpy())
-    return np.asarray(found)
+        points = F.normalize(z.float(), dim=1).cpu().numpy()
+        return np.asarray(KMeans(count, n_init=5, random_state=0).fit_predict(points))
 
 
-def shared_information(labels: Tensor, found: np.ndarray[Any, Any]) -> float:
-    """Return the normalised mutual information of classes and clusters: 1 where they are the same, 0 by chance at best.
-
-    >>> import torch
-    >>> shared_information(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0]))
-    1.0
-    """
-    return float(normalized_mutual_info_score(labels.numpy(), found))
-
-
-def agreement(labels: Tensor, found: np.ndarray[Any, Any]) -> float:
-    """Return the adjusted Rand index of classes and clusters: 1 where they are the same, 0 by chance on average.
+def normalized_mutual_information(labels: Tensor, clusters: np.ndarray[Any, Any]) -> float:
+    """Return the normalized mutual information of classes and clusters: 1 if they are the same.
 
     >>> import torch
-    >>> agreement(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0]))
+    >>> normalized_mutual_information(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0]))
     1.0
     """
-    return float(adjusted_rand_score(labels.numpy(), found))
+    return float(normalized_mutual_info_score(labels.numpy(), clusters))
+
+
+def adjusted_rand_index(labels: Tensor, clusters: np.ndarray[Any, Any]) -> float:
+    """Return the adjusted Rand index of classes and clusters: 1 if they are the same, 0 by chance on average.
+
+    >>> import torch
+    >>> adjusted_rand_index(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0]))
+    1.0
+    """
+    return float(adjusted_rand_score(labels.numpy(), clusters))

@@ -1,4 +1,4 @@
-"""How embeddings lie on the sphere: alignment, uniformity, tolerance, hubs and the singular spectrum."""
+"""Geometry of embeddings on the unit sphere: alignment, uniformity, tolerance, effective rank, hubness."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from contraport.metrics.retrieval import nearest_neighbors
 from contraport.seeding import torch_generator
 
 UNIFORMITY_ITEMS = 10_000
-"""Above this many items `uniformity` and `hubness` look at a fixed random subset of this many."""
+"""`uniformity` and `hubness` use a fixed random subset of this size if there are more items."""
 
 HUB_NEIGHBORS = 10
-"""Among how many nearest neighbours `hubness` counts how often an item is."""
+"""Number of nearest neighbors that `hubness` counts."""
 
 PAIRS_AT_ONCE = 1 << 22
-"""How many pairs `uniformity` holds at a time: 16 MiB."""
+"""Number of pairs that `uniformity` holds in memory at a time: 16 MiB."""
 
 
 def alignment(z0: Tensor, z1: Tensor) -> float:
-    """Return the mean squared distance of the two views' embeddings on the unit sphere: 0 is perfect, 4 the most.
+    """Return the mean squared distance of two views' embeddings on the unit sphere: 0 is perfect, 4 the maximum.
 
-    Both are `(n, d)` and normalised inside. Wang and Isola, "Understanding contrastive representation learning through
+    Both are `(n, d)` and normalized inside. Wang and Isola, "Understanding contrastive representation learning through
     alignment and uniformity on the hypersphere" (ICML 2020), with exponent 2.
 
     Raises:
@@ -36,22 +36,24 @@ def alignment(z0: Tensor, z1: Tensor) -> float:
     >>> alignment(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 5.0]]))
     2.0
     """
-    return float(distances(z0, z1).mean())
+    return float(squared_view_distances(z0, z1).mean())
 
 
-def distances(z0: Tensor, z1: Tensor) -> np.ndarray[Any, Any]:
+def squared_view_distances(z0: Tensor, z1: Tensor) -> np.ndarray[Any, Any]:
     """Return the squared distance of each item's two views on the unit sphere, `(n,)`; `alignment` is their mean."""
-    check(z0.ndim == 2 and z0.shape == z1.shape, f"z1: expected shape {tuple(z0.shape)}, got {tuple(z1.shape)}.")
-    check(len(z0) > 0, "z0: expected one item or more, got none.")
-    between: Tensor = (F.normalize(z0, dim=1) - F.normalize(z1, dim=1)).square().sum(dim=1)
-    return between.double().cpu().numpy()
+    check(
+        z0.ndim == 2 and z0.shape == z1.shape, f"z1: shape must be {tuple(z0.shape)}, got {tuple(z1.shape)}.", "shape"
+    )
+    check(len(z0) > 0, "z0: must have at least one item, got 0.")
+    distances: Tensor = (F.normalize(z0, dim=1) - F.normalize(z1, dim=1)).square().sum(dim=1)
+    return distances.double().cpu().numpy()
 
 
 def uniformity(z: Tensor) -> float:
     """Return log mean exp(-2 |zi - zj|^2) over all pairs i < j on the unit sphere: lower is more uniform.
 
-    `z` is `(n, d)` and normalised inside (Wang and Isola, ICML 2020). Every pair counts up to `UNIFORMITY_ITEMS` items;
-    of more items a fixed random subset of that size is taken. Memory grows with n, not with its square.
+    `z` is `(n, d)` and normalized inside (Wang and Isola, ICML 2020). All pairs are used up to `UNIFORMITY_ITEMS`
+    items; beyond that, those of a fixed random subset of this size. Memory grows with n, not with its square.
 
     Raises:
         UsageError: there are fewer than two items.
@@ -59,42 +61,43 @@ def uniformity(z: Tensor) -> float:
     >>> round(uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])), 6)
     -8.0
     """
-    check(z.ndim == 2 and len(z) > 1, f"z: expected (items, features) with two items or more, got {tuple(z.shape)}.")
-    return math.log(float(pulls(_some(F.normalize(z.float(), dim=1))).mean()))
+    check(z.ndim == 2 and len(z) > 1, f"z: must be (items, features) with at least 2 items, got {tuple(z.shape)}.")
+    return math.log(float(mean_potentials(_subsample(F.normalize(z.float(), dim=1))).mean()))
 
 
-def pulls(z: Tensor) -> Tensor:
-    """Return the mean of exp(-2 |zi - zj|^2) over all others j of each item of `z` `(n, d)` on the sphere, `(n,)`.
+def mean_potentials(z: Tensor) -> Tensor:
+    """Return for each item of `z` `(n, d)` on the sphere the mean of exp(-2 |zi - zj|^2) over all others j, `(n,)`.
 
-    >>> pulls(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
+    >>> mean_potentials(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
     [1.0, 1.0]
     """
-    found = []
+    sums = []
     for start in range(0, len(z), step := max(1, PAIRS_AT_ONCE // len(z))):
         # On the sphere -2 |a - b|^2 = 4 cos(a, b) - 4.
         potentials = (z[start : start + step] @ z.T * 4 - 4).exp()
-        potentials.diagonal(start).zero_()  # an item with itself is no pair
-        found.append(potentials.sum(dim=1, dtype=torch.float64))
-    return torch.cat(found) / (len(z) - 1)
+        potentials.diagonal(start).zero_()  # an item is not paired with itself
+        # In double precision: a float32 sum over many pairs loses digits that the logarithm then shows.
+        sums.append(potentials.sum(dim=1, dtype=torch.float64))
+    return torch.cat(sums) / (len(z) - 1)
 
 
 def spectrum(features: Tensor) -> Tensor:
-    """Return the singular values of the centred features `(n, F)`, largest first: `(F,)` float64.
+    """Return the singular values of the centered features `(n, F)`, largest first: `(F,)` float64.
 
     >>> spectrum(torch.tensor([[3.0, 0.0], [-3.0, 0.0]])).round(decimals=4).tolist()
     [4.2426, 0.0]
     """
-    centred = features.double() - features.double().mean(dim=0)
-    # Of the smaller of the two products, whose other eigenvalues are the same; further singular values are zero.
-    n, width = centred.shape
-    eigenvalues: Tensor = torch.linalg.eigvalsh(centred.T @ centred if width <= n else centred @ centred.T)
+    centered = features.double() - features.double().mean(dim=0)
+    # The smaller of the two Gram matrices has all non-zero eigenvalues; the other singular values are zero.
+    n, width = centered.shape
+    eigenvalues: Tensor = torch.linalg.eigvalsh(centered.T @ centered if width <= n else centered @ centered.T)
     return F.pad(eigenvalues.flip(0).clamp_min(0).sqrt(), (0, width - len(eigenvalues)))
 
 
 def effective_rank(features: Tensor) -> float:
-    """Return the exponential of the entropy of the normalised singular values: 1 to F, and 0 for constant features.
+    """Return the exponential of the entropy of the normalized singular values: 1 to F, and 0 for constant features.
 
-    It says how many directions the features use. Roy and Vetterli, "The effective rank" (EUSIPCO 2007).
+    It estimates how many directions the features use. Roy and Vetterli, "The effective rank" (EUSIPCO 2007).
 
     >>> round(effective_rank(torch.cat([torch.eye(4), -torch.eye(4)])), 3)
     4.0
@@ -102,23 +105,22 @@ def effective_rank(features: Tensor) -> float:
     return entropy_rank(spectrum(features))
 
 
-def entropy_rank(values: Tensor) -> float:
-    """Return the effective rank of features whose singular values `(F,)` these are.
+def entropy_rank(singular_values: Tensor) -> float:
+    """Return the effective rank for given singular values `(F,)`.
 
     >>> round(entropy_rank(torch.ones(3)), 3)
     3.0
     """
-    if values.sum() == 0:
+    if singular_values.sum() == 0:
         return 0.0
-    shares = values / values.sum()
-    return float(torch.special.entr(shares).sum().exp())
+    return float(torch.special.entr(singular_values / singular_values.sum()).sum().exp())
 
 
 def tolerance(z: Tensor, labels: Tensor) -> float:
-    """Return the mean cosine of two items of one class: 1 where classes are points, and near 0 where they are spread.
+    """Return the mean cosine over all pairs of items of one class: 1 if each class is a point, near 0 if it is spread.
 
-    `z` is `(n, d)` and normalised inside. Wang and Liu, "Understanding the behaviour of contrastive loss" (CVPR 2021),
-    eq. 10, over all pairs of two items; uniformity is bought with it.
+    `z` is `(n, d)` and normalized inside. Wang and Liu, "Understanding the behaviour of contrastive loss" (CVPR 2021),
+    eq. 10. Better uniformity usually lowers it.
 
     Raises:
         UsageError: no class has two items.
@@ -126,51 +128,58 @@ def tolerance(z: Tensor, labels: Tensor) -> float:
     >>> tolerance(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 1, 0]))
     1.0
     """
+    z, sums, sizes, _ = class_sums(z, labels)
+    pairs = float((sizes * (sizes - 1)).sum())
+    check(pairs > 0, f"labels: some class must have at least 2 items, got {len(labels)} items of as many classes.")
+    self_pairs = z.square().sum()  # an item is not paired with itself
+    return float((sums.square().sum() - self_pairs) / pairs)
+
+
+def class_sums(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return normalized `z` `(n, d)`, its sum per class `(C, d)`, the class sizes `(C,)` and class codes `(n,)`."""
     z = F.normalize(z.double(), dim=1)
     codes = labels.to(z.device).unique(return_inverse=True)[1]
     sizes = codes.bincount().double()
     sums = torch.zeros(len(sizes), z.shape[1], dtype=z.dtype, device=z.device).index_add_(0, codes, z)
-    pairs = float((sizes * (sizes - 1)).sum())
-    check(pairs > 0, f"labels: expected two items of one class at least, got {len(labels)} items of as many classes.")
-    own = z.square().sum()  # each item with itself, which is no pair
-    return float((sums.square().sum() - own) / pairs)
+    return z, sums, sizes, codes
 
 
 def hubness(z: Tensor, neighbors: int = HUB_NEIGHBORS) -> float:
-    """Return the skewness of how often an item is among the nearest neighbours of others: 0 without hubs.
+    """Return the skewness of how often an item is among the nearest neighbors of others: 0 without hubs.
 
-    `z` is `(n, d)`, nearness the cosine. In many dimensions a few hubs are near to everything, which spoils retrieval.
-    Radovanović, Nanopoulos and Ivanović, "Hubs in space" (JMLR 2010), eq. 1. Of more than `UNIFORMITY_ITEMS` items a
-    fixed random subset of that size is taken.
+    `z` is `(n, d)`; similarity is the cosine. In high dimensions a few hubs are near everything, which hurts retrieval.
+    Radovanović, Nanopoulos and Ivanović, "Hubs in space" (JMLR 2010), eq. 1. Beyond `UNIFORMITY_ITEMS` items a fixed
+    random subset of this size is used.
 
     Raises:
-        UsageError: there are no more items than neighbours.
+        UsageError: there are no more items than neighbors.
 
     >>> hubness(torch.randn(500, 2, generator=torch.Generator().manual_seed(0))) < 1
     True
     """
-    check(len(z) > neighbors, f"z: expected more than {neighbors} items, got {len(z)}.")
-    counts = nearest_neighbors(_some(z), neighbors).flatten().bincount(minlength=min(len(z), UNIFORMITY_ITEMS)).double()
+    check(len(z) > neighbors, f"z: must have more than {neighbors} items, got {len(z)}.")
+    counts = nearest_neighbors(_subsample(z), neighbors).flatten()
+    counts = counts.bincount(minlength=min(len(z), UNIFORMITY_ITEMS)).double()
     return 0.0 if (counts == counts[0]).all() else float(skewness(counts, torch.ones_like(counts)))
 
 
-def skewness(values: Tensor, counts: Tensor) -> Tensor:
-    """Return the skewness of values `(n,)` of which each counts `(n,)` times.
+def skewness(values: Tensor, weights: Tensor) -> Tensor:
+    """Return the skewness of values `(n,)` with weights `(n,)`.
 
     >>> round(float(skewness(torch.tensor([0.0, 0.0, 3.0]), torch.ones(3))), 4)
     0.7071
     """
-    shares = counts / counts.sum()
-    centred = values - shares @ values
-    return (shares @ centred**3) / (shares @ centred**2) ** 1.5
+    shares = weights / weights.sum()
+    centered = values - shares @ values
+    return (shares @ centered**3) / (shares @ centered**2) ** 1.5
 
 
 def fixed_subset(items: int) -> Tensor:
-    """Return the positions of all items, or of more than `UNIFORMITY_ITEMS` of a fixed random choice of so many."""
+    """Return all positions, or a fixed random choice of `UNIFORMITY_ITEMS` if there are more items."""
     if items <= UNIFORMITY_ITEMS:
         return torch.arange(items)
     return torch.randperm(items, generator=torch_generator("metrics.uniformity", items))[:UNIFORMITY_ITEMS]
 
 
-def _some(z: Tensor) -> Tensor:
+def _subsample(z: Tensor) -> Tensor:
     return z if len(z) <= UNIFORMITY_ITEMS else z[fixed_subset(len(z)).to(z.device)]

@@ -1,7 +1,7 @@
-"""How sure a number is: bootstrap intervals over test items, of one encoder and of the difference of two.
+"""Bootstrap confidence intervals over test items, for one encoder and for paired differences.
 
-The items are drawn again with replacement; nothing is fitted again, so that an interval says how much the number would
-move with other test items, not with other training items or another seed.
+Items are resampled with replacement and nothing is fitted again. An interval therefore covers other test items, but not
+other training items or seeds.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from contraport.errors import check
 from contraport.seeding import generator
 
 LEVEL = 0.95
-"""How often an interval is to cover what it estimates."""
+"""Confidence level of the intervals."""
+
+RESAMPLES = 1_000
+"""Number of bootstrap resamples."""
+
+_COUNTS_AT_ONCE = 1 << 22
+
+ItemValues = np.ndarray[Any, Any]
+"""Values of a metric per test item."""
+
+Statistic = Callable[[ItemValues, ItemValues], ItemValues]
+"""Maps item values `(n, ...)` and the count of each item `(b, n)` to one number per row of counts `(b,)`."""
+
+K = TypeVar("K", bound=Hashable)
 
 
 def bonferroni_level(comparisons: int) -> float:
-    """Return how sure each of several intervals is to be for all to hold at once at `LEVEL` (Bonferroni).
+    """Return the level of each of several intervals so that all hold at once with `LEVEL` (Bonferroni correction).
 
     >>> bonferroni_level(1), round(bonferroni_level(10), 4)
     (0.95, 0.995)
     """
     return 1 - (1 - LEVEL) / comparisons
-
-
-RESAMPLES = 1_000
-"""How many times the items are drawn again."""
-
-_COUNTS_AT_ONCE = 1 << 22
-
-ItemValues = np.ndarray[Any, Any]
-_Statistic = Callable[[ItemValues, ItemValues], ItemValues]
-"""Of items `(n, ...)`, and how often each counts `(b, n)`, one number for each row of counts `(b,)`."""
-
-K = TypeVar("K", bound=Hashable)
 
 
 def mean(items: ItemValues, counts: ItemValues) -> ItemValues:
@@ -48,26 +49,26 @@ def mean(items: ItemValues, counts: ItemValues) -> ItemValues:
     >>> mean(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 2, 1]])).round(3).tolist()
     [3.0, 3.333]
     """
-    by_item = items.reshape(len(items), -1).mean(axis=1, dtype=np.float64)
-    return np.asarray(counts @ by_item / counts.sum(axis=1))
+    per_item = items.reshape(len(items), -1).mean(axis=1, dtype=np.float64)
+    return np.asarray(counts @ per_item / counts.sum(axis=1))
 
 
 def bounded_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the mean of items `(n,)` under each row of counts `(b, n)`, of a number that cannot pass 1.
+    """Return the mean of items `(n,)` under each row of counts `(b, n)` for a metric that cannot exceed 1.
 
-    What is added up is what the items do to the logarithm of what the number is short of 1: to first order the same.
+    The change of the mean is applied to log(1 - mean): equal to first order, and the result stays below 1.
 
     >>> items, counts = np.array([0.7, 0.9, 1.1]), np.array([[1, 1, 1], [0, 1, 2], [2, 1, 0]])
     >>> mean(items, counts).round(3).tolist(), bounded_bootstrap_mean(items, counts).round(3).tolist()
     ([0.9, 1.033, 0.767], [0.9, 0.974, 0.621])
     """
     value = items.mean(dtype=np.float64)
-    lacking, moved = 1 - value, mean(items, counts) - value
-    return np.asarray(1 - lacking * np.exp(-moved / lacking) if lacking > 0 else value + moved)
+    below_one, change = 1 - value, mean(items, counts) - value
+    return np.asarray(1 - below_one * np.exp(-change / below_one) if below_one > 0 else value + change)
 
 
 def clipped_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return `bounded_bootstrap_mean`, and 0 where that is below 0.
+    """Return `bounded_bootstrap_mean`, clipped at 0.
 
     >>> clipped_bootstrap_mean(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]
@@ -76,7 +77,7 @@ def clipped_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
 
 
 def root_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the root of the mean of items `(n,)` under each row of counts `(b, n)`, 0 where that is below 0.
+    """Return the square root of the mean of items `(n,)` under each row of counts `(b, n)`; of a negative mean, 0.
 
     >>> root_mean(np.array([4.0, 14.0, -8.0]), np.array([[1, 1, 0], [1, 0, 1]])).tolist()
     [3.0, 0.0]
@@ -85,49 +86,49 @@ def root_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
 
 
 def median(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the median of items `(n,)`, or the mean of those of each of k columns, under each row of counts `(b, n)`.
+    """Return the median of items `(n,)` under each row of counts `(b, n)`; of `(n, k)`, the mean of the k medians.
 
     >>> median(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 1, 1]])).tolist()
     [2.0, 4.0]
     """
     columns = items.reshape(len(items), -1).T
-    return np.asarray(np.mean([_median(column, counts) for column in columns], axis=0))
+    return np.asarray(np.mean([_column_median(column, counts) for column in columns], axis=0))
 
 
-def _median(items: ItemValues, counts: ItemValues) -> ItemValues:
+def _column_median(items: ItemValues, counts: ItemValues) -> ItemValues:
     order = items.argsort(kind="stable")
-    values, passed = items[order], counts[:, order].cumsum(axis=1)
-    half = passed[:, -1:] / 2
-    below, above = ((passed < half).sum(axis=1), (passed <= half).sum(axis=1))
+    values, cumulative = items[order], counts[:, order].cumsum(axis=1)
+    half = cumulative[:, -1:] / 2
+    below, above = ((cumulative < half).sum(axis=1), (cumulative <= half).sum(axis=1))
     return np.asarray((values[below] + values[above]) / 2)
 
 
 @dataclass(frozen=True, eq=False)
 class MetricResult:
-    """What a measure says of each test item, and how that becomes a number.
+    """Result of a metric: values per test item, and the statistic that turns them into one number.
 
     Attributes:
-        items: (n,) or (n, k).
-        statistic: of the items, and of how often each counts.
-        parts: what each of the k columns is called, where each is a number by itself too.
+        items: values per test item, (n,) or (n, k).
+        statistic: function of the items and of the count of each.
+        parts: names of the k columns, if each column is a result by itself, such as a direction of retrieval.
     """
 
     items: ItemValues
-    statistic: _Statistic = mean
+    statistic: Statistic = mean
     parts: tuple[str, ...] = ()
 
     @cached_property
     def value(self) -> float:
-        """The number, where each item counts once."""
+        """The metric's value, with each item counted once."""
         return float(self.statistic(self.items, np.ones((1, len(self.items))))[0])
 
     @property
     def is_mean(self) -> bool:
-        """Whether the number is the mean of the items."""
+        """Whether the value is the mean of the items."""
         return self.statistic in (mean, bounded_bootstrap_mean, clipped_bootstrap_mean)
 
     def by_part(self) -> dict[str, MetricResult]:
-        """Return the finding of each part alone."""
+        """Return one result per part."""
         if not self.parts:
             return {}
         return {
@@ -135,20 +136,20 @@ class MetricResult:
         }
 
 
-def as_metric_result(said: ItemValues | MetricResult | float) -> MetricResult | float:
-    """Return what a measure said as a finding, of items alone that of their mean, or the one number for all."""
-    return MetricResult(said) if isinstance(said, np.ndarray) else said
+def as_metric_result(output: ItemValues | MetricResult | float) -> MetricResult | float:
+    """Wrap the output of a metric's function: an array of item values becomes a result whose value is their mean."""
+    return MetricResult(output) if isinstance(output, np.ndarray) else output
 
 
 class Interval(NamedTuple):
-    """The ends of an interval."""
+    """Confidence interval."""
 
     low: float
     high: float
 
 
 class Difference(NamedTuple):
-    """How much larger one number is than another, on the same items, and how sure that is."""
+    """Paired difference of two values on the same items, with its confidence interval."""
 
     value: float
     low: float
@@ -156,82 +157,83 @@ class Difference(NamedTuple):
 
     @property
     def is_significant(self) -> bool:
-        """Whether its interval leaves zero out."""
+        """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 
-def resampled(
-    findings: Mapping[K, MetricResult], *, resamples: int = RESAMPLES, seed: int = 0
+def resample(
+    results: Mapping[K, MetricResult], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[K, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Return what each number becomes as the items are drawn again, `(resamples,)`: the same draws for all of them.
+    """Return the value of each result on bootstrap resamples of the items, `(resamples,)`, the same ones for all.
 
-    So the difference of two of these is that of a paired bootstrap. The time grows with items times resamples.
+    Subtracting two of them therefore gives a paired bootstrap. The time grows with items times resamples.
 
     Raises:
-        UsageError: the findings are of unequal numbers of items.
+        UsageError: the results have different numbers of items.
     """
-    sizes = {len(finding.items) for finding in findings.values()}
-    check(len(sizes) <= 1, f"findings: expected as many items in each, got {sorted(sizes)}.")
+    sizes = {len(result.items) for result in results.values()}
+    check(len(sizes) <= 1, f"results: all must have the same number of items, got {sorted(sizes)}.", "shape")
     if not sizes:
         return {}
     items, random = sizes.pop(), generator("bootstrap.items", seed)
-    step = max(1, _COUNTS_AT_ONCE // items)
-    parts: dict[K, list[ItemValues]] = {key: [] for key in findings}
+    step = max(1, _COUNTS_AT_ONCE // items)  # bounds memory to `_COUNTS_AT_ONCE` counts
+    chunks: dict[K, list[ItemValues]] = {key: [] for key in results}
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
-        places = random.integers(items, size=(rows, items)) + items * np.arange(rows)[:, None]
-        counts = np.bincount(places.ravel(), minlength=rows * items).reshape(rows, items).astype(np.float64)
-        for key, finding in findings.items():
-            parts[key].append(finding.statistic(finding.items, counts))
-    return {key: np.concatenate(found) for key, found in parts.items()}
+        # One bincount for all rows: row r uses the codes r * items to (r + 1) * items.
+        positions = random.integers(items, size=(rows, items)) + items * np.arange(rows)[:, None]
+        counts = np.bincount(positions.ravel(), minlength=rows * items).reshape(rows, items).astype(np.float64)
+        for key, result in results.items():
+            chunks[key].append(result.statistic(result.items, counts))
+    return {key: np.concatenate(values) for key, values in chunks.items()}
 
 
 def percentile_interval(draws: ItemValues, level: float = LEVEL) -> Interval:
-    """Return the interval that leaves out equal shares of the draws on both sides; those without a number are none."""
+    """Return the central interval of the finite draws at a level, by percentiles."""
     low, high = np.quantile(draws[np.isfinite(draws)], [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))
 
 
-def interval(finding: MetricResult, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """Return the percentile bootstrap interval of a number over its items.
+def bootstrap_interval(
+    result: MetricResult, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """Return the percentile bootstrap interval of a result over its items.
 
-    Efron and Tibshirani, "An introduction to the bootstrap" (1993), chapter 13. Of items that all agree it has no
-    width, which says nothing of rarer ones than 1 in n.
+    Efron and Tibshirani, "An introduction to the bootstrap" (1993), chapter 13. If all items agree, it has no width;
+    other values may still occur among up to about 3 / n of other items.
 
-    >>> interval(MetricResult(np.arange(100) % 10 > 0))
+    >>> bootstrap_interval(MetricResult(np.arange(100) % 10 > 0))
     Interval(low=0.84, high=0.95)
     """
-    return percentile_interval(resampled({"": finding}, resamples=resamples, seed=seed)[""], level)
+    return percentile_interval(resample({"": result}, resamples=resamples, seed=seed)[""], level)
 
 
 def paired_bootstrap_difference(
     first: tuple[float, ItemValues], second: tuple[float, ItemValues], *, comparisons: int = 1
 ) -> Difference:
-    """Return the difference of two numbers, each with what `resampled` made of it: of one call, they are paired.
+    """Return the paired difference of two values, with its bootstrap interval.
 
     Args:
-        first: the number, and its draws ``(resamples,)``.
-        second: likewise.
-        comparisons: how many intervals are to hold at once. For more than one the ends move away from the median as
-            those of a normal distribution would: so far out there are too few draws to count.
+        first: the value and its draws ``(resamples,)``, from `resample`.
+        second: the same for the value to subtract, from the same call.
+        comparisons: number of intervals that must hold at once. If there are several, the ends move away from the
+            median as those of a normal distribution would: there are too few draws for quantiles so far out.
 
     >>> better = np.arange(100) % 10 > 0
-    >>> findings = {"better": MetricResult(better), "worse": MetricResult(better & (np.arange(100) > 20))}
-    >>> draws = resampled(findings)
-    >>> numbers = [(findings[name].value, draws[name]) for name in findings]
-    >>> difference = paired_bootstrap_difference(*numbers)
+    >>> results = {"better": MetricResult(better), "worse": MetricResult(better & (np.arange(100) > 20))}
+    >>> draws = resample(results)
+    >>> values = [(results[name].value, draws[name]) for name in results]
+    >>> difference = paired_bootstrap_difference(*values)
     >>> [round(number, 2) for number in difference], difference.is_significant
     ([0.18, 0.11, 0.26], True)
-    >>> [round(number, 2) for number in paired_bootstrap_difference(*numbers, comparisons=3)]
+    >>> [round(number, 2) for number in paired_bootstrap_difference(*values, comparisons=3)]
     [0.18, 0.09, 0.28]
     """
-    apart = first[1] - second[1]
-    low, high = percentile_interval(apart)
+    draws = first[1] - second[1]
+    low, high = percentile_interval(draws)
     if comparisons > 1:
-        middle = float(np.median(apart[np.isfinite(apart)]))
-        further = _DISTANCE.inv_cdf((1 + bonferroni_level(comparisons)) / 2) / _DISTANCE.inv_cdf((1 + LEVEL) / 2)
-        low, high = middle - further * (middle - low), middle + further * (high - middle)
+        middle = float(np.median(draws[np.isfinite(draws)]))
+        quantile = NormalDist().inv_cdf
+        stretch = quantile((1 + bonferroni_level(comparisons)) / 2) / quantile((1 + LEVEL) / 2)
+        low, high = middle - stretch * (middle - low), middle + stretch * (high - middle)
     return Difference(first[0] - second[0], low, high)
-
-
-_DISTANCE = NormalDist()

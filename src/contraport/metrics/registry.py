@@ -1,4 +1,4 @@
-"""What a measure is: a row that says what it is called, what it needs and how it is written, and its function."""
+"""Registry of metrics: name, requirements, format and function of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from contraport._utils.formatting import format_options
 from contraport.errors import check, unknown_name_error
@@ -19,74 +19,80 @@ if TYPE_CHECKING:
 
 Better = Literal["higher", "lower", "neither"]
 
+BEFORE: Final = {"given": "the encoder as it was given", "untrained": "the untrained encoder"}
+"""The encoder before training, by row of the evaluation: with the weights it started from, or with random ones.
+
+A run has only one of the two. A pretrained encoder is far better than random weights before the first step.
+"""
+
+BASELINES: Final = {**BEFORE, "raw": "raw inputs"}
+"""Descriptions of all baselines, by row of the evaluation."""
+
 _NUMBER, _AT = "{}", "@"
+_EVERY = re.compile(r"every=([1-9][0-9]{0,8})")
 
 
 class Requirement(NamedTuple):
-    """What a subject must have for a measure.
+    """Condition on the evaluation context that a metric requires.
 
     Attributes:
-        met: returns what is true where it has it.
-        otherwise: what is said where it has it not.
-        rare: whether most data or runs have it not, so that it is said only where the measure was asked for by name.
+        is_met: predicate of the context.
+        reason: the reason to print if the condition fails.
+        rare: whether most data or runs fail it, so that the reason is printed only if the metric was requested by name.
     """
 
-    met: Callable[[EvalContext], object]
-    otherwise: str
+    is_met: Callable[[EvalContext], object]
+    reason: str
     rare: bool = False
 
 
-LABELS = Requirement(attrgetter("labelled"), "there are no labels")
-CLASSES = Requirement(attrgetter("has_several_classes"), "the labels are of one class only")
-NUMBERS = Requirement(attrgetter("numbered"), "there are no numbers to be told", rare=True)
-DIFFERENT_NUMBERS = Requirement(lambda subject: len(subject.numbers[1].unique()) > 1, "all test items have one number")
-DOMAINS = Requirement(lambda subject: subject.domains > 1, "there are not two domains", rare=True)
-SEEN_DOMAINS = Requirement(
-    attrgetter("shares_domains"), "the test items are of domains that no training item is of", rare=True
+LABELS = Requirement(attrgetter("has_labels"), "there are no labels")
+CLASSES = Requirement(attrgetter("has_several_classes"), "all labels are of one class")
+NUMBERS = Requirement(attrgetter("has_numbers"), "there are no numbers to predict", rare=True)
+DIFFERENT_NUMBERS = Requirement(
+    lambda context: len(context.numbers[1].unique()) > 1, "all test items have the same number"
 )
+DOMAINS = Requirement(lambda context: context.num_domains > 1, "there are fewer than two domains", rare=True)
+SEEN_DOMAINS = Requirement(attrgetter("shares_domains"), "training and test items share no domain", rare=True)
 SHARED_CLASSES = Requirement(
-    lambda subject: subject.min_classes_without_a_domain > 1, "domains have classes of their own", rare=True
+    lambda context: context.min_classes_without_a_domain > 1, "domains share fewer than two classes", True
 )
-IMAGES = Requirement(attrgetter("channels"), "the items are no images with pixels in [0, 1]", rare=True)
-GREY_OR_RGB = Requirement(lambda subject: subject.channels <= {1, 3}, "JPEG has 1 or 3 channels", rare=True)
-ONE_TOWER = Requirement(attrgetter("has_shared_encoder"), "each view has an encoder of its own")
+IMAGES = Requirement(attrgetter("image_channels"), "the items are not images with pixels in [0, 1]", rare=True)
+GREY_OR_RGB = Requirement(lambda context: context.image_channels <= {1, 3}, "JPEG needs 1 or 3 channels", rare=True)
+ONE_TOWER = Requirement(attrgetter("has_shared_encoder"), "each view has its own encoder")
 CHANGES = Requirement(
-    lambda subject: subject.views.forgotten is None,
-    "the random changes were an object, which no folder holds",
+    lambda context: context.views.forgotten is None,
+    "the augmentation was an object, which the run folder does not store",
     rare=True,
 )
-COMPARABLE = Requirement(attrgetter("comparable"), "the views have embeddings of different sizes")
-INFO_NCE = Requirement(lambda subject: subject.temperature is not None, "the objective is not InfoNCE", rare=True)
-TEXTS = Requirement(
-    attrgetter("supports_zero_shot"),
-    "the run has no encoder of texts beside another one to compare with",
-    rare=True,
-)
-WEIGHTS = Requirement(attrgetter("trainable"), "there are no weights to tune", rare=True)
-SEVERAL_OF_A_CLASS = Requirement(lambda subject: subject.largest_class > 1, "no class has two test items")
+COMPARABLE = Requirement(attrgetter("has_comparable_views"), "the views have embeddings of different sizes")
+INFO_NCE = Requirement(lambda context: context.temperature is not None, "the objective is not InfoNCE", rare=True)
+TEXTS = Requirement(attrgetter("supports_zero_shot"), "the run has no text encoder beside another encoder", rare=True)
+WEIGHTS = Requirement(attrgetter("has_weights"), "there are no weights to train", rare=True)
+SEVERAL_OF_A_CLASS = Requirement(lambda context: context.largest_class_size > 1, "no class has two test items")
 AS_MANY_AS_CLASSES = Requirement(
-    lambda subject: len(subject.test) >= subject.classes, "there are fewer test items than classes"
+    lambda context: len(context.test) >= context.num_classes, "there are fewer test items than classes"
 )
-ENOUGH = Requirement(lambda subject: len(subject.test) > 10, "there are no more than 10 test items")
+ENOUGH = Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A row of the registry.
+    """Entry of the registry: a metric's name, requirements, format and function.
 
     Attributes:
-        key: what it is called in `evaluation.json` and by ``--measures``; with ``{}`` where a number stands.
-        title: how the key is written where people read it: Linear probe, Recall@1.
-        summary: what it says, in a sentence.
-        group: what it belongs to; the name of a group stands for all of it.
-        better: which direction is better.
-        unit: what its values count.
-        pattern: how a value is written.
-        needs: what the subject must have; else it is left out, and the first that is missing is told.
-        numbers: which numbers are measured unless others are asked for; none where the key has none.
-        usual: whether it is measured where nothing is asked for.
-        function: what measures, of a subject (and the number): a value for each test item, of which the mean is taken;
-            a `MetricResult`, which says how the items become a number; or one number, which then has no interval.
+        key: name in `evaluation.json` and of ``--measures``; ``{}`` stands for a number.
+        title: name for readers: Linear probe, Recall@1.
+        summary: description in one sentence.
+        group: group of metrics; its name selects all of them.
+        better: direction that is better.
+        unit: unit of the values.
+        pattern: format string of a value.
+        requires: conditions on the evaluation context; if one fails, the metric is skipped with its reason.
+        numbers: default numbers, such as the k of Recall@k; empty if the key has no number.
+        default: whether it is computed if no metric is named.
+        function: computes it from the context (and the number). It returns an array with a value per test item, whose
+            mean is the metric; a `MetricResult`; or one number, which then has no interval.
     """
 
     key: str
@@ -96,25 +102,25 @@ class Metric:
     better: Better
     unit: str
     pattern: str
-    needs: tuple[Requirement, ...]
+    requires: tuple[Requirement, ...]
     numbers: tuple[int, ...]
-    usual: bool
+    default: bool
     function: Callable[..., ItemValues | MetricResult | float]
 
-    def __call__(self, subject: EvalContext) -> ItemValues | MetricResult | float:
-        """Return what the measure says of each test item, or of all at once."""
-        return self.function(subject)
+    def __call__(self, context: EvalContext) -> ItemValues | MetricResult | float:
+        """Compute the metric; see `function`."""
+        return self.function(context)
 
-    def value(self, subject: EvalContext) -> float:
-        """Return the measure of a subject as one number."""
-        # Here, not above: the rows are known without numpy.
+    def value(self, context: EvalContext) -> float:
+        """Compute the metric as one number."""
+        # Imported here because the registry must be readable without numpy.
         from contraport.metrics.intervals import as_metric_result
 
-        said = as_metric_result(self(subject))
-        return said if isinstance(said, float) else said.value
+        result = as_metric_result(self(context))
+        return result if isinstance(result, float) else result.value
 
     def at(self, number: int) -> Metric:
-        """Return the measure at a number: its row, and its function of a subject alone."""
+        """Return the metric with its number fixed, such as Recall@5."""
         return replace(
             self,
             key=self.key.replace(_NUMBER, str(number)),
@@ -123,101 +129,91 @@ class Metric:
             function=partial(self.function, number=number),
         )
 
-    def each(self) -> tuple[Metric, ...]:
-        """Return the measure at each of its numbers, or itself where it has none."""
+    def at_each_number(self) -> tuple[Metric, ...]:
+        """Return the metric at each of its default numbers, or itself if it has none."""
         return tuple(map(self.at, self.numbers)) or (self,)
 
-    def lacks(self, subject: EvalContext) -> Requirement | None:
-        """Return what the subject lacks for this measure, if it lacks something."""
-        for need in self.needs:
-            if not need.met(subject):
-                return need
-        return None
+    def unmet(self, context: EvalContext) -> Requirement | None:
+        """Return the first requirement that the context does not meet, or None."""
+        return next((requirement for requirement in self.requires if not requirement.is_met(context)), None)
 
     @property
     def in_percent(self) -> bool:
-        """Whether its values are written in per cent, and differences of them are points."""
+        """Whether values are printed in percent and differences in points."""
         return self.pattern.endswith("%}")
 
-    def written(self, value: float) -> str:
-        """Return a value as it is written, without the sign of one that is written as zero.
+    def format(self, value: float) -> str:
+        """Format a value, without a sign if it is printed as zero.
 
         >>> from contraport.metrics import metric_by_key
-        >>> metric_by_key("tolerance").written(-0.0004), metric_by_key("tolerance").written(-0.004)
+        >>> metric_by_key("tolerance").format(-0.0004), metric_by_key("tolerance").format(-0.004)
         ('0.000', '-0.004')
         """
         text = self.pattern.format(value)
         return text.lstrip("+-") if not set(text) & set("123456789") else text
 
     def is_worse(self, value: float, other: float) -> bool:
-        """Return whether a value is worse than another, and is not written like it.
+        """Return whether a value is worse than another and printed differently.
 
         >>> from contraport.metrics import metric_by_key
         >>> metric_by_key("knn").is_worse(0.91, 0.95), metric_by_key("knn").is_worse(0.95001, 0.95004)
         (True, False)
         """
         worse = {"higher": value < other, "lower": value > other, "neither": False}
-        return worse[self.better] and self.written(value) != self.written(other)
+        return worse[self.better] and self.format(value) != self.format(other)
 
 
 METRICS: dict[str, Metric] = {}
-"""All measures by their keys, in the order in which they are shown."""
+"""All metrics by key without its number, in display order."""
 
 
-def measure(
+def metric(
     title: str,
     *,
     group: str,
     better: Better,
     unit: str,
     pattern: str,
-    needs: Sequence[Requirement] = (),
+    requires: Sequence[Requirement] = (),
     numbers: Sequence[int] = (),
-    usual: bool = True,
+    default: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a function of a subject in the registry, under its own name; see `Metric` for the rest.
+    """Register a function of an evaluation context as a metric; see `Metric` for the arguments.
 
-    The summary is the first sentence of its docstring. The title is the name as people read it: letters of either
-    case, spaces or hyphens for underscores. A function that also takes a `number` has ``@{}`` behind its title; its key
-    is its name, ``@`` and the number.
+    The key is the title in lower case with underscores, and the summary is the first paragraph of the docstring. The
+    title of a function that also takes a `number` ends in ``@{}``.
 
-    >>> from contraport.metrics import METRICS, measure
-    >>> @measure("Widest feature", group="geometry", better="neither", unit="squared", pattern="{:.2f}")
-    ... def widest_feature(subject):
+    >>> from contraport.metrics import METRICS, metric
+    >>> @metric("Largest variance", group="geometry", better="neither", unit="squared", pattern="{:.2f}")
+    ... def largest_variance(context):
     ...     \"""Largest variance of a feature.\"""
-    ...     return float(subject.test_x.var(dim=0).max())
-    >>> METRICS.pop("widest_feature").summary
+    ...     return float(context.test_x.var(dim=0).max())
+    >>> METRICS.pop("largest_variance").summary
     'Largest variance of a feature.'
     """
+    key = _key_of(title)
+    name, at, number = key.partition(_AT)
 
-    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
-        name = function.__name__
-        check(name not in METRICS, f"measure: there is a measure {name!r} already.")
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        check(name not in METRICS, f"title: a metric {name!r} exists already.", "exists")
+        good = at + number == (_AT + _NUMBER if numbers else "")
+        check(good, f"title: must end in '@{{}}' exactly if the metric has numbers, got {title!r}.", "number")
         summary = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
-        check(bool(summary), f"measure: {name!r} has no docstring, which is what is shown of it.")
-        key = f"{name}{_AT}{_NUMBER}" if numbers else name
-        words = key.replace("_", " ").capitalize()
-        check(_key_of(title) == key, f"measure: {name!r}: expected its name as the title, {words!r}, got {title!r}.")
+        check(
+            bool(summary),
+            f"function: must have a docstring, which is printed as the summary of {title!r}.",
+            "docstring",
+        )
         METRICS[name] = Metric(
-            key=key,
-            title=title,
-            summary=summary,
-            group=group,
-            better=better,
-            unit=unit,
-            pattern=pattern,
-            needs=tuple(needs),
-            numbers=tuple(numbers),
-            usual=usual,
-            function=function,
+            key, title, summary, group, better, unit, pattern, tuple(requires), tuple(numbers), default, function
         )
         return function
 
-    return enter
+    return register
 
 
 def _key_of(name: str) -> str:
-    """Return the key that a name is in whatever writing, as of a title.
+    """Return the key for a name in any spelling, such as a title.
 
     >>> _key_of("Linear probe"), _key_of("Recall@1")
     ('linear_probe', 'recall@1')
@@ -226,80 +222,114 @@ def _key_of(name: str) -> str:
 
 
 def metric_by_key(key: str) -> Metric | None:
-    """Return the measure that a key of `evaluation.json` stands for, or none where there is none of that name.
+    """Return the metric with a key of `evaluation.json`, or None if there is none.
 
     >>> from contraport.metrics import metric_by_key
     >>> metric_by_key("knn").title, metric_by_key("typo")
     ('kNN', None)
     """
     name, _, number = key.partition(_AT)
-    found = METRICS.get(name)
-    if found is None or bool(found.numbers) != bool(re.fullmatch("[1-9][0-9]{0,8}", number)):
+    entry = METRICS.get(name)
+    if entry is None or bool(entry.numbers) != bool(re.fullmatch("[1-9][0-9]{0,8}", number)):
         return None
-    return found.at(int(number)) if found.numbers else found
+    return entry.at(int(number)) if entry.numbers else entry
 
 
 def metrics_of_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
-    """Return the measures that some keys stand for, in the order of the registry; keys of no measure are left out."""
+    """Return the metrics whose keys occur in some of the rows, in display order; unknown keys are skipped."""
     keys = {key for row in rows for key in row}
-    return _in_order([found for key in keys if (found := metric_by_key(key)) is not None])
+    return _in_display_order([entry for key in keys if (entry := metric_by_key(key)) is not None])
 
 
-def _in_order(measures: Iterable[Metric]) -> list[Metric]:
-    """Return measures in the order of the registry, and those of one function by their numbers."""
-    order = {name: place for place, name in enumerate(METRICS)}
-    placed = []
-    for one in measures:
-        name, _, number = one.key.partition(_AT)
-        placed.append((order[name], int(number or 0), one))
-    return [one for _, _, one in sorted(placed, key=itemgetter(0, 1))]
+def _in_display_order(metrics: Iterable[Metric]) -> list[Metric]:
+    order = {name: position for position, name in enumerate(METRICS)}
+    num_key_views = []
+    for entry in metrics:
+        name, _, number = entry.key.partition(_AT)
+        num_key_views.append((order[name], int(number or 0), entry))
+    return [entry for _, _, entry in sorted(num_key_views, key=itemgetter(0, 1))]
 
 
-def families(measures: Iterable[Metric]) -> dict[str, str]:
-    """Return what measures are called by the names of their functions: those that differ in a number alone are one.
+def family_titles(metrics: Iterable[Metric]) -> dict[str, str]:
+    """Return the titles of metrics by name; metrics that differ in their number alone share one title.
 
-    >>> from contraport.metrics import chosen, families
-    >>> list(families(chosen(["knn", "recall", "noise"])).values())
+    >>> from contraport.metrics import family_titles, select_metrics
+    >>> list(family_titles(select_metrics(["knn", "recall", "noise"])).values())
     ['kNN', 'Recall@1, 5 and 10', 'Noise@1 to 5']
     """
     numbers: dict[str, list[str]] = {}
-    for measure in measures:
-        name, _, number = measure.key.partition(_AT)
+    for entry in metrics:
+        name, _, number = entry.key.partition(_AT)
         numbers.setdefault(name, []).append(number)
-    return {name: METRICS[name].title.replace(_NUMBER, _spoken(of)) for name, of in numbers.items()}
+    return {name: METRICS[name].title.replace(_NUMBER, _enumerated(values)) for name, values in numbers.items()}
 
 
-def _spoken(numbers: Sequence[str]) -> str:
+def _enumerated(numbers: Sequence[str]) -> str:
     if len(numbers) > 3:
         return f"{numbers[0]} to {numbers[-1]}"
     return " and ".join(filter(None, (", ".join(numbers[:-1]), numbers[-1])))
 
 
-def chosen(names: Sequence[str] = ()) -> list[Metric]:
-    """Return the measures of some names: keys or titles, with or without their number, groups, or "all"; of none, the
-    usual.
+def select_metrics(names: Sequence[str] = ()) -> list[Metric]:
+    """Return the metrics with some names, in display order; without names, the default ones.
+
+    Args:
+        names: keys or titles, with or without their number; groups; or "all".
 
     Raises:
-        UsageError: a name of no measure and no group.
+        UsageError: unknown name.
 
-    >>> from contraport.metrics import chosen
-    >>> [measure.key for measure in chosen(["uniformity", "knn"])]
+    >>> from contraport.metrics import select_metrics
+    >>> [metric.key for metric in select_metrics(["uniformity", "knn"])]
     ['knn', 'uniformity']
     """
-    groups = {row.group for row in METRICS.values()}
-    found: dict[str, Metric] = {}
-    for name in names or [row for row, entry in METRICS.items() if entry.usual]:
-        asked = _key_of(name)
-        one = metric_by_key(asked)
-        if one is None and asked in METRICS:  # without its number
-            one = METRICS[asked]
-        rows = [one] if one else [row for row in METRICS.values() if asked in (_key_of(row.group), "all")]
-        if not rows:
-            apart = [part.strip() for part in name.split(",")]
+    groups = {entry.group for entry in METRICS.values()}
+    selected: dict[str, Metric] = {}
+    for name in names or [key for key, entry in METRICS.items() if entry.default]:
+        key = _key_of(name)
+        entry = metric_by_key(key) or METRICS.get(key)  # or without its number
+        entries = [entry] if entry else [one for one in METRICS.values() if key in (_key_of(one.group), "all")]
+        if not entries:
+            parts = [part.strip() for part in name.split(",")]
             check(
-                len(apart) == 1,
-                f"measures: expected one name each, as in {format_options(measures=apart)}, got {name!r}.",
+                len(parts) == 1,
+                f"measures: separate names as in {format_options(measures=parts)}, got {name!r}.",
+                "comma",
             )
             raise unknown_name_error("measures", name, {*METRICS, *groups, "all"})
-        found |= {single.key: single for row in rows for single in row.each()}
-    return _in_order(found.values())
+        selected |= {single.key: single for one in entries for single in one.at_each_number()}
+    return _in_display_order(selected.values())
+
+
+def metrics_in_order(names: Sequence[str]) -> list[Metric]:
+    """Return the metrics with some names in the order of the names."""
+    return [entry for name in dict.fromkeys(names) for entry in select_metrics([name])]
+
+
+class ScheduledMetric(NamedTuple):
+    """Metric with the number of epochs between two computations."""
+
+    metric: Metric
+    every: int
+
+
+def parse_scheduled_metrics(texts: Iterable[str]) -> list[ScheduledMetric]:
+    """Parse texts such as ``"knn:every=5"`` or ``"uniformity"``; without an interval a metric is computed every epoch.
+
+    Raises:
+        UsageError: unknown metric or group, or malformed interval.
+
+    >>> [(one.metric.key, one.every) for one in parse_scheduled_metrics(["knn:every=5", "uniformity"])]
+    [('knn', 5), ('uniformity', 1)]
+    """
+    scheduled = []
+    for text in texts:
+        name, colon, rest = text.partition(":")
+        interval = _EVERY.fullmatch(rest)
+        check(
+            interval is not None or not colon,
+            f"monitor: must be {name}:every=N with an integer N >= 1, got {text!r}.",
+            "interval",
+        )
+        scheduled += [ScheduledMetric(metric, int(interval[1]) if interval else 1) for metric in select_metrics([name])]
+    return scheduled

@@ -1,4 +1,4 @@
-"""Classes told without a label: by which of some texts that name them an item is nearest to."""
+"""Zero-shot classification: each item gets the class whose text is nearest."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from contraport.errors import check
 from contraport.metrics.intervals import ItemValues
 
 TEMPLATES = ("a photo of a {}.",)
-"""What a class is called in a text, unless it is said."""
+"""Default texts that name a class."""
 
 
-def prompts(classes: Sequence[str], templates: Sequence[str] = TEMPLATES) -> list[str]:
-    """Return the texts that name each class, one for each template, class by class.
+def class_prompts(classes: Sequence[str], templates: Sequence[str] = TEMPLATES) -> list[str]:
+    """Return the texts that name each class, one per template, class by class.
 
-    >>> prompts(["bag", "coat"], ["a {}", "a photo of a {}"])
+    >>> class_prompts(["bag", "coat"], ["a {}", "a photo of a {}"])
     ['a bag', 'a photo of a bag', 'a coat', 'a photo of a coat']
     """
     return [template.replace("{}", name) for name in classes for template in templates]
 
 
 def class_embeddings(texts: Tensor, templates: int) -> Tensor:
-    """Return a point on the unit sphere for each class, ``(classes, d)``: the mean of its texts' directions.
+    """Return the embedding of each class on the unit sphere, ``(classes, d)``: the mean direction of its texts.
 
     Args:
-        texts: embeddings of `prompts`, ``(classes * templates, d)``.
-        templates: how many there are.
+        texts: embeddings of `class_prompts`, ``(classes * templates, d)``.
+        templates: number of templates.
 
     Source: Radford et al. (2021), Learning transferable visual models from natural language supervision (CLIP), section
     3.1.4.
     """
-    check(len(texts) % templates == 0, f"texts: expected {templates} for each class, got {len(texts)}.")
+    check(len(texts) % templates == 0, f"texts: need {templates} per class, got {len(texts)} in all.", "shape")
     means = F.normalize(texts, dim=1).view(-1, templates, texts.shape[1]).mean(dim=1)
     return F.normalize(means, dim=1)
 
 
 def zero_shot_hits(items: Tensor, labels: Tensor, classes: Tensor) -> ItemValues:
-    """Return whether each item is nearest to its own class, by the cosine, ``(n,)``; of equal ones the first counts.
+    """Return whether each item is nearest to its own class by cosine, ``(n,)``; ties go to the first class.
 
     Args:
         items: embeddings, ``(n, d)``.
-        labels: the class of each, ``(n,)``.
-        classes: as `class_embeddings` gives them, ``(classes, d)``.
+        labels: class of each item, ``(n,)``.
+        classes: embeddings of the classes, from `class_embeddings`, ``(classes, d)``.
 
     >>> import torch
     >>> zero_shot_hits(torch.eye(2), torch.tensor([0, 0]), torch.eye(2)).tolist()

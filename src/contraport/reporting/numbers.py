@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, metrics_of_rows
-from contraport.metrics.baselines import BEFORE
 from contraport.metrics.intervals import Difference
+from contraport.metrics.registry import BEFORE
 from contraport.reporting.report_run import ReportRun
 
 MISSING = "–"
@@ -173,7 +173,7 @@ def _cell(measure: Metric, line: _Line, best: _Line | None) -> Number:
     if value is None or not math.isfinite(value):
         return Number(MISSING, False)
     between = "" if ends is None else format_interval(measure, *ends)
-    return Number(measure.written(value).replace("-", "−"), line is best, between)
+    return Number(measure.format(value).replace("-", "−"), line is best, between)
 
 
 def format_interval(measure: Metric, low: float, high: float) -> str:
@@ -183,7 +183,7 @@ def format_interval(measure: Metric, low: float, high: float) -> str:
     >>> format_interval(metric_by_key("knn"), 0.842, 0.861), format_interval(metric_by_key("uniformity"), -2.0, -1.5)
     ('84.2–86.1%', '−2.000 to −1.500')
     """
-    ends = [measure.written(end).replace("-", "−") for end in (low, high)]
+    ends = [measure.format(end).replace("-", "−") for end in (low, high)]
     if min(low, high) < 0:
         return " to ".join(ends)
     return "–".join([ends[0].removesuffix("%"), ends[1]])

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from contraport.errors import check
-from contraport.metrics.baselines import BASELINES
 from contraport.metrics.intervals import Difference
+from contraport.metrics.registry import BASELINES
 from contraport.plots.colors import SERIES
 from contraport.runs import MetricsRow, Run
 

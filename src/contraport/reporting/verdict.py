@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations
 
 from contraport._utils.formatting import join_names
-from contraport.metrics import Metric, families
-from contraport.metrics.baselines import BASELINES
+from contraport.metrics import Metric, family_titles
 from contraport.metrics.intervals import Difference
+from contraport.metrics.registry import BASELINES
 from contraport.reporting.numbers import measured, settings
 from contraport.reporting.report_run import ReportRun
 from contraport.training.config import KEPT
@@ -143,7 +143,7 @@ def _over_all(runs: Sequence[ReportRun]) -> list[str]:
         for measure in measured(runs)
         if measure.better != "neither" and (gain := _gain(measure, one, other)) is not None
     }
-    names = families(gains)
+    names = family_titles(gains)
     if len(names) <= HEADLINES:
         return []
     apart: dict[str, set[bool]] = {name: set() for name in names}  # of each which signs its sure gains have
@@ -282,7 +282,7 @@ def _spoken(title: str) -> str:
 def _written(run: ReportRun, measure: Metric) -> str:
     value = _value(run, measure.key)
     assert value is not None  # what is said of runs is said of a measure that they have
-    return measure.written(value).replace("-", "−")
+    return measure.format(value).replace("-", "−")
 
 
 def _value(run: ReportRun, key: str) -> float | None:

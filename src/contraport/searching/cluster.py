@@ -15,7 +15,7 @@ from contraport._utils.html_repr import format_html_rows
 from contraport.errors import check, check_new_file, report_write_errors
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
-from contraport.metrics.clustering import clusters
+from contraport.metrics.clustering import kmeans_clusters
 from contraport.searching.block_search import blocks, find_most_similar
 from contraport.searching.config import CLUSTER, ClusterOptions
 from contraport.searching.page import PICTURES_OF_GROUP, CardGroup, Contents, ItemCard, prepare_page
@@ -124,7 +124,7 @@ def _shown(found: Clusters, features: Features, centres: Tensor) -> Contents:
         inside = np.flatnonzero(found.numbers == number)
         similarities, places = find_most_similar(centre, features.features, PICTURES_OF_GROUP, among=inside)
         cards = [
-            ItemCard(place, features.name_of(place), f"{similarity:.3f}")
+            ItemCard(place, features.item_name(place), f"{similarity:.3f}")
             for place, similarity in zip(places.tolist(), similarities.tolist(), strict=True)
         ]
         largest = f"largest class: {one.largest_class}" if one.class_name is not None else ""
@@ -139,7 +139,7 @@ def _clustered(features: np.ndarray, count: int, device: torch.device) -> tuple[
     """Return the cluster of each item, and the centres, ``(k, F)``."""
     spread = np.linspace(0, len(features) - 1, min(SAMPLED, len(features))).round().astype(np.int64)
     sample = np.array(features[spread], dtype=np.float32)
-    begun = torch.from_numpy(clusters(torch.from_numpy(sample), count).astype(np.int64))
+    begun = torch.from_numpy(kmeans_clusters(torch.from_numpy(sample), count).astype(np.int64))
     centres = torch.zeros(count, features.shape[1], device=device)
     for first, rows in blocks(sample, device):
         centres.index_add_(0, begun[first : first + len(rows)].to(device), rows)
@@ -162,7 +162,7 @@ def _clustered(features: np.ndarray, count: int, device: torch.device) -> tuple[
 def _described(features: Features, numbers: np.ndarray, centre: Tensor, number: int) -> Cluster:
     inside = np.flatnonzero(numbers == number)
     _, places = find_most_similar(centre, features.features, SHOWN, among=inside)
-    typical = tuple(map(features.name_of, places.tolist()))
+    typical = tuple(map(features.item_name, places.tolist()))
     if features.labels is None:
         return Cluster(len(inside), typical, None)
     labels, counts = np.unique(features.labels[inside], return_counts=True)
@@ -171,6 +171,6 @@ def _described(features: Features, numbers: np.ndarray, centre: Tensor, number: 
 
 
 def _write(out: Path, features: Features, numbers: np.ndarray) -> None:
-    rows = ((position, features.name_of(position), int(number)) for position, number in enumerate(numbers))
+    rows = ((position, features.item_name(position), int(number)) for position, number in enumerate(numbers))
     with report_write_errors("out", out):
         write_csv(out, ["position", "name", "cluster"], rows)

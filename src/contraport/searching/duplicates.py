@@ -139,7 +139,7 @@ def duplicates(given: dict[str, Any]) -> Groups:
     pairs, cosines = nearest.pairs()
     below = cosines < asked.threshold - ROUNDING
     near_duplicates = [
-        Pair((first, second), (features.name_of(first), features.name_of(second)), cosine)
+        Pair((first, second), (features.item_name(first), features.item_name(second)), cosine)
         for (first, second), cosine in zip(pairs[below][:PAIRS_SHOWN].tolist(), cosines[below].tolist(), strict=False)
     ]
     proposed = _threshold_in_gap(cosines)
@@ -147,7 +147,7 @@ def duplicates(given: dict[str, Any]) -> Groups:
         proposed = None  # it would link the same pairs
     notes = _notes(cosines, asked.threshold, proposed)
     groups = Groups(
-        [Group(these, tuple(map(features.name_of, these))) for these in several],
+        [Group(these, tuple(map(features.item_name, these))) for these in several],
         len(features),
         near_duplicates,
         proposed,

@@ -91,7 +91,7 @@ def neighbors(given: dict[str, Any]) -> Nearest:
         query = embedded(str(asked.query), features, run, view=features.view, trust=asked.trust, device=device)
     else:
         query = torch.tensor(features.features[position], dtype=torch.float32, device=device)
-    name = called(asked.query) if position is None else features.name_of(position)
+    name = called(asked.query) if position is None else features.item_name(position)
     found = Nearest(find_nearest_items(query, features, asked.top, asked.index, but=position), name)
     if page is not None:
         page.write(_shown(found, Path(str(asked.query)) if position is None else position, len(features)))
@@ -109,7 +109,7 @@ def find_nearest_items(
         among = load_or_build_index(features.features, Path(index)).candidates(query, top + 1)
     similarities, places = find_most_similar(query, features.features, top + 1, among=among)
     found = [
-        Neighbor(place, features.name_of(place), similarity, features.class_name_of(place))
+        Neighbor(place, features.item_name(place), similarity, features.class_name_of(place))
         for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
         if place != but
     ]

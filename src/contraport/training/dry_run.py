@@ -15,7 +15,7 @@ from contraport._utils.formatting import format_significant
 from contraport._utils.progress import ProgressBars
 from contraport.data import Batch
 from contraport.data.data_loader import Loader, StreamLoader
-from contraport.embedding import frozen
+from contraport.embedding import evaluation_mode
 from contraport.training.components import Components, num_cached_draws
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
@@ -148,7 +148,7 @@ def dry_run(settings: Settings, built: Components) -> DryRun:
 def _seconds_to_encode(built: Components, device: torch.device, bars: ProgressBars) -> float:
     """Return how long a frozen encoder takes for the random views of a batch, the median."""
     pipeline, batches, seconds = built.pipeline, _endless(built.batches), []
-    with frozen(pipeline.model):
+    with evaluation_mode(pipeline.model):
         for _ in bars.track(_ALL, "a few batches, to see how long the encoder takes", len(_ALL)):
             start = time.perf_counter()
             pipeline.model.encode(pipeline.views(next(batches).to(device).views))

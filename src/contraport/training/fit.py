@@ -14,7 +14,7 @@ from contraport.data import local_share
 from contraport.data.streams import StreamError
 from contraport.distributed import is_main_process, propagate_errors, raise_on_one_rank
 from contraport.errors import UsageError, one_line_reason
-from contraport.metrics.monitoring import parse_scheduled_metrics
+from contraport.metrics.registry import parse_scheduled_metrics
 from contraport.runs import Run
 from contraport.training.callbacks import (
     AuditCallback,

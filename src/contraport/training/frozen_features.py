@@ -18,7 +18,7 @@ from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
 from contraport.data import Dataset, Views, loader
 from contraport.data.image_cache import dataset_digest
-from contraport.embedding import LoaderConfig, check_finite, frozen, seeded
+from contraport.embedding import LoaderConfig, check_finite, evaluation_mode, fixed_seed
 from contraport.encoders import Model
 from contraport.training.components import Components, num_cached_draws
 from contraport.training.config import Settings
@@ -81,7 +81,7 @@ def _fill(
     reader = LoaderConfig(256, resolve_device(settings.device), settings.workers, ProgressBars(shown=settings.progress))
     model.to(reader.device)
     views.to(reader.device)
-    with seeded(settings.seed, reader.device), frozen(model):
+    with fixed_seed(settings.seed, reader.device), evaluation_mode(model):
         for draw in range(made_of["draws"]):
             first = 0
             for part in _encoded(model, views, built.dataset, reader, f"features, draw {draw + 1}"):
@@ -97,7 +97,7 @@ def _encoded(model: Model, views: Views, dataset: Dataset, reader: LoaderConfig,
     def encode(*given: Tensor) -> Tensor:
         return torch.cat(model.encode(given), dim=1)
 
-    return reader.parts(encode, model, views, dataset, told)
+    return (part for part, _ in reader.iterate_batches(encode, model, views, dataset, told))
 
 
 def _made_of(built: Components, settings: Settings, views: Views, draws: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from contraport.auditing.pairs import PairedFeatures
 from contraport.data import Dataset, Views
-from contraport.embedding import LoaderConfig, represent
+from contraport.embedding import LoaderConfig, extract_features
 from contraport.encoders import Model
 
 
@@ -24,7 +24,7 @@ def encode_pairs(
         pool: the items that may be neighbors; default: all.
     """
     reader = reader._replace(device=next(model.parameters()).device)
-    values = represent(_FeaturesAndProjections(model), dataset, views, reader, "pairs")
+    values = extract_features(_FeaturesAndProjections(model), dataset, views, reader, "pairs")
     widths = [getattr(model.tower(view), size) for size in ("num_features", "projection_width") for view in (0, 1)]
     first, second, *projections = values.split(widths, dim=1)
     comparable = widths[2] == widths[3]

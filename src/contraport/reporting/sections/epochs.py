@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from contraport.metrics import Metric
-from contraport.metrics.baselines import BEFORE
+from contraport.metrics.registry import BEFORE
 from contraport.reporting.numbers import measured
 from contraport.reporting.page_builder import Canvas, Section
 from contraport.reporting.plotly_figures import CURVE_HEIGHT, MUTED, PERCENT, Figure, figure, line, over
@@ -27,7 +27,7 @@ def epochs(canvas: Canvas) -> Section | None:
     curves = []
     for measure in [measure for measure in known if measure in first.values()][:MOST]:
         drawing = draw_epoch_curves(runs, measure)
-        ends = [f"{run.name}: {measure.written(values[-1])}" for run in runs if (values := _values(run, measure)[1])]
+        ends = [f"{run.name}: {measure.format(values[-1])}" for run in runs if (values := _values(run, measure)[1])]
         label = f"{measure.title} over the epochs; last values: {'; '.join(ends)}."
         curves.append((measure, canvas.draw(f"epochs-{measure.key.replace('@', '-')}", drawing, label)))
     return Section("epochs", "Epoch by epoch", {"curves": curves}) if curves else None

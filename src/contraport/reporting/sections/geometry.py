@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from contraport.metrics.baselines import BEFORE
 from contraport.metrics.embedding_geometry import entropy_rank
+from contraport.metrics.registry import BEFORE
 from contraport.reporting.page_builder import Canvas, Plot, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,

@@ -100,7 +100,7 @@ def _cell(measure: Metric, values: Mapping[str, Mapping[str, float]]) -> Number:
     found = values.get(measure.key)
     if found is None:
         return Number(MISSING, False)
-    return Number(measure.written(found["value"]), False, format_interval(measure, found["low"], found["high"]))
+    return Number(measure.format(found["value"]), False, format_interval(measure, found["low"], found["high"]))
 
 
 def _written(gain: Difference) -> str:

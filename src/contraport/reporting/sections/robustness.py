@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from contraport.metrics import Metric
-from contraport.metrics.baselines import BASELINES
+from contraport.metrics.registry import BASELINES
 from contraport.reporting.numbers import measured, table
 from contraport.reporting.page_builder import Canvas, Section
 from contraport.reporting.plotly_figures import MUTED, PERCENT, Figure, figure, line, titled
@@ -33,7 +33,7 @@ def robustness(canvas: Canvas) -> Section | None:
         of_kind = [measure for measure in measures if measure.key.partition("@")[0] == kind]
         name = of_kind[0].title.partition("@")[0]
         worst = of_kind[-1]
-        ends = [f"{run.name} {worst.written(v)}" for run in canvas.runs if (v := _value(run, worst.key)) is not None]
+        ends = [f"{run.name} {worst.format(v)}" for run in canvas.runs if (v := _value(run, worst.key)) is not None]
         label = f"{name}: accuracy over the severity; at severity {_severity(worst)}: {'; '.join(ends)}."
         curves.append((name, canvas.draw(f"robust-{kind}", draw_severity_curves(canvas.runs, of_kind, lowest), label)))
     if not curves:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from contraport.distributed import is_main_process
-from contraport.metrics.monitoring import ScheduledMetric
+from contraport.metrics.registry import ScheduledMetric
 from contraport.training.callbacks.meter import Meter
 from contraport.training.loop import Callback, Loop
 
@@ -35,7 +35,7 @@ class OnlineMetrics(Callback):
 
     def after_batch(self, loop: Loop) -> None:
         """Compute the metrics that are due."""
-        due = [watch.measure for watch in self._watches if (loop.epoch + 1) % watch.every == 0]
+        due = [watch.metric for watch in self._watches if (loop.epoch + 1) % watch.every == 0]
         if not (loop.is_last_batch and is_main_process() and due):
             return
         start = time.perf_counter()

@@ -116,5 +116,5 @@ def format_metrics_row(row: MetricsRow, noted: MetricsRow) -> str:
         parts.append(f"temperature {row['temperature']:.3g}")
     if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > _ROUNDING:
         parts.append(f"kept {row['plan_mass']:.1%} of the pairs' mass")
-    parts += [f"{measure.title} {measure.written(noted[measure.key])}" for measure in metrics_of_rows([noted])]
+    parts += [f"{measure.title} {measure.format(noted[measure.key])}" for measure in metrics_of_rows([noted])]
     return "  ".join([*parts, f"{row['images_per_second']:,.0f} items/s", f"wait {row['data_wait']:.0%}"])

@@ -11,7 +11,7 @@ from contraport.data import Dataset
 from contraport.data.arrays import take
 from contraport.embedding import LoaderConfig
 from contraport.errors import check
-from contraport.metrics.monitoring import parse_scheduled_metrics
+from contraport.metrics.registry import parse_scheduled_metrics
 from contraport.objectives import Loss
 from contraport.seeding import torch_generator
 from contraport.training.components.assembly import Components
@@ -64,8 +64,8 @@ def build_online_eval(settings: Settings, built: Components, dataset: Dataset) -
 
     first = subject(torch.device("cpu"))
     for measure, _ in watches:
-        need = measure.lacks(first)
-        check(need is None, f"monitor: {measure.title} cannot be measured: {need and need.otherwise}.")
+        need = measure.unmet(first)
+        check(need is None, f"monitor: {measure.title} cannot be measured: {need and need.reason}.")
         if measure.key == "knn":
             check_neighbors(first.neighbors, len(learnt))
     return subject

@@ -12,7 +12,7 @@ from contraport.options import Options, int_in_range, one_of, option, subset_of
 
 
 def _watches(name: str, value: Sequence[str]) -> None:
-    import_object("contraport.metrics.monitoring:parse_scheduled_metrics")(value)
+    import_object("contraport.metrics.registry:parse_scheduled_metrics")(value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Numbers that look at all items at once: what each item does to them, beside leaving it out."""
+"""Influence of single items on joint metrics, against leaving each item out."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,12 @@ from sklearn.neighbors import NearestNeighbors
 
 from contraport.metrics import embedding_geometry as geometry
 from contraport.metrics import influence
-from contraport.metrics.intervals import MetricResult, bounded_bootstrap_mean, clipped_bootstrap_mean, interval
+from contraport.metrics.intervals import (
+    MetricResult,
+    bootstrap_interval,
+    bounded_bootstrap_mean,
+    clipped_bootstrap_mean,
+)
 from contraport.metrics.probes import squared_calibration_terms
 
 ITEMS = 150
@@ -75,10 +80,10 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_an_item_does_what_the_number_lacks_without_it(name: str) -> None:
-    number, by_item = NUMBERS[name]
+def test_influence_agrees_with_leave_one_out(name: str) -> None:
+    number, influences = NUMBERS[name]
     given = drawn(0)
-    found, value = by_item(*given), number(*given)
+    found, value = influences(*given), number(*given)
     assert found.mean() == pytest.approx(value, abs=1e-6)
     left_out = np.array([number(*(np.delete(of, item, axis=0) for of in given)) for item in range(ITEMS)])
     lacking = (ITEMS - 1) * (value - left_out)
@@ -87,15 +92,15 @@ def test_an_item_does_what_the_number_lacks_without_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["uniformity", "tolerance", "effective rank", "ari"])
-def test_the_interval_is_as_wide_as_the_number_moves_with_other_items(name: str) -> None:
-    number, by_item = NUMBERS[name]
-    seen = [(by_item(*given), number(*given)) for given in map(drawn, range(40))]
+def test_interval_width_agrees_with_the_spread_over_new_items(name: str) -> None:
+    number, influences = NUMBERS[name]
+    seen = [(influences(*given), number(*given)) for given in map(drawn, range(40))]
     spread = np.std([value for _, value in seen])
-    widths = [np.subtract(*interval(MetricResult(found), resamples=100)[::-1]) for found, _ in seen]
+    widths = [np.subtract(*bootstrap_interval(MetricResult(found), resamples=100)[::-1]) for found, _ in seen]
     assert 0.7 < np.mean(widths) / (2 * 1.96 * spread) < 1.5
 
 
-def test_hubs_move_by_no_more_than_their_interval_says() -> None:
+def test_hubness_varies_by_less_than_its_interval() -> None:
     features = [torch.randn(ITEMS, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(30)]
     found = [influence.hubness_influence(z) for z in features]
     values = [geometry.hubness(z) for z in features]
@@ -103,8 +108,7 @@ def test_hubs_move_by_no_more_than_their_interval_says() -> None:
     assert np.std(values) < np.mean([of.std() for of in found]) / ITEMS**0.5
 
 
-def test_an_item_is_a_hub_and_one_that_makes_hubs() -> None:
-    """By finite differences of the skewness in how often each item counts, as chosen and as choosing."""
+def test_hubness_influence_agrees_with_finite_differences() -> None:
     x = drawn(0)[0]
     near = NearestNeighbors(n_neighbors=11, metric="cosine").fit(x).kneighbors(x, return_distance=False)[:, 1:]
 
@@ -120,7 +124,7 @@ def test_an_item_is_a_hub_and_one_that_makes_hubs() -> None:
     assert influence.hubness_influence(torch.from_numpy(x)) == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_fixed_subset_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subset_influence_scales_to_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
     z = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
     alone = [of(z).std() for of in (influence.uniformity_influence, influence.hubness_influence)]
     monkeypatch.setattr(geometry, "UNIFORMITY_ITEMS", 100)
@@ -135,14 +139,14 @@ def test_a_fixed_subset_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array(few) == pytest.approx(np.array(alone) * 3**0.5, rel=0.4)
 
 
-def test_features_of_nothing_change_nothing() -> None:
-    """Of more features than items the other of the two products is taken."""
+def test_zero_features_do_not_change_effective_rank_influence() -> None:
+    """With more features than items the other Gram matrix is used."""
     x = torch.randn(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     wide = torch.cat([x, torch.zeros(40, 60)], dim=1)
     assert influence.effective_rank_influence(wide) == pytest.approx(influence.effective_rank_influence(x))
 
 
-def test_where_nothing_varies_there_is_no_width() -> None:
+def test_influence_is_finite_for_constant_features() -> None:
     same, labels = torch.ones(20, 3), torch.arange(20) % 2
     for found in (
         influence.uniformity_influence(same),
@@ -156,22 +160,22 @@ def test_where_nothing_varies_there_is_no_width() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 3])
-def test_the_interval_of_classes_found_by_clusters_does_not_pass_one(wrong: int) -> None:
+def test_ari_interval_stays_below_one(wrong: int) -> None:
     labels = torch.arange(60) % 4
     found = labels.numpy().copy()
     found[:wrong] = (found[:wrong] + 1) % 4
     value = adjusted_rand_score(labels, found)
     plain = influence.ari_influence(value, labels, found)
-    low, high = interval(MetricResult(plain, bounded_bootstrap_mean))
+    low, high = bootstrap_interval(MetricResult(plain, bounded_bootstrap_mean))
     assert low <= value <= high <= 1
-    assert (interval(MetricResult(plain)).high > 1) == (wrong == 1)
+    assert (bootstrap_interval(MetricResult(plain)).high > 1) == (wrong == 1)
     assert (low < value - 0.03) == (wrong > 0)
     assert MetricResult(plain, bounded_bootstrap_mean).value == pytest.approx(value)
 
 
-def test_the_interval_of_information_by_chance_does_not_go_below_none() -> None:
+def test_nmi_interval_stays_above_zero() -> None:
     labels, found = torch.arange(60) % 3, np.arange(60) // 7 % 3
     value = normalized_mutual_info_score(labels, found)
     plain = influence.nmi_influence(value, labels, found)
-    low, high = interval(MetricResult(plain, clipped_bootstrap_mean))
-    assert interval(MetricResult(plain)).low < 0 <= low < value < high < 0.3
+    low, high = bootstrap_interval(MetricResult(plain, clipped_bootstrap_mean))
+    assert bootstrap_interval(MetricResult(plain)).low < 0 <= low < value < high < 0.3

@@ -1,4 +1,4 @@
-"""What stands for every measure of the registry, and what each is worth where the answer is known."""
+"""Every metric of the registry: invariants, and values where the answer is known."""
 
 import copy
 
@@ -49,51 +49,51 @@ def model_of(dataset: Dataset) -> Model:
     return model
 
 
-def subject(encoder: Model | RawInputs | None = None, make=pictures, **given) -> EvalContext:
+def context_of(encoder: Model | RawInputs | None = None, make=pictures, **options) -> EvalContext:
     train, test = make(60, "train"), make(30, "test", seed=1)
     encoder = model_of(train) if encoder is None else encoder
     return EvalContext(
-        encoder, train, test, Views(train), LoaderConfig(), **{"objective": info_nce(0.2), "neighbors": 5} | given
+        encoder, train, test, Views(train), LoaderConfig(), **{"objective": info_nce(0.2), "neighbors": 5} | options
     )
 
 
-ROWS = [one for row in METRICS.values() for one in row.each()]
+ROWS = [one for row in METRICS.values() for one in row.at_each_number()]
 
 
 @pytest.mark.parametrize("measure", ROWS, ids=lambda row: row.key)
-def test_no_measure_changes_the_encoder(measure: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_metric_changes_the_encoder(measure: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "EPOCHS", 2)
     monkeypatch.setattr(tuning, "STEPS", 2)
-    make = captioned if TEXTS in measure.needs else pictures
+    make = captioned if TEXTS in measure.requires else pictures
     model = model_of(make(6, "train")).train()
     model.towers[0].requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
     flags = [(module.training, [p.requires_grad for p in module.parameters()]) for module in model.modules()]
     state = torch.get_rng_state()
-    judged = subject(model, make)
-    assert measure.lacks(judged) is None
-    said = measure(judged)
+    context = context_of(model, make)
+    assert measure.unmet(context) is None
+    result = measure(context)
     assert torch.equal(torch.get_rng_state(), state)
     assert flags == [(module.training, [p.requires_grad for p in module.parameters()]) for module in model.modules()]
     assert all(p.grad is None for p in model.parameters())
     after = model.state_dict()
     assert after.keys() == before.keys()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
-    assert np.isfinite(number(said))
-    assert number(said) == number(measure(subject(model, make)))
+    assert np.isfinite(number(result))
+    assert number(result) == number(measure(context_of(model, make)))
 
 
-def number(said: np.ndarray | MetricResult | float) -> float:
-    finding = MetricResult(said) if isinstance(said, np.ndarray) else said
+def number(result: np.ndarray | MetricResult | float) -> float:
+    finding = MetricResult(result) if isinstance(result, np.ndarray) else result
     if isinstance(finding, float):
         return finding
     assert len(finding.items) == 30
     return finding.value
 
 
-def test_raw_inputs_have_no_weights_and_no_loss() -> None:
-    raw = subject(RawInputs(((3, 12, 12),)))
-    lacking = {row.key for row in ROWS if row.lacks(raw) is not None}
+def test_raw_inputs_lack_weights_and_objective() -> None:
+    raw = context_of(RawInputs(((3, 12, 12),)))
+    lacking = {row.key for row in ROWS if row.unmet(raw) is not None}
     assert lacking == {"fine_tuning", "mutual_information", "zero_shot"}
 
 
@@ -109,29 +109,29 @@ def test_raw_inputs_have_no_weights_and_no_loss() -> None:
         (None, None),
     ],
 )
-def test_the_bound_is_measured_where_the_objective_is_info_nce(objective, temperature: float | None) -> None:
-    assert subject(objective=objective).temperature == temperature
+def test_mutual_information_requires_info_nce(objective, temperature: float | None) -> None:
+    assert context_of(objective=objective).temperature == temperature
 
 
-def test_domains_that_were_not_seen_are_judged_by_the_others() -> None:
+def test_unseen_domain_probe_is_trained_on_the_other_domains() -> None:
     """Where each domain's classes look like another class of the other domain, a probe of the other is always wrong."""
-    judged = subject()
-    shift = 100 * torch.nn.functional.one_hot((judged.test_y + judged.test_domains) % 3, 3).float()
-    judged.__dict__["test_x"] = shift
-    judged.__dict__["train_x"] = (
-        100 * torch.nn.functional.one_hot((judged.train_y + judged.train_domains) % 3, 3).float()
+    context = context_of()
+    shift = 100 * torch.nn.functional.one_hot((context.test_y + context.test_domains) % 3, 3).float()
+    context.__dict__["test_x"] = shift
+    context.__dict__["train_x"] = (
+        100 * torch.nn.functional.one_hot((context.train_y + context.train_domains) % 3, 3).float()
     )
-    assert METRICS["unseen_domain"](judged).mean() == 0
+    assert METRICS["unseen_domain"](context).mean() == 0
 
 
-def test_few_labels_grow_into_all_labels() -> None:
-    judged = subject()
-    few, more = (METRICS["few_shot"].at(number)(judged).mean() for number in (1, 15))
+def test_few_shot_accuracy_grows_with_the_number() -> None:
+    context = context_of()
+    few, more = (METRICS["few_shot"].at(number)(context).mean() for number in (1, 15))
     assert few < more <= 1
 
 
-def test_fine_tuning_reaches_what_a_probe_on_two_features_does_not() -> None:
-    """A ring around a disc: no line tells them apart, and a network that learns does."""
+def test_fine_tuning_beats_a_linear_probe_on_a_ring() -> None:
+    """A ring around a disc is not linearly separable."""
     random = np.random.default_rng(0)
     labels = np.arange(300) % 2
     angles, radii = random.uniform(0, 2 * np.pi, 300), 1 + labels + 0.1 * random.normal(size=300)
@@ -139,28 +139,30 @@ def test_fine_tuning_reaches_what_a_probe_on_two_features_does_not() -> None:
     train, test = (from_arrays(rows[part], labels=labels[part]) for part in (slice(200), slice(200, None)))
     torch.manual_seed(0)
     model = Model(nn.Sequential(nn.Linear(2, 256), nn.ReLU(), nn.Linear(256, 2)), [(2,)])
-    judged = EvalContext(model, train, test, Views(train), LoaderConfig())
-    assert METRICS["fine_tuning"](judged).mean() > 0.95 > METRICS["linear_probe"](judged).mean()
+    context = EvalContext(model, train, test, Views(train), LoaderConfig())
+    assert METRICS["fine_tuning"](context).mean() > 0.95 > METRICS["linear_probe"](context).mean()
 
 
-def test_so_many_labels_of_each_class_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr("contraport.metrics.probes.few_labels_hits", lambda *given: asked.append(given[-1]))
-    judged = subject()
-    labels = judged.train_y
+def test_few_label_metrics_draw_the_requested_number_per_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr("contraport.metrics.probes.few_labels_hits", lambda *args: calls.append(args[-1]))
+    context = context_of()
+    labels = context.train_y
     for key, number, expected in (("few_shot", 5, 5), ("few_percent", 10, 2), ("few_percent", 1, 1)):
-        METRICS[key].at(number)(judged)
-        first, again, other = (asked[-1](np.random.default_rng(seed)) for seed in (0, 0, 1))
+        METRICS[key].at(number)(context)
+        first, again, other = (calls[-1](np.random.default_rng(seed)) for seed in (0, 0, 1))
         assert labels[first].bincount().tolist() == [expected] * 3
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
 
 
-def test_the_mean_over_draws_of_few_labels_is_taken() -> None:
+def test_few_label_hits_are_averaged_over_draws() -> None:
     draws = []
 
     def choose(random: np.random.Generator) -> torch.Tensor:
-        few = torch.tensor([0, 1]) if not draws else torch.tensor([0, 2])  # one that tells, and four that mistake
+        few = (
+            torch.tensor([0, 1]) if not draws else torch.tensor([0, 2])
+        )  # one draw that is right, and four that are wrong
         draws.append(random.random())
         return few
 
@@ -170,67 +172,67 @@ def test_the_mean_over_draws_of_few_labels_is_taken() -> None:
     assert len(set(draws)) == 5
 
 
-def test_what_stands_in_the_first_places_is_recalled() -> None:
-    judged = subject()
-    judged.__dict__["ranks"] = np.array([[1, 2], [5, 6], [10, 11], [30, 1]])
-    found = [METRICS["recall"].at(number)(judged).value for number in (1, 5, 10)]
+def test_recall_counts_ranks_up_to_the_number() -> None:
+    context = context_of()
+    context.__dict__["ranks"] = np.array([[1, 2], [5, 6], [10, 11], [30, 1]])
+    found = [METRICS["recall"].at(number)(context).value for number in (1, 5, 10)]
     assert found == [2 / 8, 4 / 8, 6 / 8]
-    assert METRICS["median_rank"](judged).value == np.mean([7.5, 4])
+    assert METRICS["median_rank"](context).value == np.mean([7.5, 4])
 
 
-def test_the_bound_is_the_logarithm_of_the_test_items_less_the_loss() -> None:
-    judged = subject()
-    loss = info_nce(0.2)(*(view.double() for view in judged.projections))
-    assert METRICS["mutual_information"](judged).mean() == pytest.approx(np.log(30) - float(loss), abs=1e-5)
+def test_mutual_information_is_log_n_minus_the_loss() -> None:
+    context = context_of()
+    loss = info_nce(0.2)(*(view.double() for view in context.projections))
+    assert METRICS["mutual_information"](context).mean() == pytest.approx(np.log(30) - float(loss), abs=1e-5)
 
 
-def test_a_domain_is_told_of_test_items_by_training_items() -> None:
-    judged = subject()
-    other = 1 - judged.test_domains
-    judged.__dict__["train_x"] = torch.nn.functional.one_hot(judged.train_domains, 2).float()
-    judged.__dict__["test_x"] = torch.nn.functional.one_hot(other, 2).float()
-    assert METRICS["domain_probe"](judged).mean() == 0
+def test_domain_probe_is_trained_on_training_items() -> None:
+    context = context_of()
+    other = 1 - context.test_domains
+    context.__dict__["train_x"] = torch.nn.functional.one_hot(context.train_domains, 2).float()
+    context.__dict__["test_x"] = torch.nn.functional.one_hot(other, 2).float()
+    assert METRICS["domain_probe"](context).mean() == 0
 
 
-def test_as_many_neighbours_vote_as_are_asked_for() -> None:
+def test_knn_uses_the_requested_number_of_neighbors() -> None:
     random = torch.Generator().manual_seed(0)
     features = [torch.randn(items, 4, generator=random) for items in (60, 30)]
     found = []
     for neighbors in (1, 7):
-        judged = subject(neighbors=neighbors)
-        judged.__dict__["train_x"], judged.__dict__["test_x"] = features
-        found.append(METRICS["knn"](judged))
+        context = context_of(neighbors=neighbors)
+        context.__dict__["train_x"], context.__dict__["test_x"] = features
+        found.append(METRICS["knn"](context))
         expected = KNeighborsClassifier(
             neighbors, metric="cosine", weights=lambda distances: np.exp((1 - distances) / 0.07)
-        ).fit(features[0], judged.train_y)
-        assert np.array_equal(found[-1], expected.predict(features[1]) == judged.test_y.numpy())
+        ).fit(features[0], context.train_y)
+        assert np.array_equal(found[-1], expected.predict(features[1]) == context.test_y.numpy())
     assert not np.array_equal(*found)
 
 
-def test_there_are_as_many_clusters_as_classes() -> None:
-    judged = subject()
-    judged.__dict__["test_x"] = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
-    assert sorted(set(judged.clusters)) == [0, 1, 2]
+def test_number_of_clusters_equals_number_of_classes() -> None:
+    context = context_of()
+    context.__dict__["test_x"] = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    assert sorted(set(context.clusters)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", CORRUPTIONS)
-def test_a_probe_is_judged_on_images_that_are_so_corrupted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each on its own kind and severity, by the probe of clean training images."""
-    judged, asked = subject(), []
-    wrong = (judged.test_y + 1) % 3
-    judged.__dict__["train_x"] = torch.nn.functional.one_hot(judged.train_y, 3).float()
-    judged.__dict__["test_x"] = torch.nn.functional.one_hot(judged.test_y, 3).float()
+def test_robustness_metrics_use_their_kind_and_severity(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe is trained on clean images."""
+    context, calls = context_of(), []
+    wrong = (context.test_y + 1) % 3
+    context.__dict__["train_x"] = torch.nn.functional.one_hot(context.train_y, 3).float()
+    context.__dict__["test_x"] = torch.nn.functional.one_hot(context.test_y, 3).float()
 
     def corrupted(_: EvalContext, kind: str, severity: int) -> torch.Tensor:
-        asked.append((kind, severity))
-        return torch.nn.functional.one_hot(wrong if severity > 3 else judged.test_y, 3).float()
+        calls.append((kind, severity))
+        return torch.nn.functional.one_hot(wrong if severity > 3 else context.test_y, 3).float()
 
     monkeypatch.setattr(EvalContext, "corrupted", corrupted)
-    assert [METRICS[kind].at(severity)(judged).mean() for severity in (1, 3, 4)] == [1, 1, 0]
-    assert asked == [(kind, 1), (kind, 3), (kind, 4)]
+    assert [METRICS[kind].at(severity)(context).mean() for severity in (1, 3, 4)] == [1, 1, 0]
+    assert calls == [(kind, 1), (kind, 3), (kind, 4)]
 
 
-def test_numbers_are_told_in_whatever_unit_features_are() -> None:
+def test_ridge_predictions_do_not_depend_on_feature_scale() -> None:
     random = np.random.default_rng(0)
     x = torch.from_numpy(random.normal(size=(80, 3)))
     y = x @ torch.tensor([3.0, -2.0, 0.5], dtype=torch.float64) + 7
@@ -243,22 +245,22 @@ def test_numbers_are_told_in_whatever_unit_features_are() -> None:
     assert other == pytest.approx(plain, rel=1e-6)
 
 
-def test_captions_that_are_equal_are_one_place() -> None:
-    """Thirty pictures have three captions, so that none stands behind the third, and some picture far behind."""
-    judged = subject(make=captioned)
-    assert judged.directions == ("image to caption", "caption to image")
-    assert judged.ranks[:, 0].max() <= 3
-    assert judged.ranks[:, 1].max() <= 21, "the best of ten pictures of a caption counts"
+def test_equal_captions_are_one_candidate() -> None:
+    """Thirty images share three captions, so that no caption has a rank beyond 3."""
+    context = context_of(make=captioned)
+    assert context.view_directions == ("image to caption", "caption to image")
+    assert context.ranks[:, 0].max() <= 3
+    assert context.ranks[:, 1].max() <= 21, "the best of ten pictures of a caption counts"
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_views_are_compared_by_features_where_they_share_an_encoder(shared: bool) -> None:
+def test_retrieval_compares_features_if_views_share_an_encoder(shared: bool) -> None:
     random = np.random.default_rng(0)
     data = from_arrays({name: random.normal(size=(20, 5)) for name in ("left", "right")})
     torch.manual_seed(0)
     model = Model("mlp", data.shapes, shared=shared, projection=8).eval()
-    judged = EvalContext(model, data, data, Views(data, augment="strong"), LoaderConfig())
+    context = EvalContext(model, data, data, Views(data, augment="strong"), LoaderConfig())
     features = model.encode(data.__getitems__(list(range(20))).views)
     expected = features if shared else model.project(features)
-    for found, wanted in zip(judged.compared, expected, strict=True):
-        torch.testing.assert_close(found, wanted.detach())
+    for actual, target in zip(context.retrieval_views, expected, strict=True):
+        torch.testing.assert_close(actual, target.detach())

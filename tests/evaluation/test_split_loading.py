@@ -1,4 +1,4 @@
-"""Which items are judged: the run's own as its training took them, and others as they are."""
+"""Items of an evaluation: the run's own with its settings, other data as they are."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.errors import raises_usage_error
 from tests.evaluation.making import make_run, vector_model, vectors
 
 from contraport.data import Dataset, from_arrays, from_stream, load
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.evaluation import evaluate
-from contraport.evaluation import split_loading as opening
+from contraport.evaluation import evaluate, split_loading
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.split_loading import are_same_items, describe_test_data, image_size_of
 
@@ -39,7 +39,7 @@ def arrays(path: Path, items: int, views: int = 1) -> str:
     ],
     ids=lambda own: " ".join(own) if isinstance(own, dict) else "",
 )
-def test_what_a_training_asks_of_its_own_data_is_not_asked_of_others(
+def test_settings_of_own_data_do_not_apply_to_other_data(
     tmp_path: Path, own: dict[str, Any], items: tuple[int, int]
 ) -> None:
     views = 2 if "given_views" in own else 1
@@ -52,14 +52,14 @@ def test_what_a_training_asks_of_its_own_data_is_not_asked_of_others(
     assert (result["train_items"], result["test_items"]) == (items[0], 15)
 
 
-def test_splits_of_a_file_that_were_loaded_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_loaded_splits_are_used_as_they_are(tmp_path: Path) -> None:
     path = arrays(tmp_path / "data.npz", 60)
     run = make_run(tmp_path / "run", vector_model())
     result = evaluate(run, data=(load(path, "train"), load(path, "test")), **ASKED)
     assert (result["train_items"], result["test_items"]) == (48, 12)
 
 
-def test_columns_that_are_given_come_before_those_of_the_training(tmp_path: Path) -> None:
+def test_columns_option_overrides_those_of_the_run(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(60, 3))
     lines = [f"{a},{b},{c},{row % 2},{row % 3}" for row, (a, b, c) in enumerate(rows)]
     (tmp_path / "table.csv").write_text("\n".join(["a,b,c,kind,sort", *lines]))
@@ -69,12 +69,10 @@ def test_columns_that_are_given_come_before_those_of_the_training(tmp_path: Path
     assert evaluate(run, columns={**columns, "labels": "sort"}, **ASKED)["classes"] == 3
 
 
-def test_the_folder_of_named_data_that_is_given_comes_before_that_of_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_option_overrides_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(
-        opening, "build_dataset", lambda settings, split: asked.append(settings.root) or vectors(9, None)
+        split_loading, "build_dataset", lambda settings, split: asked.append(settings.root) or vectors(9, None)
     )
     run = make_run(tmp_path / "run", vector_model(), root="own")
     for root in (None, "given"):
@@ -82,23 +80,25 @@ def test_the_folder_of_named_data_that_is_given_comes_before_that_of_the_trainin
     assert asked == ["own", "own", "given", "given"]
 
 
-def test_one_item_cannot_be_judged(tmp_path: Path) -> None:
+def test_rejects_a_single_test_item(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
-    with pytest.raises(UsageError, match="data: expected two test items or more, 'arrays' has 1"):
+    with raises_usage_error("data.test_items", 1):
         evaluate(run, data=(vectors(40, 2), vectors(1, None)), **ASKED)
 
 
-def test_a_stream_is_not_judged_by_its_first_items(tmp_path: Path) -> None:
+def test_rejects_streams(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     stream = from_stream(np.ones((20, 6), dtype=np.float32), name="numbers")
     for given in ({"data": (stream, vectors(40, 2))}, {"data": (vectors(40, 2), stream)}):
-        with pytest.raises(UsageError, match=r"data: numbers is a stream, .* expected data whose items are all there"):
+        with pytest.raises(UsageError) as caught:
             evaluate(run, **given, **ASKED)
-    with pytest.raises(UsageError, match="data: numbers is a stream"):
+        assert "numbers" in str(caught.value)
+    with pytest.raises(UsageError) as caught:
         evaluate(run, data=(vectors(40, 2),) * 2, test_data=stream, **ASKED)
+    assert "numbers" in str(caught.value)
 
 
-def test_items_are_the_same_by_their_rows_and_labels() -> None:
+def test_same_items_have_equal_rows_and_labels() -> None:
     x = np.ones((4, 2))
 
     def items(labels: list[int] | None) -> Dataset:
@@ -124,14 +124,12 @@ def test_items_are_the_same_by_their_rows_and_labels() -> None:
         ({"data": "other.npz", "test_data": "digits"}, "arrays, corrupt blur:2"),
     ],
 )
-def test_what_was_done_to_test_items_is_told_where_they_are_the_runs_own(
-    tmp_path: Path, given: dict[str, Any], told: str
-) -> None:
+def test_description_of_own_test_data_names_their_corruption(tmp_path: Path, given: dict[str, Any], told: str) -> None:
     settings = make_run(tmp_path / "run", vector_model(), corrupt="blur:2").settings()
     assert describe_test_data(settings, vectors(4, None), EvaluateOptions(run="run", **given)) == told
 
 
-def test_images_are_made_square_where_the_model_takes_squares_of_one_size() -> None:
+def test_image_size_of_square_inputs() -> None:
     def size(*shapes: tuple[int, ...]) -> int | None:
         return image_size_of(Model(shapes=shapes, shared=False))
 

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.errors import raises_usage_error
 
-from contraport.errors import UsageError
 from contraport.metrics import embedding_geometry as geometry
 from contraport.metrics.embedding_geometry import alignment, effective_rank, spectrum, uniformity
 
@@ -22,14 +22,14 @@ def test_alignment_is_the_mean_squared_distance_on_the_sphere() -> None:
 
 
 @pytest.mark.parametrize("pairs", [1 << 22, 700, 1])
-def test_uniformity_is_the_dense_mean_over_pairs(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
+def test_uniformity_agrees_with_all_pairwise_distances(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
     monkeypatch.setattr(geometry, "PAIRS_AT_ONCE", pairs)
     z = random(101, 8)
     distances = torch.pdist(F.normalize(z.double(), dim=1))
     assert uniformity(z) == pytest.approx(float((-2 * distances.square()).exp().mean().log()), rel=1e-6)
 
 
-def test_uniformity_looks_at_a_fixed_subset_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uniformity_uses_a_fixed_subset_of_many_items(monkeypatch: pytest.MonkeyPatch) -> None:
     z = random(500, 8)
     exact = uniformity(z)
     monkeypatch.setattr(geometry, "UNIFORMITY_ITEMS", 200)
@@ -42,7 +42,7 @@ def test_collapsed_features_are_not_uniform() -> None:
     assert uniformity(torch.ones(20, 3)) == pytest.approx(0, abs=1e-5)
 
 
-def test_spectrum_is_that_of_the_centred_features() -> None:
+def test_spectrum_agrees_with_svd() -> None:
     x = random(40, 6)
     expected = torch.linalg.svdvals((x - x.mean(dim=0)).double())
     assert torch.allclose(spectrum(x), expected, rtol=1e-6)
@@ -64,10 +64,10 @@ def test_effective_rank_counts_the_directions_in_use() -> None:
     assert not math.isnan(effective_rank(torch.zeros(5, 3)))
 
 
-def test_wrong_shapes_are_told() -> None:
-    with pytest.raises(UsageError, match="z1: expected shape"):
+def test_geometry_rejects_wrong_shapes() -> None:
+    with raises_usage_error("z1.shape", (3, 2), (4, 2)):
         alignment(random(3, 2), random(4, 2))
-    with pytest.raises(UsageError, match="two items or more"):
+    with raises_usage_error("z.invalid", (1, 2)):
         uniformity(random(1, 2))
-    with pytest.raises(UsageError, match="z0: expected one item"):
+    with raises_usage_error("z0.invalid"):
         alignment(random(0, 2), random(0, 2))

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
+from tests.errors import raises_usage_error
 from torch import Tensor
 
 from contraport.data.splits import split_positions
-from contraport.errors import UsageError
 from contraport.metrics import probes
 from contraport.metrics.probes import (
     PENALTIES,
@@ -27,26 +27,26 @@ def clusters(
     return centres[labels] + spread * torch.randn(items, features, generator=generator), labels
 
 
-def test_the_probe_reads_what_is_linear_and_is_deterministic() -> None:
+def test_linear_probe_separates_clusters_and_is_deterministic() -> None:
     train, test = clusters(400), clusters(200, seed=1)
     accuracy = linear_probe(*train, *test)
     assert accuracy > 0.95
     assert accuracy == linear_probe(*train, *test)
 
 
-def test_the_probe_is_at_chance_on_shuffled_labels() -> None:
+def test_linear_probe_is_at_chance_on_shuffled_labels() -> None:
     x, y = clusters(800)
     shuffled = y[torch.randperm(800, generator=torch.Generator().manual_seed(1))]
     assert linear_probe(x[:400], shuffled[:400], x[400:], shuffled[400:]) < 0.4
 
 
-def test_the_probe_does_not_mind_the_scale_of_features() -> None:
+def test_linear_probe_is_invariant_to_feature_scale() -> None:
     train, test = clusters(400), clusters(200, seed=1)
     scale = torch.tensor([1e-6, 1e6, 1.0, 1.0, 1e3, 1e-3])
     assert linear_probe(train[0] * scale, train[1], test[0] * scale, test[1]) > 0.95
 
 
-def test_the_probe_takes_constant_features_and_unseen_classes() -> None:
+def test_linear_probe_accepts_constant_features_and_unseen_classes() -> None:
     train, test = clusters(400), clusters(200, seed=1)
     padded = [torch.cat([x, torch.ones(len(x), 2)], dim=1) for x in (train[0], test[0])]
     unseen = torch.full_like(test[1], 99)
@@ -54,13 +54,13 @@ def test_the_probe_takes_constant_features_and_unseen_classes() -> None:
     assert linear_probe(padded[0], train[1], padded[1], unseen) == 0
 
 
-def test_a_penalty_stands_beside_the_mean_loss_however_many_items_there_are() -> None:
-    """The gradient of the mean loss is what the penalty pulls with."""
+def test_penalty_is_relative_to_the_mean_loss() -> None:
+    """At the optimum the gradient of the mean loss equals that of the penalty."""
     x, y = clusters(200, classes=2, spread=3)
     scaler, model = fit_linear_probe(x, y, penalty=0.1)
     z = scaler.transform(x.numpy())
-    told = 1 / (1 + np.exp(-z @ model.coef_[0] - model.intercept_[0]))
-    pulled = z.T @ (told - y.numpy()) / len(y)
+    predicted = 1 / (1 + np.exp(-z @ model.coef_[0] - model.intercept_[0]))
+    pulled = z.T @ (predicted - y.numpy()) / len(y)
     assert -pulled / 0.1 == pytest.approx(model.coef_[0], abs=0.02)
     _, twice = fit_linear_probe(torch.cat([x, x]), torch.cat([y, y]), penalty=0.1)
     assert twice.coef_ == pytest.approx(model.coef_, abs=0.02)
@@ -78,7 +78,7 @@ def test_knn_agrees_with_scikit_learn(monkeypatch: pytest.MonkeyPatch, chunk: in
     assert knn(x, y, tx, ty) == pytest.approx((peer.predict(tx) == ty.numpy()).mean())
 
 
-def test_knn_with_one_neighbour_finds_each_item_itself() -> None:
+def test_knn_with_one_neighbor_finds_each_item_itself() -> None:
     x, y = clusters(100, spread=10)
     assert knn(x, y, x, y, neighbors=1) == 1
 
@@ -89,39 +89,39 @@ def test_knn_stays_finite_at_a_low_temperature() -> None:
 
 
 @pytest.mark.parametrize("neighbors", [0, -1, 101])
-def test_knn_names_a_wrong_number_of_neighbours(neighbors: int) -> None:
+def test_knn_rejects_a_wrong_number_of_neighbors(neighbors: int) -> None:
     x, y = clusters(100)
-    with pytest.raises(UsageError, match="neighbors: expected a number from 1 to 100"):
+    with raises_usage_error("neighbors.invalid", neighbors, 100):
         knn(x, y, x, y, neighbors=neighbors)
 
 
 @pytest.mark.parametrize("measure", [linear_probe, knn])
-def test_wrong_input_is_told(measure) -> None:  # type: ignore[no-untyped-def]
+def test_probes_reject_wrong_shapes_and_values(measure) -> None:  # type: ignore[no-untyped-def]
     x, y = clusters(100)
-    with pytest.raises(UsageError, match="train_y: expected 100 labels"):
+    with raises_usage_error("train_y.shape", 100, (5,)):
         measure(x, y[:5], x, y)
-    with pytest.raises(UsageError, match="test_x: expected 6 features"):
+    with raises_usage_error("test_x.shape", 6, 3):
         measure(x, y, x[:, :3], y)
-    with pytest.raises(UsageError, match="test_x: expected one item"):
+    with raises_usage_error("test_x.empty"):
         measure(x, y, x[:0], y[:0])
-    with pytest.raises(UsageError, match="train_x: expected finite features, got nan"):
+    with raises_usage_error("train_x.invalid", "nan"):
         measure(x.where(x > 0, torch.nan), y, x, y)
 
 
-def test_a_single_class_is_told() -> None:
+def test_linear_probe_rejects_a_single_class() -> None:
     x, _ = clusters(10)
-    with pytest.raises(UsageError, match="two classes or more; all are of class 3"):
+    with raises_usage_error("labels.invalid", "class 3"):
         linear_probe(x, torch.full((10,), 3), x, torch.full((10,), 3))
 
 
 @pytest.mark.gpu
-def test_knn_on_a_gpu_is_that_on_the_cpu() -> None:
+def test_knn_on_a_gpu_agrees_with_the_cpu() -> None:
     (x, y), (tx, ty) = clusters(300, spread=4), clusters(150, spread=4, seed=1)
     assert knn(x.cuda(), y, tx.cuda(), ty) == pytest.approx(knn(x, y, tx, ty), abs=0.01)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_penalty_is_the_strongest_of_the_best_on_a_fifth_that_was_not_seen(seed: int) -> None:
+def test_penalty_is_selected_on_a_held_out_fifth(seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     y = torch.arange(150) % 2
     x = torch.randn(150, 30, generator=random)
@@ -137,16 +137,16 @@ def test_the_penalty_is_the_strongest_of_the_best_on_a_fifth_that_was_not_seen(s
     assert select_penalty(x, y) == PENALTIES[right.index(max(right))]
 
 
-def test_of_penalties_that_are_equally_good_the_strongest_is_chosen() -> None:
+def test_strongest_penalty_wins_ties() -> None:
     assert select_penalty(*clusters(60, spread=0.01)) == max(PENALTIES)
 
 
-def test_no_penalty_is_chosen_by_classes_that_the_probe_did_not_see() -> None:
+def test_default_penalty_if_held_out_classes_are_unseen() -> None:
     x, y = clusters(100, classes=100)
     assert select_penalty(x, y) == 1 / 100
 
 
-def test_a_probe_on_few_labels_chooses_its_penalty_among_these_alone() -> None:
+def test_few_label_probe_selects_its_penalty_on_its_own_items() -> None:
     random = torch.Generator().manual_seed(0)
     x, y = torch.randn(90, 4, generator=random), torch.arange(90) % 3
     x[:, 0] += y

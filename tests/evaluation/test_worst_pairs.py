@@ -1,4 +1,4 @@
-"""The pairs that an audited training found worst, as they were trained on."""
+"""Samples of the pairs with the worst audit scores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from contraport.data import from_arrays
-from contraport.evaluation.worst import PAIRS, worst_pair_samples
+from contraport.evaluation.page_samples import LISTED, worst_pair_samples
 from contraport.runs import Run
 
 ITEMS = 60
@@ -28,22 +28,22 @@ def pairs(items: int = ITEMS) -> object:
     return from_arrays({"vector": np.random.default_rng(0).normal(size=(items, 5)), "picture": second})
 
 
-def test_the_worst_come_first_with_what_both_views_and_the_better_partner_show(tmp_path: Path) -> None:
+def test_worst_pairs_come_first_with_both_views_and_the_better_partner(tmp_path: Path) -> None:
     found = worst_pair_samples(audited(tmp_path / "run"), pairs())
-    assert found["worst"].tolist() == list(range(ITEMS - 1, ITEMS - 1 - PAIRS, -1))
-    assert found["worst_1"].shape == (PAIRS, 5)
+    assert found["worst"].tolist() == list(range(ITEMS - 1, ITEMS - 1 - LISTED, -1))
+    assert found["worst_1"].shape == (LISTED, 5)
     assert found["worst_2"][:, 0, 0, 0].tolist() == found["worst"].tolist()
-    assert found["worst_better"][:, 0, 0, 0].tolist() == [3, 3, ITEMS - 3] + [3] * (PAIRS - 3)
+    assert found["worst_better"][:, 0, 0, 0].tolist() == [3, 3, ITEMS - 3] + [3] * (LISTED - 3)
     assert found["worst_views"].tolist() == ["vector", "picture"]
 
 
-def test_pairs_that_were_mismatched_on_purpose_are_shown_so(tmp_path: Path) -> None:
+def test_deliberate_mismatches_are_shown(tmp_path: Path) -> None:
     run = audited(tmp_path / "run")
     run.save_partners(np.roll(np.arange(ITEMS), 1))
     assert worst_pair_samples(run, pairs())["worst_2"][:, 0, 0, 0].tolist() == (np.arange(50, 60)[::-1] - 1).tolist()
 
 
-def test_nothing_is_shown_of_other_items_or_without_an_audit(tmp_path: Path) -> None:
+def test_no_pairs_without_an_audit_or_on_other_items(tmp_path: Path) -> None:
     assert worst_pair_samples(audited(tmp_path / "run"), pairs(ITEMS + 1)) == {}
     assert worst_pair_samples(Run.create(tmp_path / "plain", {"data": "toy"}), pairs()) == {}
     alone = from_arrays(np.zeros((ITEMS, 5), dtype=np.float32))

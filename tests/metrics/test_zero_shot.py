@@ -1,26 +1,25 @@
-"""Classes by the texts that name them."""
+"""Zero-shot classification by class texts."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
+from tests.errors import raises_usage_error
 
-from contraport.errors import UsageError
-from contraport.metrics.zero_shot import class_embeddings, prompts, zero_shot_hits
+from contraport.metrics.zero_shot import class_embeddings, class_prompts, zero_shot_hits
 
 
-def test_a_class_is_the_mean_of_its_texts_directions() -> None:
+def test_class_embedding_is_the_mean_direction_of_its_texts() -> None:
     texts = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     long = texts * torch.tensor([1.0, 100, 1, 1, 1, 1])[:, None]
     expected = [F.normalize(texts[2 * c : 2 * c + 2], dim=1).sum(0) for c in range(3)]
     for given in (texts, long):
         torch.testing.assert_close(class_embeddings(given, 2), F.normalize(torch.stack(expected), dim=1))
-    with pytest.raises(UsageError, match="texts: expected 4 for each class, got 6"):
+    with raises_usage_error("texts.shape", 4, 6):
         class_embeddings(texts, 4)
 
 
-def test_the_nearest_class_counts() -> None:
+def test_zero_shot_hits_compare_the_nearest_class() -> None:
     generator = torch.Generator().manual_seed(1)
     items, classes = torch.randn(50, 5, generator=generator), torch.randn(4, 5, generator=generator)
     labels = torch.arange(50) % 4
@@ -28,5 +27,5 @@ def test_the_nearest_class_counts() -> None:
     assert zero_shot_hits(items, labels, classes).tolist() == (best == labels).tolist()
 
 
-def test_braces_within_a_name_stay() -> None:
-    assert prompts(["{}x"], ["a {}."]) == ["a {}x."]
+def test_braces_in_a_class_name_are_kept() -> None:
+    assert class_prompts(["{}x"], ["a {}."]) == ["a {}x."]

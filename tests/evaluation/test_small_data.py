@@ -19,8 +19,8 @@ ROWS = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
     [
         ({"labels": np.arange(60) % 3}, {"labels": [0, 1, 2]}, "no class has two test items: Tolerance."),
         ({"labels": np.arange(60) % 5}, {"labels": [0, 1, 1]}, "there are fewer test items than classes: NMI, ARI."),
-        ({"labels": np.arange(60) % 3}, {"labels": [0, 0, 1]}, "there are no more than 10 test items: Hubness."),
-        ({"numbers": ROWS[:, 0]}, {"numbers": [1.0, 1.0, 1.0]}, "all test items have one number: Regression."),
+        ({"labels": np.arange(60) % 3}, {"labels": [0, 0, 1]}, "there are only 10 test items or fewer: Hubness."),
+        ({"numbers": ROWS[:, 0]}, {"numbers": [1.0, 1.0, 1.0]}, "all test items have the same number: Regression."),
         ({"numbers": ROWS[:, 0]}, {"numbers": [1.0, 1.0, 2.0]}, None),
         (
             {"labels": np.arange(60) // 30, "domains": np.arange(60) // 30},
@@ -29,7 +29,7 @@ ROWS = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
         ),
     ],
 )
-def test_what_a_few_items_do_not_allow_is_said(
+def test_metrics_that_need_more_items_are_noted(
     tmp_path: Path, train: dict[str, Any], test: dict[str, Any], missing: str | None
 ) -> None:
     run = make_run(tmp_path / "run", vector_model())
@@ -39,41 +39,41 @@ def test_what_a_few_items_do_not_allow_is_said(
     assert numbers["rows"]["trained"]["uniformity"] == result["rows"]["trained"]["uniformity"]
 
 
-def test_domains_that_have_classes_of_their_own_are_told_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_domains_without_shared_classes_are_noted_if_requested(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     own = from_arrays(ROWS, labels=np.arange(60) // 30, domains=np.arange(60) // 30)
     result = evaluate(run, data=(own, own), measures=["domains"], progress=False)
     assert set(result["rows"]["trained"]) == {"domain_probe"}
-    assert "Not measured, as domains have classes of their own: Unseen domain." in result["notes"]
+    assert "Not measured, as domains share fewer than two classes: Unseen domain." in result["notes"]
 
 
-def test_a_domain_that_training_items_are_not_of_is_not_probed(tmp_path: Path) -> None:
+def test_unseen_domains_are_not_probed(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     rest = from_arrays(ROWS, labels=np.arange(60) % 2, domains=np.arange(60) // 30)
     left_out = from_arrays(ROWS, labels=np.arange(60) % 2, domains=np.full(60, 2))
     result = evaluate(run, data=(rest, left_out), measures=["domain_probe", "linear_probe"], progress=False)
     assert set(result["rows"]["trained"]) == {"linear_probe"}
-    told = "Not measured, as the test items are of domains that no training item is of: Domain probe."
+    told = "Not measured, as training and test items share no domain: Domain probe."
     assert told in result["notes"]
 
 
 @pytest.mark.parametrize("objective", ["vic-reg", "barlow-twins"])
-def test_of_an_objective_that_compares_coordinates_no_plan_of_items_is_kept(tmp_path: Path, objective: str) -> None:
+def test_coordinate_objectives_have_no_plan(tmp_path: Path, objective: str) -> None:
     """Nor where it has as many coordinates as there are items, and would look like one of items."""
     run = make_run(tmp_path / "run", vector_model(), objective=objective)
     result = evaluate(run, data=(vectors(40, 2), vectors(32, 2)), measures=["uniformity"], progress=False)
-    assert "The objective compares coordinates, so there is no plan of items." in result["notes"]
+    assert "No plan is drawn: the objective compares coordinates, not items." in result["notes"]
     assert "plan" not in run.samples()
 
 
-def test_each_of_a_pair_is_taken_whole(tmp_path: Path) -> None:
+def test_elements_of_a_pair_are_whole_splits(tmp_path: Path) -> None:
     """They are the training and the test items already: no share of them is held out once more."""
     run = make_run(tmp_path / "run", vector_model())
     result = evaluate(run, data=({"x": ROWS[:40]}, {"x": ROWS[40:]}), measures=["uniformity"], progress=False)
     assert (result["train_items"], result["test_items"]) == (40, 20)
 
 
-def test_two_items_are_the_fewest(tmp_path: Path) -> None:
+def test_two_test_items_are_enough(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     result = evaluate(run, data=(vectors(40, 2), vectors(2, 2)), progress=False)
     assert {"linear_probe", "knn", "recall@1", "alignment"} <= set(result["rows"]["trained"])

@@ -2,25 +2,25 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.errors import raises_usage_error
 
 from contraport import info_nce
-from contraport.errors import UsageError
 from contraport.metrics import retrieval
-from contraport.metrics.retrieval import log_match_probabilities, nearest_neighbors, ranks
+from contraport.metrics.retrieval import log_match_probabilities, nearest_neighbors, retrieval_ranks
 
 
-def random_view_features(items: int = 60, noise: float = 1.5) -> tuple[torch.Tensor, torch.Tensor]:
+def paired_views(items: int = 60, noise: float = 1.5) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     z0 = torch.randn(items, 8, generator=generator)
     return z0, z0 + noise * torch.randn(items, 8, generator=generator)
 
 
 @pytest.mark.parametrize("at_once", [1 << 24, 100])
-def test_ranks_are_places_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+def test_ranks_are_positions_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(retrieval, "COSINES_AT_ONCE", at_once)
-    z0, z1 = random_view_features()
+    z0, z1 = paired_views()
     cosines = F.normalize(z0.double(), dim=1) @ F.normalize(z1.double(), dim=1).T
-    found = ranks(z0, z1)
+    found = retrieval_ranks(z0, z1)
     for column, scores in enumerate((cosines, cosines.T)):
         order = scores.argsort(dim=1, descending=True)
         places = [order[i].tolist().index(i) + 1 for i in range(len(z0))]
@@ -28,15 +28,15 @@ def test_ranks_are_places_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("at_once", [1 << 24, 50])
-def test_several_captions_of_an_image(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    """An image is found by each of its captions, and finds the best of them; what is there twice is there once."""
+def test_shared_views_count_once(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """Of several captions of an image the best counts, and a repeated image or caption is one candidate."""
     monkeypatch.setattr(retrieval, "COSINES_AT_ONCE", at_once)
     generator = torch.Generator().manual_seed(1)
     images, captions = torch.randn(12, 4, generator=generator), torch.randn(20, 4, generator=generator)
     rows = torch.cat([torch.arange(12), torch.randint(12, (28,), generator=generator)])
     columns = torch.cat([torch.arange(20), torch.randint(20, (20,), generator=generator)])
     shown = torch.stack([rows * 7 - 3, columns], dim=1)
-    found = ranks(images[rows], captions[columns], shown=shown)
+    found = retrieval_ranks(images[rows], captions[columns], content_ids=shown)
     cosines = F.normalize(images.double(), dim=1) @ F.normalize(captions.double(), dim=1).T
     pairs = set(zip(rows.tolist(), columns.tolist(), strict=True))
     for item, (row, column) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True)):
@@ -48,18 +48,18 @@ def test_several_captions_of_an_image(monkeypatch: pytest.MonkeyPatch, at_once: 
         assert found[item, 1] == 1 + sum(cosines[i, column] >= best for i in range(12) if i not in own)
 
 
-def test_any_two_of_several_views() -> None:
-    z0, z1 = random_view_features()
-    found = ranks(z0, z1, -z0)
+def test_ranks_of_three_views_have_a_column_per_ordered_pair() -> None:
+    z0, z1 = paired_views()
+    found = retrieval_ranks(z0, z1, -z0)
     assert found.shape == (60, 6)
-    assert np.array_equal(found[:, [0, 2]], ranks(z0, z1))
+    assert np.array_equal(found[:, [0, 2]], retrieval_ranks(z0, z1))
     assert (found[:, 1] == 60).all()
-    with pytest.raises(UsageError, match="views: expected two or more, got 1"):
-        ranks(z0)
+    with raises_usage_error("views.invalid", 1):
+        retrieval_ranks(z0)
 
 
-def test_embeddings_that_are_all_the_same_find_nothing() -> None:
-    assert (ranks(torch.ones(9, 3), torch.ones(9, 3)) == 9).all()
+def test_collapsed_embeddings_have_the_last_rank() -> None:
+    assert (retrieval_ranks(torch.ones(9, 3), torch.ones(9, 3)) == 9).all()
 
 
 def rounded(z: torch.Tensor) -> torch.Tensor:
@@ -69,41 +69,41 @@ def rounded(z: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("copies", [2, 60])
-def test_items_that_are_equal_up_to_rounding_are_tied(copies: int) -> None:
+def test_items_equal_up_to_rounding_are_tied(copies: int) -> None:
     """Each item is there several times: none of the copies is found before the others by rounding alone."""
-    z0, z1 = (z[: 60 // copies].repeat(copies, 1) for z in random_view_features(noise=0.5))
-    expected = ranks(z0[: 60 // copies].double(), z1[: 60 // copies].double()) * copies
-    assert np.array_equal(ranks(rounded(z0), rounded(z1.flip(0)).flip(0)), np.tile(expected, (copies, 1)))
+    z0, z1 = (z[: 60 // copies].repeat(copies, 1) for z in paired_views(noise=0.5))
+    expected = retrieval_ranks(z0[: 60 // copies].double(), z1[: 60 // copies].double()) * copies
+    assert np.array_equal(retrieval_ranks(rounded(z0), rounded(z1.flip(0)).flip(0)), np.tile(expected, (copies, 1)))
 
 
-def test_a_narrow_cone_keeps_its_order() -> None:
+def test_nearby_embeddings_are_not_tied() -> None:
     """Embeddings a hundredth apart are no ties, though their cosines differ by some millionths."""
-    z0, z1 = random_view_features(noise=0.5)
+    z0, z1 = paired_views(noise=0.5)
     cone = [1e-2 * F.normalize(z) + torch.ones(8) for z in (z0, z1)]
     dense = -torch.cdist(F.normalize(cone[0].double()), F.normalize(cone[1].double()))
     expected = (dense >= dense.diagonal()[:, None]).sum(1)
-    assert ranks(*cone)[:, 0].tolist() == expected.tolist()
+    assert retrieval_ranks(*cone)[:, 0].tolist() == expected.tolist()
 
 
-def test_the_shares_are_the_info_nce_loss_of_all_items() -> None:
-    z0, z1 = random_view_features()
+def test_log_probabilities_give_the_info_nce_loss_of_all_items() -> None:
+    z0, z1 = paired_views()
     assert -log_match_probabilities(z0, z1, 0.2).mean() == pytest.approx(float(info_nce(0.2)(z0.double(), z1.double())))
 
 
-def test_the_bound_is_at_most_the_logarithm_of_the_items() -> None:
-    z0, _ = random_view_features()
+def test_mutual_information_bound_is_at_most_log_n() -> None:
+    z0, _ = paired_views()
     bound = np.log(len(z0)) + log_match_probabilities(z0, z0, 0.01).mean()
     assert bound == pytest.approx(np.log(len(z0)), abs=1e-3)
 
 
-def test_an_item_is_no_neighbour_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearest_neighbors_exclude_the_item_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrieval, "COSINES_AT_ONCE", 100)
-    z, _ = random_view_features()
+    z, _ = paired_views()
     found = nearest_neighbors(z, 3)
     cosines = F.cosine_similarity(z[:, None], z, dim=2).fill_diagonal_(-2)
     assert torch.equal(found, cosines.topk(3, dim=1).indices)
 
 
-def test_views_of_unequal_numbers_are_told() -> None:
-    with pytest.raises(UsageError, match="z1: expected shape"):
-        ranks(torch.ones(3, 2), torch.ones(4, 2))
+def test_ranks_reject_views_with_different_numbers_of_items() -> None:
+    with raises_usage_error("z1.shape", (3, 2), (4, 2)):
+        retrieval_ranks(torch.ones(3, 2), torch.ones(4, 2))

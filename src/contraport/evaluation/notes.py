@@ -1,0 +1,157 @@
+"""Notes beside the results of an evaluation: skipped metrics, caveats, degenerate intervals, what training worsened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import torch
+
+from contraport._utils.formatting import join_names
+from contraport._version import __version__
+from contraport.data import Dataset
+from contraport.embedding import RawInputs
+from contraport.encoders import Model
+from contraport.evaluation.evaluator import Evaluator
+from contraport.evaluation.run_states import epoch_checkpoint_files
+from contraport.metrics import Metric, Requirement, family_titles, metrics_of_rows
+from contraport.metrics.intervals import LEVEL, Difference, MetricResult, mean
+from contraport.metrics.registry import BEFORE, CLASSES
+from contraport.training.config import KEPT
+
+CLASSES_NAMED = 5
+
+Results = Mapping[str, MetricResult | float]
+"""Results of one encoder by metric key."""
+
+_Rows = Mapping[str, Mapping[str, float]]
+Differences = Mapping[str, Mapping[str, Difference]]
+
+
+def skipped_notes(
+    metrics: Sequence[Metric], unmet: Mapping[str, Requirement | None], results: Results, *, by_name: bool
+) -> list[str]:
+    """Return which metrics were skipped, one sentence per reason.
+
+    Args:
+        metrics: the selected metrics.
+        unmet: by key, the requirement that the trained encoder does not meet.
+        results: results of the trained encoder.
+        by_name: whether the metrics were selected by name, so that rare requirements are reported too.
+    """
+    skipped: dict[str, list[Metric]] = {}
+    for metric in metrics:
+        requirement = unmet[metric.key]
+        if requirement is not None and (by_name or not requirement.rare):
+            skipped.setdefault(requirement.reason, []).append(metric)
+    notes = [f"Not measured, as {reason}: {', '.join(family_titles(of).values())}." for reason, of in skipped.items()]
+    # A metric added by a user may return NaN.
+    not_finite = [metric for metric in metrics if unmet[metric.key] is None and metric.key not in results]
+    return notes + (
+        [f"Left out, as a value was NaN or infinite: {', '.join(family_titles(not_finite).values())}."]
+        if not_finite
+        else []
+    )
+
+
+def caveats(evaluator: Evaluator, baselines: Mapping[str, Model | RawInputs], results: Results) -> list[str]:
+    """Return caveats about the model, its configuration, the raw inputs and the classes."""
+    run, raw = evaluator.run, baselines.get("raw")
+    notes = [*evaluator.notes, *filter(None, [run.caveat()])]
+    if evaluator.options.checkpoints == "all" and not epoch_checkpoint_files(run, before=None):
+        notes.append(f"{run.path} has no intermediate checkpoints; only its last model was evaluated.")
+    if unknown := sorted(run.config().keys() - KEPT.keys()):
+        notes.append(
+            f"{run.config_path} has the entries {', '.join(map(repr, unknown))}, which contraport {__version__} does "
+            "not know and ignores. The run was trained by another version."
+        )
+    if isinstance(raw, RawInputs) and raw.side is not None:
+        notes.append(f"Raw inputs: images downscaled to {raw.side} × {raw.side} pixels.")
+    uses_labels = any(
+        CLASSES in metric.requires and metric.group != "clustering" for metric in metrics_of_rows([results])
+    )
+    return notes + (_unseen_class_notes(evaluator.train, evaluator.test) if uses_labels else [])
+
+
+def _unseen_class_notes(train: Dataset, test: Dataset) -> list[str]:
+    if train.labels is None or test.labels is None:
+        return []
+    unseen = test.labels[~torch.isin(test.labels, train.labels)]
+    if len(unseen) == 0:
+        return []
+    names = test.class_names
+    classes = [str(label) if names is None else names[label] for label in unseen.unique().tolist()]
+    shown = join_names(classes[:CLASSES_NAMED]) + (" and others" if len(classes) > CLASSES_NAMED else "")
+    which = "All test items" if len(unseen) == len(test) else f"{len(unseen):,} of {len(test):,} test items"
+    return [f"{which} are of classes without training items ({shown}). The probe and kNN misclassify all of them."]
+
+
+def unanimous_notes(results: Results) -> list[str]:
+    """Return which metrics are right, or wrong, on every test item, with a bound for other items.
+
+    The bootstrap draws from the test items, so if all n agree the interval has no width for any n. A share p of other
+    items stays unseen among n with probability (1 - p)^n: at a level of 95 % it may be about 3 / n (Clopper and
+    Pearson, 1934, "The use of confidence or fiducial limits").
+
+    Args:
+        results: results of one encoder.
+
+    >>> print(*unanimous_notes({"knn": MetricResult(np.ones(24)), "linear_probe": MetricResult(np.arange(24) % 2)}))
+    kNN: all 24 test items agree, so the interval has no width. Up to 12% of other items may differ.
+    """
+    unanimous = {
+        key: result for key, result in results.items() if isinstance(result, MetricResult) and _all_agree(result)
+    }
+    if not unanimous:
+        return []
+    items = len(next(iter(unanimous.values())).items)
+    unseen = 1 - (1 - LEVEL) ** (1 / items)
+    titles = join_names([metric.title for metric in metrics_of_rows([unanimous])])
+    return [
+        f"{titles}: all {items:,} test items agree, so the interval has no width. "
+        f"Up to {100 * unseen:.2g}% of other items may differ."
+    ]
+
+
+def _all_agree(result: MetricResult) -> bool:
+    items = result.items
+    return result.statistic is mean and bool(np.isin(items, (0, 1)).all()) and bool((items == items[:1]).all())
+
+
+def deterioration_notes(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
+    """Return which metrics of the trained encoder are worse than a baseline, and what may help.
+
+    Args:
+        rows: values by row and metric key.
+        differences: differences of the trained encoder from the baselines; those that are not significant are ignored.
+    """
+    notes = []
+    metrics = metrics_of_rows([rows["trained"]])
+    accuracy = [metric for metric in metrics if metric.group == "accuracy"]
+    for row, name, advice in (
+        ("given", BEFORE["given"], "More epochs, another --augment or a smaller --encoder_lr_scale may help."),
+        ("untrained", BEFORE["untrained"], "More epochs, another --augment or another --temperature may help."),
+        ("raw", "the raw inputs", "Train for longer, use a larger encoder, or use the raw inputs."),
+    ):
+        if row in rows and (worse := _changed(rows, differences, row, accuracy, worse=True)):
+            notes.append(f"The trained features are worse than {name}: {worse}. {advice}")
+    # Training usually trades one for the other, so both are reported together.
+    before = next((row for row in BEFORE if row in rows), None)
+    geometry = [metric for metric in metrics if metric.key in ("alignment", "uniformity")]
+    if before is not None and (worse := _changed(rows, differences, before, geometry, worse=True)):
+        better = _changed(rows, differences, before, geometry, worse=False)
+        notes.append(f"Training worsened {worse}{f', and improved {better}' if better else ', and improved neither'}.")
+    return notes
+
+
+def _changed(rows: _Rows, differences: Differences, row: str, metrics: Sequence[Metric], *, worse: bool) -> str:
+    """Return the metrics that are worse (or better) for the trained encoder than for a baseline, with both values."""
+    after, before, intervals = rows["trained"], rows[row], differences.get(row, {})
+    changes = []
+    for metric in metrics:
+        if metric.key in before and (metric.key not in intervals or intervals[metric.key].is_significant):
+            value, other = after[metric.key], before[metric.key]
+            if metric.is_worse(value, other) if worse else metric.is_worse(other, value):
+                changes.append(f"{metric.title} {metric.format(value)} instead of {metric.format(other)}")
+    return " and ".join(changes)

@@ -1,0 +1,116 @@
+"""States of a run at a given epoch: intermediate models and the objective, rebuilt from the run folder."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from contraport._utils.formatting import format_options
+from contraport.encoders import Model
+from contraport.encoders.lora import merged
+from contraport.errors import UsageError, check
+from contraport.objectives import Loss, Objective
+from contraport.options import is_object_placeholder
+from contraport.runs import Run, read
+from contraport.training.components import build_objective, build_schedules
+from contraport.training.components.model_builder import adapted
+from contraport.training.config import Settings
+from contraport.training.restore import read_checkpoint
+from contraport.training.step.target_spec import constant_target
+
+_NAME = re.compile(r"epoch-(\d+)\.ckpt")
+_MODEL = "model."
+
+
+def epoch_checkpoint_files(run: Run, *, before: int | None) -> dict[int, Path]:
+    """Return the intermediate checkpoints of a run by epoch, earliest first.
+
+    Args:
+        run: the run folder.
+        before: return only checkpoints of earlier epochs; None: all.
+    """
+    files = {int(match[1]): file for file in run.checkpoints.glob("*.ckpt") if (match := _NAME.fullmatch(file.name))}
+    return {epoch: files[epoch] for epoch in sorted(files) if before is None or epoch < before}
+
+
+def check_has_epoch_checkpoints(runs: Sequence[Run]) -> None:
+    """Raise `UsageError` if none of the runs has intermediate checkpoints."""
+    names = ", ".join(str(run.path) for run in runs)
+    check(
+        any(epoch_checkpoint_files(run, before=None) for run in runs),
+        f"checkpoints: {names} has no intermediate checkpoints. Train with {format_options(keep_every=...)}.",
+        "missing",
+    )
+
+
+def load_epoch_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
+    """Yield the epoch and the model of each intermediate checkpoint.
+
+    Args:
+        run: the run folder.
+        model: the trained model; intermediate models are copies of it with their own weights.
+        files: checkpoints by epoch (`epoch_checkpoint_files`).
+
+    Raises:
+        UsageError: a checkpoint is corrupt.
+    """
+    settings = run.settings()
+
+    def load_model(path: Path) -> Model:
+        weights = read_checkpoint(path)["pipeline"]
+        intermediate = adapted(copy.deepcopy(model), settings)
+        intermediate.load_state_dict(
+            {name.removeprefix(_MODEL): weight for name, weight in weights.items() if name.startswith(_MODEL)}
+        )
+        return merged(intermediate).eval()
+
+    for epoch, file in files.items():
+        loaded: Model = read(file, load_model)
+        yield epoch, loaded
+
+
+def build_run_objective(settings: Settings) -> Loss | str:
+    """Build the objective of a run as at the start of training, or return why its plan cannot be drawn."""
+    if settings.objective is None:
+        return "No plan is drawn: the run decodes views and compares no items."
+    if is_object_placeholder(settings.objective):
+        return "No plan is drawn: the objective was an object, which the run folder does not store."
+    if settings.prototypes is not None:
+        return "No plan is drawn: items were compared with prototypes, which the run folder does not store."
+    target = None if settings.target is None else constant_target(settings.target)
+    if settings.target is not None and target is None:
+        return "No plan of test items is drawn: the target is known only for training items."
+    try:
+        objective = build_objective(settings)
+    except UsageError as error:  # an objective of another version; its encoder can still be evaluated
+        return f"No plan is drawn: the objective cannot be built. {error}"
+    assert isinstance(objective, Loss)
+    if not objective.compares_items:
+        return "No plan is drawn: the objective compares coordinates, not items."
+    if target is not None:
+        assert isinstance(objective, Objective)
+        objective.target = target
+    return objective
+
+
+def objective_at_epoch(initial: Loss, run: Run, settings: Settings, epochs: int | None) -> Loss | str:
+    """Return a copy of the objective as after some epochs, or why its plan cannot be drawn.
+
+    Args:
+        initial: the objective at the start of training (`build_run_objective`).
+        run: the run folder.
+        settings: training settings of the run.
+        epochs: number of epochs; None: all.
+    """
+    objective, done = copy.deepcopy(initial), settings.epochs if epochs is None else epochs
+    # Schedules as if an epoch had two steps, at the second of the last epoch: a temperature has reached its end there.
+    for schedule in build_schedules(settings, objective, steps=1, epoch=2):
+        schedule.apply(objective, 2 * max(done, 1) - 1)
+    if isinstance(objective, Objective) and objective.constraint.requires_weights:
+        return "No plan of test items is drawn: its marginals were weights of training items."
+    rows = [row for row in run.metrics() if row.get("epoch", 0) <= done]
+    if rows and rows[-1].get("temperature") is not None:  # the last value of a learned temperature
+        objective.temperature = rows[-1]["temperature"]
+    return objective

@@ -1,0 +1,125 @@
+"""A metric added from outside the package: one decorated function works in every command."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.errors import raises_usage_error
+from tests.evaluation.making import make_run, vector_model, vectors
+
+from contraport._utils.formatting import use_flag_style
+from contraport.cli.listing import list_names, print_names
+from contraport.evaluation import evaluate
+from contraport.evaluation.result_tables import result_rows
+from contraport.metrics import METRICS, metric, metric_by_key, select_metrics
+from contraport.metrics.registry import LABELS
+from contraport.reporting import report
+
+
+@pytest.fixture
+def mine():
+    @metric(
+        "Near@{}",
+        group="geometry",
+        better="higher",
+        unit="share of test items",
+        pattern="{:.0%}",
+        requires=(LABELS,),
+        numbers=(1, 1000),
+        default=False,
+    )
+    def near(context, number):
+        """Share of the items that are as near to the mean as a number."""
+        return torch.cdist(context.test_x, context.test_x.mean(dim=0, keepdim=True)).flatten().numpy() < number
+
+    yield "near"
+    del METRICS["near"]
+
+
+def test_an_added_metric_is_evaluated_printed_shown_and_listed(mine, tmp_path: Path, capsys) -> None:
+    run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
+    data = (vectors(60, 3), vectors(40, 3))
+    rows = evaluate(run, data=data, measures=["near", "uniformity"], progress=False)["rows"]
+    assert all(set(row) == {"near@1", "near@1000", "uniformity"} for row in rows.values())
+    assert rows["trained"]["near@1000"] == 1
+    assert {"metric": "Near@1000", "trained": "100%"}.items() <= result_rows(rows)[-1].items()
+    assert "Near@1000" in report([run], out=tmp_path / "page.html").read_text()
+    print_names(list_names("measures"))
+    assert "near@{}\n    Share of the items that are as near" in capsys.readouterr().out
+    assert evaluate(run, data=data, measures=["near@7"], progress=False)["rows"]["raw"].keys() == {"near@7"}
+
+
+@pytest.mark.parametrize("wrong", [0, slice(None)])
+def test_a_metric_that_returns_nan_is_left_out_and_noted(wrong, tmp_path: Path) -> None:
+    @metric("Broken", group="geometry", better="higher", unit="share of test items", pattern="{:.0%}", default=False)
+    def broken(context):
+        """NaN for some items."""
+        found = torch.ones(len(context.test_x))
+        found[wrong] = torch.nan
+        return found.numpy()
+
+    try:
+        run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
+        data = (vectors(60, 3), vectors(40, 3))
+        result = evaluate(run, data=data, measures=["broken", "uniformity"], progress=False)
+        assert all(set(row) == {"uniformity"} for row in result["rows"].values())
+        assert result["not_measured"] == ["Left out, as a value was NaN or infinite: Broken."]
+        assert set(result["not_measured"]) <= set(result["notes"])
+        assert "a value was NaN or infinite: Broken." in report([run], out=tmp_path / "page.html").read_text()
+    finally:
+        del METRICS["broken"]
+
+
+def test_unmet_requirement_is_noted(mine, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
+    result = evaluate(run, data=(vectors(60, None), vectors(40, None)), measures=["near@2"], progress=False)
+    assert result["rows"] == {"raw": {}, "untrained": {}, "trained": {}}
+    assert "Not measured, as there are no labels: Near@2." in result["notes"]
+
+
+def test_names_titles_and_groups_select_metrics(mine) -> None:
+    keys = [row.key for row in select_metrics(["near@3", "uniformity", "near"])]
+    assert keys == ["uniformity", "near@1", "near@3", "near@1000"]
+    assert all(row.default for row in select_metrics())
+    assert {row.group for row in select_metrics(["geometry"])} == {"geometry"}
+    assert {row.key for row in select_metrics(["all"])} >= {"knn", "near@1000"}
+    for typo in ("near@", "near@0", "near@x", "knn@3", "kn"):
+        assert metric_by_key(typo) is None
+        with raises_usage_error("measures.unknown", typo):
+            select_metrics([typo])
+    with raises_usage_error("measures.comma", "measures=['knn', 'recall@1']"):
+        select_metrics(["knn, recall@1"])
+    with use_flag_style(), raises_usage_error("measures.comma", "--measures knn recall@1"):
+        select_metrics(["knn, recall@1"])
+
+
+def test_a_title_selects_the_same_metric_as_its_key() -> None:
+    for row in select_metrics(["all"]):
+        assert row.title.lower().replace(" ", "_").replace("-", "_") == row.key
+        assert [one.key for one in select_metrics([row.title])] == [row.key]
+    assert [row.title for row in select_metrics(["retrieval"])][:3] == ["Recall@1", "Recall@5", "Recall@10"]
+    assert select_metrics(["Zero-shot"]) == select_metrics(["zero_shot"])
+
+
+def test_registration_rejects_incomplete_entries() -> None:
+    def undocumented(context):
+        return 0.0
+
+    common = {"group": "geometry", "better": "higher", "unit": "", "pattern": "{}"}
+    with raises_usage_error("function.docstring", "Mine"):
+        metric("Mine", **common)(undocumented)
+    undocumented.__doc__ = "Nothing."
+    with raises_usage_error("title.number", "Mine"):
+        metric("Mine", numbers=(1, 2), **common)(undocumented)
+    with raises_usage_error("title.number", "Mine@{}"):
+        metric("Mine@{}", **common)(undocumented)
+    with raises_usage_error("title.exists", "knn"):
+        metric("kNN", **common)(undocumented)
+
+
+def test_registry_does_not_import_torch() -> None:
+    code = "import sys; from contraport.metrics import metric_by_key; assert metric_by_key('knn')\n"
+    code += "assert not {'torch', 'numpy', 'sklearn'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
