@@ -14,6 +14,7 @@ from tests.errors import raises_usage_error
 from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
 
 import contraport
+from contraport._utils.locks import lock_folder
 from contraport.cli.console import print_evaluation
 from contraport.data import Views, from_arrays, load
 from contraport.embedding import LoaderConfig

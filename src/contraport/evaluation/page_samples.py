@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
-from contraport.auditing.pairs import PairedFeatures
+from contraport.auditing.pairs import PairedFeatures, score_pairs
 from contraport.auditing.pairs.paired_features import MIN_PAIRS
 from contraport.data import Dataset, Views
 from contraport.data.perturbations import with_partners
