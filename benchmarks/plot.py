@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from contraport.plots.colors import BLUE, GREEN, GREY, ORANGE, PURPLE
-from contraport.plots.figure_setup import panels
+from contraport.plots.figure_setup import create_panels
 
 MEASURED = Path("benchmarks/results/growth.json")
 DRAWN = Path("docs/images/engine.png")
@@ -55,7 +55,7 @@ def draw(axes: Axes, results: list[dict], loss: str, key: str) -> None:
 
 def main() -> None:
     results = json.loads(MEASURED.read_text())["results"]
-    figure, axes = panels(2 * len(PANELS), width=8.6, ratio=1.35)
+    figure, axes = create_panels(2 * len(PANELS), width=8.6, ratio=1.35)
     for (loss, title), time, memory in zip(PANELS.items(), axes[::2], axes[1::2], strict=True):
         draw(time, results, loss, "seconds")
         draw(memory, results, loss, "mebibytes")

@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from contraport.comparison.comparison_tables import Comparison, epoch_tables_markdown, markdown_table, table_of, written
 from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, EpochMean
 from contraport.comparison.suites import load_suite, suites_folder
-from contraport.encoders.build import build, default_encoder
+from contraport.encoders.factory import build_encoder, default_encoder
 from contraport.metrics import Metric
 from contraport.metrics.intervals import Difference, Interval
 
@@ -50,7 +50,7 @@ class Measured(NamedTuple):
         if self.data not in SHAPES:
             return name or "an MLP of 0.4 to 0.5 million parameters for each view"
         name = name or default_encoder(SHAPES[self.data])
-        parameters = sum(one.numel() for one in build(name, SHAPES[self.data]).parameters())
+        parameters = sum(one.numel() for one in build_encoder(name, SHAPES[self.data]).parameters())
         return f"{name} of {parameters / 1e6:.1f} million parameters"
 
     @property

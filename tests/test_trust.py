@@ -19,13 +19,14 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import replay
+from tests.errors import raises_usage_error
 
 MODULE = """
 from pathlib import Path
 from contraport.encoders.networks import MLP as Net
 Path("code-was-run").touch()
 """
-NAMED = r"names code to run, 'their_nets:Net', which may do anything; .* it pass trust=True"
+UNTRUSTED = ("encoder.untrusted", "'their_nets:Net'", "trust=True")
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +81,8 @@ DOORS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("door", DOORS)
-def test_code_is_run_only_where_it_is_trusted(door: str) -> None:
-    with pytest.raises(UsageError, match=NAMED):
+def test_code_runs_only_if_trusted(door: str) -> None:
+    with raises_usage_error(*UNTRUSTED):
         DOORS[door]()
     assert not was_run()
     assert "their_nets" not in sys.modules
@@ -91,22 +92,22 @@ def test_code_is_run_only_where_it_is_trusted(door: str) -> None:
 
 @pytest.mark.usefixtures("run")
 def test_replay_runs_no_code() -> None:
-    with pytest.raises(UsageError, match=NAMED):
+    with raises_usage_error(*UNTRUSTED):
         replay("run")
     assert not was_run()
 
 
-def test_an_encoder_named_again_is_trusted(run: Run) -> None:
+def test_encoder_named_by_the_caller_is_trusted(run: Run) -> None:
     train(resume=True, out="run", epochs=2, encoder="their_nets:Net", progress=False)
     assert was_run()
 
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("name", ["builtins:exit", "os:system", "subprocess:Popen"])
-def test_pythons_own_is_no_encoder_even_if_trusted(name: str) -> None:
+def test_standard_library_is_rejected_even_if_trusted(name: str) -> None:
     file = Path("run/model/config.json")
     file.write_text(json.dumps({**json.loads(file.read_text()), "encoder": [name]}))
-    with pytest.raises(UsageError, match=f"'{name}' belongs to Python itself"):
+    with raises_usage_error("model.unreadable", f"'{name}' belongs to Python"):
         evaluate("run", trust=True, progress=False)
 
 

@@ -332,7 +332,7 @@ def check_shapes(model: Model, dataset: Dataset, views: Views) -> None:
     expected, actual = (join_names([*map(describe_shape, shapes)]) for shapes in (model.shapes, views.plain_shapes))
     check(expected == actual, f"data: must have {expected}, as the model; {dataset.name!r} has {actual}.", "shape")
     if dataset.present is not None:
-        missing = int((~dataset.present[:, list(model.represented)].all(1)).sum())
+        missing = int((~dataset.present[:, list(model.represented_views)].all(1)).sum())
         check(
             missing == 0,
             f"data: {missing} of {len(dataset)} items of {dataset.name!r} lack a view that the representation needs. "

@@ -21,7 +21,7 @@ from contraport.catalog import (
     resolve_recipe,
 )
 from contraport.data import Dataset, from_arrays, load
-from contraport.encoders import build
+from contraport.encoders import build_encoder
 
 
 def test_names_are_those_of_the_rows() -> None:
@@ -83,4 +83,4 @@ class Flat(nn.Sequential):
 
 def test_a_row_of_ones_own_is_enough(mine: str) -> None:
     assert len(load(mine)) == 2
-    assert build(mine, (3,)).num_features == 4
+    assert build_encoder(mine, (3,)).num_features == 4

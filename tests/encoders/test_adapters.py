@@ -1,4 +1,4 @@
-"""Adapters of encoders, against products written out."""
+"""Low-rank adapters, against explicit matrix products."""
 
 from __future__ import annotations
 
@@ -8,87 +8,88 @@ import warnings
 import pytest
 import timm
 import torch
+from tests.errors import raises_usage_error
 from torch import nn
 
 from contraport.encoders import Model
-from contraport.encoders.lora import adapt, check_peft_installed, merged
+from contraport.encoders.lora import add_lora, check_peft_installed, merge_lora
 from contraport.errors import UsageError
 
 
-def drawn(encoder: nn.Module) -> None:
-    """Draw the factors that begin as zeros."""
+def randomize(encoder: nn.Module) -> None:
+    """Randomize the factors that are initially zero."""
     generator = torch.Generator().manual_seed(1)
     for name, weights in encoder.named_parameters():
         if "lora_B" in name:
             weights.data = torch.randn(weights.shape, generator=generator) / 10
 
 
-def test_a_layer_gives_w_x_and_twice_b_a_x() -> None:
+def test_adapted_layer_computes_w_x_plus_twice_b_a_x() -> None:
     pytest.importorskip("peft")
     encoder = nn.Sequential(nn.Linear(5, 4), nn.ReLU())
     weights, x = encoder[0].weight.clone(), torch.randn(3, 5)
     before = encoder(x)
-    adapt(encoder, 2)
+    add_lora(encoder, 2)
     assert torch.equal(encoder(x), before)
     learning = {name: value for name, value in encoder.named_parameters() if value.requires_grad}
     (down,) = (value for name, value in learning.items() if "lora_A" in name)
     (up,) = (value for name, value in learning.items() if "lora_B" in name)
     assert len(learning) == 2
     assert (down.shape, up.shape) == ((2, 5), (4, 2))
-    drawn(encoder)
+    randomize(encoder)
     expected = (x @ (weights + 2 * up @ down).T + encoder[0].bias).relu()
     torch.testing.assert_close(encoder(x), expected)
 
 
 @pytest.mark.parametrize("name", ["small-cnn", "mlp", "test_vit", "test_resnet", "test_efficientnet"])
-def test_merged_a_model_is_what_it_was_built_as(name: str) -> None:
+def test_merged_model_has_the_original_structure(name: str) -> None:
     pytest.importorskip("peft")
     shape = (6,) if name == "mlp" else (3, 32, 32)
     torch.manual_seed(0)
     model = Model(name, [shape]).eval()
     own = {key: value.clone() for key, value in model.state_dict().items()}
-    adapt(model.encoders[0], 2)
+    add_lora(model.encoders[0], 2)
     items = torch.rand(4, *shape)
     assert all(
         torch.equal(value, own[key.replace(".base_layer", "")])
         for key, value in model.state_dict().items()
         if "lora_" not in key
     )
-    drawn(model.encoders[0])
+    randomize(model.encoders[0])
     with torch.no_grad():
-        adapted, whole = model(items), merged(model)
+        adapted, whole = model(items), merge_lora(model)
         torch.testing.assert_close(whole(items), adapted, rtol=1e-4, atol=1e-4)
         assert torch.equal(model(items), adapted)
     assert whole.state_dict().keys() == own.keys()
     assert any(not torch.equal(value, own[key]) for key, value in whole.state_dict().items())
     assert not torch.equal(adapted, Model(name, [shape]).eval()(items))
-    assert merged(whole) is whole
+    assert merge_lora(whole) is whole
 
 
-def test_the_linear_layers_of_gpt2_have_their_weights_the_other_way_round() -> None:
+def test_transposed_linear_layers_of_gpt2() -> None:
     pytest.importorskip("peft")
     layers = pytest.importorskip("transformers.pytorch_utils")
     encoder = nn.Sequential(layers.Conv1D(4, 5))  # from 5 to 4
     weights, x = encoder[0].weight.clone(), torch.randn(3, 5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        adapt(encoder, 2)
-    drawn(encoder)
+        add_lora(encoder, 2)
+    randomize(encoder)
     (down,) = (value for name, value in encoder.named_parameters() if "lora_A" in name)
     (up,) = (value for name, value in encoder.named_parameters() if "lora_B" in name)
     expected = x @ (weights + 2 * (up @ down).T) + encoder[0].bias
     torch.testing.assert_close(encoder(x), expected)
     model = nn.Module()
     model.encoders = nn.ModuleList([encoder])
-    (whole,) = merged(model).encoders
+    (whole,) = merge_lora(model).encoders
     assert type(whole[0]) is layers.Conv1D
     torch.testing.assert_close(whole(x), expected)
 
 
-def test_which_layers_have_an_adapter() -> None:
+def test_adapted_layers() -> None:
     pytest.importorskip("peft")
     encoder = timm.create_model("test_vit", num_classes=0)
-    adapt(encoder, 1)
+    add_lora(encoder, 1)
     of_blocks = {name.split(".lora_A")[0] for name, _ in encoder.named_parameters() if ".lora_A" in name}
     assert of_blocks == {
         f"blocks.{block}.{layer}"
@@ -96,28 +97,29 @@ def test_which_layers_have_an_adapter() -> None:
         for layer in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
     }
     both = nn.ModuleDict({"attention": nn.MultiheadAttention(4, 2), "after": nn.Linear(4, 4)})
-    adapt(both, 1)
+    add_lora(both, 1)
     assert {name.partition(".")[0] for name, _ in both.named_parameters() if ".lora_A" in name} == {"after"}
     grouped = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3, groups=4))
-    adapt(grouped, 1)
+    add_lora(grouped, 1)
     assert {name.partition(".")[0] for name, _ in grouped.named_parameters() if ".lora_A" in name} == {"0"}
 
 
-def test_an_encoder_without_layers_to_adapt_is_told() -> None:
+def test_rejects_encoder_without_adaptable_layers() -> None:
     pytest.importorskip("peft")
-    with pytest.raises(UsageError, match="lora: the encoder Sequential has neither linear layers nor convolutions"):
-        adapt(nn.Sequential(nn.BatchNorm1d(3), nn.ReLU()), 2)
+    with raises_usage_error("lora.unsupported_encoder", "Sequential"):
+        add_lora(nn.Sequential(nn.BatchNorm1d(3), nn.ReLU()), 2)
 
 
-def test_a_rank_that_no_layer_has_is_told() -> None:
+def test_rejects_rank_above_every_layer() -> None:
     pytest.importorskip("peft")
     network = nn.Sequential(nn.Linear(5, 3), nn.Linear(9, 4))
-    adapt(network, 4)
-    with pytest.raises(UsageError, match="lora: expected at most 4, the full rank of the widest layer, got 5"):
-        adapt(nn.Sequential(nn.Linear(5, 3), nn.Linear(9, 4)), 5)
+    add_lora(network, 4)
+    with raises_usage_error("lora.invalid", 4, 5):
+        add_lora(nn.Sequential(nn.Linear(5, 3), nn.Linear(9, 4)), 5)
 
 
-def test_what_brings_the_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_peft_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(UsageError, match=r"lora needs the package 'peft': pip install 'contraport\[peft\]'"):
+    with pytest.raises(UsageError) as caught:
         check_peft_installed()
+    assert "contraport[peft]" in str(caught.value)

@@ -3,9 +3,10 @@ import textwrap
 
 import pytest
 import torch
+from tests.errors import raises_usage_error
 from torch import nn
 
-from contraport.encoders import Decoder, Projector, build
+from contraport.encoders import Decoder, Projector, build_encoder
 from contraport.errors import UsageError
 
 
@@ -13,13 +14,13 @@ from contraport.errors import UsageError
     "shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (13, 64, 64), (3, 33, 20), (3, 224, 224), (1, 2, 2)]
 )
 def test_small_cnn_takes_images_of_any_size(shape):
-    encoder = build("small-cnn", shape)
+    encoder = build_encoder("small-cnn", shape)
     assert encoder(torch.rand(3, *shape)).shape == (3, encoder.num_features)
 
 
-def test_small_cnn_keeps_the_resolution_of_tiny_images_at_first():
+def test_small_cnn_keeps_the_resolution_of_tiny_images():
     sides = []
-    encoder = build("small-cnn", (1, 8, 8))
+    encoder = build_encoder("small-cnn", (1, 8, 8))
     for layer in encoder.modules():
         if isinstance(layer, nn.Conv2d):
             layer.register_forward_hook(lambda layer, inputs, output: sides.append(output.shape[-1]))
@@ -28,10 +29,10 @@ def test_small_cnn_keeps_the_resolution_of_tiny_images_at_first():
     assert min(sides) == 4
 
 
-def test_gradients_are_the_directions_of_edges():
+def test_gradients_encode_edge_directions():
     image = torch.zeros(1, 1, 28, 28)
     image[..., 14:] = 1  # one upright edge, so gradients that point across
-    encoder = build("gradients", (1, 28, 28))
+    encoder = build_encoder("gradients", (1, 28, 28))
     blocks = encoder(image).view(4, 9, 6, 6)
     assert blocks[:, 1:].abs().max() < 1e-6
     beside = blocks[:, 0].amax(dim=(0, 1))
@@ -43,9 +44,9 @@ def test_gradients_are_the_directions_of_edges():
     assert level[:, 4].amax(dim=(0, 2))[2:4].min() > 0.3
 
 
-def test_gradients_count_neither_sign_nor_light():
+def test_gradients_ignore_contrast_sign_and_brightness():
     image = torch.rand(2, 4, 40, 31)
-    encoder = build("gradients", (4, 40, 31))
+    encoder = build_encoder("gradients", (4, 40, 31))
     assert torch.allclose(encoder(image), encoder(2 - image), atol=1e-4)
     assert torch.allclose(encoder(image), encoder(0.5 * image + 0.1), atol=2e-3)
     assert encoder(torch.ones(2, 4, 5, 4)).abs().max() == 0
@@ -54,17 +55,17 @@ def test_gradients_count_neither_sign_nor_light():
     assert not encoder.state_dict()
 
 
-def test_the_gradient_of_a_pixel_is_that_of_its_steepest_channel():
+def test_gradients_use_the_steepest_channel():
     image = torch.rand(1, 1, 14, 14)
     flat = torch.cat([image, 0.01 * torch.rand(1, 1, 14, 14)], dim=1)
-    alone, among = build("gradients", (1, 14, 14))(image), build("gradients", (2, 14, 14))(flat)
+    alone, among = build_encoder("gradients", (1, 14, 14))(image), build_encoder("gradients", (2, 14, 14))(flat)
     assert torch.nn.functional.cosine_similarity(alone, among).min() > 0.99
 
 
-def test_gradients_of_colours_know_the_hue_of_each_part():
-    encoder = build("gradients", (3, 28, 28))
+def test_gradients_encode_the_hue_of_each_cell():
+    encoder = build_encoder("gradients", (3, 28, 28))
     grey = torch.rand(1, 1, 28, 28)
-    of_grey, alone = encoder(grey.expand(1, 3, 28, 28)), build("gradients", (1, 28, 28))(grey)
+    of_grey, alone = encoder(grey.expand(1, 3, 28, 28)), build_encoder("gradients", (1, 28, 28))(grey)
     assert torch.equal(of_grey[:, :1296], alone)
     assert of_grey[:, 1296:].abs().max() == 0
     plain = torch.full((2, 3, 28, 28), 0.5)
@@ -80,14 +81,14 @@ def test_gradients_of_colours_know_the_hue_of_each_part():
 
 @pytest.mark.parametrize("shape", [(1, 1), (6, 100), (12, 7)])
 def test_small_tcn_takes_series_of_any_length(shape):
-    encoder = build("small-tcn", shape)
+    encoder = build_encoder("small-tcn", shape)
     assert encoder(torch.rand(3, *shape)).shape == (3, encoder.num_features)
     longer = torch.rand(3, shape[0], 2 * shape[1])
     assert encoder(longer).shape == (3, encoder.num_features)
 
 
-def test_small_tcn_sees_61_steps_at_once():
-    encoder = build("small-tcn", (1, 201)).eval()
+def test_receptive_field_of_small_tcn_is_61_steps():
+    encoder = build_encoder("small-tcn", (1, 201)).eval()
     steps = torch.zeros(1, 1, 201, requires_grad=True)
     outputs = []
     encoder.blocks.register_forward_hook(lambda layer, inputs, output: outputs.append(output))
@@ -98,7 +99,7 @@ def test_small_tcn_sees_61_steps_at_once():
 
 @pytest.mark.parametrize("shape", [(7,), (1, 8, 8), (3, 5, 6), (3, 50)])
 def test_mlp_takes_vectors_images_and_series(shape):
-    encoder = build("mlp", shape)
+    encoder = build_encoder("mlp", shape)
     assert encoder(torch.rand(3, *shape)).shape == (3, encoder.num_features)
 
 
@@ -108,7 +109,7 @@ def test_projector_is_linear_norm_relu_linear():
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_the_projector_has_as_many_linear_layers_as_are_asked(layers: int) -> None:
+def test_projector_has_the_given_number_of_linear_layers(layers: int) -> None:
     projector = Projector(8, 6, 4, layers)
     widths = [(layer.in_features, layer.out_features) for layer in projector if isinstance(layer, nn.Linear)]
     assert widths == [[(8, 4)], [(8, 6), (6, 4)], [(8, 6), (6, 6), (6, 4)]][layers - 1]
@@ -116,35 +117,35 @@ def test_the_projector_has_as_many_linear_layers_as_are_asked(layers: int) -> No
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 20), (2, 5, 6)])
-def test_a_decoder_gives_a_view_of_the_shape(shape):
+def test_decoder_returns_the_shape_of_the_view(shape):
     assert Decoder(8, shape)(torch.rand(5, 8)).shape == (5, *shape)
 
 
 @pytest.mark.parametrize("name", ["resnet10t", "resnet18", "test_vit", "test_convnext"])
 def test_timm_models_take_images_of_the_shape(name):
-    encoder = build(name, (2, 32, 32))
+    encoder = build_encoder(name, (2, 32, 32))
     assert encoder(torch.rand(2, 2, 32, 32)).shape == (2, encoder.num_features)
     assert encoder.training
 
 
 @pytest.mark.parametrize("name", ["mobilenetv3_small_050", "mobilenetv4_conv_small_035", "lcnet_035", "ghostnet_050"])
-def test_the_features_of_a_timm_model_with_a_head_after_pooling_are_measured(name):
-    encoder = build(name, (3, 32, 32)).eval()
+def test_num_features_of_timm_models_with_a_head_behind_pooling(name):
+    encoder = build_encoder(name, (3, 32, 32)).eval()
     assert encoder(torch.rand(2, 3, 32, 32)).shape == (2, encoder.num_features)
 
 
 @pytest.mark.parametrize("name", ["resnet10t", "resnet18"])
 @pytest.mark.parametrize(("side", "expected"), [(32, 32), (64, 64), (96, 24)])
-def test_a_resnet_keeps_the_resolution_of_small_images(name, side, expected):
-    encoder = build(name, (1, side, side))
+def test_resnet_keeps_the_resolution_of_small_images(name, side, expected):
+    encoder = build_encoder(name, (1, side, side))
     sides = []
     encoder.layer1.register_forward_hook(lambda layer, inputs, output: sides.append(output.shape[-1]))
     encoder(torch.rand(2, 1, side, side))
     assert sides == [expected]
 
 
-def test_a_dry_run_changes_no_buffer():
-    encoder = build("resnet10t", (1, 16, 16))
+def test_building_changes_no_buffers():
+    encoder = build_encoder("resnet10t", (1, 16, 16))
     assert all(int(value) == 0 for name, value in encoder.state_dict().items() if name.endswith("num_batches_tracked"))
 
 
@@ -199,62 +200,65 @@ def own(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(("name", "features"), [("own_encoder:Flat", 9), ("own_encoder:function", 5)])
-def test_an_encoder_of_your_own(name, features):
-    encoder = build(name, (1, 6, 6))
+def test_custom_encoder(name, features):
+    encoder = build_encoder(name, (1, 6, 6))
     assert encoder.num_features == features
     assert encoder(torch.rand(2, 1, 6, 6)).shape == (2, features)
 
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
-    ("name", "shape", "message"),
+    ("name", "shape", "code", "value"),
     [
-        ("smal-cnn", (1, 8, 8), "did you mean 'small-cnn'"),
-        ("resnet188", (1, 8, 8), "did you mean 'resnet18"),
-        ("hf-hub/nobody", (1, 8, 8), "unknown name"),
-        ("", (1, 8, 8), "unknown name"),
-        ("small-cnn", (7,), "takes images"),
-        ("resnet18", (7,), "takes images"),
-        ("test_vit", (3, 2, 2), "does not take items of shape"),
-        ("mlp", (0,), "shape"),
-        ("mlp", (1, 2, 3, 4), "shape"),
-        ("small-tcn", (7,), "takes time series"),
-        ("gradients", (), "takes images, got texts; use"),
-        ("gradients", (7,), "takes images, got items of shape"),
-        ("resnet18", (), "'resnet18' takes images, got texts; use 'small-text'"),
-        ("resnet18", (3, 50), "use 'small-tcn'"),
-        (":Flat", (4,), "module:attribute"),
-        ("own_encoder:", (4,), "attribute"),
-        ("own_encoder:Flt", (4,), "did you mean 'Flat'"),
-        ("own_encoder:number", (4,), "not callable"),
-        ("own_encoder:text", (4,), "nn.Module, got str"),
-        ("own_encoder:fails", (4,), "KeyError"),
-        ("own_encoder:Liar", (4,), "declares 10 features and returns 9"),
-        ("own_encoder:Deep", (1, 4, 4), r"must return \(b, features\)"),
-        ("no_such_module:Net", (4,), "no_such_module"),
-        ("broken_encoder:Net", (4,), "no_such_package_at_all"),
-        ("crashing_encoder:Net", (4,), "ZeroDivisionError"),
-        ("leaving_encoder:Net", (4,), "SystemExit"),
-        ("builtins:exit", (4,), "belongs to Python itself"),
-        ("os:system", (4,), "belongs to Python itself"),
-        ("importlib.util:find_spec", (4,), "belongs to Python itself"),
-        ("antigravity:fly", (4,), "belongs to Python itself"),
-        ("own_encoder:system", (4,), "belongs to Python itself"),
-        ("six.moves.builtins:exit", (4,), "belongs to Python itself|importing 'six"),
-        (["own_encoder:Flat"], (4,), "expected a name"),
-        (None, (4,), "expected a name"),
+        ("smal-cnn", (1, 8, 8), "encoder.unknown", "'small-cnn'"),
+        ("resnet188", (1, 8, 8), "encoder.unknown", "'resnet18"),
+        ("hf-hub/nobody", (1, 8, 8), "encoder.unknown", ""),
+        ("", (1, 8, 8), "encoder.unknown", ""),
+        ("small-cnn", (7,), "encoder.shape", "images"),
+        ("resnet18", (7,), "encoder.shape", "images"),
+        ("test_vit", (3, 2, 2), "encoder.shape", (3, 2, 2)),
+        ("mlp", (0,), "shape.invalid", (0,)),
+        ("mlp", (1, 2, 3, 4), "shape.invalid", (1, 2, 3, 4)),
+        ("small-tcn", (7,), "encoder.shape", "time series"),
+        ("gradients", (), "encoder.shape", "texts"),
+        ("gradients", (7,), "encoder.shape", (7,)),
+        ("resnet18", (), "encoder.shape", "'small-text'"),
+        ("resnet18", (3, 50), "encoder.shape", "'small-tcn'"),
+        (":Flat", (4,), "encoder.invalid", "module:attribute"),
+        ("own_encoder:", (4,), "encoder.unknown", "attribute"),
+        ("own_encoder:Flt", (4,), "encoder.unknown", "'Flat'"),
+        ("own_encoder:number", (4,), "encoder.not_callable", "int"),
+        ("own_encoder:text", (4,), "encoder.not_a_module", "str"),
+        ("own_encoder:fails", (4,), "encoder.call_failed", "KeyError"),
+        ("own_encoder:Liar", (4,), "encoder.features", 10),
+        ("own_encoder:Deep", (1, 4, 4), "encoder.output_shape", (2, 1, 4, 4)),
+        ("no_such_module:Net", (4,), "encoder.import_failed", "no_such_module"),
+        ("broken_encoder:Net", (4,), "encoder.import_failed", "no_such_package_at_all"),
+        ("crashing_encoder:Net", (4,), "encoder.import_failed", "ZeroDivisionError"),
+        ("leaving_encoder:Net", (4,), "encoder.import_failed", "SystemExit"),
+        ("builtins:exit", (4,), "encoder.stdlib", ""),
+        ("os:system", (4,), "encoder.stdlib", ""),
+        ("importlib.util:find_spec", (4,), "encoder.stdlib", ""),
+        ("antigravity:fly", (4,), "encoder.stdlib", ""),
+        ("own_encoder:system", (4,), "encoder.stdlib", ""),
+        (["own_encoder:Flat"], (4,), "encoder.invalid", ""),
+        (None, (4,), "encoder.invalid", None),
     ],
 )
-def test_what_is_no_encoder_is_told_in_one_line(name, shape, message):
-    with pytest.raises(UsageError, match=message) as caught:
-        build(name, shape)
+def test_rejects_invalid_encoders_in_one_line(name, shape, code, value):
+    with raises_usage_error(code, value) as caught:
+        build_encoder(name, shape)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
 
 
-def test_a_model_of_texts_for_images_is_told(tmp_path):
+def test_rejects_standard_library_behind_a_package():
+    with pytest.raises(UsageError) as caught:
+        build_encoder("six.moves.builtins:exit", (4,))
+    assert caught.value.code in ("encoder.stdlib", "encoder.import_failed")  # the latter where six is not installed
+
+
+def test_rejects_text_encoder_for_images(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(
-        UsageError, match=r"is a model of texts, got items of shape \(3, 8, 8\); give it to the view of"
-    ):
-        build(str(tmp_path), (3, 8, 8))
+    with raises_usage_error("encoder.shape", (3, 8, 8), "--encoder.text"):
+        build_encoder(str(tmp_path), (3, 8, 8))

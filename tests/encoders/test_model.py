@@ -2,11 +2,13 @@ import copy
 import json
 import os
 import pickle
+import re
 
 import pytest
 import safetensors.torch
 import torch
 from safetensors.torch import load_file, save_file
+from tests.errors import raises_usage_error
 
 from contraport._version import __version__
 from contraport.encoders import Model, model
@@ -22,7 +24,7 @@ def saved(tmp_path):
     return network, tmp_path / "model"
 
 
-def test_items_are_standardised_inside():
+def test_items_are_standardized_inside():
     network = Model("small-cnn", [(2, 8, 8)], mean=[[0.5, 0.2]], std=[[2.0, 0.1]]).eval()
     plain = Model("small-cnn", [(2, 8, 8)]).eval()
     plain.tower(0).encoder.load_state_dict(network.tower(0).encoder.state_dict())
@@ -37,14 +39,14 @@ def test_bytes_and_floats_are_the_same_items():
     assert torch.equal(network(pixels), network(pixels / 255.0))
 
 
-def test_vectors():
+def test_vectors_of_a_model():
     network = Model("mlp", [(5,)], projection=4, mean=[[1.0] * 5], std=[[2.0] * 5]).eval()
     features = network(torch.rand(3, 5))
     assert features.shape == (3, network.num_features)
     assert network.project([features])[0].shape == (3, 4)
 
 
-def test_views_share_a_tower_and_its_normalisation():
+def test_shared_tower_normalizes_views_of_equal_shape_together():
     torch.manual_seed(0)
     network = Model(shapes=[(1, 8, 8)])
     views = [torch.rand(6, 1, side, side) for side in (8, 8, 5, 5)]
@@ -56,7 +58,7 @@ def test_views_share_a_tower_and_its_normalisation():
     assert torch.allclose(torch.cat(projections), expected, atol=1e-5)
 
 
-def test_a_shared_tower_of_given_views_represents_them_side_by_side():
+def test_shared_tower_concatenates_features_of_its_views():
     network = Model(shapes=[(5,), (5,)], shared=True).eval()
     views = torch.rand(3, 5), torch.rand(3, 5)
     assert len(network.towers) == 1
@@ -64,7 +66,7 @@ def test_a_shared_tower_of_given_views_represents_them_side_by_side():
     assert torch.allclose(network(*views), torch.cat(network.encode(views), dim=1), atol=1e-6)
 
 
-def test_each_view_has_a_tower_of_its_own():
+def test_each_view_has_its_own_tower():
     shapes = [(1, 8, 8), (6, 20), (4,)]
     network = Model(shapes=shapes, projection=16).eval()
     assert network.config["encoder"] == ["small-cnn", "small-tcn", "mlp"]
@@ -76,7 +78,7 @@ def test_each_view_has_a_tower_of_its_own():
     assert network.num_features == network(*views).shape[1]
 
 
-def test_the_representation_may_be_one_view():
+def test_representation_of_one_view():
     torch.manual_seed(0)
     network = Model(shapes=[(4,), (7,)], representation="1").eval()
     views = torch.rand(3, 4), torch.rand(3, 7)
@@ -85,7 +87,7 @@ def test_the_representation_may_be_one_view():
 
 
 @pytest.mark.parametrize("shapes", [[(4,)], [(4,), (7,)]], ids=["one", "two"])
-def test_the_representation_may_be_features_and_projection(shapes, tmp_path):
+def test_representation_of_features_and_projection(shapes, tmp_path):
     torch.manual_seed(0)
     network = Model(shapes=shapes, projection=16, representation="both").eval()
     views = [torch.rand(3, *shape) for shape in shapes]
@@ -99,7 +101,7 @@ def test_the_representation_may_be_features_and_projection(shapes, tmp_path):
     assert torch.equal(Model.from_pretrained(tmp_path)(*views), network(*views))
 
 
-def test_without_a_projector_the_loss_sees_the_features():
+def test_projection_zero_returns_the_features():
     network = Model(shapes=[(4,)], projection=0)
     features = network.encode([torch.rand(3, 4)])
     assert all(z is h or torch.equal(z, h) for z, h in zip(network.project(features), features, strict=True))
@@ -107,7 +109,7 @@ def test_without_a_projector_the_loss_sees_the_features():
     assert network.tower(0).projection_width == network.tower(0).num_features
 
 
-def test_a_model_of_several_towers_is_saved_whole(tmp_path):
+def test_model_with_several_towers_is_saved_and_loaded(tmp_path):
     settings = {"projection": 0, "mean": [[0.1], [0.2] * 6], "std": [[1.0], [2.0] * 6], "representation": "1"}
     network = Model(["mlp", "small-tcn"], [(1, 8, 8), (6, 9)], **settings).eval()
     network.save_pretrained(tmp_path)
@@ -118,7 +120,7 @@ def test_a_model_of_several_towers_is_saved_whole(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
-def test_who_may_read_new_files_may_read_the_weights(tmp_path, monkeypatch):
+def test_weights_have_the_permissions_of_new_files(tmp_path, monkeypatch):
     def by_owner_alone(tensors, filename, metadata=None):
         save_file(tensors, filename, metadata)
         os.chmod(filename, 0o600)
@@ -130,7 +132,7 @@ def test_who_may_read_new_files_may_read_the_weights(tmp_path, monkeypatch):
     assert len(modes) == 1
 
 
-def test_a_saved_model_is_the_same_model(saved):
+def test_loaded_model_equals_the_saved_one(saved):
     network, folder = saved
     assert {"config.json", "model.safetensors"} <= {file.name for file in folder.iterdir()}
     again = Model.from_pretrained(folder)
@@ -140,7 +142,7 @@ def test_a_saved_model_is_the_same_model(saved):
     assert torch.equal(again.project([again(items)])[0], network.project([network(items)])[0])
 
 
-def test_a_model_loads_again_from_its_text_path_and_can_be_copied(saved):
+def test_model_can_be_copied_and_rebuilt_from_its_config(saved):
     network, folder = saved
     items = torch.rand(3, 1, 8, 8)
     for again in (Model.from_pretrained(str(folder)), copy.deepcopy(network), Model(**network.config)):
@@ -195,11 +197,12 @@ def drop_a_weight(folder):
         lambda folder: rewrite(folder, colour="red"),
     ],
 )
-def test_a_damaged_folder_is_told(saved, damage):
+def test_rejects_damaged_folder(saved, damage):
     _, folder = saved
     damage(folder)
-    with pytest.raises(UsageError, match=r"model|encoder"):
+    with pytest.raises(UsageError) as caught:
         Model.from_pretrained(folder)
+    assert re.search("model|encoder", str(caught.value))
 
 
 def rename_a_weight(folder):
@@ -210,29 +213,21 @@ def rename_a_weight(folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "code", "values"),
     [
-        (
-            lambda folder: rewrite(folder, colour="red", angle=3),
-            rf"has 'angle', 'colour', which contraport {__version__} does not know; was it written by another "
-            r"version\? Known: encoder, ",
-        ),
-        (
-            rename_a_weight,
-            r"1 are missing \(towers.0.projector.3.bias\) and 1 are not known \(towers.0.neck.bias\); is it of another "
-            f"model, or written by another version than contraport {__version__}",
-        ),
+        (lambda folder: rewrite(folder, colour="red", angle=3), "model.unknown_keys", ["'angle', 'colour'", "encoder"]),
+        (rename_a_weight, "model.other_weights", ["towers.0.projector.3.bias", "towers.0.neck.bias"]),
     ],
 )
-def test_a_model_of_another_version_is_told(saved, change, told):
+def test_rejects_model_of_another_version(saved, change, code, values):
     _, folder = saved
     change(folder)
-    with pytest.raises(UsageError, match=told) as error:
+    with raises_usage_error(code, __version__, *values) as error:
         Model.from_pretrained(folder)
     assert "\n" not in str(error.value)
 
 
-def test_a_pickle_is_never_opened(saved, tmp_path):
+def test_pickle_is_never_opened(saved, tmp_path):
     class Trap:
         def __reduce__(self):
             return (open, (str(tmp_path / "sprung"), "w"))
@@ -240,73 +235,73 @@ def test_a_pickle_is_never_opened(saved, tmp_path):
     _, folder = saved
     for name in ("model.safetensors", "pytorch_model.bin"):
         (folder / name).write_bytes(pickle.dumps(Trap()))
-    with pytest.raises(UsageError, match="does not hold a model"):
+    with raises_usage_error("model.unreadable", folder):
         Model.from_pretrained(folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UsageError, match="does not hold a model"):
+    with raises_usage_error("model.unreadable", folder):
         Model.from_pretrained(folder)
     assert not (tmp_path / "sprung").exists()
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "/no/such", "nothing"])
-def test_a_missing_folder_is_told(name):
-    with pytest.raises(UsageError, match="there is no folder"):
+def test_rejects_missing_folder(name):
+    with raises_usage_error("model.not_found", name):
         Model.from_pretrained(name)
 
 
-def test_a_model_of_the_hub_is_loaded_and_may_not_name_code(saved, monkeypatch):
+def test_hub_model_is_loaded_and_must_not_name_code(saved, monkeypatch):
     _, folder = saved
-    asked = []
-    monkeypatch.setattr(model, "snapshot_download", lambda name, **options: asked.append((name, options)) or folder)
+    requests = []
+    monkeypatch.setattr(model, "snapshot_download", lambda name, **options: requests.append((name, options)) or folder)
     assert Model.from_pretrained("someone/model", revision="v1").config["projection"] == 16
-    assert asked[0][0] == "someone/model"
-    assert asked[0][1]["revision"] == "v1"
+    assert requests[0][0] == "someone/model"
+    assert requests[0][1]["revision"] == "v1"
     rewrite(folder, encoder=["os:system"])
-    with pytest.raises(UsageError, match=r"someone/model/config\.json names code to run, 'os:system'"):
+    with raises_usage_error("encoder.untrusted", "someone/model/config.json", "os:system"):
         Model.from_pretrained("someone/model")
-    with pytest.raises(UsageError, match="'os:system' belongs to Python itself"):
+    with raises_usage_error("model.unreadable", "os:system"):
         Model.from_pretrained("someone/model", trust=True)
 
 
-def test_a_hub_that_does_not_answer_is_told(monkeypatch):
+def test_reports_unreachable_hub(monkeypatch):
     def fail(name, **options):
         raise ConnectionError("offline")
 
     monkeypatch.setattr(model, "snapshot_download", fail)
-    with pytest.raises(UsageError, match="offline"):
+    with raises_usage_error("model.not_loaded", "offline"):
         Model.from_pretrained("someone/model")
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "code", "value"),
     [
-        ({"mean": [[0.1, 0.2]]}, "mean: expected 1 finite numbers"),
-        ({"mean": [[0.1], [0.2]]}, "mean: expected 1, one per tower, got 2"),
-        ({"mean": 0.1}, "mean: expected one per tower, got 0.1"),
-        ({"std": [[0.0]]}, "std: expected positive"),
-        ({"std": [[float("nan")]]}, "std"),
-        ({"projection": -1}, "projection"),
-        ({"projection_layers": 0}, "projection_layers: expected 1, 2 or 3, got 0"),
-        ({"projection_layers": 10**12}, "projection_layers: expected 1, 2 or 3"),
-        ({"projection_layers": "2"}, "projection_layers: expected 1, 2 or 3, got '2'"),
-        ({"encoder": ["mlp", "mlp"]}, "encoder: expected 1, one per tower, got 2"),
-        ({"encoder": torch.nn.Linear}, r"encoder: expected a module, got the class itself; give Linear\(\)."),
-        ({"encoder": 3}, "encoder: expected one per tower, got 3"),
-        ({"shapes": (1, 28, 28)}, r"shapes: expected the shape of each view.* got \(1, 28, 28\)"),
-        ({"shapes": [(1, 1, 1, 1)]}, "shapes: expected the shape of each view"),
-        ({"shapes": [(4,), (5,)], "shared": True}, "shared: expected views of one shape"),
-        ({"representation": "1"}, "representation: unknown name '1'"),
-        ({"representation": "concat"}, "did you mean 'concatenate'"),
+        ({"mean": [[0.1, 0.2]]}, "mean.shape", "finite"),
+        ({"mean": [[0.1], [0.2]]}, "mean.shape", 2),
+        ({"mean": 0.1}, "mean.invalid", 0.1),
+        ({"std": [[0.0]]}, "std.invalid", "positive"),
+        ({"std": [[float("nan")]]}, "std.shape", "finite"),
+        ({"projection": -1}, "projection.invalid", -1),
+        ({"projection_layers": 0}, "projection_layers.invalid", 0),
+        ({"projection_layers": 10**12}, "projection_layers.invalid", 10**12),
+        ({"projection_layers": "2"}, "projection_layers.invalid", "'2'"),
+        ({"encoder": ["mlp", "mlp"]}, "encoder.shape", 2),
+        ({"encoder": torch.nn.Linear}, "encoder.class", "Linear()"),
+        ({"encoder": 3}, "encoder.invalid", 3),
+        ({"shapes": (1, 28, 28)}, "shapes.invalid", (1, 28, 28)),
+        ({"shapes": [(1, 1, 1, 1)]}, "shapes.invalid", (1, 1, 1, 1)),
+        ({"shapes": [(4,), (5,)], "shared": True}, "shared.shape", (5,)),
+        ({"representation": "1"}, "representation.unknown", "'1'"),
+        ({"representation": "concat"}, "representation.unknown", "concatenate"),
     ],
 )
-def test_settings_that_do_not_fit_are_told(settings, message):
-    with pytest.raises(UsageError, match=message):
+def test_rejects_invalid_settings(settings, code, value):
+    with raises_usage_error(code, value):
         Model(**{"shapes": [(1, 8, 8)]} | settings)
 
 
-def test_a_wrong_number_of_views_is_told():
+def test_rejects_wrong_number_of_views():
     network = Model(shapes=[(4,), (5,)])
-    with pytest.raises(UsageError, match="views: expected 2, got 1"):
+    with raises_usage_error("views.shape", 2, 1):
         network(torch.rand(2, 4))
-    with pytest.raises(UsageError, match="views: expected 2, one per tower, got 3"):
+    with raises_usage_error("views.shape", 2, 3):
         network.encode([torch.rand(2, 4)] * 3)

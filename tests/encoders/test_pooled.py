@@ -1,4 +1,4 @@
-"""What is made of a model's tokens, with a model and a tokenizer of the test's own: transformers is not needed."""
+"""Pooling of token states, with a stub network and tokenizer; transformers is not needed."""
 
 import json
 from pathlib import Path
@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.errors import raises_usage_error
 from torch import nn
 
 from contraport._utils.text_tensors import texts_to_tensor
-from contraport.encoders.text_transformer import TextTransformer, _pooling_of
-from contraport.errors import UsageError
+from contraport.encoders.text_transformer import TextTransformer, _read_pooling
 
 
 class Words(nn.Module):
-    """A vector of each word by its length, and of each place by its number; what is not there has vectors too."""
+    """Stub network: the state of a token is its id and its position, also for padding."""
 
     def __init__(self, padding_idx=None):
         super().__init__()
@@ -27,7 +27,7 @@ class Words(nn.Module):
 
 
 class Lengths:
-    """A tokenizer: the token of a word is its length, and 9 stands behind the shorter texts."""
+    """Stub tokenizer: the token of a word is its length, padding is 9."""
 
     pad_token, model_max_length, is_fast, special_tokens_map = "#", 100, False, {"pad_token": "#"}
 
@@ -46,19 +46,19 @@ class Lengths:
     ("pooling", "expected"),
     [("mean", [[2, 1], [4, 0]]), ("first", [[1, 0], [4, 0]]), ("last", [[3, 2], [4, 0]])],
 )
-def test_what_fills_up_is_not_pooled(pooling, expected):
+def test_padding_is_not_pooled(pooling, expected):
     encoder = TextTransformer(Words(), Lengths(), pooling)
     assert encoder(texts_to_tensor(["a bb ccc", "dddd"])).tolist() == expected
 
 
 @pytest.mark.parametrize(("padding", "given", "length"), [(None, None, 6), (1, None, 4), (1, 3, 3), (1, 600, 4)])
-def test_a_text_has_no_more_tokens_than_there_are_places(padding, given, length):
+def test_length_is_limited_by_the_positions(padding, given, length):
     encoder = TextTransformer(Words(padding), Lengths(), "last", given)
     assert encoder.length == length
     assert encoder(texts_to_tensor(["a " * 9])).tolist() == [[1, length - 1]]
 
 
-def test_how_texts_are_read_is_seen():
+def test_repr_depends_on_pooling_length_and_tokenizer():
     ways = [{}, {"pooling": "first"}, {"length": 3}]
     assert len({repr(TextTransformer(Words(), Lengths(), **way)) for way in ways}) == 3
     other = Lengths()
@@ -67,7 +67,7 @@ def test_how_texts_are_read_is_seen():
 
 
 @pytest.mark.parametrize(
-    ("said", "pooling"),
+    ("config", "pooling"),
     [
         ({"pooling_mode": "cls"}, "first"),
         ({"pooling_mode": "mean"}, "mean"),
@@ -81,19 +81,19 @@ def test_how_texts_are_read_is_seen():
     ],
     ids=str,
 )
-def test_each_form_in_which_pooling_is_said_is_read(tmp_path, said, pooling):
-    file = tmp_path / "said.json"
-    file.write_text(json.dumps({"embedding_dimension": 16} | said))
+def test_reads_every_form_of_the_pooling_config(tmp_path, config, pooling):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"embedding_dimension": 16} | config))
     package = SimpleNamespace(utils=SimpleNamespace(cached_file=lambda where, name: str(file)))
     if pooling is None:
-        with pytest.raises(UsageError, match=r"pools tokens by (max|mean and cls); expected mean, cls, lasttoken, or"):
-            _pooling_of("user/name", package)
+        with raises_usage_error("encoder.unsupported_pooling", "mean, cls, lasttoken"):
+            _read_pooling("user/name", package)
     else:
-        assert _pooling_of("user/name", package) == pooling
+        assert _read_pooling("user/name", package) == pooling
 
 
-def test_a_model_that_says_nothing_of_pooling_has_the_mean():
+def test_pooling_defaults_to_the_mean():
     def missing(where, name):
         raise OSError(f"{where} has no {Path(name)}")
 
-    assert _pooling_of("user/name", SimpleNamespace(utils=SimpleNamespace(cached_file=missing))) == "mean"
+    assert _read_pooling("user/name", SimpleNamespace(utils=SimpleNamespace(cached_file=missing))) == "mean"

@@ -1,15 +1,16 @@
-"""Models of transformers as encoders of texts: a tiny one with random weights, which each test writes itself."""
+"""Text encoders from transformers models: tiny models with random weights, written by the tests."""
 
 import json
 
 import pytest
 import torch
+from tests.errors import raises_usage_error
 
 from contraport import embed, export, train
 from contraport._utils.text_tensors import texts_to_tensor
 from contraport.data import from_arrays
-from contraport.encoders import Model, initial, pretrained
-from contraport.encoders.build import build
+from contraport.encoders import Model, load_pretrained, read_initial_weights
+from contraport.encoders.factory import build_encoder
 from contraport.encoders.text_transformer import is_transformers_folder
 from contraport.errors import UsageError
 from contraport.features import read_features
@@ -70,11 +71,11 @@ def expected(folder, texts, pooling="mean"):
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "last"])
 @torch.no_grad()
-def test_the_features_of_a_text_are_those_of_its_tokens(folder, pooling):
+def test_features_are_pooled_token_states(folder, pooling):
     texts = ["red bag 3", "blue", "blue shoe 1 red bag"]
     name = f"{folder}@{pooling}"
-    encoder = build(name, ())
-    pretrained(name).give(model := Model(name, [()]))
+    encoder = build_encoder(name, ())
+    load_pretrained(name).load_into(model := Model(name, [()]))
     got = model.tower(0).encoder.eval()(texts_to_tensor(texts))
     assert got.shape == (3, encoder.num_features) == (3, 16)
     assert torch.allclose(got, expected(folder, texts, pooling), atol=1e-5)
@@ -82,44 +83,44 @@ def test_the_features_of_a_text_are_those_of_its_tokens(folder, pooling):
 
 
 @torch.no_grad()
-def test_texts_are_cut_where_the_model_ends(folder):
-    encoder = build(str(folder), ()).eval()
+def test_texts_are_truncated_to_the_model_length(folder):
+    encoder = build_encoder(str(folder), ()).eval()
     assert encoder.length == 12
     assert encoder(texts_to_tensor(["red " * 99])).shape == (1, 16)
     assert torch.equal(encoder(texts_to_tensor(["red " * 99])), encoder(texts_to_tensor(["red " * 50])))
 
 
 @torch.no_grad()
-def test_a_tokenizer_without_padding_has_its_end_for_it(tmp_path):
+def test_end_token_pads_without_a_padding_token(tmp_path):
     write_model(tmp_path / "gpt", kind="gpt2")
-    encoder = build(str(tmp_path / "gpt"), ()).eval()
+    encoder = build_encoder(str(tmp_path / "gpt"), ()).eval()
     both = encoder(texts_to_tensor(["red bag 3", "blue"]))
     assert torch.allclose(both[1], encoder(texts_to_tensor(["blue"]))[0], atol=1e-5)
     assert encoder(texts_to_tensor(["", ""])).isfinite().all()
 
 
-def test_a_folder_of_sentence_transformers_says_how_tokens_are_pooled(folder):
+def test_reads_pooling_and_length_of_sentence_transformers(folder):
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 7}))
-    encoder = build(str(folder), ())
+    encoder = build_encoder(str(folder), ())
     assert (encoder.pooling, encoder.length) == ("first", 7)
-    assert build(f"{folder}@mean", ()).pooling == "mean"
+    assert build_encoder(f"{folder}@mean", ()).pooling == "mean"
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 600}))
-    assert build(str(folder), ()).length == 12
+    assert build_encoder(str(folder), ()).length == 12
 
 
-def test_another_pooling_than_the_one_that_is_said_can_be_named(folder):
+def test_pooling_suffix_overrides_the_config(folder):
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "max"}))
-    with pytest.raises(UsageError, match="pools tokens by max"):
-        build(str(folder), ())
-    assert build(f"{folder}@mean", ()).pooling == "mean"
+    with raises_usage_error("encoder.unsupported_pooling", "max"):
+        build_encoder(str(folder), ())
+    assert build_encoder(f"{folder}@mean", ()).pooling == "mean"
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
 @torch.no_grad()
-def test_a_saved_model_of_sentence_transformers_gives_what_it_gives_there(folder, tmp_path, pooling):
+def test_features_match_sentence_transformers(folder, tmp_path, pooling):
     peer = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
     saved = str(tmp_path / "saved")
@@ -128,25 +129,26 @@ def test_a_saved_model_of_sentence_transformers_gives_what_it_gives_there(folder
     )
     theirs.max_seq_length = 7
     theirs.save(saved)
-    pretrained(saved).give(model := Model(saved, [()]).eval())
+    load_pretrained(saved).load_into(model := Model(saved, [()]).eval())
     texts = ["red bag 3", "blue", "blue shoe 1 red bag 2 3 4 0 1"]
     assert torch.allclose(model.tower(0).encoder(texts_to_tensor(texts)), torch.tensor(theirs.encode(texts)), atol=1e-5)
     assert model.tower(0).encoder.length == 7
 
 
-def test_what_follows_the_transformer_and_is_not_taken_is_told(folder, caplog):
+def test_warns_about_dropped_modules(folder, caplog):
     kinds = ["base.modules.Transformer", "modules.pooling.Pooling", "modules.dense.Dense", "modules.Normalize"]
     (folder / "modules.json").write_text(json.dumps([{"type": kind} for kind in kinds]))
-    pretrained(str(folder))
-    assert "and not what follows them, Dense" in caplog.text
+    load_pretrained(str(folder))
+    assert caplog.records[-1].levelname == "WARNING"
+    assert caplog.records[-1].args[-1] == "Dense"
 
 
 @torch.no_grad()
-def test_a_model_that_was_kept_in_half_precision_is_one_of_single(folder):
+def test_half_precision_weights_are_loaded_in_single(folder):
     half = transformers.AutoModel.from_pretrained(folder, dtype=torch.bfloat16)
     half.save_pretrained(folder)
     assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
-    pretrained(str(folder)).give(model := Model(str(folder), [()], projection=4))
+    load_pretrained(str(folder)).load_into(model := Model(str(folder), [()], projection=4))
     assert {value.dtype for value in model.parameters()} == {torch.float32}
     got = dict(model.tower(0).encoder.network.named_parameters())
     assert all(torch.equal(got[name], value.float()) for name, value in half.named_parameters())
@@ -154,51 +156,51 @@ def test_a_model_that_was_kept_in_half_precision_is_one_of_single(folder):
 
 
 @torch.no_grad()
-def test_places_that_nothing_can_stand_at_are_not_counted(folder):
+def test_length_excludes_padding_positions_of_roberta(folder):
     """The positions of RoBERTa begin behind that of its padding, so that twelve of them are places for ten tokens."""
     size = {"vocab_size": len(WORDS), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.RobertaConfig(**size, intermediate_size=16, max_position_embeddings=12, pad_token_id=1)
     transformers.AutoModel.from_config(config).save_pretrained(folder)
-    encoder = build(str(folder), ()).eval()
+    encoder = build_encoder(str(folder), ()).eval()
     assert encoder.length == 10
     assert encoder(texts_to_tensor(["red " * 99])).isfinite().all()
 
 
-def test_weights_that_are_not_all_there_are_told(folder):
+def test_rejects_incomplete_weights(folder):
     weights = safetensors.load_file(folder / "model.safetensors")
     pooler = {name: value for name, value in weights.items() if not name.startswith("pooler.")}
     assert len(pooler) < len(weights)
     safetensors.save_file(pooler, folder / "model.safetensors", {"format": "pt"})
-    pretrained(str(folder))  # the features are made without it
+    load_pretrained(str(folder))  # the features are made without it
     layers = {name: value for name, value in pooler.items() if "layer.1." not in name}
     safetensors.save_file(layers, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UsageError, match=r"they lack 16 of the bert that its config.json tells of, such as encoder"):
-        pretrained(str(folder))
-    build(str(folder), ())
+    with raises_usage_error("encoder.missing_weights", 16, "bert", "encoder.layer.1"):
+        load_pretrained(str(folder))
+    build_encoder(str(folder), ())
 
 
-def test_a_tokenizer_of_another_model_is_told(folder):
+def test_rejects_tokenizer_of_another_model(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 5}))
-    with pytest.raises(UsageError, match=r"tokens up to number 12, and the model knows 5; is the tokenizer another"):
-        build(str(folder), ())
+    with raises_usage_error("encoder.tokenizer_mismatch", 13, 5):
+        build_encoder(str(folder), ())
 
 
-def test_a_tokenizer_that_cannot_make_texts_equally_long_is_told(folder):
+def test_rejects_tokenizer_without_padding(folder):
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: number for number, word in enumerate(WORDS)}))
     transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
-    with pytest.raises(UsageError, match="has no token to put behind the shorter texts of a batch"):
-        build(str(folder), ())
+    with raises_usage_error("encoder.no_padding", "pad_token"):
+        build_encoder(str(folder), ())
 
 
-def test_a_model_that_is_not_told_where_a_text_ends_is_refused(folder):
+def test_rejects_model_without_attention_mask(folder):
     config = transformers.FNetConfig(vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, intermediate_size=16)
     transformers.AutoModel.from_config(config).save_pretrained(folder)
-    with pytest.raises(UsageError, match="is a fnet, which is not told where a text ends"):
-        build(str(folder), ())
+    with raises_usage_error("encoder.unsupported_model", "fnet"):
+        build_encoder(str(folder), ())
 
 
-def test_features_that_are_kept_are_those_of_one_way_to_read_texts(folder, tmp_path, caplog):
+def test_feature_cache_depends_on_pooling_and_tokenizer(folder, tmp_path, caplog):
     def trained(name, encoder):
         data = from_arrays((TEXTS, TEXTS[::-1]), name="texts")
         caplog.clear()
@@ -220,7 +222,7 @@ def test_features_that_are_kept_are_those_of_one_way_to_read_texts(folder, tmp_p
 
 
 @torch.no_grad()
-def test_a_saved_model_needs_the_folder_no_more(folder, tmp_path):
+def test_saved_model_does_not_need_the_original_folder(folder, tmp_path):
     model = Model([f"{folder}@first", "small-text"], [(), ()]).eval()
     model.save_pretrained(tmp_path / "model")
     texts = texts_to_tensor(TEXTS[:3])
@@ -233,7 +235,7 @@ def test_a_saved_model_needs_the_folder_no_more(folder, tmp_path):
     assert torch.equal(Model.from_pretrained(tmp_path / "again")(texts, texts), expected)
 
 
-def test_training_begins_with_the_weights_and_ends_where_a_resumed_one_does(folder, tmp_path):
+def test_training_starts_from_the_weights_and_resumes_exactly(folder, tmp_path):
     def trained(name, epochs, **more):
         settings = {"data": from_arrays(TEXTS, name="texts"), "batch_size": 5, "augment": "none", "sched": "constant"}
         settings |= {"encoder": str(folder), "pretrained": True, "warmup_epochs": 0}
@@ -244,9 +246,9 @@ def test_training_begins_with_the_weights_and_ends_where_a_resumed_one_does(fold
     parts = trained("parts", 2, resume=True)
     for (name, one), other in zip(whole.model().state_dict().items(), parts.model().state_dict().values(), strict=True):
         assert torch.equal(one, other), name
-    begun = Model.from_pretrained(whole.initial_path).tower(0).encoder
+    weights = Model.from_pretrained(whole.initial_path).tower(0).encoder
     assert torch.equal(
-        begun.network.embeddings.word_embeddings.weight,
+        weights.network.embeddings.word_embeddings.weight,
         transformers.AutoModel.from_pretrained(folder).embeddings.word_embeddings.weight,
     )
     found = read_features(embed(parts.path, data=from_arrays(TEXTS), out=tmp_path / "f.npz", progress=False))
@@ -255,7 +257,7 @@ def test_training_begins_with_the_weights_and_ends_where_a_resumed_one_does(fold
 
 
 @pytest.mark.parametrize("given", [{}, {"pretrained": True}], ids=["drawn", "pretrained"])
-def test_a_run_goes_on_without_the_folder(folder, tmp_path, given):
+def test_run_resumes_without_the_original_folder(folder, tmp_path, given):
     def trained(name, **more):
         settings = {"data": from_arrays(TEXTS, name="texts"), "batch_size": 5, "augment": "none", "sched": "constant"}
         return train(**settings, warmup_epochs=0, out=tmp_path / name, progress=False, **more)
@@ -271,7 +273,7 @@ def test_a_run_goes_on_without_the_folder(folder, tmp_path, given):
 
 
 @pytest.mark.parametrize("by_view", [False, True])
-def test_what_begins_with_a_run_is_built_of_what_the_run_keeps(folder, tmp_path, by_view):
+def test_initialization_from_a_run_uses_the_files_of_the_run(folder, tmp_path, by_view):
     """Not of the folder that the run began with, which may be gone, or of another tokenizer since."""
 
     def trained(name, data, **given):
@@ -295,7 +297,7 @@ def test_what_begins_with_a_run_is_built_of_what_the_run_keeps(folder, tmp_path,
         assert run.settings().init is not None
 
 
-def test_adapters_of_a_folder(folder, tmp_path):
+def test_adapters_of_a_text_transformer(folder, tmp_path):
     pytest.importorskip("peft")
     run = train(
         data=from_arrays((TEXTS, TEXTS[::-1])), init=folder, lora=2, shared_encoder=True, epochs=2,
@@ -310,7 +312,7 @@ def test_adapters_of_a_folder(folder, tmp_path):
     }
 
 
-def test_a_frozen_encoder_stays_as_it_is(folder, tmp_path):
+def test_frozen_encoder_is_unchanged(folder, tmp_path):
     run = train(
         data=from_arrays((TEXTS, TEXTS[::-1])), init=folder, freeze=True, shared_encoder=True, epochs=1, batch_size=5,
         out=tmp_path / "run", progress=False,
@@ -321,40 +323,40 @@ def test_a_frozen_encoder_stays_as_it_is(folder, tmp_path):
     assert Run(tmp_path / "run").settings().init == str(folder)
 
 
-def test_the_encoders_of_some_views_begin_with_their_weights(folder):
+def test_pretrained_weights_of_some_views(folder):
     views = {"names": ("photo", "caption"), "shapes": [(1, 8, 8), ()]}
     for encoder in ({"caption": str(folder)}, ["small-cnn", str(folder)]):
-        begun = pretrained(encoder)
+        initial = load_pretrained(encoder)
         model = Model(encoder, views["shapes"], view_names=views["names"])
         drawn = model.tower(0).encoder.state_dict()
         drawn = {name: value.clone() for name, value in drawn.items()}
-        begun.give(model)
+        initial.load_into(model)
         weights = model.tower(1).encoder.network.embeddings.word_embeddings.weight
         theirs = transformers.AutoModel.from_pretrained(folder).embeddings.word_embeddings.weight
         assert torch.equal(weights, theirs)
         assert all(torch.equal(value, drawn[name]) for name, value in model.tower(0).encoder.state_dict().items())
         given = [([0.0], [1.0]), ([], [])]
-        assert begun.statistics(given, views["names"], views["shapes"]) == given
+        assert initial.resolve_statistics(given, views["names"], views["shapes"]) == given
 
 
 @pytest.mark.parametrize(
-    ("missing", "message"),
+    ("missing", "part"),
     [
-        (("tokenizer.json", "tokenizer_config.json"), "the tokenizer of .* was looked for in that folder"),
-        (("config.json",), "the model of .* was looked for in that folder"),
-        (("model.safetensors",), "the weights of .* was looked for in that folder"),
+        (("tokenizer.json", "tokenizer_config.json"), "tokenizer"),
+        (("config.json",), "model"),
+        (("model.safetensors",), "weights"),
     ],
     ids=["tokenizer", "config", "weights"],
 )  # fmt: skip
-def test_what_is_missing_is_told_in_one_line(folder, missing, message):
+def test_names_the_missing_part_in_one_line(folder, missing, part):
     for name in missing:
         (folder / name).unlink(missing_ok=True)
-    with pytest.raises(UsageError, match=message) as caught:
-        pretrained(str(folder))
+    with raises_usage_error("encoder.not_loaded", f"the {part} of", folder) as caught:
+        load_pretrained(str(folder))
     assert "\n" not in str(caught.value)
 
 
-def test_a_tokenizer_is_exported_in_a_folder_alone(folder, tmp_path):
+def test_tokenizer_requires_export_to_a_folder(folder, tmp_path):
     model = Model(str(folder), [()])
     for kind in ("onnx", "torchscript"):
         with pytest.raises(UsageError, match="expected safetensors"):
@@ -363,10 +365,10 @@ def test_a_tokenizer_is_exported_in_a_folder_alone(folder, tmp_path):
     assert Model.from_pretrained(tmp_path / "model").shapes == ((),)
 
 
-def test_what_does_not_fit_is_told(folder):
-    with pytest.raises(UsageError, match="unknown name 'middle'"):
-        build(f"{folder}@middle", ())
-    with pytest.raises(UsageError, match="one encoder of texts, and the encoder is to be 'mlp'"):
-        initial(folder, "mlp")
+def test_rejects_unknown_pooling_and_other_encoders(folder):
+    with raises_usage_error("encoder.unknown", "'middle'"):
+        build_encoder(f"{folder}@middle", ())
+    with raises_usage_error("init.other_encoder", "'mlp'"):
+        read_initial_weights(folder, "mlp")
     assert is_transformers_folder(folder)
     assert not is_transformers_folder(folder.parent)

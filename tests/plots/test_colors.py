@@ -1,4 +1,4 @@
-"""The colours of figures: apart from the ground, and from one another for people who see fewer of them."""
+"""Contrast of the colors with the backbackground, and their distances under color blindness."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT, SERIES, class_colors
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
-SEEN = {
+COLOR_VISION = {
     "normal": np.eye(3),
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
     "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
@@ -41,24 +41,24 @@ def oklab(rgb):
 
 
 @pytest.mark.parametrize("color", SERIES)
-@pytest.mark.parametrize("ground", ["#ffffff", "#fdfdfb", "#121417", "#000000"])
-def test_lines_stand_out_from_light_and_dark(color, ground):
-    assert contrast(color, ground) >= 3  # WCAG 2.2, 1.4.11
+@pytest.mark.parametrize("background", ["#ffffff", "#fdfdfb", "#121417", "#000000"])
+def test_series_contrast_with_light_and_dark_backbackgrounds(color, background):
+    assert contrast(color, background) >= 3  # WCAG 2.2, 1.4.11
 
 
-@pytest.mark.parametrize("sight", SEEN)
-def test_series_are_told_apart_by_people_with_any_sight(sight):
-    shown = [oklab(np.array(SEEN[sight]) @ linear(color)) for color in SERIES]
+@pytest.mark.parametrize("vision", COLOR_VISION)
+def test_series_differ_under_color_blindness(vision):
+    shown = [oklab(np.array(COLOR_VISION[vision]) @ linear(color)) for color in SERIES]
     apart = {pair: np.linalg.norm(shown[pair[0]] - shown[pair[1]]) for pair in combinations(range(len(SERIES)), 2)}
     assert min(apart.values()) > 0.06
     assert min(far for pair, far in apart.items() if max(pair) < 4) > 0.075
 
 
-@pytest.mark.parametrize(("scale", "ground"), [(MASS_ON_LIGHT, "#ffffff"), (MASS_ON_DARK, "#121417")])
-def test_more_mass_is_farther_from_the_ground(scale, ground):
-    assert (np.diff([contrast(color, ground) for color in scale]) > 0).all()
+@pytest.mark.parametrize(("scale", "background"), [(MASS_ON_LIGHT, "#ffffff"), (MASS_ON_DARK, "#121417")])
+def test_contrast_of_the_mass_scale_increases(scale, background):
+    assert (np.diff([contrast(color, background) for color in scale]) > 0).all()
 
 
-def test_many_classes_have_as_many_colours():
+def test_each_class_has_its_own_color():
     for classes in (2, 10, 11, 100):
         assert len(set(class_colors(classes))) == classes

@@ -1,4 +1,4 @@
-"""Figures of tensors, arrays and runs: what is on them, and what is told where they cannot be drawn."""
+"""Figures of tensors, arrays and runs, and errors for invalid input."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 from matplotlib import pyplot
 from matplotlib.text import Text
+from tests.errors import raises_usage_error
 
 import contraport
 from contraport import plots
@@ -20,7 +21,7 @@ from contraport.plots.label_placement import place_labels
 from contraport.runs import Run
 
 
-def made(tmp_path, name="one", metrics=True, **samples):
+def make_run(tmp_path, name="one", metrics=True, **samples):
     run = Run.create(tmp_path / name, {"data": "digits", "objective": "nt-xent", "epochs": 2})
     if metrics:
         run.write_metrics({"step": k, "loss": 3 / (k + 1), "lr": 0.1} for k in range(5))
@@ -30,7 +31,7 @@ def made(tmp_path, name="one", metrics=True, **samples):
 
 
 @pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
-def test_a_plan_is_drawn_by_the_logarithm_of_its_masses(kind):
+def test_plan_is_drawn_on_a_log_scale(kind):
     plan, target = [[0.4, 0.1], [0.001, 0.499]], [[0.5, 0.0], [0.0, 0.5]]
     figure = plots.plan(kind(plan), kind(target))
     left, right = figure.axes[:2]
@@ -39,14 +40,14 @@ def test_a_plan_is_drawn_by_the_logarithm_of_its_masses(kind):
     assert left.images[0].get_clim() == right.images[0].get_clim() == pytest.approx((-3, np.log10(0.5)))
 
 
-def test_self_pairs_are_masked_only_where_none_is_compared():
+def test_self_pairs_are_masked_only_if_excluded():
     z = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
     joint = contraport.nt_xent().plot(*z).axes[0].images[0].get_array()
     assert np.array_equal(np.ma.getmaskarray(joint), np.eye(8, dtype=bool))
     assert not np.ma.getmaskarray(contraport.info_nce().plot(*z).axes[0].images[0].get_array()).any()
 
 
-def test_the_plot_of_a_loss_is_its_plan_beside_its_target():
+def test_objective_plots_its_plan_beside_its_target():
     z, labels = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 0, 1, 1])
     loss = contraport.sup_con()
     figure = loss.plot(*z, labels=labels)
@@ -56,7 +57,7 @@ def test_the_plot_of_a_loss_is_its_plan_beside_its_target():
     assert total.plot(*z).axes[1].get_title() == "target"
 
 
-def test_features_in_the_plane_are_their_principal_components():
+def test_embedding_draws_principal_components():
     from sklearn.decomposition import PCA
 
     features = np.random.default_rng(0).normal(size=(30, 5)) * [5, 3, 1, 1, 1]
@@ -68,14 +69,14 @@ def test_features_in_the_plane_are_their_principal_components():
     np.testing.assert_allclose(plane, features[:, :2])
 
 
-def test_classes_are_named_where_most_of_them_is():
+def test_class_names_stand_in_the_densest_part():
     features = torch.tensor([[0.0, 9.0], [1.0, 0.0], [1.0, 0.1], [5.0, 5.0]])
     (first, second) = plots.embedding(features, ["x", "x", "x", "y"]).axes[0].texts
     assert (first.get_text(), first.get_position()) == ("x", (1.0, 0.0))
     assert (second.get_text(), second.get_position()) == ("y", (5.0, 5.0))
 
 
-def test_names_of_classes_stand_among_their_points_and_not_on_one_another():
+def test_class_names_do_not_overlap():
     random = np.random.default_rng(0)
     middles = np.repeat([[0.0, 0.0], [0.0, 0.5], [20.0, 20.0]], 50, axis=0)
     labels = np.repeat([0, 1, 2], 50)
@@ -88,7 +89,7 @@ def test_names_of_classes_stand_among_their_points_and_not_on_one_another():
     assert place_labels(more, np.concatenate([labels, [1]]))[1].tolist() == [0.0, 8.0], "a place that is free is better"
 
 
-def test_spectra_are_the_singular_values():
+def test_spectrum_draws_the_singular_values():
     features = np.random.default_rng(0).normal(size=(20, 4))
     values = np.linalg.svd(features - features.mean(0), compute_uv=False)
     (line,) = plots.spectrum(features).axes[0].get_lines()
@@ -97,24 +98,24 @@ def test_spectra_are_the_singular_values():
     assert line.get_label() == f"effective rank {np.exp(-(shares * np.log(shares)).sum()):.1f}"
 
 
-def test_neighbours_are_the_nearest_and_framed_by_their_label():
+def test_neighbors_are_nearest_and_framed_by_class():
     angles = torch.tensor([0.0, 0.1, 0.25, 3.0])
     features, images = torch.stack([angles.cos(), angles.sin()], 1), torch.arange(4.0)[:, None, None].expand(4, 2, 2)
     figure = plots.neighbors(features, images, [0, 0, 1, 1], queries=[0], count=3)
     (ax,) = figure.axes
     assert [int(image.get_array()[0, 0]) for image in ax.images] == [0, 1, 2, 3]
     assert [frame.get_linestyle() for frame in ax.patches] == ["-", "--", "--"]
-    assert ax.get_title("left") == "an item and its nearest; dashed: of another class"
-    unlabelled = plots.neighbors(features, images, queries=[0], count=3).axes[0]
-    assert unlabelled.get_title("left") == "an item and its nearest"
+    assert ax.get_title("left") == "item and its nearest neighbors; dashed: another class"
+    unlabeled = plots.neighbors(features, images, queries=[0], count=3).axes[0]
+    assert unlabeled.get_title("left") == "item and its nearest neighbors"
 
 
-def test_a_curve_that_diverged_is_drawn_as_far_as_it_goes():
+def test_diverged_curve_is_drawn():
     (line,) = plots.curves({"a": [1.0, float("nan"), float("inf")]}).axes[0].get_lines()
     np.testing.assert_array_equal(line.get_ydata(), [1.0, np.nan, np.inf])
 
 
-def test_couplings_have_their_marginals_along_the_edges():
+def test_couplings_draw_marginals_along_the_edges():
     plan = np.array([[0.1, 0.2, 0.0], [0.0, 0.3, 0.4]])
     figure = plots.couplings(plan, a=[0.3, 0.7], b=[0.2, 0.4, 0.4])
     top, left = figure.axes[0].child_axes
@@ -124,14 +125,14 @@ def test_couplings_have_their_marginals_along_the_edges():
     np.testing.assert_allclose(left.get_lines()[0].get_xdata(), [0.3, 0.3, 0.7, 0.7])
 
 
-def test_runs_are_drawn_by_what_their_folders_keep(tmp_path):
+def test_figures_of_run_folders(tmp_path):
     points = np.random.default_rng(0).normal(size=(9, 2))
     kept = {
         "points": points, "projection": np.array("t-SNE"), "labels": np.arange(9) % 3, "spectrum": np.array([4.0, 1.0]),
         "class_names": np.array(["a", "b", "c"]), "neighbors": np.arange(9)[:, None] * 0 + np.arange(4),
         "thumbnails": np.zeros((9, 1, 3, 3), np.uint8), "plan": np.eye(4) / 4, "target": np.eye(4) / 4,
     }  # fmt: skip
-    run, other = made(tmp_path, **kept), made(tmp_path, "two", **kept)
+    run, other = make_run(tmp_path, **kept), make_run(tmp_path, "two", **kept)
     ax = plots.embedding(run).axes[0]
     assert [text.get_text() for text in ax.texts] == ["a", "b", "c"]
     assert ax.get_xlabel() == "t-SNE"
@@ -144,16 +145,16 @@ def test_runs_are_drawn_by_what_their_folders_keep(tmp_path):
     assert [loss.get_title(), rate.get_title()] == ["Loss", "Learning rate"]
 
 
-def test_shares_are_drawn_in_per_cent_and_measures_by_their_titles():
+def test_curves_format_shares_in_percent_and_use_titles():
     rows = [{"step": step, "knn": 0.5 + step / 100, "data_wait": 0.002 * step, "mine": 0.5} for step in range(4)]
     axes = plots.curves({"a": rows}, ["knn", "data_wait", "mine"]).axes
-    assert [ax.get_title() for ax in axes] == ["kNN", "Share of the time waiting for data", "mine"]
+    assert [ax.get_title() for ax in axes] == ["kNN", "Share of time waiting for data", "mine"]
     written = [ax.yaxis.get_major_formatter()(0.525, None) for ax in axes]
     assert written[:2] == ["52.5%", "52.5%"]
     assert "%" not in written[2]
 
 
-def test_an_evaluation_keeps_what_figures_need():
+def test_evaluation_samples_hold_spectrum_and_neighbors():
     from contraport.data.arrays import from_arrays
     from contraport.evaluation.page_samples import points
 
@@ -168,52 +169,56 @@ def test_an_evaluation_keeps_what_figures_need():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "code"),
     [
-        (lambda: plots.plan(torch.ones(3)), "plan: expected 2 dimensions"),
-        (lambda: plots.plan("abc, no folder"), "run: no such folder"),
-        (lambda: plots.plan([[1.0]], [[1.0, 2.0]]), r"target: expected the plan's shape \(1, 1\), got \(1, 2\)"),
-        (lambda: plots.plan([[-1.0]]), "plan: expected nonnegative masses"),
-        (lambda: plots.plan([[0.0]]), "plan: expected some mass, got none"),
-        (lambda: plots.plan([[float("nan")]]), "plan: expected finite numbers"),
-        (lambda: plots.plan([["x"]]), "plan: expected numbers, got list"),
-        (lambda: plots.embedding([[1.0], [2.0]]), "features: expected two of each item"),
-        (lambda: plots.embedding([[1.0, 2.0]], [0, 1]), r"labels: expected one of each item, \(1,\)"),
-        (lambda: plots.embedding([[1.0, 2.0]], [0], class_names=["a", "b"]), "class_names: expected 1"),
-        (lambda: plots.spectrum([[1.0, 2.0]]), "features: expected two items or more"),
-        (lambda: plots.spectrum(torch.ones(3, 2)), "features: expected some that differ"),
-        (lambda: plots.curves({"a": [1.0]}, ["lr", "loss"]), "runs: expected run folders, rows of metrics"),
-        (lambda: plots.curves({"a": [{"step": 1, "x": 2}]}), "keys: no run has logged 'loss'; they have x"),
-        (lambda: plots.curves([], "loss"), "runs: .*expected 1 dimensions"),
-        (lambda: plots.curves({"a": [1.0]}, []), "keys: expected one column"),
-        (lambda: plots.neighbors(torch.eye(3), torch.eye(3), count=3), "count: expected 1 to 2, got 3"),
-        (lambda: plots.neighbors(torch.eye(3), count=1), "items: expected what is to be drawn"),
-        (lambda: plots.neighbors(torch.eye(3), torch.eye(2), count=1), "items: expected 3 images or vectors"),
-        (lambda: plots.neighbors(torch.eye(3), torch.eye(3), queries=[3], count=1), "queries: expected positions"),
-        (lambda: plots.couplings({}), "plans: expected one or more"),
-        (lambda: plots.couplings([[1.0]], a=[1.0, 2.0]), "a: expected 1 masses, got 2"),
+        (lambda: plots.plan(torch.ones(3)), "plan.shape"),
+        (lambda: plots.plan([[1.0]], [[1.0, 2.0]]), "target.shape"),
+        (lambda: plots.plan([[-1.0]]), "plan.negative"),
+        (lambda: plots.plan([[0.0]]), "plan.empty"),
+        (lambda: plots.plan([[float("nan")]]), "plan.not_finite"),
+        (lambda: plots.plan([["x"]]), "plan.invalid"),
+        (lambda: plots.embedding([[1.0], [2.0]]), "features.shape"),
+        (lambda: plots.embedding([[1.0, 2.0]], [0, 1]), "labels.shape"),
+        (lambda: plots.embedding([[1.0, 2.0]], [0], class_names=["a", "b"]), "class_names.shape"),
+        (lambda: plots.spectrum([[1.0, 2.0]]), "features.shape"),
+        (lambda: plots.spectrum(torch.ones(3, 2)), "features.constant"),
+        (lambda: plots.curves({"a": [1.0]}, ["lr", "loss"]), "runs.invalid"),
+        (lambda: plots.curves({"a": [{"step": 1, "x": 2}]}), "keys.unknown"),
+        (lambda: plots.curves([], "loss"), "runs.shape"),
+        (lambda: plots.curves({"a": [1.0]}, []), "keys.missing"),
+        (lambda: plots.neighbors(torch.eye(3), torch.eye(3), count=3), "count.invalid"),
+        (lambda: plots.neighbors(torch.eye(3), count=1), "items.missing"),
+        (lambda: plots.neighbors(torch.eye(3), torch.eye(2), count=1), "items.shape"),
+        (lambda: plots.neighbors(torch.eye(3), torch.eye(3), queries=[3], count=1), "queries.invalid"),
+        (lambda: plots.couplings({}), "plans.missing"),
+        (lambda: plots.couplings([[1.0]], a=[1.0, 2.0]), "a.shape"),
     ],
 )
-def test_mistakes_are_told(call, message):
-    with pytest.raises(UsageError, match=message):
+def test_rejects_invalid_arguments(call, code):
+    with raises_usage_error(code):
         call()
 
 
-def test_what_a_run_lacks_is_told(tmp_path):
-    run = made(tmp_path, metrics=False, points=np.zeros((2, 2)), neighbors=np.zeros((2, 1), int))
-    with pytest.raises(UsageError, match=r"has no 'spectrum'; evaluate the run again"):
+def test_rejects_incomplete_runs(tmp_path):
+    run = make_run(tmp_path, metrics=False, points=np.zeros((2, 2)), neighbors=np.zeros((2, 1), int))
+    with raises_usage_error("run.missing", "'spectrum'", "evaluate the run again"):
         plots.spectrum(run)
-    with pytest.raises(UsageError, match="is not of images, so that it keeps none"):
+    with raises_usage_error("run.no_images"):
         plots.neighbors(run)
-    with pytest.raises(UsageError, match=r"has no metrics\.jsonl"):
-        plots.curves(run)
-    with pytest.raises(UsageError, match=r"has no samples\.npz"):
-        plots.plan(made(tmp_path, "bare"))
-    with pytest.raises(UsageError, match="target: expected none beside a run"):
+    with raises_usage_error("target.conflict"):
         plots.plan(run, [[1.0]])
+    for file, call in (
+        ("metrics.jsonl", lambda: plots.curves(run)),
+        ("samples.npz", lambda: plots.plan(make_run(tmp_path, "bare"))),
+        ("abc, no folder", lambda: plots.plan("abc, no folder")),
+    ):
+        with pytest.raises(UsageError) as caught:
+            call()
+        assert caught.value.argument == "run"
+        assert file in str(caught.value)
 
 
-def test_without_matplotlib_the_extra_is_named():
+def test_missing_matplotlib_names_the_extra():
     code = """
 import sys
 sys.modules["matplotlib"] = None
@@ -229,7 +234,7 @@ for call in (lambda: contraport.plots.plan([[1.0]]), lambda: contraport.info_nce
     assert done.stdout.splitlines() == [message, message], done.stderr
 
 
-def test_a_narrow_figure_stacks_its_panels():
+def test_narrow_figure_stacks_its_panels():
     plan = np.eye(3) / 3
     wide, narrow = plots.plan(plan, plan), plots.plan(plan, plan, width=3.9)
     assert wide.axes[0].get_position().y0 == pytest.approx(wide.axes[1].get_position().y0)
@@ -237,7 +242,7 @@ def test_a_narrow_figure_stacks_its_panels():
     assert narrow.get_size_inches()[0] == 3.9
 
 
-def test_figures_follow_the_style_of_matplotlib_and_leave_pyplot_alone():
+def test_figures_follow_the_matplotlib_style_and_leave_pyplot_alone():
     before = pyplot.get_fignums()
     with pyplot.style.context("dark_background"):
         dark = plots.plan(np.eye(3) / 3).axes[0].images[0]
@@ -246,11 +251,11 @@ def test_figures_follow_the_style_of_matplotlib_and_leave_pyplot_alone():
     assert pyplot.get_fignums() == before
 
 
-def test_a_notebook_gets_a_picture():
+def test_notebook_displays_a_png():
     assert plots.plan(np.eye(3) / 3)._repr_png_().startswith(b"\x89PNG")
 
 
-def test_an_objective_is_shown_by_its_five_answers():
+def test_objective_html_repr_lists_the_five_questions():
     shown = contraport.gca_ince(iterations=3)._repr_html_()
     assert shown.count("<tr>") == 6
     assert "<caption" in shown
@@ -260,8 +265,8 @@ def test_an_objective_is_shown_by_its_five_answers():
     assert "1. Which pairs are compared?" in joined
 
 
-def test_a_run_is_shown_by_its_settings_and_last_metrics(tmp_path):
-    shown = made(tmp_path, "<b>")._repr_html_()
+def test_run_html_repr_lists_settings_and_last_metrics(tmp_path):
+    shown = make_run(tmp_path, "<b>")._repr_html_()
     assert "<b>" not in shown
     assert "objective</th>" in shown
     assert "nt-xent</td>" in shown
@@ -270,11 +275,11 @@ def test_a_run_is_shown_by_its_settings_and_last_metrics(tmp_path):
     assert "weight_decay" not in shown  # a default
     changed = Run.create(tmp_path / "changed", {"data": "x", "weight_decay": 0.5})._repr_html_()
     assert "weight_decay</th>" in changed
-    assert "It has no metrics yet." in made(tmp_path, "new", metrics=False)._repr_html_()
+    assert "It has no metrics yet." in make_run(tmp_path, "new", metrics=False)._repr_html_()
     assert "no such folder" in Run(tmp_path / "none")._repr_html_()
 
 
-def test_names_are_no_formulas() -> None:
+def test_names_with_dollars_are_not_formulas() -> None:
     name = "$x^{$"
     for figure in (
         plots.curves({name: [1.0, 2.0]}),

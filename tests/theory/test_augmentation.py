@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import multivariate_normal
+from tests.errors import raises_usage_error
 
-from contraport.errors import UsageError
 from contraport.theory import gaussian_mixture, noise_and_mixup
 
 
-def test_the_targets_are_the_densities():
+def test_targets_match_densities_from_scipy():
     found = noise_and_mixup((3,), items=15, mix=0.4)
     data = gaussian_mixture(15, 3)
     x, centers = data.x.double().numpy(), data.centers.double().numpy()
@@ -25,7 +25,7 @@ def test_the_targets_are_the_densities():
         np.testing.assert_allclose(target, density / density.sum(1, keepdims=True) / 15, atol=1e-5)
 
 
-def test_the_share_in_the_plane_is_that_of_samples():
+def test_share_in_the_plane_matches_sampled_displacements():
     found = noise_and_mixup((2, 16), items=5000 // 25)
     x = gaussian_mixture(20_000, 16).x
     moved = (x[torch.randperm(len(x))] - x).square().mean(0)
@@ -34,7 +34,7 @@ def test_the_share_in_the_plane_is_that_of_samples():
     assert found.mixup_share_in_plane[0].item() == pytest.approx(1)
 
 
-def test_every_row_wants_as_much_and_nothing_of_itself():
+def test_target_rows_have_equal_mass_and_an_empty_diagonal():
     found = noise_and_mixup((2, 8), items=30)
     for target in (*found.noise_targets, *found.mixup_targets):
         torch.testing.assert_close(target.sum(1), torch.full((30,), 1 / 30))
@@ -47,10 +47,10 @@ def test_figure_is_drawn(tmp_path):
     noise_and_mixup((2, 8), items=20).figure().savefig(tmp_path / "figure.png")
 
 
-def test_mistakes_are_told():
-    with pytest.raises(UsageError, match="mix: expected a number in"):
+def test_rejects_invalid_arguments():
+    with raises_usage_error("mix.invalid", 1.0):
         noise_and_mixup(mix=1.0)
-    with pytest.raises(UsageError, match="dimensions: expected at least one"):
+    with raises_usage_error("dimensions.missing"):
         noise_and_mixup(())
-    with pytest.raises(UsageError, match="dimensions: expected a whole number from 2 on, got 1"):
+    with raises_usage_error("dimensions.invalid", 1):
         noise_and_mixup((1,))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.errors import raises_usage_error
 
 from contraport.catalog.objectives import alpha_cl
-from contraport.errors import UsageError
 from contraport.theory import contrastive_covariance, energy, pair_weights
 
 
@@ -26,7 +26,7 @@ def by_definition(x0, x1, alpha):
 
 
 @pytest.mark.parametrize("regularizer", ["uniform", "direct", "entropy", "square"])
-def test_covariance_and_energy_are_the_definition(regularizer):
+def test_covariance_and_energy_match_the_definition(regularizer):
     x0, x1 = views()
     alpha = pair_weights(x0, x1, regularizer=regularizer, temperature=0.3)
     expected = by_definition(x0, x1, alpha)
@@ -39,7 +39,7 @@ def test_covariance_and_energy_are_the_definition(regularizer):
     assert (found.eigenvalues.diff() <= 0).all()
 
 
-def test_without_weights_all_negatives_count_alike():
+def test_default_weights_are_equal_for_all_negatives():
     x0, x1 = views()
     same = torch.eye(7).repeat(2, 2)
     expected = by_definition(x0, x1, (1 - same).double() / 12)
@@ -47,7 +47,7 @@ def test_without_weights_all_negatives_count_alike():
 
 
 @pytest.mark.parametrize("regularizer", ["direct", "entropy", "inverse"])
-def test_minus_the_energy_on_the_sphere_is_alpha_cl(regularizer):
+def test_energy_on_the_sphere_is_minus_alpha_cl(regularizer):
     z0, z1 = (torch.nn.functional.normalize(z) for z in views())
     alpha = pair_weights(z0, z1, regularizer=regularizer)
     assert energy(z0, z1, alpha) == pytest.approx(-alpha_cl(0.5, regularizer)(z0, z1).item(), abs=1e-6)
@@ -66,17 +66,17 @@ def test_figure_is_drawn(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "code", "values"),
     [
-        (lambda x0, x1, a: (x0[:1], x1[:1], None), "x0: expected at least 2 items"),
-        (lambda x0, x1, a: (x0, x1[:3], None), "x1: expected shape"),
-        (lambda x0, x1, a: (x0, x1, a[:3]), r"alpha: expected shape \(14, 14\), got \(3, 14\)"),
-        (lambda x0, x1, a: (x0, x1, 2 * a), "alpha: expected rows that sum to 1, got 2"),
-        (lambda x0, x1, a: (x0, x1, -a), "alpha: expected nonnegative weights"),
-        (lambda x0, x1, a: (x0, x1, torch.full((14, 14), 1 / 14)), "zero between views of one item"),
+        (lambda x0, x1, a: (x0[:1], x1[:1], None), "x0.invalid", [1]),
+        (lambda x0, x1, a: (x0, x1[:3], None), "x1.shape", [(7, 4), (3, 4)]),
+        (lambda x0, x1, a: (x0, x1, a[:3]), "alpha.shape", [(14, 14), (3, 14)]),
+        (lambda x0, x1, a: (x0, x1, 2 * a), "alpha.invalid", ["rows", 2]),
+        (lambda x0, x1, a: (x0, x1, -a), "alpha.invalid", ["nonnegative"]),
+        (lambda x0, x1, a: (x0, x1, torch.full((14, 14), 1 / 14)), "alpha.invalid", ["views of one item"]),
     ],
 )
-def test_mistakes_are_told(change, message):
+def test_rejects_invalid_views_and_weights(change, code, values):
     x0, x1 = views()
-    with pytest.raises(UsageError, match=message):
+    with raises_usage_error(code, *values):
         contrastive_covariance(*change(x0, x1, pair_weights(x0, x1)))

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.linalg import subspace_angles
 from sklearn.datasets import load_digits
+from tests.errors import raises_usage_error
 
-from contraport.errors import UsageError
 from contraport.theory import contrastive_covariance, deep_linear, linear_encoder, pair_weights
 
 
@@ -21,7 +21,7 @@ def digits():
 
 
 @pytest.mark.parametrize("dimensions", [1, 4])
-def test_the_linear_encoder_reaches_the_top_eigenvectors(digits, dimensions):
+def test_linear_encoder_reaches_the_top_eigenvectors(digits, dimensions):
     x0, x1, alpha = digits
     found = linear_encoder(x0, x1, dimensions, alpha=alpha)
     top = contrastive_covariance(x0, x1, alpha).eigenvectors[:, :dimensions]
@@ -33,7 +33,7 @@ def test_the_linear_encoder_reaches_the_top_eigenvectors(digits, dimensions):
     assert (found.energies.diff() > -1e-12).all()
 
 
-def test_angles_are_those_of_scipy(digits):
+def test_angles_match_scipy(digits):
     x0, x1, alpha = digits
     found = linear_encoder(x0, x1, 3, alpha=alpha, iterations=2)
     top = contrastive_covariance(x0, x1, alpha).eigenvectors[:, :3].numpy()
@@ -41,7 +41,7 @@ def test_angles_are_those_of_scipy(digits):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_deep_linear_net_aligns_and_becomes_rank_one(digits, seed):
+def test_deep_linear_encoder_aligns_and_becomes_rank_one(digits, seed):
     x0, x1, alpha = digits
     found = deep_linear(x0, x1, (8, 8, 4), alpha=alpha, seed=seed)
     assert found.alignments.shape[1] == 2
@@ -56,7 +56,7 @@ def test_the_deep_linear_net_aligns_and_becomes_rank_one(digits, seed):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_filters_of_one_length_take_part_alike(digits, seed):
+def test_normalized_filters_contribute_equally(digits, seed):
     x0, x1, alpha = digits
     found = deep_linear(x0, x1, (8, 5, 4), alpha=alpha, per_filter=True, seed=seed)
     assert found.unevenness < 1e-3
@@ -73,9 +73,9 @@ def test_figures_are_drawn(digits, tmp_path):
     deep_linear(x0, x1, (4, 4), iterations=3).figure().savefig(tmp_path / "deep.png")
 
 
-def test_mistakes_are_told(digits):
+def test_rejects_invalid_arguments(digits):
     x0, x1, _ = digits
-    with pytest.raises(UsageError, match="dimensions: expected 1 to 64"):
+    with raises_usage_error("dimensions.invalid", 64, 65):
         linear_encoder(x0, x1, 65)
-    with pytest.raises(UsageError, match="widths: expected positive integers"):
+    with raises_usage_error("widths.invalid"):
         deep_linear(x0, x1, ())

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.errors import raises_usage_error
 
-from contraport.errors import UsageError
 from contraport.theory import gaussian_mixture, uniformity_penalty
 
 
 @pytest.fixture(scope="module")
-def found():
+def results():
     return uniformity_penalty((0.0, 2.0), data=gaussian_mixture(30), iterations=60)
 
 
-def test_numbers_are_those_of_the_plan(found):
+def test_summary_matches_the_plan(results):
     n = 30
-    for one in found.by_factor.values():
+    for one in results.by_factor.values():
         plan = one.plan.double().numpy()
         np.testing.assert_allclose(plan.sum(0), 1 / (2 * n), rtol=1e-4)
         positive = np.roll(np.eye(2 * n, dtype=bool), n, axis=1)
@@ -25,28 +25,28 @@ def test_numbers_are_those_of_the_plan(found):
         q = negatives.mean()
         assert one.penalty == pytest.approx((q * np.log(q / negatives)).sum(), rel=1e-3)
         assert one.unevenness == pytest.approx(np.abs(negatives - q).sum() / negatives.sum() / 2, rel=1e-4)
-        assert one.on_positives == pytest.approx(plan[positive].sum() / plan.sum(), rel=1e-4)
+        assert one.positive_share == pytest.approx(plan[positive].sum() / plan.sum(), rel=1e-4)
         z = one.embeddings.double()
         distances = torch.pdist(z).square()
         assert one.spread.uniformity == pytest.approx((-2 * distances).exp().mean().log().item(), abs=0.02)
 
 
-def test_the_penalty_evens_the_plan_out(found):
-    without, with_it = found.by_factor.values()
+def test_penalty_evens_out_the_plan(results):
+    without, with_it = results.by_factor.values()
     assert with_it.penalty < without.penalty
     assert with_it.unevenness < without.unevenness
 
 
-def test_figure_is_drawn(found, tmp_path):
-    figure = found.figure()
+def test_figure_is_drawn(results, tmp_path):
+    figure = results.figure()
     assert "factor 2: uniformity" in figure.axes[1].get_title()
     figure.savefig(tmp_path / "figure.png")
 
 
-def test_mistakes_are_told():
-    with pytest.raises(UsageError, match="factors: expected one or more"):
+def test_rejects_invalid_arguments():
+    with raises_usage_error("factors.missing"):
         uniformity_penalty(())
-    with pytest.raises(UsageError, match="uniformity: expected a nonnegative"):
+    with raises_usage_error("uniformity.invalid", -1.0):
         uniformity_penalty((-1.0,))
-    with pytest.raises(UsageError, match="noise: expected a nonnegative"):
+    with raises_usage_error("noise.invalid", -1.0):
         uniformity_penalty(noise=-1.0)

@@ -141,7 +141,7 @@ def test_each_encoder_is_exported_alone(run: Run, tmp_path: Path, view: str, for
     path = contraport.export(run, view=view, format=form, out=tmp_path / "one")
     whole = run.model()
     views = load(run.settings().data, "test", image_size=12).__getitems__([0, 3, 4]).views
-    number = whole.view(view)
+    number = whole.view_index(view)
     with torch.no_grad():
         expected = whole.project(whole.encode(views))[number]
         again: Any = Model.from_pretrained(path) if form == "safetensors" else torch.jit.load(path)

@@ -13,6 +13,7 @@ from contraport._utils.formatting import use_flag_style
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.training import train
+from tests.errors import raises_usage_error
 
 from .conftest import Pull
 
@@ -182,9 +183,9 @@ def test_encoders_of_different_sizes_need_a_projection(settings: dict[str, Any],
     both = {**settings, "encoder": ["mlp", "torch.nn:Flatten"]}
     with pytest.raises(UsageError, match=r"torch\.nn:Flatten"):
         train(**both)
-    with pytest.raises(UsageError, match="encoder: expected 2, one per tower, got 1"):
+    with raises_usage_error("encoder.shape", 2, 1):
         train(**{**settings, "encoder": ["mlp"]})
-    with pytest.raises(UsageError, match="shared: expected views of one shape"):
+    with raises_usage_error("shared.shape"):
         train(**settings, shared_encoder=True)
 
 

@@ -13,7 +13,7 @@ from contraport.comparison.comparison_tables import Comparison, arrow, epoch_tab
 from contraport.comparison.seed_results import Entry
 from contraport.metrics.intervals import Interval
 from contraport.plots.colors import SERIES
-from contraport.plots.figure_setup import canvas, escape_dollars
+from contraport.plots.figure_setup import create_figure, escape_dollars
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,7 @@ def comparison_figure(of: Comparison) -> Figure:
     wide = 0.07 * max(len(line) for name in names for line in name.split("\n"))
     high = 0.26 + 0.13 * max(name.count("\n") for name in names)
     over = 0.15 * max(head.count("\n") for head in heads)
-    figure = canvas(0.6 + max(1.0, wide) + 2.6 * across, down * (0.9 + over + high * len(rows)))
+    figure = create_figure(0.6 + max(1.0, wide) + 2.6 * across, down * (0.9 + over + high * len(rows)))
     axes = figure.subplots(down, across, squeeze=False, sharey=True)
     scale = 100 if measure.in_percent else 1
     for number, panel in enumerate(axes.flat):

@@ -1,16 +1,16 @@
-"""Networks that map items to embeddings."""
+"""Encoders: networks that map items to features, by name or as modules."""
 
-from contraport.encoders.build import (
-    build,
+from contraport.encoders.factory import (
+    build_encoder,
     check_trusted,
     default_encoder,
-    described,
+    describe_encoder,
     is_module_description,
 )
-from contraport.encoders.initial import InitialWeights
+from contraport.encoders.initial_weights import InitialWeights
 from contraport.encoders.model import FeatureExtractor, Model
 from contraport.encoders.networks import Decoder, Projector
-from contraport.encoders.pretrained_weights import initial, pretrained
+from contraport.encoders.pretrained_weights import load_pretrained, read_initial_weights
 from contraport.encoders.tower import Tower
 from contraport.encoders.view_names import kind_from_shape, resolve_view
 
@@ -21,13 +21,13 @@ __all__ = [
     "Model",
     "Projector",
     "Tower",
-    "build",
+    "build_encoder",
     "check_trusted",
     "default_encoder",
-    "described",
-    "initial",
+    "describe_encoder",
     "is_module_description",
     "kind_from_shape",
-    "pretrained",
+    "load_pretrained",
+    "read_initial_weights",
     "resolve_view",
 ]

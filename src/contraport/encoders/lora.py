@@ -1,4 +1,4 @@
-"""Low-rank adapters of encoders (LoRA): factors that learn beside weights that are held."""
+"""Low-rank adapters (LoRA): trainable factors beside the frozen weights of an encoder."""
 
 from __future__ import annotations
 
@@ -16,33 +16,31 @@ SCALE = 2.0
 
 
 def check_peft_installed() -> None:
-    """Raise `UsageError` where the package that makes adapters is not installed."""
+    """Raise `UsageError` if the package peft is not installed."""
     import_optional("peft", EXTRA, "lora")
 
 
-def adapt(encoder: nn.Module, rank: int) -> None:
-    """Put an adapter beside each linear layer of an encoder, or of one that has none beside each convolution.
+def add_lora(encoder: nn.Module, rank: int) -> None:
+    """Add an adapter to each linear layer of an encoder, in place; to each convolution if there is no linear layer.
 
-    What the layer gives of x becomes W x + 2 B A x, with r rows of A, drawn, and r columns of B, which begin as zeros.
-    A and B learn and nothing else does. Convolutions in groups have none, and what is within torch's own attention.
+    The output W x becomes W x + 2 B A x, where A has r random rows and B has r columns, initially zero. Only A and B
+    are trainable. Grouped convolutions and the layers inside torch's attention get no adapter.
 
     Args:
-        encoder: is changed in its place.
+        encoder: changed in place.
         rank: r.
 
     Raises:
-        UsageError: it has no such layers, or none of that rank, or the package peft is not installed.
+        UsageError: no layer can be adapted, the rank exceeds that of every layer, or peft is not installed.
 
-    Source: Hu et al. (2022), LoRA: low-rank adaptation of large language models, section 4.1; by peft.
+    Source: Hu et al. (2022), LoRA: low-rank adaptation of large language models, section 4.1; implemented by peft.
     """
     peft = import_optional("peft", EXTRA, "lora")
     names = _adaptable(encoder)
-    check(
-        len(names) > 0,
-        f"lora: the encoder {type(encoder).__name__} has neither linear layers nor convolutions to adapt.",
-    )
+    kind = type(encoder).__name__
+    check(len(names) > 0, f"lora: {kind} has no linear layers or convolutions to adapt.", "unsupported_encoder")
     full = max(min(encoder.get_parameter(f"{name}.weight").flatten(1).shape) for name in names)
-    check(rank <= full, f"lora: expected at most {full}, the full rank of the widest layer, got {rank}.")
+    check(rank <= full, f"lora: must be at most {full}, the rank of the widest layer, got {rank}.")
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=SCALE * rank,
@@ -52,11 +50,8 @@ def adapt(encoder: nn.Module, rank: int) -> None:
     peft.inject_adapter_in_model(config, encoder)
 
 
-def merged(model: Model) -> Model:
-    """Return a model with what its adapters have learned in its weights, or the model itself where it has none.
-
-    The model stays as it is.
-    """
+def merge_lora(model: Model) -> Model:
+    """Return a copy of a model with its adapters merged into the weights, or the model itself if it has none."""
     if not any(_is_adapter(part) for part in model.modules()):
         return model
     whole = copy.deepcopy(model)
@@ -73,7 +68,7 @@ def merged(model: Model) -> Model:
 
 
 def _adaptable(encoder: nn.Module) -> list[str]:
-    """Return the names of the layers that have an adapter."""
+    """Return the names of the layers that get an adapter."""
     within = {
         id(part) for each in encoder.modules() if isinstance(each, nn.MultiheadAttention) for part in each.modules()
     }
@@ -83,7 +78,7 @@ def _adaptable(encoder: nn.Module) -> list[str]:
 
 
 def _is_transposed(part: nn.Module) -> bool:
-    """Return whether a layer is the linear one of transformers whose weights are (in, out), such as those of GPT-2."""
+    """Return whether a layer is transformers' linear layer with weights (in, out), as in GPT-2."""
     kind = type(part)
     return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.")
 

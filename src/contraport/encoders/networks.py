@@ -1,4 +1,4 @@
-"""The encoders of our own, the projector and the decoder: small networks that train on a processor."""
+"""Small networks that train on a CPU: built-in encoders, projector and decoder."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ CNN_FEATURES = CNN_WIDTHS[-1]
 GRADIENT_CELLS = 7
 GRADIENT_DIRECTIONS = 9
 GRADIENT_FLOOR = 0.02
-"""Added to the length of a block, in units of the images' own deviation: what is fainter counts as plain."""
+"""Added to the norm of a block, in standard deviations of the images, so that fainter edges count as flat."""
 
 HUE_WEIGHT = 0.5
-"""How much hues count: where they tell nothing little is lost so, and of what they tell as good as all is kept."""
+"""Weight of the hue features beside the edge features: small enough to cost little on gray images."""
 
 TCN_FEATURES = 128
 TCN_DILATIONS = (1, 2, 4, 8)
 
-_INSTEAD_OF_IMAGES = "'mlp' for vectors, 'small-tcn' for time series and 'small-text' for texts"
+_ALTERNATIVES = "'mlp' for vectors, 'small-cnn' for images, 'small-tcn' for time series and 'small-text' for texts"
 
 
 class Projector(nn.Sequential):
-    """The head between representation and loss: linear layers with batch norm and ReLU between them; SimCLR's has two.
+    """Projection head between representation and loss: linear layers with batch norm and ReLU between them.
 
     Args:
         in_features: of the representation.
         hidden_features: between the layers.
-        out_features: of what the loss sees.
-        layers: how many are linear, at least 1.
+        out_features: input of the loss.
+        layers: number of linear layers, at least 1; SimCLR has 2.
 
     Raises:
-        UsageError: layers is no whole number from 1 on.
+        UsageError: layers is not an integer >= 1.
 
     Shape: ``(b, in_features)`` to ``(b, out_features)``.
 
@@ -61,7 +61,7 @@ class Projector(nn.Sequential):
 
 
 class Decoder(nn.Sequential):
-    """Reads a standardised view from an embedding: linear, batch norm, ReLU, linear.
+    """Reconstructs a standardized view from an embedding: linear, batch norm, ReLU, linear.
 
     Shape: ``(b, in_features)`` to ``(b, *shape)``.
 
@@ -77,13 +77,13 @@ class Decoder(nn.Sequential):
 
 
 class MLP(nn.Module):
-    """Two hidden layers over a vector, the pixels of an image or the values of a time series."""
+    """Multilayer perceptron with two hidden layers over vectors, flattened images or flattened time series."""
 
     num_features = MLP_FEATURES
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        check(len(shape) > 0, "encoder: 'mlp' takes numbers, got texts; use 'small-text'.")
+        check(len(shape) > 0, "encoder: 'mlp' takes numbers, got texts; use 'small-text'.", "shape")
         self.layers = nn.Sequential(
             nn.Flatten(), *dense(math.prod(shape), MLP_HIDDEN), *dense(MLP_HIDDEN, MLP_HIDDEN),
             nn.Linear(MLP_HIDDEN, MLP_FEATURES),
@@ -96,19 +96,16 @@ class MLP(nn.Module):
 
 
 class SmallCNN(nn.Module):
-    """A few stages of 3 x 3 convolutions over a small image, then the mean over its pixels.
+    """Four stages of 3 x 3 convolutions over a small image, then average pooling.
 
-    The first stages halve the resolution only while it is above 16 and then 8 pixels, so that tiny images keep theirs.
+    A stage halves the resolution only if it exceeds 16, 8, 4 and 4 pixels, so that tiny images keep theirs.
     """
 
     num_features = CNN_FEATURES
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        check(
-            len(shape) == 3,
-            f"encoder: 'small-cnn' takes images, got {describe_shape(shape)}; use {_INSTEAD_OF_IMAGES}.",
-        )
+        _check_image("small-cnn", shape)
         side, layers, channels = min(shape[1:]), list[nn.Module](), shape[0]
         for width, largest in zip(CNN_WIDTHS, CNN_LARGEST_SIDES, strict=True):
             stride = 1 if side <= largest else 2
@@ -123,20 +120,18 @@ class SmallCNN(nn.Module):
 
 
 class Gradients(nn.Module):
-    """Histograms of oriented gradients (HOG): which way the edges run in each part of an image, and of images of three
-    channels also which hues each part has; it has no weights.
+    """Histograms of oriented gradients (HOG), and histograms of hues for images with three channels; no weights.
 
-    A pixel's gradient, that of the channel where it is steepest, is shared between the two nearest of 9 directions.
-    They are summed in 7 x 7 cells that cover the image whatever its size, and in each block of 2 x 2 cells divided by
-    the length of all, so that brightness, contrast and small shifts count little, and the place of an edge does.
+    The gradient of a pixel, from its steepest channel, is split between the two nearest of 9 directions. Directions are
+    averaged in 7 x 7 cells that cover the image, and each block of 2 x 2 cells is divided by its norm. The features
+    depend little on brightness, contrast and small shifts.
 
-    How far a pixel's colour is from grey is shared in the same way between the two nearest of 9 hues, and the square
-    root of what each cell has of each, halved, is a feature, so that a little of a hue counts, too. Of grey images all
-    are 0.
+    The distance of a pixel's color from gray is split in the same way between the two nearest of 9 hues. A feature is
+    half the square root of a cell's mean, so that weak hues count. For gray images these features are 0.
 
-    Shape: ``(b, C, H, W)`` to ``(b, 1737)``, of other than three channels to ``(b, 1296)``.
+    Shape: ``(b, 3, H, W)`` to ``(b, 1737)``, other numbers of channels to ``(b, 1296)``.
 
-    Source: Dalal and Triggs (2005), Histograms of oriented gradients for human detection (CVPR); the hues are ours.
+    Source: Dalal and Triggs (2005), Histograms of oriented gradients for human detection (CVPR), without the hues.
 
     >>> import torch
     >>> image = torch.rand(1, 1, 28, 28)
@@ -147,73 +142,74 @@ class Gradients(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        check(
-            len(shape) == 3,
-            f"encoder: 'gradients' takes images, got {describe_shape(shape)}; use {_INSTEAD_OF_IMAGES}.",
-        )
+        _check_image("gradients", shape)
         self.colored = shape[0] == 3
         of_edges = GRADIENT_DIRECTIONS * 4 * (GRADIENT_CELLS - 1) ** 2
         self.num_features = of_edges + self.colored * GRADIENT_DIRECTIONS * GRADIENT_CELLS**2
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
-        return torch.cat([_edges(images), _hues(images)], dim=1) if self.colored else _edges(images)
+        return (
+            torch.cat([_edge_features(images), _hue_features(images)], dim=1)
+            if self.colored
+            else _edge_features(images)
+        )
 
 
-def _edges(images: Tensor) -> Tensor:
-    edged = F.pad(images, (1, 1, 1, 1), mode="replicate")
-    across, down = edged[..., 1:-1, 2:] - edged[..., 1:-1, :-2], edged[..., 2:, 1:-1] - edged[..., :-2, 1:-1]
-    squares = across.square() + down.square()  # not by hypot, which ONNX has not
+def _edge_features(images: Tensor) -> Tensor:
+    padded = F.pad(images, (1, 1, 1, 1), mode="replicate")
+    dx, dy = padded[..., 1:-1, 2:] - padded[..., 1:-1, :-2], padded[..., 2:, 1:-1] - padded[..., :-2, 1:-1]
+    squares = dx.square() + dy.square()  # not torch.hypot, which ONNX lacks
     steepest = squares.argmax(dim=1, keepdim=True)
-    across, down = across.gather(1, steepest), down.gather(1, steepest)
-    # Of lines, not of arrows: an edge from dark to bright is one from bright to dark.
-    cells = _by_direction(torch.atan2(down, across) / math.pi, squares.gather(1, steepest).sqrt())
+    dx, dy = dx.gather(1, steepest), dy.gather(1, steepest)
+    # Divided by pi, not 2 pi: opposite gradients have the same direction, so that contrast reversal changes nothing.
+    cells = _direction_histograms(torch.atan2(dy, dx) / math.pi, squares.gather(1, steepest).sqrt())
     scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + GRADIENT_FLOOR**2).sqrt()
     end = GRADIENT_CELLS - 1
     corners = [cells[:, :, top : top + end, left : left + end] for top in (0, 1) for left in (0, 1)]
     return torch.cat([corner / scale for corner in corners], dim=1).flatten(1)
 
 
-def _hues(images: Tensor) -> Tensor:
+def _hue_features(images: Tensor) -> Tensor:
     red, green, blue = images.split(1, dim=1)
-    across, down = (red - green) / math.sqrt(2), (red + green - 2 * blue) / math.sqrt(6)  # apart from grey
-    cells = _by_direction(torch.atan2(down, across) / (2 * math.pi), (across.square() + down.square()).sqrt())
+    # Coordinates in the plane orthogonal to the gray axis.
+    u, v = (red - green) / math.sqrt(2), (red + green - 2 * blue) / math.sqrt(6)
+    cells = _direction_histograms(torch.atan2(v, u) / (2 * math.pi), (u.square() + v.square()).sqrt())
     return HUE_WEIGHT * cells.sqrt().flatten(1)
 
 
-def _by_direction(turns: Tensor, lengths: Tensor) -> Tensor:
-    """Share lengths between the two nearest of 9 directions, and return their mean in each cell.
+def _direction_histograms(angles: Tensor, lengths: Tensor) -> Tensor:
+    """Split lengths linearly between the two nearest of 9 directions and average them in each cell.
 
     Args:
-        turns: where they point, ``(b, 1, H, W)``, in turns.
-        lengths: of the same shape.
+        angles: ``(b, 1, H, W)``, in turns.
+        lengths: ``(b, 1, H, W)``.
 
     Returns:
-        of each direction in each cell, ``(b, 9, 7, 7)``.
+        Mean length per direction and cell, ``(b, 9, 7, 7)``.
     """
-    directions = torch.arange(GRADIENT_DIRECTIONS, device=turns.device).view(1, -1, 1, 1)
-    apart = (turns % 1 * GRADIENT_DIRECTIONS - directions).abs()
-    apart = torch.minimum(apart, GRADIENT_DIRECTIONS - apart)
-    return F.adaptive_avg_pool2d(lengths * (1 - apart).clamp(min=0), GRADIENT_CELLS)
+    directions = torch.arange(GRADIENT_DIRECTIONS, device=angles.device).view(1, -1, 1, 1)
+    distance = (angles % 1 * GRADIENT_DIRECTIONS - directions).abs()
+    distance = torch.minimum(distance, GRADIENT_DIRECTIONS - distance)
+    return F.adaptive_avg_pool2d(lengths * (1 - distance).clamp(min=0), GRADIENT_CELLS)
 
 
 class SmallTCN(nn.Module):
-    """A temporal convolutional network: residual blocks of dilated convolutions, then the mean over time.
+    """Temporal convolutional network: residual blocks of dilated convolutions, then the mean over time.
 
-    The length stays as it is, so that series of any length pass; the four blocks see 61 steps at once. After Bai et
-    al., "An empirical evaluation of generic convolutional and recurrent networks for sequence modeling" (2018), but
-    not causal: an encoder has the whole series before it.
+    It takes series of any length; the receptive field of the four blocks is 61 steps. Not causal, as an encoder has the
+    whole series.
+
+    Source: Bai et al. (2018), An empirical evaluation of generic convolutional and recurrent networks for sequence
+    modeling.
     """
 
     num_features = TCN_FEATURES
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        check(
-            len(shape) == 2,
-            f"encoder: 'small-tcn' takes time series, got {describe_shape(shape)}; use 'mlp' for vectors, "
-            "'small-cnn' for images and 'small-text' for texts.",
-        )
+        message = f"encoder: 'small-tcn' takes time series, got {describe_shape(shape)}; use {_ALTERNATIVES}."
+        check(len(shape) == 2, message, "shape")
         self.entry = nn.Conv1d(shape[0], TCN_FEATURES, 1)
         self.blocks = nn.Sequential(*(_ResidualBlock(TCN_FEATURES, dilation) for dilation in TCN_DILATIONS))
 
@@ -235,13 +231,18 @@ class _ResidualBlock(nn.Module):
         )  # fmt: skip
 
     def forward(self, steps: Tensor) -> Tensor:
-        changed: Tensor = self.layers(steps)
-        return steps + changed
+        residual: Tensor = self.layers(steps)
+        return steps + residual
 
 
 def dense(inputs: int, outputs: int) -> list[nn.Module]:
     """Return a linear layer, batch norm and ReLU."""
     return [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
+
+
+def _check_image(name: str, shape: tuple[int, ...]) -> None:
+    message = f"encoder: {name!r} takes images, got {describe_shape(shape)}; use {_ALTERNATIVES}."
+    check(len(shape) == 3, message, "shape")
 
 
 def _convolution(inputs: int, outputs: int, *, stride: int) -> list[nn.Module]:

@@ -1,4 +1,4 @@
-"""Weights by name: read from a file, and put into an encoder that has the same."""
+"""State dicts of encoders: read from a file, adapted and loaded into an encoder."""
 
 from __future__ import annotations
 
@@ -17,113 +17,111 @@ from contraport._utils.files import check_checksum
 from contraport.errors import UsageError, check, unreadable_error
 
 State: TypeAlias = dict[str, Tensor]
-"""The weights of an encoder by name."""
+"""Weights of an encoder by name."""
 
 _NESTED = ("state_dict", "model_state_dict", "model")
 _POSITIONS = "pos_embed"
 
 
 def read_state_dict(path: Path) -> State:
-    """Return the weights of a file, behind whatever a library nests them in; nothing is unpickled.
+    """Read a state dict from a file, also where it is nested under a key; nothing is unpickled.
 
     Raises:
-        UsageError: it cannot be read, or holds no weights by name.
+        UsageError: the file cannot be read, or holds no weights by name.
     """
-    read: Callable[[Path], Any] = load_file if path.suffix == ".safetensors" else _unpickled_nothing
+    read: Callable[[Path], Any] = load_file if path.suffix == ".safetensors" else _load_tensors
     try:
         check_checksum(path)
         state = read(path)
         for name in _NESTED:
             if isinstance(state, Mapping) and isinstance(state.get(name), Mapping):
                 state = state[name]
-    except (Exception, SafetensorError) as error:  # on hostile bytes readers raise whatever they like
-        told = unreadable_error(f"init: {path}", "weights by name", error)
-        by_name = "" if read is load_file else "; expected what torch.save(module.state_dict(), FILE) writes."
-        raise UsageError(f"{told}{by_name}") from error
+    except (Exception, SafetensorError) as error:  # readers raise various errors on corrupt files
+        message = unreadable_error(f"init: {path}", "weights by name", error)
+        hint = "" if read is load_file else "; write it with torch.save(module.state_dict(), FILE)."
+        raise UsageError(f"{message}{hint}", kind="unreadable") from error
     good = isinstance(state, Mapping) and len(state) > 0
     state = {name: value for name, value in state.items() if isinstance(value, Tensor)} if good else {}
-    check(len(state) > 0, f"init: expected weights by name in {path}, found none.")
+    check(len(state) > 0, f"init: {path} has no weights by name.", "empty")
     return state
 
 
-def _unpickled_nothing(path: Path) -> Any:
+def _load_tensors(path: Path) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def load_weights(encoder: nn.Module, state: State, name: str | None, source: str) -> None:
-    """Put weights into an encoder, all of it.
+    """Load all weights of an encoder from a state dict.
 
     Args:
-        encoder: takes them.
-        state: the weights, by the encoder's own names or all behind one prefix; those of a classifier are left out,
-            and those of the positions in images of another size are resampled, as timm does it.
-        name: what messages call the encoder; None: by its class.
-        source: what they call where the weights are from.
+        encoder: changed in place.
+        state: weights under the encoder's names, possibly behind one common prefix. A classifier's are dropped;
+            position embeddings for another image size are resampled as in timm.
+        name: of the encoder, for messages; None: its class.
+        source: of the weights, for messages.
 
     Raises:
-        UsageError: they are not of its architecture.
+        UsageError: the weights are of another architecture.
     """
     own = encoder.state_dict()
-    found = _without_prefix(state, own, source)
-    heads = _classifiers(encoder)
-    found = {key: value for key, value in found.items() if not key.startswith(heads)} if heads else found
-    found = _with_positions(encoder, _with_channels(encoder, found, own), own)
-    missing, others = own.keys() - found.keys(), found.keys() - own.keys()
-    shaped = [key for key in own.keys() & found.keys() if own[key].shape != found[key].shape]
-    told = [
-        *([f"it lacks {len(missing)} of {len(own)}, such as {min(missing)}"] if missing else []),
-        *([f"has {len(others)} others, such as {min(others)}"] if others else []),
-        *(
-            [
-                f"{len(shaped)} are of other shapes, such as {min(shaped)}, {tuple(found[min(shaped)].shape)} for "
-                f"{tuple(own[min(shaped)].shape)}"
-            ]
-            if shaped
-            else []
-        ),
-    ]
-    called = type(encoder).__name__ if name is None else repr(name)
+    weights = _strip_prefix(state, own, source)
+    heads = _classifier_prefixes(encoder)
+    weights = {key: value for key, value in weights.items() if not key.startswith(heads)} if heads else weights
+    weights = _resample_positions(encoder, _adapt_channels(encoder, weights, own), own)
+    missing, unexpected = own.keys() - weights.keys(), weights.keys() - own.keys()
+    mismatched = [key for key in own.keys() & weights.keys() if own[key].shape != weights[key].shape]
+    problems = []
+    if missing:
+        problems.append(f"{len(missing)} of {len(own)} are missing, such as {min(missing)}")
+    if unexpected:
+        problems.append(f"{len(unexpected)} are unexpected, such as {min(unexpected)}")
+    if mismatched:
+        key = min(mismatched)
+        shapes = f"{tuple(weights[key].shape)} instead of {tuple(own[key].shape)}"
+        problems.append(f"{len(mismatched)} have another shape, such as {key}, {shapes}")
+    kind = "architecture"
     if len(missing) == len(own):
-        told.append(
-            "no name fits, so they are another architecture's, which encoder is to name (--encoder resnet18), or "
-            "another library's, whose names are to be changed"
-        )
-    check(not told, f"init: {source} does not have the weights of the encoder {called}: {'; '.join(told)}.")
-    encoder.load_state_dict(found)
+        kind = "no_names_match"
+        problems.append("no name matches: name their architecture (--encoder resnet18), or rename the weights")
+    label = type(encoder).__name__ if name is None else repr(name)
+    check(not problems, f"init: {source} does not fit the encoder {label}: {'; '.join(problems)}.", kind)
+    encoder.load_state_dict(weights)
 
 
-def _without_prefix(state: State, own: State, source: str) -> State:
-    """Return the weights behind the one prefix that all of the encoder's have in a file."""
+def _strip_prefix(state: State, own: State, source: str) -> State:
+    """Return the weights without the prefix that all of the encoder's have in a file."""
     first = next(iter(own), "")
     prefixes = {key.removesuffix(first) for key in state if first and (key == first or key.endswith(f".{first}"))}
     whole = sorted(prefix for prefix in prefixes if all(prefix + key in state for key in own))
-    check(len(whole) < 2, f"init: {source} has several networks of its architecture: {', '.join(whole)}; expected one.")
+    message = f"init: {source} has several networks of this architecture: {', '.join(whole)}; must have one."
+    check(len(whole) < 2, message, "ambiguous")
     prefix = whole[0] if whole else min(prefixes, key=len, default="")
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
-def _classifiers(encoder: nn.Module) -> tuple[str, ...]:
-    """Return how the names of the weights begin that timm's encoder has as a classifier only."""
+def _classifier_prefixes(encoder: nn.Module) -> tuple[str, ...]:
+    """Return the name prefixes of a timm model's classifier."""
     named = (getattr(encoder, "pretrained_cfg", None) or {}).get("classifier") or ()
     return tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))
 
 
-def _with_channels(encoder: nn.Module, found: State, own: State) -> State:
-    """Return weights of three channels as those of the encoder's number, as timm adapts them."""
+def _adapt_channels(encoder: nn.Module, weights: State, own: State) -> State:
+    """Convert a first convolution of three channels to the encoder's number of channels, as in timm."""
     named = (getattr(encoder, "pretrained_cfg", None) or {}).get("first_conv") or ()
-    adapted = dict(found)
+    adapted = dict(weights)
     for name in [named] if isinstance(named, str) else named:
         key = f"{name}.weight"
         channels = own[key].shape[1] if key in own else 3
-        if channels != 3 and key in found and found[key].ndim == 4 and found[key].shape[1] == 3:
-            adapted[key] = adapt_input_conv(channels, found[key])
+        if channels != 3 and key in weights and weights[key].ndim == 4 and weights[key].shape[1] == 3:
+            adapted[key] = adapt_input_conv(channels, weights[key])
     return adapted
 
 
-def _with_positions(encoder: nn.Module, found: State, own: State) -> State:
-    """Return weights of the positions in images of another size as those of the encoder's, as timm resamples them."""
-    resampled = getattr(sys.modules[type(encoder).__module__], "checkpoint_filter_fn", None)
-    others = [key for key in own if key in found and own[key].shape != found[key].shape]
-    if resampled is None or not others or not all(key.endswith(_POSITIONS) for key in others):
-        return found
-    return dict(resampled(found, encoder))
+def _resample_positions(encoder: nn.Module, weights: State, own: State) -> State:
+    """Resample position embeddings for another image size, by the function of the timm model's module."""
+    resample = getattr(sys.modules[type(encoder).__module__], "checkpoint_filter_fn", None)
+    others = [key for key in own if key in weights and own[key].shape != weights[key].shape]
+    # Only where nothing else differs: timm's filter would also reshape patch embeddings, which changes the model.
+    if resample is None or not others or not all(key.endswith(_POSITIONS) for key in others):
+        return weights
+    return dict(resample(weights, encoder))

@@ -1,4 +1,4 @@
-"""Encoders of texts of transformers: any model by its name or its folder, over the tokens of its tokenizer."""
+"""Text encoder from a transformers model and its tokenizer, by name or folder."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from contraport.errors import UsageError, check, import_optional, one_line_reaso
 
 EXTRA = "text"
 POOLINGS = ("mean", "first", "last")
-LONGEST_TOKENS = 512
-"""Tokens at most of a text, where a model does not say how many it takes."""
+MAX_TOKENS = 512
+"""Maximum number of tokens for models that do not state one."""
 
 _POOLING_FILE = "1_Pooling/config.json"
 _LENGTH_FILE = "sentence_bert_config.json"
 _MODULES_FILE = "modules.json"
 _POOLING = "pooling_mode"
-_THEIR_POOLINGS = {"mean": "mean", "cls": "first", "lasttoken": "last"}
-_MARKED_POOLINGS = {
+_POOLING_NAMES = {"mean": "mean", "cls": "first", "lasttoken": "last"}
+_OLD_POOLING_KEYS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_lasttoken": "lasttoken",
@@ -38,28 +38,26 @@ _MARKED_POOLINGS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
-"""What older versions of sentence-transformers mark as true, and what newer ones call it."""
+"""Boolean keys of older sentence-transformers versions, with the pooling mode of newer ones."""
 
-_UNCHANGED = ("Transformer", "Pooling", "Normalize", "Dropout")
-"""Modules of sentence-transformers that have no weights but those of the model."""
+_WEIGHTLESS_MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
+"""Modules of sentence-transformers without weights beside those of the transformer."""
 
 _UNLIMITED = 10**6
-"""Tokenizers that know no limit say a number that is larger."""
+"""Tokenizers without a limit state a larger number than this."""
 
 _log = logging.getLogger(__name__)
 
 
 class TextTransformer(nn.Module):
-    """A model of transformers: the mean of what it gives of a text's tokens, or what it gives of the first or the last.
-
-    Texts are cut after `length` tokens.
+    """A transformers model with pooling over its token states: mean, first or last token.
 
     Args:
         network: the model, which returns ``last_hidden_state``.
-        tokenizer: makes the tokens of texts.
+        tokenizer: of the model.
         pooling: "mean", "first" or "last".
-        length: tokens at most of a text, but never more than the network has places for; default: as many as the
-            tokenizer and the network take, at most 512.
+        length: maximum number of tokens; texts are truncated. Never more than the network has positions. Default: the
+            limit of tokenizer and network, at most 512.
 
     Shape: texts uint8 ``(b, bytes)`` to ``(b, num_features)``.
     """
@@ -73,61 +71,61 @@ class TextTransformer(nn.Module):
         self.network = network
         self.tokenizer = tokenizer
         self.pooling = pooling
-        self.length = min(length or min(tokenizer.model_max_length, LONGEST_TOKENS), _places(network))
+        self.length = min(length or min(tokenizer.model_max_length, MAX_TOKENS), _max_positions(network))
         self.num_features = int(network.config.hidden_size)  # type: ignore[union-attr,arg-type]
 
     def forward(self, texts: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
         device = next(self.parameters()).device
-        tokens, there = self.tokens(tensor_to_texts(texts), device)
-        states = self.network(input_ids=tokens, attention_mask=there).last_hidden_state
+        tokens, mask = self.tokenize(tensor_to_texts(texts), device)
+        states = self.network(input_ids=tokens, attention_mask=mask).last_hidden_state
         if self.pooling == "first":
             return states[:, 0]  # type: ignore[no-any-return]
         if self.pooling == "last":
-            ends = (there.sum(1) - 1).clamp(min=0)
+            ends = (mask.sum(1) - 1).clamp(min=0)
             return states[torch.arange(len(states), device=device), ends]  # type: ignore[no-any-return]
-        weights = there.to(states.dtype)[:, :, None]
+        weights = mask.to(states.dtype)[:, :, None]
         pooled: Tensor = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
         return pooled
 
     def extra_repr(self) -> str:
-        """Return what its features depend on beside layers and weights."""
+        """Return settings that change the features beside layers and weights; part of a module's stored description."""
         return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_digest(self.tokenizer)}"
 
-    def tokens(self, texts: list[str], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the tokens of texts ``(b, T)``, and which of them there are."""
-        found = self.tokenizer(
+    def tokenize(self, texts: list[str], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return token ids ``(b, T)`` and the attention mask."""
+        batch = self.tokenizer(
             texts, padding=True, truncation=True, max_length=self.length, return_tensors="pt", padding_side="right"
         )
-        tokens, there = found["input_ids"], found["attention_mask"]
-        if tokens.shape[1] == 0:  # of empty texts, by a tokenizer that puts nothing around them
+        tokens, mask = batch["input_ids"], batch["attention_mask"]
+        if tokens.shape[1] == 0:  # all texts are empty, and the tokenizer adds no special tokens
             tokens = torch.full((len(texts), 1), self.tokenizer.pad_token_id)
-            there = torch.zeros_like(tokens)
-        return tokens.long().to(device), there.to(device)
+            mask = torch.zeros_like(tokens)
+        return tokens.long().to(device), mask.to(device)
 
-    def keep(self, folder: Path) -> None:
-        """Write what it takes to build it again, but for its weights: JSON, and what the tokenizer has."""
+    def save_config(self, folder: Path) -> None:
+        """Write everything that is needed to rebuild the encoder, except the weights."""
         self.network.config.save_pretrained(folder)  # type: ignore[union-attr,operator]
         self.tokenizer.save_pretrained(folder)
         (folder / _POOLING_FILE).parent.mkdir(exist_ok=True)
-        (theirs,) = (name for name, ours in _THEIR_POOLINGS.items() if ours == self.pooling)
-        (folder / _POOLING_FILE).write_text(json.dumps({_POOLING: theirs}), encoding="utf-8")
+        (mode,) = (mode for mode, pooling in _POOLING_NAMES.items() if pooling == self.pooling)
+        (folder / _POOLING_FILE).write_text(json.dumps({_POOLING: mode}), encoding="utf-8")
         (folder / _LENGTH_FILE).write_text(json.dumps({"max_seq_length": self.length}), encoding="utf-8")
 
 
 def _digest(tokenizer: Any) -> str:
-    """Return a short digest of what a tokenizer makes of texts."""
+    """Return a short digest of the tokenizer's behavior."""
     own: dict[str, Any] = {"kind": type(tokenizer).__name__, "special": tokenizer.special_tokens_map}
     if tokenizer.is_fast:
         own |= json.loads(tokenizer.backend_tokenizer.to_str())
-        own |= {"truncation": None, "padding": None}  # as the last call had them
+        own |= {"truncation": None, "padding": None}  # state of the last call, not of the tokenizer
     else:
         own["tokens"] = tokenizer.get_vocab()
     return hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def is_transformers_folder(folder: Path) -> bool:
-    """Return whether a folder has what it takes to build a model of transformers."""
+    """Return whether a folder holds a transformers model."""
     try:
         return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
@@ -135,47 +133,46 @@ def is_transformers_folder(folder: Path) -> bool:
 
 
 def build_text_transformer(name: str, shape: tuple[int, ...], *, pretrained: bool = False) -> TextTransformer:
-    """Return a model of transformers with its tokenizer.
+    """Build a text encoder from a transformers model and its tokenizer.
 
     Args:
-        name: a folder, or a name on the Hugging Face hub; ``@first``, ``@last`` or ``@mean`` behind it says how tokens
-            are pooled, by default as one of sentence-transformers says itself, else the mean. No code of theirs is run.
-        shape: of the items, which are to be texts.
-        pretrained: whether it begins with its weights; else they are drawn.
+        name: folder, or name on the Hugging Face hub, with an optional suffix ``@first``, ``@last`` or ``@mean`` for
+            the pooling. Default pooling: that of a sentence-transformers model, else the mean. No remote code is run.
+        shape: of the items, which must be texts.
+        pretrained: load the weights; otherwise they are random.
 
     Raises:
-        UsageError: transformers is not installed, there is no such model, tokenizer or weights, or they do not belong
-            together.
+        UsageError: transformers is not installed; model, tokenizer or weights cannot be loaded or do not match.
     """
-    check(is_text_shape(shape), f"encoder: {name!r} takes texts, got {describe_shape(shape)}.")
+    check(is_text_shape(shape), f"encoder: {name!r} takes texts, got {describe_shape(shape)}.", "shape")
     where, pooling = _split(name)
     if importlib.util.find_spec("transformers") is None and not Path(where).exists():
-        install = f"Or {TRANSFORMERS}, with pip install 'contraport[{EXTRA}]'."
-        raise UsageError(f"{unknown_name_error('encoder', name, ENCODERS)} {install}")
+        hint = f"Or {TRANSFORMERS}, with pip install 'contraport[{EXTRA}]'."
+        raise UsageError(f"{unknown_name_error('encoder', name, ENCODERS)} {hint}", kind="unknown")
     transformers = import_optional("transformers", EXTRA, f"encoder: {name!r}")
     with _quiet(transformers):
-        config = _had("model", where, transformers.AutoConfig)
-        check(
-            hasattr(config, "hidden_size") and not getattr(config, "is_encoder_decoder", False),
-            f"encoder: {where!r} is a {config.model_type}; expected a model that gives one vector of each token, such "
-            "as bert or roberta.",
-        )
-        tokenizer = _had("tokenizer", where, transformers.AutoTokenizer)
+        config = _load_part("model", where, transformers.AutoConfig)
+        good = hasattr(config, "hidden_size") and not getattr(config, "is_encoder_decoder", False)
+        message = f"encoder: {where!r} must return one vector per token, as bert or roberta; got {config.model_type}."
+        check(good, message, "unsupported_model")
+        tokenizer = _load_part("tokenizer", where, transformers.AutoTokenizer)
         _check_vocabulary(tokenizer, where, transformers)
-        listed = _file(where, _MODULES_FILE, transformers)
-        says = listed is not None or Path(where).is_dir()  # on the hub, where each look takes time, no other has more
-        pooling = pooling or (_pooling_of(where, transformers) if says else "mean")
-        length = _length_of(where, tokenizer, transformers, whole=listed is not None) if says else None
-        make = _loaded if pretrained else _drawn
-        encoder = TextTransformer(make(where, config, transformers), tokenizer, pooling, length)
-        _check_takes(encoder, where)
+        modules = _find_file(where, _MODULES_FILE, transformers)
+        # On the hub each look-up takes time, and only sentence-transformers models have further files.
+        has_settings = modules is not None or Path(where).is_dir()
+        pooling = pooling or (_read_pooling(where, transformers) if has_settings else "mean")
+        is_sentence_model = modules is not None
+        length = _read_length(where, tokenizer, transformers, is_sentence_model) if has_settings else None
+        make_network = _load_network if pretrained else _init_network
+        encoder = TextTransformer(make_network(where, config, transformers), tokenizer, pooling, length)
+        _check_network(encoder, where)
         if pretrained:
-            _tell_others(where, listed)
+            _warn_about_dropped_modules(where, modules)
     return encoder
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    """Return where a model is, and how its tokens are pooled where the name says so.
+    """Split a name into the model and its pooling suffix.
 
     >>> _split("bert-base-uncased@first"), _split("models/mine")
     (('bert-base-uncased', 'first'), ('models/mine', None))
@@ -186,96 +183,94 @@ def _split(name: str) -> tuple[str, str | None]:
     return where, pooling
 
 
-def _had(what: str, where: str, kind: Any, **more: Any) -> Any:
-    """Return a part of a model, of a folder or of the hub."""
+def _load_part(part: str, where: str, loader: Any, **options: Any) -> Any:
+    """Load config, tokenizer or weights from a folder or the hub."""
     try:
-        return kind.from_pretrained(where, trust_remote_code=False, **more)
-    except Exception as error:  # no such folder or file, no network, damaged: each has an error of its own
-        raise UsageError(f"{_lacking(what, where)}: {one_line_reason(error)}") from error
+        return loader.from_pretrained(where, trust_remote_code=False, **options)
+    except Exception as error:  # a missing folder, no network and a corrupt file raise different errors
+        raise UsageError(f"{_not_loaded(part, where)}: {one_line_reason(error)}", kind="not_loaded") from error
 
 
-def _lacking(what: str, where: str) -> str:
-    there = Path(where).is_dir()
-    looked = "in that folder" if there else "on the Hugging Face hub and in what was downloaded before"
-    return f"encoder: the {what} of {where!r} was looked for {looked}, and cannot be had"
+def _not_loaded(part: str, where: str) -> str:
+    places = "in that folder" if Path(where).is_dir() else "on the Hugging Face hub and in the download cache"
+    return f"encoder: the {part} of {where!r} cannot be loaded (searched {places})"
 
 
-def _file(where: str, name: str, transformers: Any) -> Path | None:
-    """Return a file of a folder or of the hub, or None where there is none."""
+def _find_file(where: str, name: str, transformers: Any) -> Path | None:
+    """Return the path of a file in a folder or on the hub, or None if it does not exist."""
     if Path(where).is_dir():
         return file if (file := Path(where, name)).is_file() else None
     try:
-        found = transformers.utils.cached_file(where, name)
+        path = transformers.utils.cached_file(where, name)
     except OSError:
         return None
-    return None if found is None else Path(found)
+    return None if path is None else Path(path)
 
 
 def _check_vocabulary(tokenizer: Any, where: str, transformers: Any) -> None:
-    """Raise `UsageError` where a tokenizer has no vocabulary, for which transformers makes up an empty one, or no token
-    to make texts equally long.
+    """Raise `UsageError` if a tokenizer has no vocabulary files or no token to pad with.
+
+    Without the files transformers would silently use an empty vocabulary.
     """
     files = sorted(set(tokenizer.vocab_files_names.values()))
-    check(
-        not files or any(_file(where, file, transformers) is not None for file in files),
-        f"{_lacking('tokenizer', where)}: it has none of the files {', '.join(files)}.",
-    )
-    check(
-        any(token is not None for token in (tokenizer.pad_token, tokenizer.eos_token, tokenizer.unk_token)),
-        f"encoder: the tokenizer of {where!r} has no token to put behind the shorter texts of a batch; expected a "
-        "pad_token in its tokenizer_config.json.",
-    )
+    exists = not files or any(_find_file(where, file, transformers) is not None for file in files)
+    check(exists, f"{_not_loaded('tokenizer', where)}: it has none of the files {', '.join(files)}.", "not_loaded")
+    good = any(token is not None for token in (tokenizer.pad_token, tokenizer.eos_token, tokenizer.unk_token))
+    message = f"encoder: the tokenizer of {where!r} has no padding token; set pad_token in its tokenizer_config.json."
+    check(good, message, "no_padding")
 
 
-# Training is in single precision whatever a model was kept in: steps are too small for half, and --amp encodes in it.
-def _drawn(where: str, config: Any, transformers: Any) -> nn.Module:
-    """Return a model with weights that are drawn."""
+# Both load in float32 whatever the stored type: updates of half-precision weights vanish; --amp casts where it is safe.
+def _init_network(where: str, config: Any, transformers: Any) -> nn.Module:
+    """Return a network with random weights."""
     try:
         network: nn.Module = transformers.AutoModel.from_config(config, dtype=torch.float32)
     except Exception as error:
-        raise UsageError(f"encoder: the model of {where!r} cannot be made: {one_line_reason(error)}") from error
+        raise UsageError(
+            f"encoder: the model of {where!r} cannot be built: {one_line_reason(error)}", kind="not_built"
+        ) from error
     return network
 
 
-def _loaded(where: str, config: Any, transformers: Any) -> nn.Module:
-    """Return a model with its weights, all those that its features are made of."""
-    network, told = _had("weights", where, transformers.AutoModel, dtype=torch.float32, output_loading_info=True)
-    lacking = sorted(set(told["missing_keys"]) & {name for name, _ in network.named_parameters()})
-    if lacking:  # transformers draws them; a pooler, which many lack, changes nothing here
+def _load_network(where: str, config: Any, transformers: Any) -> nn.Module:
+    """Return a network with its stored weights; all weights that its features depend on must be stored."""
+    network, info = _load_part("weights", where, transformers.AutoModel, dtype=torch.float32, output_loading_info=True)
+    missing = sorted(set(info["missing_keys"]) & {name for name, _ in network.named_parameters()})
+    if missing:  # transformers initialized them at random; those without a gradient, such as a pooler's, do not matter
         tokens = torch.zeros(1, 1, dtype=torch.long)
         states = network(input_ids=tokens, attention_mask=torch.ones_like(tokens)).last_hidden_state
-        slopes = torch.autograd.grad(states.sum(), [network.get_parameter(name) for name in lacking], allow_unused=True)
-        lacking = [name for name, slope in zip(lacking, slopes, strict=True) if slope is not None]
-    check(
-        not lacking,
-        f"{_lacking('weights', where)}: they lack {len(lacking)} of the {config.model_type} that its config.json tells "
-        f"of, such as {next(iter(lacking), None)}.",
+        parameters = [network.get_parameter(name) for name in missing]
+        gradients = torch.autograd.grad(states.sum(), parameters, allow_unused=True)
+        missing = [name for name, gradient in zip(missing, gradients, strict=True) if gradient is not None]
+    message = (
+        f"{_not_loaded('weights', where)}: {len(missing)} weights of its {config.model_type} are missing, such as "
+        f"{next(iter(missing), None)}."
     )
+    check(not missing, message, "missing_weights")
     return network  # type: ignore[no-any-return]
 
 
-def _check_takes(encoder: TextTransformer, where: str) -> None:
-    """Raise `UsageError` where a network cannot take what its tokenizer gives."""
+def _check_network(encoder: TextTransformer, where: str) -> None:
+    """Raise `UsageError` if a network takes no attention mask or has fewer token embeddings than the tokenizer."""
     network: Any = encoder.network
-    check(
-        "attention_mask" in inspect.signature(network.forward).parameters,
-        f"encoder: {where!r} is a {network.config.model_type}, which is not told where a text ends: what it gives of a "
-        "text would depend on the others of the batch; expected another model, such as bert or roberta.",
-    )
+    kind = network.config.model_type
+    # Without a mask the features of a text would depend on the padding, and so on the other texts of the batch.
+    good = "attention_mask" in inspect.signature(network.forward).parameters
+    message = f"encoder: {where!r} must take an attention mask, as bert or roberta do; got {kind}."
+    check(good, message, "unsupported_model")
     table = network.get_input_embeddings()
     tokens = 1 + max(encoder.tokenizer.get_vocab().values(), default=0)
-    check(
-        not isinstance(table, nn.Embedding) or tokens <= table.num_embeddings,
-        f"encoder: the tokenizer of {where!r} has tokens up to number {tokens - 1}, and the model knows "
-        f"{getattr(table, 'num_embeddings', None)}; is the tokenizer another model's?",
-    )
+    good = not isinstance(table, nn.Embedding) or tokens <= table.num_embeddings
+    limit = getattr(table, "num_embeddings", None)
+    message = f"encoder: the tokenizer of {where!r} has {tokens} tokens, but its model has only {limit} embeddings."
+    check(good, message, "tokenizer_mismatch")
 
 
-def _places(network: nn.Module) -> int:
-    """Return of how many tokens a network can take a text."""
+def _max_positions(network: nn.Module) -> int:
+    """Return the number of token positions that a network supports."""
     stated = getattr(network.config, "max_position_embeddings", None) or 0
     counted = [
-        # RoBERTa and its like count from behind the place of what fills up.
+        # RoBERTa and its relatives number positions from padding_idx + 1.
         table.num_embeddings - table.padding_idx - 1
         for name, table in network.named_modules()
         if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None
@@ -283,58 +278,56 @@ def _places(network: nn.Module) -> int:
     return min([stated if stated > 0 else _UNLIMITED, *counted])
 
 
-def _pooling_of(where: str, transformers: Any) -> str:
-    """Return how a model of sentence-transformers says that tokens are pooled, the mean where none is said."""
-    told = _told(file := _file(where, _POOLING_FILE, transformers))
-    said = told.get(_POOLING) or [name for mark, name in _MARKED_POOLINGS.items() if told.get(mark)] or ["mean"]
-    names = said if isinstance(said, list) else [said]
-    ours = [_THEIR_POOLINGS.get(str(name)) for name in names]
-    if len(ours) == 1 and ours[0] is not None:
-        return ours[0]
+def _read_pooling(where: str, transformers: Any) -> str:
+    """Return the pooling of a sentence-transformers model; the mean if it states none."""
+    config = _read_json_object(file := _find_file(where, _POOLING_FILE, transformers))
+    stated = config.get(_POOLING) or [mode for key, mode in _OLD_POOLING_KEYS.items() if config.get(key)] or ["mean"]
+    modes = stated if isinstance(stated, list) else [stated]
+    poolings = [_POOLING_NAMES.get(str(mode)) for mode in modes]
+    if len(poolings) == 1 and poolings[0] is not None:
+        return poolings[0]
     raise UsageError(
-        f"encoder: {file} pools tokens by {' and '.join(map(str, names))}; expected {', '.join(_THEIR_POOLINGS)}, or "
-        f"one of {', '.join(f'{where}@{pooling}' for pooling in POOLINGS)} for the encoder."
+        f"encoder: {file} must pool by one of {', '.join(_POOLING_NAMES)}, got {' and '.join(map(str, modes))}. Name "
+        f"the pooling: {', '.join(f'{where}@{pooling}' for pooling in POOLINGS)}.",
+        kind="unsupported_pooling",
     )
 
 
-def _length_of(where: str, tokenizer: Any, transformers: Any, *, whole: bool) -> int | None:
-    """Return how many tokens of a text a model takes, None where none is said; a whole one of sentence-transformers may
-    say it by its tokenizer.
-    """
-    length = _told(_file(where, _LENGTH_FILE, transformers)).get("max_seq_length")
-    if length is None and whole:
+def _read_length(where: str, tokenizer: Any, transformers: Any, is_sentence_model: bool) -> int | None:
+    """Return the maximum number of tokens that a model states, or None."""
+    length = _read_json_object(_find_file(where, _LENGTH_FILE, transformers)).get("max_seq_length")
+    if length is None and is_sentence_model:
         length = tokenizer.model_max_length
     return length if isinstance(length, int) and 0 < length < _UNLIMITED else None
 
 
-def _tell_others(where: str, listed: Path | None) -> None:
-    """Log which modules of a model of sentence-transformers have weights that no part of the encoder has."""
-    modules = _read(listed)
-    known = [module for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
-    kinds = [str(module.get("type")).rpartition(".")[2] for module in known]
-    if others := [kind for kind in kinds if kind not in _UNCHANGED]:
-        told = "encoder: of %r the transformer is taken and its pooling, and not what follows them, %s"
-        _log.warning(told, where, ", ".join(others))
+def _warn_about_dropped_modules(where: str, modules_file: Path | None) -> None:
+    """Warn about modules of a sentence-transformers model whose weights the encoder does not use."""
+    modules = _read_json(modules_file)
+    entries = [module for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
+    kinds = [str(module.get("type")).rpartition(".")[2] for module in entries]
+    if dropped := [kind for kind in kinds if kind not in _WEIGHTLESS_MODULES]:
+        message = "encoder: %r is used up to its pooling; these modules behind it are dropped: %s"
+        _log.warning(message, where, ", ".join(dropped))
 
 
-def _told(file: Path | None) -> dict[str, Any]:
-    """Return the mapping in a file of JSON, nothing where there is none."""
-    told = _read(file)
-    return told if isinstance(told, dict) else {}
+def _read_json_object(file: Path | None) -> dict[str, Any]:
+    content = _read_json(file)
+    return content if isinstance(content, dict) else {}
 
 
-def _read(file: Path | None) -> Any:
+def _read_json(file: Path | None) -> Any:
     if file is None:
         return None
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"encoder: {file} cannot be read: {one_line_reason(error)}") from error
+        raise UsageError(f"encoder: {file} cannot be read: {one_line_reason(error)}", kind="unreadable") from error
 
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Let transformers say nothing of what it loads; what goes wrong is raised."""
+    """Silence transformers' log and progress bars."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

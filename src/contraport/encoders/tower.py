@@ -1,4 +1,4 @@
-"""The way of one view: standardised, encoded, projected."""
+"""Tower: standardization, encoder and projector of one view."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport._utils.text_tensors import channel_count, is_text_batch
-from contraport.encoders.build import Shape, build
+from contraport.encoders.factory import Shape, build_encoder
 from contraport.encoders.networks import Projector
 from contraport.errors import check
 
@@ -19,23 +19,23 @@ BOTH = "both"
 
 
 class Tower(nn.Module):
-    """A standardisation, an encoder and a projector, for raw items of one shape.
+    """Standardization, encoder and projector for raw items of one shape.
 
     Args:
-        encoder: a name or a module, as `build` takes it.
-        shape: of one item: an image ``(C, H, W)``, a vector ``(d,)``, a time series ``(C, T)`` or a text ``()``.
-        projection: number of features that the loss sees; 0: no projector, it sees the encoder's.
-        mean: of each channel (images in units of [0, 1], time series) or feature (vectors), to be subtracted; nothing
-            of texts.
-        std: the same, to be divided by.
+        encoder: a name or a module, as in `build_encoder`.
+        shape: of one item: image ``(C, H, W)``, vector ``(d,)``, time series ``(C, T)`` or text ``()``.
+        projection: output features of the projector, the input of the loss; 0: no projector.
+        mean: subtracted from each channel (images in units of [0, 1], time series) or feature (vectors); empty for
+            texts.
+        std: divisor of each channel or feature.
         layers: linear layers of the projector.
-        low_resolution: as `build` takes it.
+        low_resolution: as in `build_encoder`.
 
-    Shape: images uint8 or float in [0, 1] ``(b, C, H, W)``, vectors ``(b, d)``, time series ``(b, C, T)`` or texts, the
-    bytes of their UTF-8 ``(b, bytes)``, to ``(b, num_features)``.
+    Shape: images uint8 or float in [0, 1] ``(b, C, H, W)``, vectors ``(b, d)``, time series ``(b, C, T)`` or texts as
+    UTF-8 bytes ``(b, bytes)``, to ``(b, num_features)``.
 
     Raises:
-        UsageError: an unknown encoder, or numbers that do not fit the shape.
+        UsageError: the encoder is unknown, or mean or std does not fit the shape.
 
     >>> tower = Tower("small-tcn", (6, 100), 32, mean=[0.0] * 6, std=[1.0] * 6)
     >>> h = tower(torch.zeros(5, 6, 100))
@@ -57,7 +57,7 @@ class Tower(nn.Module):
         low_resolution: bool = True,
     ) -> None:
         super().__init__()
-        self.encoder = build(encoder, shape, low_resolution=low_resolution)
+        self.encoder = build_encoder(encoder, shape, low_resolution=low_resolution)
         self.num_features = int(self.encoder.num_features)  # type: ignore[arg-type]
         self.projector = (
             Projector(self.num_features, self.num_features, projection, layers) if projection > 0 else nn.Identity()
@@ -65,18 +65,19 @@ class Tower(nn.Module):
         self.projection_width = projection or self.num_features
         self._register("mean", mean, shape)
         self._register("std", std, shape)
-        check(bool((self.std > 0).all()), "std: expected positive numbers.")
+        check(bool((self.std > 0).all()), "std: must be positive.")
 
     def _register(self, name: str, values: Sequence[float], shape: Shape) -> None:
         numbers = torch.tensor([float(value) for value in values])
-        check(
-            len(numbers) == channel_count(shape) and bool(numbers.isfinite().all()),
-            f"{name}: expected {channel_count(shape)} finite numbers, one per channel or feature, got {len(numbers)}.",
+        good = len(numbers) == channel_count(shape) and bool(numbers.isfinite().all())
+        message = (
+            f"{name}: must be {channel_count(shape)} finite numbers, one per channel or feature, got {len(numbers)}."
         )
+        check(good, message, "shape")
         self.register_buffer(name, numbers.view(-1, *[1] * (len(shape) - 1)))
 
     def standardize(self, items: Tensor) -> Tensor:
-        """Return what the encoder sees of raw items."""
+        """Return raw items as the encoder takes them: zero mean and unit variance; texts unchanged."""
         if is_text_batch(items):
             return items
         if items.dtype == torch.uint8:
@@ -84,12 +85,12 @@ class Tower(nn.Module):
         return (items - self.mean) / self.std
 
     def width(self, part: str) -> int:
-        """Return the length of what `represent` gives."""
+        """Return the number of features that `represent` returns."""
         projected = self.projection_width
         return {PROJECTION: projected, BOTH: self.num_features + projected}.get(part, self.num_features)
 
     def represent(self, features: Tensor, part: str) -> Tensor:
-        """Return what a representation has of features: them, their projection, or both, each of length one."""
+        """Return the features, their projection, or both normalized and side by side."""
         if part == PROJECTION:
             projected: Tensor = self.projector(features)
             return projected

@@ -235,7 +235,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         check_is_fitted(self)
         if not self._names:
             return cast(NDArray[np.object_], super().get_feature_names_out(input_features))
-        return self._names_of(self._model.represented)
+        return self._names_of(self._model.represented_views)
 
     def _names_of(self, views: Sequence[int]) -> NDArray[np.object_]:
         """Return the names of the features of some of several views."""

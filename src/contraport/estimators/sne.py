@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from contraport.embedding import apply_in_blocks, evaluation_mode
-from contraport.encoders import build
+from contraport.encoders import build_encoder
 from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import check, check_integer, check_positive, is_number, unknown_name_error
 from contraport.estimators.array_input import as_tensor
@@ -211,7 +211,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _encoder(self, shape: tuple[int, ...]) -> nn.Module:
         if isinstance(self.encoder, nn.Module):
             return copy.deepcopy(self.encoder)
-        body = build(str(self.encoder), shape)
+        body = build_encoder(str(self.encoder), shape)
         return nn.Sequential(body, nn.Linear(int(body.num_features), self.n_components))  # type: ignore[arg-type]
 
     def _encode(self, data: Tensor) -> Tensor:

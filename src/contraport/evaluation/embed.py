@@ -78,7 +78,7 @@ def embed(given: dict[str, Any]) -> Path:
         splits = splits[:1]
     whole, view = model, None
     if options.view is not None:
-        model = whole.of_view(options.view)
+        model = whole.single_view(options.view)
         (view,) = model.view_names
     # A stream decodes the images of all views together, so the whole model determines their size.
     loader = SplitLoader(settings, whole if is_stream(options.data) else model, options.columns, options.root)

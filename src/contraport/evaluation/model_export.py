@@ -58,14 +58,14 @@ def export(given: dict[str, Any]) -> Path:
         import_optional(package, "export", f"format: {name}")
     _check_out(path, format, options.overwrite)
     model = options.run if isinstance(options.run, Model) else _load_model(options.run, options.trust)
-    model = model if options.view is None else model.of_view(options.view)
+    model = model if options.view is None else model.single_view(options.view)
     has_tokenizer = any(isinstance(encoder, TextTransformer) for encoder in model.encoders)
     check(
         format.is_folder or not has_tokenizer,
         f"format: must be safetensors for an encoder with a tokenizer, which {name} cannot contain.",
         "tokenizer",
     )
-    has_texts = any(is_text_shape(model.shapes[view]) for view in model.represented)
+    has_texts = any(is_text_shape(model.shapes[view]) for view in model.represented_views)
     check(
         name != "torch-export" or not has_texts,
         "format: must be onnx, torchscript or safetensors for texts; torch.export needs texts of one length.",
@@ -116,7 +116,7 @@ def _random_views(model: Model, items: int) -> tuple[Tensor, ...]:
             return _random_texts(items, generator)
         return tower.mean + tower.std * torch.randn(items, *shape, generator=generator)
 
-    return tuple(map(random_view, model.represented))
+    return tuple(map(random_view, model.represented_views))
 
 
 def _random_texts(items: int, generator: torch.Generator) -> Tensor:
@@ -147,7 +147,7 @@ def _write_onnx(model: Model, path: Path) -> None:
         dynamo=True,
         external_data=False,
         verbose=False,
-        input_names=[model.view_names[view] for view in model.represented],
+        input_names=[model.view_names[view] for view in model.represented_views],
         output_names=["features"],
         dynamic_shapes=(tuple({0: batch, 1: letters} if is_text_batch(one) else {0: batch} for one in views),),
     )

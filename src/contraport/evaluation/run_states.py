@@ -9,7 +9,7 @@ from pathlib import Path
 
 from contraport._utils.formatting import format_options
 from contraport.encoders import Model
-from contraport.encoders.lora import merged
+from contraport.encoders.lora import merge_lora
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss, Objective
 from contraport.options import is_object_placeholder
@@ -64,7 +64,7 @@ def load_epoch_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iter
         intermediate.load_state_dict(
             {name.removeprefix(_MODEL): weight for name, weight in weights.items() if name.startswith(_MODEL)}
         )
-        return merged(intermediate).eval()
+        return merge_lora(intermediate).eval()
 
     for epoch, file in files.items():
         loaded: Model = read(file, load_model)

@@ -268,7 +268,7 @@ def find_view(dataset: Dataset, model: Model, view: object) -> int:
     Raises:
         UsageError: the data do not have the view.
     """
-    number = model.view(view)
+    number = model.view_index(view)
     names, shapes = dataset.view_names, dataset.shapes
     if model.view_names[number] in names:
         return names.index(model.view_names[number])

@@ -256,7 +256,7 @@ class EvalContext:
         return class_embeddings(self._view_projections(view, texts), len(self.templates))
 
     def _view_projections(self, view: int, items: Dataset) -> Tensor:
-        encoder = self.model.of_view(str(view))
+        encoder = self.model.single_view(str(view))
         return extract_features(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
 
     @cached_property

@@ -1,8 +1,7 @@
-"""Figures of what one has in hand: tensors, arrays and the folders of runs, as matplotlib figures (extra ``report``).
+"""Matplotlib figures of tensors, arrays and run folders (extra ``report``).
 
-Each function returns a `matplotlib.figure.Figure` of its own, to be shown by a notebook or written by ``.savefig``;
-none touches pyplot. `contraport.theory` draws its studies with the same hands, and `contraport.report` shares the
-colours and the numbers.
+Each function returns a new `matplotlib.figure.Figure`, which a notebook displays and ``.savefig`` writes. None uses
+pyplot. The page of `contraport.report` draws in the browser instead, with the same colors and numbers.
 
 >>> from contraport import plots
 >>> plots.curves({"nt-xent": [3.0, 2.0, 1.5]}, width=3.9).get_size_inches().tolist()

@@ -1,4 +1,4 @@
-"""The colours of all figures, those of the page among them: a run, a class and a mass look the same wherever drawn."""
+"""Colors of runs, classes and masses, the same in matplotlib figures and on HTML pages."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import colorsys
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f858d"
 
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, "#8f00ff", "#a64242", "#a966ff", "#8c5b7f", "#cc1fc5", "#cc1800")
-"""Of runs and classes, each apart from white and from black. The first are of Okabe and Ito (2008), Color universal
-design; each further one is as far as may be from those before it, to people with any kind of colour blindness."""
+"""Colors of runs and classes, legible on white and on black. The first are from Okabe and Ito (2008), Color universal
+design; each further one maximizes the distance to those before it under every kind of color blindness."""
 
 MASS_ON_LIGHT = ("#f3f5f8", "#d5e0ee", "#a6c3e2", "#6d9fd1", "#3a74b5", "#1b4a89", "#0a1f4d")
 MASS_ON_DARK = ("#16191d", "#16283f", "#1a3f6b", "#2a629f", "#5590cb", "#9cc3ea", "#f2f7fd")
-"""Of masses, from none to the most: from near the ground to far from it."""
+"""Color ramps of masses, from zero (near the background) to the largest."""
 
 
 def class_colors(classes: int) -> list[str]:
-    """Return one colour a class: those of `SERIES`, or evenly spaced hues where it has too few.
+    """Return one color per class: from `SERIES`, or evenly spaced hues for more classes.
 
     >>> class_colors(2)
     ['#0072b2', '#d55e00']

@@ -1,4 +1,4 @@
-"""Curves over the steps of trainings."""
+"""Training curves: columns of the logged metrics over the steps."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from torch import Tensor
 from contraport.errors import UsageError, check
 from contraport.metrics import metric_by_key
 from contraport.plots.colors import SERIES
-from contraport.plots.figure_setup import DASHES, add_legend_above, escape_dollars, panels, percent_formatter
-from contraport.plots.plot_inputs import Folder, array, by_name, is_folder, run
+from contraport.plots.figure_setup import DASHES, add_legend_above, create_panels, escape_dollars, percent_formatter
+from contraport.plots.plot_inputs import RunFolder, as_array, create_or_resume_run, is_run_folder, named_sources
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-POINTS_PER_LINE = 1_000
-"""A longer curve is drawn by every k-th of its rows."""
+MAX_POINTS_PER_LINE = 1_000
+"""Longer curves are drawn by every k-th row."""
 
 TITLES = {
     "loss": "Loss",
-    "mi_bound": "Bound of mutual information, nats",
+    "mi_bound": "Lower bound of mutual information, nats",
     "lr": "Learning rate",
     "temperature": "Temperature",
     "plan_mass": "Mass of the plan",
-    "seconds": "Seconds of training",
-    "images_per_second": "Items a second",
-    "data_wait": "Share of the time waiting for data",
+    "seconds": "Training time, s",
+    "images_per_second": "Items per second",
+    "data_wait": "Share of time waiting for data",
     "epoch": "Epoch",
 }
-"""What columns of the metrics are called; those of measures have the measures' titles."""
+"""Titles of columns of metrics.jsonl; monitored measures have their own."""
 
-_SHARES = ("plan_mass", "data_wait")
+_PERCENT_COLUMNS = ("plan_mass", "data_wait")
 
 _Rows = Sequence[Mapping[str, Any]]
 
 
 def column_title(column: str) -> str:
-    """Return what a column of the metrics is called; one that nobody knows by its own name.
+    """Return the title of a column of the metrics, or its name if it has none.
 
     >>> column_title("lr"), column_title("knn"), column_title("mine")
     ('Learning rate', 'kNN', 'mine')
@@ -50,61 +50,62 @@ def column_title(column: str) -> str:
 
 
 def is_percent_column(column: str) -> bool:
-    """Return whether a column of the metrics is written in per cent.
+    """Return whether the values of a column of the metrics are shares, written in percent.
 
     >>> is_percent_column("knn"), is_percent_column("loss")
     (True, False)
     """
     measure = metric_by_key(column)
-    return column in _SHARES if measure is None else measure.pattern.endswith("%}")
+    return column in _PERCENT_COLUMNS if measure is None else measure.pattern.endswith("%}")
 
 
 def subsample_rows(rows: _Rows, key: str) -> list[Mapping[str, Any]]:
-    """Return the rows that have a value of a column, evenly spaced ones where they are too many to draw.
+    """Return the rows with a value in a column, at most `MAX_POINTS_PER_LINE` evenly spaced ones.
 
     >>> subsample_rows([{"step": 0, "loss": 1.0}, {"step": 1}], "loss")
     [{'step': 0, 'loss': 1.0}]
     """
-    found = [row for row in rows if row.get(key) is not None]
-    return found[:: max(1, math.ceil(len(found) / POINTS_PER_LINE))]
+    present = [row for row in rows if row.get(key) is not None]
+    return present[:: max(1, math.ceil(len(present) / MAX_POINTS_PER_LINE))]
 
 
 def curves(
-    runs: Folder | Sequence[Folder] | Mapping[str, Any], keys: str | Sequence[str] = "loss", *, width: float = 5.0
+    runs: RunFolder | Sequence[RunFolder] | Mapping[str, Any], keys: str | Sequence[str] = "loss", *, width: float = 5.0
 ) -> Figure:
-    """Draw columns of the metrics over the steps, one panel each and one line a run.
+    """Draw columns of the logged metrics over the steps: one panel per column, one line per run.
 
-    Losses of different objectives differ by constants: compare their course, not their height.
+    Losses of different objectives differ by constants: compare their shape, not their level.
 
     Args:
-        runs: the folder of a run, several, or by name: a folder, rows as in `metrics.jsonl`, or values, one a step.
-        keys: which columns: ``loss``, ``lr``, ``temperature`` or another of `metrics.jsonl`.
-        width: of the figure, in inches; 3.9 suits a telephone.
+        runs: run folder, several of them, or a mapping by name to a run folder, rows as in `metrics.jsonl`, or one
+            value per step.
+        keys: columns to draw, such as ``loss``, ``lr`` or ``temperature``.
+        width: of the figure, in inches; 3.9 suits a phone.
 
     Raises:
-        UsageError: a run has no metrics or is corrupt, none has one of the columns, or matplotlib is not installed.
+        UsageError: a run has no metrics or is corrupt, no run has a column, or matplotlib is not installed.
 
     >>> figure = curves({"a": [3.0, 2.0, 1.5], "b": [3.0, 1.0, 0.5]})
     >>> [line.get_label() for line in figure.axes[0].get_lines()]
     ['a', 'b']
     """
-    wanted = [keys] if isinstance(keys, str) else list(keys)
-    check(len(wanted) > 0, "keys: expected one column or more, got none.")
-    lines = {name: _rows(name, given, wanted) for name, given in by_name(runs).items()}
-    for key in wanted:
-        known = sorted({column for rows in lines.values() for row in rows for column in row} - {"step"})
-        some = any(subsample_rows(rows, key) for rows in lines.values())
-        check(some, f"keys: no run has logged {key!r}; they have {', '.join(known) or 'nothing'}.")
-    figure, axes = panels(len(wanted), width=width, ratio=1.45)
-    for ax, key in zip(axes, wanted, strict=True):
+    columns = [keys] if isinstance(keys, str) else list(keys)
+    check(len(columns) > 0, "keys: must name at least one column, got none.", "missing")
+    lines = {name: _rows(name, source, columns) for name, source in named_sources(runs).items()}
+    logged = sorted({column for rows in lines.values() for row in rows for column in row} - {"step"})
+    for key in columns:
+        present = any(row.get(key) is not None for rows in lines.values() for row in rows)
+        check(present, f"keys: no run has logged {key!r}; logged: {', '.join(logged) or 'nothing'}.", "unknown")
+    figure, axes = create_panels(len(columns), width=width, ratio=1.45)
+    for ax, key in zip(axes, columns, strict=True):
         for position, (name, rows) in enumerate(lines.items()):
-            shown = subsample_rows(rows, key)
+            points = subsample_rows(rows, key)
             ax.plot(
-                [row["step"] for row in shown],
-                [row[key] for row in shown],
+                [row["step"] for row in points],
+                [row[key] for row in points],
                 color=SERIES[position % len(SERIES)],
                 linestyle=DASHES[position % len(DASHES)],
-                marker="o" if len(shown) == 1 else None,
+                marker="o" if len(points) == 1 else None,
                 label=escape_dollars(name) or "_unnamed",
             )
         ax.set(xlabel="step", title=escape_dollars(column_title(key)))
@@ -116,16 +117,16 @@ def curves(
     return figure
 
 
-def _rows(name: str, given: Any, keys: Sequence[str]) -> _Rows:
-    if is_folder(given):
-        return run(given).metrics()
-    if isinstance(given, Sequence) and given and all(isinstance(row, Mapping) for row in given):
-        good = all("step" in row for row in given)
-        check(good, f"runs: expected a 'step' in each row of {name or 'the metrics'!r}.")
-        return given
-    if isinstance(given, Tensor | np.ndarray | Sequence) and len(keys) == 1:
-        values = array(f"runs: {name or 'values'}", given, 1, finite=False)  # a loss that diverged is a curve too
+def _rows(name: str, source: Any, keys: Sequence[str]) -> _Rows:
+    if is_run_folder(source):
+        return create_or_resume_run(source).metrics()
+    if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):
+        good = all("step" in row for row in source)
+        check(good, f"runs: each row of {name or 'the metrics'!r} must have a 'step'.", "missing_step")
+        return source
+    if isinstance(source, Tensor | np.ndarray | Sequence) and len(keys) == 1:
+        values = as_array(f"runs: {name or 'values'}", source, 1, finite=False)  # the curve of a diverged loss counts
         return [{"step": step, keys[0]: value} for step, value in enumerate(values.tolist())]
     raise UsageError(
-        f"runs: expected run folders, rows of metrics, or values of one column by name, got {type(given).__name__}."
+        f"runs: must be run folders, rows of metrics, or one column of values by name, got {type(source).__name__}."
     )

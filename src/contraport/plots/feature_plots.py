@@ -1,4 +1,4 @@
-"""Features: in the plane, by their singular values, and by their nearest neighbours."""
+"""Figures of features: map in the plane, singular spectrum, and nearest neighbors."""
 
 from __future__ import annotations
 
@@ -13,72 +13,89 @@ from contraport.metrics.embedding_geometry import entropy_rank
 from contraport.metrics.embedding_geometry import spectrum as singular_values
 from contraport.metrics.retrieval import nearest_neighbors
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES, class_colors
-from contraport.plots.figure_setup import DASHES, add_legend_above, canvas, escape_dollars, ground, panels
+from contraport.plots.figure_setup import (
+    DASHES,
+    add_legend_above,
+    background_color,
+    create_figure,
+    create_panels,
+    escape_dollars,
+)
 from contraport.plots.label_placement import place_labels
-from contraport.plots.plot_inputs import Array, Folder, Values, array, as_labels, by_name, is_folder, run, sampled
+from contraport.plots.plot_inputs import (
+    Array,
+    RunFolder,
+    Values,
+    as_array,
+    as_labels,
+    create_or_resume_run,
+    is_run_folder,
+    load_samples,
+    named_sources,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LEAST = 1e-7
-"""A singular value that is less of the largest is rounding, and not drawn."""
+SPECTRUM_FLOOR = 1e-7
+"""Singular values below this ratio to the largest are rounding errors and are not drawn."""
 
-CLASSES_NAMED = 24
-"""With more classes than this the colours have no names on the figure."""
+MAX_NAMED_CLASSES = 24
+"""With more classes than this the map has no class names."""
 
 
 def embedding(
-    features: Values | Folder,
+    features: Values | RunFolder,
     labels: Values | None = None,
     *,
     class_names: Sequence[str] | None = None,
     width: float = 4.4,
 ) -> Figure:
-    """Draw items in the plane, coloured by their class, with the name of each class where most of it is.
+    """Draw items in the plane, colored by class, with each class's name in its densest part.
 
     Args:
-        features: (n, 2) as they are, or (n, F), whose two principal components are drawn; or the folder of an evaluated
-            run, which keeps its test items in the plane by t-SNE, with their labels.
-        labels: class of each item, (n,), numbers or words; None draws all alike.
+        features: (n, 2), drawn as they are; (n, F), of which the first two principal components are drawn; or the
+            folder of an evaluated run, which holds the t-SNE of its test items and their labels.
+        labels: class of each item, (n,), numbers or strings; None: one color.
         class_names: name of each class, in the order of sorted labels.
         width: of the figure, in inches.
 
     Raises:
-        UsageError: shapes do not fit, the run was not evaluated, or matplotlib is not installed.
+        UsageError: shapes do not match, the run was not evaluated, or matplotlib is not installed.
 
     >>> figure = embedding(torch.randn(20, 5), torch.arange(20) % 2, class_names=["cat", "dog"])
     >>> [text.get_text() for text in figure.axes[0].texts]
     ['cat', 'dog']
     """
-    how = ""
-    if is_folder(features):
-        check(labels is None, "labels: expected none beside a run, which has its own.")
-        samples = sampled(features, "points")
-        features, labels, how = samples["points"], samples.get("labels"), str(samples["projection"])
+    method = ""
+    if is_run_folder(features):
+        check(labels is None, "labels: cannot be combined with a run, which has its own labels.", "conflict")
+        samples = load_samples(features, "points")
+        features, labels, method = samples["points"], samples.get("labels"), str(samples["projection"])
         if labels is not None and class_names is None and "class_names" in samples:
             class_names = [str(samples["class_names"][k]) for k in np.unique(labels)]
-    points = array("features", features, 2)
-    check(points.shape[1] >= 2, f"features: expected two of each item at least, got {points.shape[1]}.")
+    points = as_array("features", features, 2)
+    check(points.shape[1] >= 2, f"features: must have at least two columns, got {points.shape[1]}.", "shape")
     if points.shape[1] > 2:
-        points, how = _principal(points), "two principal components"
+        points, method = _principal_components(points), "two principal components"
     classes = as_labels(labels, len(points))
-    across, up = np.ptp(points, axis=0)
-    figure, (ax,) = panels(1, width=width, ratio=float(np.clip(across / up if up else np.inf, 0.8, 1.6)))
+    x_range, y_range = np.ptp(points, axis=0)
+    ratio = float(np.clip(x_range / y_range if y_range else np.inf, 0.8, 1.6))
+    figure, (ax,) = create_panels(1, width=width, ratio=ratio)
     _scatter(ax, points, classes, class_names)
-    ax.set(aspect="equal", xticks=[], yticks=[], xlabel=how)
+    ax.set(aspect="equal", xticks=[], yticks=[], xlabel=method)
     ax.spines[:].set_visible(False)
     return figure
 
 
 def spectrum(
-    features: Values | Folder | Sequence[Folder] | Mapping[str, Values | Folder], *, width: float = 5.0
+    features: Values | RunFolder | Sequence[RunFolder] | Mapping[str, Values | RunFolder], *, width: float = 5.0
 ) -> Figure:
-    """Draw the singular values of centred features over the largest: how many directions they use; those below
-    1e-7 are rounding, and not shown.
+    """Draw the singular values of centered features divided by the largest, with the effective rank.
 
     Args:
-        features: (n, F), n at least 2; several by name; or folders of evaluated runs, which keep the singular values.
+        features: (n, F), n >= 2; several by name; or folders of evaluated runs, which hold the singular values.
         width: of the figure, in inches.
 
     Raises:
@@ -88,25 +105,25 @@ def spectrum(
     >>> [line.get_label() for line in figure.axes[0].get_lines()]
     ['full: effective rank 4.0', 'one direction: effective rank 1.0']
     """
-    figure, (ax,) = panels(1, width=width, ratio=1.45)
-    for position, (name, given) in enumerate(by_name(features).items()):
-        values = _singular_values(given)
-        rank, shares = entropy_rank(values), values / values[0]
+    figure, (ax,) = create_panels(1, width=width, ratio=1.45)
+    for position, (name, source) in enumerate(named_sources(features).items()):
+        values = _singular_values(source)
+        rank, ratios = entropy_rank(values), values / values[0]
         label = f"{name}: effective rank {rank:.1f}" if name else f"effective rank {rank:.1f}"
         ax.semilogy(
             range(1, len(values) + 1),
-            shares.where(shares >= LEAST, torch.nan).numpy(),
+            ratios.where(ratios >= SPECTRUM_FLOOR, torch.nan).numpy(),
             color=SERIES[position % len(SERIES)],
             linestyle=DASHES[position % len(DASHES)],
             label=escape_dollars(label),
         )
-    ax.set(xlabel="direction", ylabel="singular value, of the largest")
+    ax.set(xlabel="direction", ylabel="singular value / largest")
     add_legend_above(figure, ax)
     return figure
 
 
 def neighbors(
-    features: Values | Folder,
+    features: Values | RunFolder,
     items: Values | None = None,
     labels: Values | None = None,
     *,
@@ -114,60 +131,62 @@ def neighbors(
     count: int = 7,
     width: float | None = None,
 ) -> Figure:
-    """Draw some items with their nearest others by the cosine, a strip each; a frame says which have the same label.
+    """Draw some items, each in a row with its nearest neighbors by cosine; frames mark neighbors of the same class.
 
     Args:
-        features: (n, F); or the folder of an evaluated run of images, which keeps the neighbours of its test items.
-        items: what is drawn: images, (n, C, H, W) or (n, H, W), or vectors and series, (n, d), as lines.
-        labels: class of each item, (n,): neighbours of the same are framed blue, others orange and dashed.
-        queries: which items, or how many, evenly spaced.
-        count: of the neighbours of each.
-        width: of the figure, in inches; None is 0.55 a picture.
+        features: (n, F); or the folder of an evaluated run of images, which holds the neighbors of its test items.
+        items: images (n, C, H, W) or (n, H, W), or vectors or series (n, d), which are drawn as lines.
+        labels: class of each item, (n,): neighbors of the same class have a blue frame, others an orange dashed one.
+        queries: positions of the items, or their number, evenly spaced.
+        count: number of neighbors per item.
+        width: of the figure, in inches; None: 0.55 per picture.
 
     Raises:
-        UsageError: shapes do not fit, there are too few items, the run keeps no pictures, or matplotlib is not
-            installed.
+        UsageError: shapes do not match, there are too few items, the run has no images, or matplotlib is not installed.
 
     >>> figure = neighbors(torch.randn(20, 4), torch.rand(20, 8, 8), queries=[3, 5], count=4)
     >>> len(figure.axes[0].images)
     10
     """
-    if is_folder(features):
-        check(items is None and labels is None, "items, labels: expected none beside a run, which has its own.")
-        samples = sampled(features, "neighbors")
-        message = f"run: {run(features).path} is not of images, so that it keeps none; pass features and items."
-        check("thumbnails" in samples, message)
-        near, shown, classes = samples["neighbors"], samples["thumbnails"], samples.get("labels")
-        check(0 < count <= near.shape[1], f"count: expected 1 to {near.shape[1]}, got {count!r}.")
+    if is_run_folder(features):
+        conflict = items is not None or labels is not None
+        check(not conflict, "items, labels: cannot be combined with a run, which has its own.", "conflict")
+        samples = load_samples(features, "neighbors")
+        message = f"run: {create_or_resume_run(features).path} has no images; pass features and items instead."
+        check("thumbnails" in samples, message, "no_images")
+        nearest, shown, classes = samples["neighbors"], samples["thumbnails"], samples.get("labels")
+        most = nearest.shape[1]
     else:
-        rows = array("features", features, 2)
-        check(0 < count < len(rows), f"count: expected 1 to {len(rows) - 1}, got {count!r}.")
-        check(items is not None, "items: expected what is to be drawn of each item, got None.")
+        rows = as_array("features", features, 2)
+        check(items is not None, "items: is required to draw the neighbors of features.", "missing")
         shown = items.detach().cpu().numpy() if isinstance(items, torch.Tensor) else np.asarray(items)
-        near, classes = nearest_neighbors(torch.from_numpy(rows), count).numpy(), as_labels(labels, len(rows))
-    good = shown.ndim in (2, 3, 4) and len(shown) == len(near)
-    check(good, f"items: expected {len(near)} images or vectors, got shape {shown.shape}.")
-    asked = _queries(queries, len(near))
-    wide = 0.55 * (count + 1.3) if width is None else width
-    figure = canvas(wide, wide / (count + 1.3) * len(asked) + 0.3)
+        most = len(rows) - 1
+    check(0 < count <= most, f"count: must be from 1 to {most}, got {count!r}.")
+    if not is_run_folder(features):
+        nearest, classes = nearest_neighbors(torch.from_numpy(rows), count).numpy(), as_labels(labels, len(rows))
+    good = shown.ndim in (2, 3, 4) and len(shown) == len(nearest)
+    check(good, f"items: must be {len(nearest)} images or vectors, got shape {shown.shape}.", "shape")
+    positions = _query_positions(queries, len(nearest))
+    figure_width = 0.55 * (count + 1.3) if width is None else width
+    figure = create_figure(figure_width, figure_width / (count + 1.3) * len(positions) + 0.3)
     ax = figure.add_subplot()
-    for row, query in enumerate(asked):
+    for row, query in enumerate(positions):
         _draw_item(ax, shown[query], 0.0, row, None)
-        for place, other in enumerate(near[query, :count]):
+        for place, other in enumerate(nearest[query, :count]):
             same = None if classes is None else bool(classes[query] == classes[other])
             _draw_item(ax, shown[other], place + 1.3, row, same)
-    ax.set(xlim=(-0.05, count + 1.35), ylim=(len(asked) + 0.05, -0.05), aspect="equal")
-    framed = "" if classes is None else "; dashed: of another class"
-    ax.set_title(f"an item and its nearest{framed}", loc="left", fontsize="medium")
+    ax.set(xlim=(-0.05, count + 1.35), ylim=(len(positions) + 0.05, -0.05), aspect="equal")
+    frames = "" if classes is None else "; dashed: another class"
+    ax.set_title(f"item and its nearest neighbors{frames}", loc="left", fontsize="medium")
     ax.axis("off")
     return figure
 
 
-def _principal(features: Array) -> Array:
-    """Return the two principal components of features, (n, 2)."""
-    centred = torch.from_numpy(features - features.mean(0))
-    _, vectors = torch.linalg.eigh(centred.T @ centred)
-    components: Array = (centred @ vectors[:, -2:].flip(1)).numpy()
+def _principal_components(features: Array) -> Array:
+    """Return the first two principal components, (n, 2)."""
+    centered = torch.from_numpy(features - features.mean(0))
+    _, vectors = torch.linalg.eigh(centered.T @ centered)
+    components: Array = (centered @ vectors[:, -2:].flip(1)).numpy()
     return components
 
 
@@ -179,41 +198,41 @@ def _scatter(ax: Axes, points: Array, classes: Array | None, class_names: Sequen
         return
     present = np.unique(classes)
     names = [str(label) for label in present] if class_names is None else list(class_names)
-    check(len(names) == len(present), f"class_names: expected {len(present)}, as many as classes, got {len(names)}.")
+    check(len(names) == len(present), f"class_names: must be {len(present)}, one per class, got {len(names)}.", "shape")
     for label, color in zip(present, class_colors(len(present)), strict=True):
         of_class = points[classes == label]
         ax.scatter(of_class[:, 0], of_class[:, 1], s=size, color=color, alpha=0.8, linewidth=0)
-    halo = [effects.withStroke(linewidth=3, foreground=ground(ax))]
-    if len(present) > CLASSES_NAMED:
+    if len(present) > MAX_NAMED_CLASSES:
         return
+    halo = [effects.withStroke(linewidth=3, foreground=background_color(ax))]
     for name, (x, y) in zip(names, place_labels(points, classes), strict=True):
         ax.text(x, y, escape_dollars(name), ha="center", va="center", fontweight="bold", path_effects=halo)
 
 
-def _singular_values(given: Any) -> torch.Tensor:
-    """Return the singular values of features, or those that a run has kept."""
-    if is_folder(given):
-        values = torch.from_numpy(sampled(given, "spectrum")["spectrum"])
+def _singular_values(source: Any) -> torch.Tensor:
+    """Return the singular values of features, or of an evaluated run."""
+    if is_run_folder(source):
+        values = torch.from_numpy(load_samples(source, "spectrum")["spectrum"])
     else:
-        rows = array("features", given, 2)
-        check(len(rows) > 1, "features: expected two items or more, got one.")
+        rows = as_array("features", source, 2)
+        check(len(rows) > 1, "features: must have at least two items, got one.", "shape")
         values = singular_values(torch.from_numpy(rows))
-    check(float(values[0]) > 0, "features: expected some that differ, got the same of every item.")
+    check(float(values[0]) > 0, "features: must differ between items, got constant features.", "constant")
     return values
 
 
-def _queries(queries: Sequence[int] | int, items: int) -> list[int]:
+def _query_positions(queries: Sequence[int] | int, items: int) -> list[int]:
     if isinstance(queries, int):
-        check(0 < queries <= items, f"queries: expected 1 to {items}, got {queries}.")
+        check(0 < queries <= items, f"queries: must be from 1 to {items}, got {queries}.")
         return [round(place) for place in np.linspace(0, items - 1, queries)]
-    asked = [int(query) for query in queries]
-    good = len(asked) > 0 and all(0 <= query < items for query in asked)
-    check(good, f"queries: expected positions from 0 to {items - 1}, got {queries!r}.")
-    return asked
+    positions = [int(query) for query in queries]
+    good = len(positions) > 0 and all(0 <= position < items for position in positions)
+    check(good, f"queries: must be positions from 0 to {items - 1}, got {queries!r}.")
+    return positions
 
 
 def _draw_item(ax: Axes, item: Array, x: float, y: float, same: bool | None) -> None:
-    """Draw an image or a line into the unit cell at a place, in a frame that says whether the label is the query's."""
+    """Draw an image or a line into the unit cell at (x, y), framed where `same` says whether the class is equal."""
     patches = import_optional("matplotlib.patches", "report", "A figure")
     left, right, top, bottom = x + 0.06, x + 0.94, y + 0.06, y + 0.94
     if item.ndim == 1:

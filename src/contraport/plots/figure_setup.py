@@ -1,7 +1,7 @@
-"""What all matplotlib figures share: panels, a matrix with its scale, a legend, and the ground they stand on.
+"""Shared parts of matplotlib figures: figure and axes, heatmap, legend, and formatting.
 
-Ink, ground and font follow matplotlib's own settings, so that ``plt.style.use("dark_background")`` makes dark figures;
-the colours of lines and points stand out from either ground. Nothing global is touched.
+Text color, background and font follow matplotlib's settings, so ``plt.style.use("dark_background")`` gives dark
+figures. No global state is changed.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from matplotlib.ticker import Formatter
 
-NARROWEST = 2.9
-"""Inches: panels of a figure of a given width stand below one another rather than be narrower than this."""
+MIN_PANEL_WIDTH = 2.9
+"""Inches: where panels would be narrower than this, they wrap to the next row."""
 
 DASHES = ("-", "--", ":", "-.")
-"""Lines differ in these beside their colours."""
+"""Line styles, which vary together with the colors."""
 
 
-def canvas(width: float, height: float) -> Figure:
-    """Return an empty figure, in inches; a notebook shows it as a picture.
+def create_figure(width: float, height: float) -> Figure:
+    """Return an empty figure, size in inches, that notebooks display.
 
     Raises:
         UsageError: matplotlib is not installed.
     """
     with require_extra("report", "A figure"):
-        from contraport.plots.notebook_figure import Picture
+        from contraport.plots.notebook_figure import NotebookFigure
 
-        return Picture(figsize=(width, height), layout="constrained")
+        return NotebookFigure(figsize=(width, height), layout="constrained")
 
 
-def panels(
+def create_panels(
     count: int, height: float = 3.2, *, width: float | None = None, ratio: float = 1.25
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with some axes: in one row, or as the width lets them stand beside one another.
+    """Return a figure with axes in one row, or in as many rows as a given width requires.
 
     Args:
-        count: how many.
-        height: of the row, in inches, where there is no width.
-        width: of the figure, in inches; 3.9 suits a telephone.
-        ratio: how wide a panel is over how high.
+        count: number of axes.
+        height: of the row, in inches, if `width` is None.
+        width: of the figure, in inches; 3.9 suits a phone.
+        ratio: width of a panel over its height.
 
     Raises:
         UsageError: matplotlib is not installed.
     """
-    columns = count if width is None else max(1, min(count, int(width / NARROWEST)))
+    columns = count if width is None else max(1, min(count, int(width / MIN_PANEL_WIDTH)))
     rows = -(-count // columns)
     high = height if width is None else width / columns / ratio
-    figure = canvas(ratio * height * count if width is None else width, rows * high)
+    figure = create_figure(ratio * height * count if width is None else width, rows * high)
     axes = [figure.add_subplot(rows, columns, k + 1) for k in range(count)]
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
@@ -65,7 +65,7 @@ def panels(
 
 
 def heatmap(ax: Axes, matrix: Tensor | np.ndarray[Any, Any], *, signed: bool = False, **settings: Any) -> AxesImage:
-    """Draw a matrix with its scale; a signed one with white at zero."""
+    """Draw a matrix with a color bar; a signed one with white at zero."""
     values = np.asarray(matrix)
     if signed:
         extreme = float(np.abs(values).max())
@@ -78,7 +78,7 @@ def heatmap(ax: Axes, matrix: Tensor | np.ndarray[Any, Any], *, signed: bool = F
 
 
 def escape_dollars(name: str) -> str:
-    r"""Return a name as matplotlib shows it letter by letter, which takes what stands between dollars for a formula.
+    r"""Escape dollar signs, which matplotlib would read as a formula.
 
     >>> escape_dollars("$x$")
     '\\$x\\$'
@@ -87,19 +87,19 @@ def escape_dollars(name: str) -> str:
 
 
 def percent_formatter() -> Formatter:
-    """Return how an axis of shares writes them: with a decimal where it needs one."""
+    """Return a tick formatter for shares: percent with three significant digits."""
     from matplotlib.ticker import FuncFormatter
 
     return FuncFormatter(lambda share, _: f"{100 * share:.3g}%")
 
 
-def ground(ax: Axes) -> str:
-    """Return the colour behind the axes, for halos and for ends of scales."""
+def background_color(ax: Axes) -> str:
+    """Return "black" or "white", whichever is closer to the background of the axes."""
     return "black" if _is_dark(ax) else "white"
 
 
 def mass_colormap(ax: Axes) -> Colormap:
-    """Return the colours from no mass to the most, for the ground of the axes; what is excluded is grey."""
+    """Return the colormap of masses for the background of the axes; excluded cells (NaN) are gray."""
     colors = import_optional("matplotlib.colors", "report", "A figure")
     steps = MASS_ON_DARK if _is_dark(ax) else MASS_ON_LIGHT
     scale: Colormap = colors.LinearSegmentedColormap.from_list("mass", steps)
@@ -107,7 +107,7 @@ def mass_colormap(ax: Axes) -> Colormap:
 
 
 def add_legend_above(figure: Figure, ax: Axes) -> None:
-    """Name the lines of the axes above all panels, in as many columns as there is room for, and add the height."""
+    """Add a legend of the axes' lines above all panels, and increase the figure's height by that of the legend."""
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return

@@ -1,4 +1,4 @@
-"""What is told of a plan beside its target, in numbers: the scale of its colours, and its share on target."""
+"""Logarithmic color scale of plans, and the share of a plan's mass that is on target."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 Masses = np.ndarray[Any, Any]
 
 DECADES = 5
-"""How far below its largest cell the colour scale of a plan reaches."""
+"""Powers of ten that the color scale of a plan covers at most, down from its largest cell."""
 
 
-class Scale(NamedTuple):
-    """The decimal logarithms of the masses at the ends of the colour scale."""
+class LogScale(NamedTuple):
+    """Ends of a color scale, as log10 of the mass."""
 
     low: float
     high: float
 
     @classmethod
-    def of(cls, matrices: Iterable[Masses]) -> Scale | None:
-        """Return the one scale of some plans and targets; none where none of them has any mass.
+    def of(cls, matrices: Iterable[Masses]) -> LogScale | None:
+        """Return the common scale of several plans and targets, or None if all are empty.
 
-        >>> Scale.of([np.eye(2) / 2, np.full((2, 2), 1e-9)])
-        Scale(low=-5.301..., high=-0.301...)
+        >>> LogScale.of([np.eye(2) / 2, np.full((2, 2), 1e-9)])
+        LogScale(low=-5.301..., high=-0.301...)
         """
         masses = [matrix[matrix > 0] for matrix in matrices]
         masses = [mass for mass in masses if mass.size]
@@ -36,21 +36,21 @@ class Scale(NamedTuple):
 
     @property
     def ticks(self) -> list[tuple[int, float]]:
-        """The whole powers of ten on the scale, and how far along it each lies, from 0 to 1."""
+        """Integer powers of ten on the scale, each with its position from 0 to 1."""
         powers = range(math.ceil(self.low), math.floor(self.high) + 1)
         return [(power, (power - self.low) / ((self.high - self.low) or 1)) for power in powers]
 
 
-def log_masses(mass: Masses, scale: Scale, *, without_self: bool = False) -> Masses:
-    """Return the decimal logarithms of masses, what is below the scale at its end; of self pairs, excluded, NaN."""
-    shown = np.log10(np.maximum(mass, 10**scale.low)).astype(np.float32)
+def clipped_log10(mass: Masses, scale: LogScale, *, without_self: bool = False) -> Masses:
+    """Return log10 of masses, clipped at the low end of the scale; NaN on the diagonal if self pairs are excluded."""
+    logs = np.log10(np.maximum(mass, 10**scale.low)).astype(np.float32)
     if without_self:
-        np.fill_diagonal(shown, np.nan)
-    return shown
+        np.fill_diagonal(logs, np.nan)
+    return logs
 
 
 def share_on_target(plan: Masses, target: Masses) -> float:
-    """Return how much of the mass of a plan is where its target has some; nothing of a plan that has let all go.
+    """Return the share of a plan's mass in cells where the target is positive; 0 for an empty plan.
 
     >>> share_on_target(np.array([[3.0, 1.0]]), np.array([[1.0, 0.0]]))
     0.75
@@ -60,6 +60,6 @@ def share_on_target(plan: Masses, target: Masses) -> float:
 
 
 def excludes_self_pairs(plan: Masses, target: Masses) -> bool:
-    """Return whether rows and columns are the same embeddings, of which no pair with itself is compared."""
+    """Return whether rows and columns are the same embeddings and self pairs are excluded (an empty diagonal)."""
     square = plan.shape[0] == plan.shape[1] > 1
     return square and not np.diag(plan).any() and not np.diag(target).any()

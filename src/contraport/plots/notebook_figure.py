@@ -1,4 +1,4 @@
-"""A figure that a notebook shows, whether or not it has loaded pyplot."""
+"""Matplotlib figure that a notebook displays without pyplot."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import io
 from matplotlib.figure import Figure
 
 
-class Picture(Figure):
-    """A matplotlib figure that belongs to no window and is a PNG where a notebook asks for one."""
+class NotebookFigure(Figure):
+    """Matplotlib figure without a window, displayed as PNG by notebooks."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Plans: as pictures beside what is wanted, between their marginals, and as lines."""
+"""Figures of plans: heatmap beside the target, coupling between marginals, and lines."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ import numpy as np
 
 from contraport.errors import check
 from contraport.plots.colors import BLUE, GREY, ORANGE
-from contraport.plots.figure_setup import escape_dollars, mass_colormap, panels
-from contraport.plots.mass_scale import Scale, excludes_self_pairs, log_masses, share_on_target
-from contraport.plots.plot_inputs import Array, Folder, Values, array, is_folder, sampled
+from contraport.plots.figure_setup import create_panels, escape_dollars, mass_colormap
+from contraport.plots.mass_scale import LogScale, clipped_log10, excludes_self_pairs, share_on_target
+from contraport.plots.plot_inputs import Array, RunFolder, Values, as_array, is_run_folder, load_samples
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FAINTEST = 0.02
-"""A line whose share of the strongest is less than this is not drawn."""
+MIN_LINE_MASS = 0.02
+"""Lines with less than this fraction of a row's mass are not drawn."""
 
 
-def plan(plan: Values | Folder, target: Values | None = None, *, width: float = 7.4) -> Figure:
-    """Draw a plan, and beside it on the same scale the plan that is wanted.
+def plan(plan: Values | RunFolder, target: Values | None = None, *, width: float = 7.4) -> Figure:
+    """Draw a plan as a heatmap, beside its target on the same logarithmic scale.
 
-    The scale is logarithmic, over five decades at most. Pairs of an embedding with itself, which are never compared,
-    are grey.
+    The scale covers at most five decades. Pairs of an embedding with itself, which are never compared, are gray.
 
     Args:
-        plan: (N, M), nonnegative; or the folder of an evaluated run, which has both.
-        target: the plan that is wanted, (N, M); None draws the plan alone.
-        width: of the figure, in inches; below 5.8 the two stand one below the other.
+        plan: (N, M), nonnegative; or the folder of an evaluated run, which holds plan and target.
+        target: the target plan, (N, M); None: only the plan is drawn.
+        width: of the figure, in inches; below 5.8 the panels stand one below the other.
 
     Raises:
-        UsageError: shapes do not fit, an entry is negative, nothing has any mass, the run has no plan, or matplotlib is
+        UsageError: shapes do not match, an entry is negative, a plan is empty, the run has no plan, or matplotlib is
             not installed.
 
     >>> figure = plan(np.eye(3) / 3, np.eye(3) / 3)
     >>> [ax.get_title() for ax in figure.axes[:2]]
     ['plan: 100% of its mass on target', 'target']
     """
-    if is_folder(plan):
-        check(target is None, "target: expected none beside a run, which has its own.")
-        samples = sampled(plan, "plan")
+    if is_run_folder(plan):
+        check(target is None, "target: cannot be combined with a run, which has its own target.", "conflict")
+        samples = load_samples(plan, "plan")
         plan, target = samples["plan"], samples["target"]
-    found = _masses("plan", plan)
-    matrices = {"plan": found}
+    mass = _nonnegative("plan", plan)
+    matrices = {"plan": mass}
     if target is not None:
-        matrices["target"] = wanted = _masses("target", target)
-        check(wanted.shape == found.shape, f"target: expected the plan's shape {found.shape}, got {wanted.shape}.")
-    scale = Scale.of(matrices.values())
+        matrices["target"] = _nonnegative("target", target)
+        shape = matrices["target"].shape
+        check(shape == mass.shape, f"target: must have the plan's shape {mass.shape}, got {shape}.", "shape")
+    scale = LogScale.of(matrices.values())
     assert scale is not None
-    without_self = excludes_self_pairs(found, matrices.get("target", found))
-    figure, axes = panels(len(matrices), width=width, ratio=1.05)
-    for ax, (name, mass) in zip(axes, matrices.items(), strict=True):
-        shown = log_masses(mass, scale, without_self=without_self)
+    without_self = excludes_self_pairs(mass, matrices.get("target", mass))
+    figure, axes = create_panels(len(matrices), width=width, ratio=1.05)
+    for ax, (name, matrix) in zip(axes, matrices.items(), strict=True):
+        logs = clipped_log10(matrix, scale, without_self=without_self)
         low = scale.low if scale.high > scale.low else scale.high - 1
-        image = ax.imshow(shown, cmap=mass_colormap(ax), interpolation="nearest", vmin=low, vmax=scale.high)
+        image = ax.imshow(logs, cmap=mass_colormap(ax), interpolation="nearest", vmin=low, vmax=scale.high)
         ax.set(xticks=[], yticks=[], title=name, xlabel="columns", ylabel="rows")
         ax.spines[:].set_visible(False)
     if target is not None:
-        axes[0].set_title(f"plan: {share_on_target(found, matrices['target']):.0%} of its mass on target")
+        axes[0].set_title(f"plan: {share_on_target(mass, matrices['target']):.0%} of its mass on target")
     powers: list[float] = [power for power, _ in scale.ticks] or [scale.high]
     bar = figure.colorbar(image, ax=axes, location="bottom", fraction=0.05, shrink=0.8, aspect=30, ticks=powers)
     bar.ax.set_xticklabels([f"$10^{{{power:.3g}}}$" for power in powers])
@@ -75,40 +75,42 @@ def couplings(
     *,
     width: float | None = None,
 ) -> Figure:
-    """Draw plans between two distributions on a line, which stand along their edges: rows at the left, columns on top.
+    """Draw plans between two distributions with their marginals along the edges: rows at the left, columns on top.
 
-    The colour of a pair goes by the root of its mass, each plan on a scale of its own: a plan that is spread over all
-    pairs and a matching could not be seen on one scale.
+    The color of a pair is the square root of its mass, on a separate scale per plan: a matching and a plan that is
+    spread over all pairs cannot share one.
 
     Args:
-        plans: one, (N, M), nonnegative, or several by their names.
-        a: what the rows were to carry, (N,); drawn as a line over what they do. None draws what they do alone.
-        b: likewise of the columns, (M,).
-        width: of the figure, in inches; None is 2.6 a plan.
+        plans: one plan, (N, M), nonnegative, or several by name.
+        a: target masses of the rows, (N,), drawn as a line over the row sums; None: no line.
+        b: target masses of the columns, (M,), drawn as a line over the column sums; None: no line.
+        width: of the figure, in inches; None: 2.6 per plan.
 
     Raises:
-        UsageError: there is no plan, shapes do not fit, an entry is negative, or matplotlib is not installed.
+        UsageError: there is no plan, shapes do not match, an entry is negative, or matplotlib is not installed.
 
     >>> figure = couplings({"exact": np.eye(4) / 4, "spread": np.full((4, 4), 1 / 16)})
     >>> [ax.get_xlabel() for ax in figure.axes]
     ['exact', 'spread']
     """
     several = plans if isinstance(plans, Mapping) else {"": plans}
-    check(len(several) > 0, "plans: expected one or more, got none.")
-    figure, axes = panels(len(several), 2.6, width=width, ratio=1.0)
+    check(len(several) > 0, "plans: must have at least one plan, got none.", "missing")
+    figure, axes = create_panels(len(several), 2.6, width=width, ratio=1.0)
     for ax, (name, matrix) in zip(axes, several.items(), strict=True):
-        mass = _masses("plans", matrix)
-        wanted = [None if side is None else array(word, side, 1) for word, side in (("a", a), ("b", b))]
-        for word, side, size in zip(("a", "b"), wanted, mass.shape, strict=True):
+        mass = _nonnegative("plans", matrix)
+        marginals: list[Array | None] = []
+        for argument, values, size in (("a", a, mass.shape[0]), ("b", b, mass.shape[1])):
+            side = None if values is None else as_array(argument, values, 1)
             good = side is None or len(side) == size
-            check(good, f"{word}: expected {size} masses, got {0 if side is None else len(side)}.")
-        _draw_coupling(ax, mass, *wanted)
+            check(good, f"{argument}: must have {size} masses, got {0 if side is None else len(side)}.", "shape")
+            marginals.append(side)
+        _draw_coupling(ax, mass, *marginals)
         ax.set_xlabel(escape_dollars(name))
     return figure
 
 
 def _draw_coupling(ax: Axes, plan: Array, a: Array | None = None, b: Array | None = None) -> None:
-    """Draw one plan with what its rows and columns carry along its edges, and as lines what they were to carry."""
+    """Draw one plan with its row and column sums along the edges, and the target masses as lines."""
     n, m = plan.shape
     ax.imshow(np.sqrt(plan), cmap=mass_colormap(ax), interpolation="nearest", aspect="auto", vmin=0)
     ax.set(xticks=[], yticks=[])
@@ -130,17 +132,17 @@ def _draw_coupling(ax: Axes, plan: Array, a: Array | None = None, b: Array | Non
 
 
 def draw_plan_lines(ax: Axes, plan: Array, partners: Array) -> None:
-    """Draw a plan as lines from rows at the left to columns at the right, as strong as their mass.
+    """Draw a plan as lines from rows at the left to columns at the right; width and opacity grow with the mass.
 
     Args:
-        ax: where.
+        ax: axes to draw into.
         plan: (N, M), nonnegative.
-        partners: (N, M), true where a row and a column belong together: these lines are blue, the others orange.
+        partners: (N, M), true where a row and a column belong together: their lines are blue, others orange.
     """
     n, m = plan.shape
     rows, columns = np.linspace(1, 0, n), np.linspace(1, 0, m)
     even = 1 / n
-    for i, j in zip(*np.nonzero(plan > FAINTEST * even), strict=True):
+    for i, j in zip(*np.nonzero(plan > MIN_LINE_MASS * even), strict=True):
         share = min(1.0, float(plan[i, j]) / even)
         color = BLUE if partners[i, j] else ORANGE
         ax.plot([0, 1], [rows[i], columns[j]], color=color, linewidth=0.4 + 2.6 * share, alpha=0.15 + 0.75 * share)
@@ -151,14 +153,14 @@ def draw_plan_lines(ax: Axes, plan: Array, partners: Array) -> None:
 
 
 def _dots(ax: Axes, x: float, heights: Array, shares: Array) -> None:
-    """Draw points as large as the share that they carry of what they should, over a ring of just that."""
+    """Draw dots whose area is the mass relative to uniform, over rings of relative mass 1."""
     places = np.full(len(heights), x)
     ax.scatter(places, heights, s=60, facecolor="none", edgecolor=GREY, linewidth=0.8, zorder=3)
     ax.scatter(places, heights, s=60 * shares, color=GREY, linewidth=0, zorder=4)
 
 
-def _masses(name: str, values: Any) -> Array:
-    mass = array(name, values, 2)
-    check(bool((mass >= 0).all()), f"{name}: expected nonnegative masses, got one of {mass.min():.3g}.")
-    check(bool(mass.any()), f"{name}: expected some mass, got none.")
+def _nonnegative(name: str, values: Any) -> Array:
+    mass = as_array(name, values, 2)
+    check(bool((mass >= 0).all()), f"{name}: must be nonnegative, got {mass.min():.3g}.", "negative")
+    check(bool(mass.any()), f"{name}: must have some mass, got only zeros.", "empty")
     return mass

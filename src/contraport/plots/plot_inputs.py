@@ -1,4 +1,4 @@
-"""What figures are drawn of: tensors, arrays and lists as arrays; run folders as runs."""
+"""Inputs of figures: tensors, arrays and lists as NumPy arrays, run folders as runs."""
 
 from __future__ import annotations
 
@@ -17,46 +17,45 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Values: TypeAlias = "Tensor | Array | list[Any] | tuple[Any, ...]"
-Folder: TypeAlias = "Run | str | Path"
-"""A run, or the folder of one."""
+RunFolder: TypeAlias = "Run | str | Path"
 
 
-def array(name: str, values: object, dimensions: int, *, finite: bool = True) -> Array:
-    """Return a tensor, an array or a list as an array, without its gradient.
+def as_array(name: str, values: object, dimensions: int, *, finite: bool = True) -> Array:
+    """Convert a tensor, array or list to a float64 array, detached from the graph.
 
     Raises:
-        UsageError: it has another number of dimensions, no entries, or, where all are to be finite, one that is not.
+        UsageError: the number of dimensions differs, it is empty, or an entry is not finite (if `finite`).
 
-    >>> array("plan", [[1, 2]], 2)
+    >>> as_array("plan", [[1, 2]], 2)
     array([[1., 2.]])
     """
     try:
-        found = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else np.asarray(values, float)
+        result = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else np.asarray(values, float)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{name}: expected numbers, got {type(values).__name__} ({error}).") from error
-    good = found.ndim == dimensions and found.size > 0
-    check(good, f"{name}: expected {dimensions} dimensions and some entries, got shape {found.shape}.")
-    good = not finite or bool(np.isfinite(found).all())
-    check(good, f"{name}: expected finite numbers, got NaN or infinity among them.")
-    return found
+        raise UsageError(f"{name}: must be numbers, got {type(values).__name__} ({error}).") from error
+    good = result.ndim == dimensions and result.size > 0
+    check(good, f"{name}: must have {dimensions} dimensions and not be empty, got shape {result.shape}.", "shape")
+    good = not finite or bool(np.isfinite(result).all())
+    check(good, f"{name}: must be finite, got NaN or infinity.", "not_finite")
+    return result
 
 
 def as_labels(values: object, items: int) -> Array | None:
-    """Return the label of each item, (items,), numbers or words; none where there are none."""
+    """Convert labels, numbers or strings, to an array (items,); None stays None."""
     if values is None:
         return None
-    found = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    check(found.shape == (items,), f"labels: expected one of each item, ({items},), got shape {found.shape}.")
-    return found
+    labels = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    check(labels.shape == (items,), f"labels: must have shape ({items},), got {labels.shape}.", "shape")
+    return labels
 
 
-def is_folder(value: object) -> bool:
-    """Return whether a value names the folder of a run."""
-    runs = sys.modules.get("contraport.runs")  # before this is imported nothing is a run
+def is_run_folder(value: object) -> bool:
+    """Return whether a value is a run or the path of one."""
+    runs = sys.modules.get("contraport.runs")  # before its import no value can be a Run, so it is not imported here
     return isinstance(value, str | Path) or (runs is not None and isinstance(value, runs.Run))
 
 
-def run(folder: object) -> Run:
+def create_or_resume_run(folder: object) -> Run:
     """Return the run of a folder."""
     with require_extra("report", "To read a run"):
         from contraport.runs import Run
@@ -64,33 +63,35 @@ def run(folder: object) -> Run:
         return folder if isinstance(folder, Run) else Run(str(folder))
 
 
-def by_name(given: object) -> dict[str, Any]:
-    """Return what is given by its names: a mapping as it is, runs by their folders, anything else without a name.
+def named_sources(source: object) -> dict[str, Any]:
+    """Return sources by name: a mapping as it is, runs by their folder names, any other value under an empty name.
 
-    >>> list(by_name(["runs/a", "runs/b"])), list(by_name({"x": 1})), list(by_name(1.0))
+    >>> list(named_sources(["runs/a", "runs/b"])), list(named_sources({"x": 1})), list(named_sources(1.0))
     (['a', 'b'], ['x'], [''])
     """
-    if isinstance(given, Mapping):
-        return {str(name): run(value) if is_folder(value) else value for name, value in given.items()}
-    if is_folder(given):
-        return by_name([given])
-    if isinstance(given, Iterable) and not isinstance(given, Tensor | np.ndarray):
-        several = list(given)
-        if several and all(map(is_folder, several)):
-            runs = [run(value) for value in several]
-            alike = len({each.name for each in runs}) < len(runs)
-            return {str(each.path) if alike else each.name: each for each in runs}
-    return {"": given}
+    if isinstance(source, Mapping):
+        return {
+            str(name): create_or_resume_run(value) if is_run_folder(value) else value for name, value in source.items()
+        }
+    if is_run_folder(source):
+        return named_sources([source])
+    if isinstance(source, Iterable) and not isinstance(source, Tensor | np.ndarray):
+        several = list(source)
+        if several and all(map(is_run_folder, several)):
+            runs = [create_or_resume_run(value) for value in several]
+            ambiguous = len({each.name for each in runs}) < len(runs)
+            return {str(each.path) if ambiguous else each.name: each for each in runs}
+    return {"": source}
 
 
-def sampled(folder: object, name: str) -> Mapping[str, Array]:
-    """Return what the evaluation of a run has kept to draw, which must have one array.
+def load_samples(folder: object, name: str) -> Mapping[str, Array]:
+    """Load the sampled arrays of a run's evaluation, one of which must have the name.
 
     Raises:
-        UsageError: the run was not evaluated, is corrupt, or its evaluation has kept no such array.
+        UsageError: the run was not evaluated, is corrupt, or the array is missing.
     """
-    opened = run(folder)
-    samples = opened.samples()
-    again = "; evaluate the run again" if name in ("spectrum", "neighbors") else ""
-    check(name in samples, f"run: {opened.samples_path} has no {name!r}{again}.")
+    run = create_or_resume_run(folder)
+    samples = run.samples()
+    hint = "; evaluate the run again" if name in ("spectrum", "neighbors") else ""  # older evaluations lack these
+    check(name in samples, f"run: {run.samples_path} has no {name!r}{hint}.", "missing")
     return samples

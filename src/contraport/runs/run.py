@@ -85,7 +85,7 @@ class Run(RunFolder):
         A command; or a call, where the run was given objects, which the folder does not hold and a command cannot name.
         """
         # Here, not above, as in `model`.
-        from contraport.encoders.build import custom_code_names
+        from contraport.encoders.factory import custom_code_names
 
         config: dict[str, Any] = {}
         with suppress(UsageError):  # another file is what is told of

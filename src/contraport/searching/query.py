@@ -79,7 +79,7 @@ def embedded(
         UsageError: the file cannot be read, or is none that the encoder takes; or the features are of another encoder.
     """
     settings, model = run.settings(), run.model(trust=trust)
-    model = model if view is None else model.of_view(view)
+    model = model if view is None else model.single_view(view)
     check(
         model.num_features == features.features.shape[1],
         f"run: {run.path} gives {model.num_features} features of an item, got {features.features.shape[1]} of each.",

@@ -75,7 +75,7 @@ def _opened(asked: SearchOptions) -> tuple[Run, Features | None]:
 def _view_of(asked: SearchOptions, model: Model) -> str:
     """Return the view that the query is of: the one that is asked for, or the one of its kind."""
     if asked.query_view is not None:
-        return model.view_names[model.view(asked.query_view, "query_view")]
+        return model.view_names[model.view_index(asked.query_view, "query_view")]
     path = Path(asked.query)
     is_file = isinstance(asked.query, Path) or (len(str(asked.query)) < 256 and path.is_file())
     kinds = [kind_from_shape(shape) for shape in model.shapes]
@@ -93,7 +93,7 @@ def _view_of(asked: SearchOptions, model: Model) -> str:
 
 def _looked_at(model: Model, query_view: str, view: object) -> str:
     if view is not None:
-        return model.view_names[model.view(view)]
+        return model.view_names[model.view_index(view)]
     return next(name for name in model.view_names if name != query_view)
 
 

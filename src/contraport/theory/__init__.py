@@ -1,4 +1,4 @@
-"""The theory made runnable: each function returns numbers, and a figure of them where it is asked for one."""
+"""Runnable statements of the theory: each function returns numbers, and its result draws them with ``.figure()``."""
 
 from contraport.theory.augmentation import NoiseAndMixup, noise_and_mixup
 from contraport.theory.collapse import Collapse, collapse
@@ -9,7 +9,7 @@ from contraport.theory.matching import MatchedPlan, Matching, matching
 from contraport.theory.penalty import PenaltyResult, UniformityPenalty, uniformity_penalty
 from contraport.theory.similarity import Similarity, similarity
 from contraport.theory.simplex_path import SimplexPath, simplex_path
-from contraport.theory.toy import Mixture, gaussian_mixture
+from contraport.theory.toy_problems import Mixture, gaussian_mixture
 from contraport.theory.uniformity import FiveGaussians, PerfectUniformity, five_gaussians, perfect_uniformity
 
 __all__ = [

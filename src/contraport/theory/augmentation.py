@@ -1,4 +1,4 @@
-"""Noise and mixup: two augmentations that need to know nothing of the domain, as the plans that they ask for."""
+"""Noise and mixup, two augmentations without domain knowledge, as target plans."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from contraport.engine.log_kernels import CostFunction
 from contraport.errors import check, is_number
 from contraport.objectives import KL, Objective, Rows, SoftNeighbors, WithinView
 from contraport.plots.colors import BLUE, ORANGE
-from contraport.plots.figure_setup import heatmap, panels
-from contraport.theory.toy import Mixture, gaussian_mixture
+from contraport.plots.figure_setup import create_panels, heatmap
+from contraport.theory.toy_problems import Mixture, gaussian_mixture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class NoiseAndMixup:
-    """What noise and mixup want, on a mixture of Gaussians whose centres lie in a plane, over the size of the space.
+    """Target plans of noise and of mixup in spaces of growing dimension, on a mixture with centers in a plane.
 
     Attributes:
-        dimensions: (k,), the sizes of the space.
-        noise_targets: (k, n, n), the plans that noise asks for, each row of mass 1/n; items in the order of components.
-        mixup_targets: (k, n, n), those of mixup.
-        noise_mass_within_components: (k,), the mass that noise wants within a component.
-        mixup_mass_within_components: (k,), likewise of mixup.
-        noise_share_in_plane: (k,), how much of the squared displacement by noise lies in the plane of the centres.
-        mixup_share_in_plane: (k,), likewise by mixup.
+        dimensions: of the spaces, (k,).
+        noise_targets: target plans of noise, (k, n, n); each row has mass 1/n, items are sorted by component.
+        mixup_targets: target plans of mixup, (k, n, n).
+        noise_mass_within_components: mass of the noise target within components, (k,).
+        mixup_mass_within_components: mass of the mixup target within components, (k,).
+        noise_share_in_plane: share of the squared displacement by noise that lies in the plane of the centers, (k,).
+        mixup_share_in_plane: share of the squared displacement by mixup in that plane, (k,).
     """
 
     dimensions: Tensor
@@ -44,21 +44,21 @@ class NoiseAndMixup:
     mixup_share_in_plane: Tensor
 
     def figure(self) -> Figure:
-        """Draw the share in the plane over the size of the space, and the targets in the first."""
-        figure, (left, middle, right) = panels(3)
+        """Draw the share in the plane over the dimension, and both targets in the first space."""
+        figure, (left, middle, right) = create_panels(3)
         left.semilogx(
             self.dimensions.numpy(), self.noise_share_in_plane.numpy(), "o-", base=2, color=ORANGE, label="noise"
         )
         left.semilogx(
             self.dimensions.numpy(), self.mixup_share_in_plane.numpy(), "o-", base=2, color=BLUE, label="mixup"
         )
-        left.set(title="displacement in the plane of the centres", xlabel="dimensions", ylim=(0, 1.05))
+        left.set(title="displacement in the plane of the centers", xlabel="dimensions", ylim=(0, 1.05))
         left.title.set_fontsize("medium")
         left.legend(frameon=False)
         d = int(self.dimensions[0])
         for ax, name, target in ((middle, "noise", self.noise_targets[0]), (right, "mixup", self.mixup_targets[0])):
             heatmap(ax, (target * len(target)).clamp_min(1e-6).log10(), vmin=-6, vmax=0)
-            ax.set_title(f"log share wanted by {name}, d = {d}", fontsize="medium")
+            ax.set_title(f"log10 of the {name} target, d = {d}", fontsize="medium")
         return figure
 
 
@@ -71,35 +71,35 @@ def noise_and_mixup(
     mix: float = 0.5,
     seed: int = 0,
 ) -> NoiseAndMixup:
-    """Return the plans that noise and mixup ask for: how likely two items are views of each other.
+    """Compute the target plans of noise and of mixup: how likely two items are views of each other.
 
-    Noise x + delta wants an item near x by the density of delta, isotropic Gaussian: the squared distance in all
-    dimensions. Mixup x + mix (y - x) wants it by the density of mix (y - x): that of differences of the data, which for
-    a mixture of Gaussians is one again. The noise is as strong as mixup moves an item, root mean square.
+    The noise target weighs y by an isotropic Gaussian density of y - x. The mixup target weighs y by the density of
+    mix (x' - x'') over the data, which for a Gaussian mixture is a Gaussian mixture again. The variance of the noise
+    equals the mean squared displacement by mixup.
 
     Args:
-        dimensions: the sizes of the space, at least 2.
+        dimensions: of the spaces, at least 2 each.
         items: n.
-        components: m; the centres lie on the unit circle of the first two coordinates.
+        components: m; the centers lie on the unit circle of the first two coordinates.
         sigma: standard deviation of a component.
-        mix: how far mixup goes towards the other item, in (0, 1).
+        mix: mixup moves an item by this fraction towards another one, in (0, 1).
         seed: of the points.
 
     Raises:
-        UsageError: a number is out of its range.
+        UsageError: a number is out of range.
 
     Source: Hu et al. (2023), Your contrastive learning is secretly doing stochastic neighbor embedding, section 4.
 
-    >>> found = noise_and_mixup((2, 32), items=50)
-    >>> bool(found.noise_share_in_plane[1] < 0.1 < 0.5 < found.mixup_share_in_plane[1])
+    >>> result = noise_and_mixup((2, 32), items=50)
+    >>> bool(result.noise_share_in_plane[1] < 0.1 < 0.5 < result.mixup_share_in_plane[1])
     True
     """
-    check(len(dimensions) >= 1, "dimensions: expected at least one number, got none.")
-    check(is_number(mix) and 0 < mix < 1, f"mix: expected a number in (0, 1), got {mix!r}.")
+    check(len(dimensions) >= 1, "dimensions: must have at least one number, got none.", "missing")
+    check(is_number(mix) and 0 < mix < 1, f"mix: must be in (0, 1), got {mix!r}.")
     mixtures = [gaussian_mixture(items, d, components, sigma, seed=seed) for d in dimensions]
-    moved = [_moved(data, sigma, mix) for data in mixtures]
-    noise = [_target(d, Gibbs("sqeuclidean", 2 * float(m.mean()))) for d, m in zip(mixtures, moved, strict=True)]
-    mixup = [_target(data, Gibbs(_mixup_cost(data.centers, sigma, mix), 1.0)) for data in mixtures]
+    moved = [_mean_square_mixup(data, sigma, mix) for data in mixtures]
+    noise = [_target_plan(d, Gibbs("sqeuclidean", 2 * float(m.mean()))) for d, m in zip(mixtures, moved, strict=True)]
+    mixup = [_target_plan(data, Gibbs(_mixup_cost(data.centers, sigma, mix), 1.0)) for data in mixtures]
     same = mixtures[0].components[:, None] == mixtures[0].components
     return NoiseAndMixup(
         torch.tensor(dimensions),
@@ -112,13 +112,13 @@ def noise_and_mixup(
     )
 
 
-def _moved(data: Mixture, sigma: float, mix: float) -> Tensor:
-    """Return the mean square by which mixup moves an item, coordinate by coordinate, (d,)."""
+def _mean_square_mixup(data: Mixture, sigma: float, mix: float) -> Tensor:
+    """Return the mean squared displacement by mixup in each coordinate, (d,)."""
     return 2 * mix**2 * (data.centers.var(0, correction=0) + sigma**2)
 
 
 def _mixup_cost(centers: Tensor, sigma: float, mix: float) -> CostFunction:
-    """Return minus the log-density of mix (y - x) at the difference of two points, up to a constant."""
+    """Return a cost: minus the log density of mix (x' - x'') at the difference of two points, up to a constant."""
     m, d = centers.shape
     moves = mix * (centers[:, None] - centers).reshape(m * m, d)
     kernel = Gibbs("sqeuclidean", 2 * 2 * (mix * sigma) ** 2)
@@ -131,8 +131,6 @@ def _mixup_cost(centers: Tensor, sigma: float, mix: float) -> CostFunction:
     return cost
 
 
-def _target(data: Mixture, kernel: Gibbs) -> Tensor:
-    """Return the plan of SNE that is wanted where views are made with this density."""
-    return Objective(WithinView(), Gibbs("sqeuclidean"), Rows(), SoftNeighbors(data.x, kernel), KL()).target_plan(
-        data.x
-    )
+def _target_plan(data: Mixture, kernel: Gibbs) -> Tensor:
+    target = SoftNeighbors(data.x, kernel)
+    return Objective(WithinView(), Gibbs("sqeuclidean"), Rows(), target, KL()).target_plan(data.x)

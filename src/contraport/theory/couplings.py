@@ -1,4 +1,4 @@
-"""Optimal couplings of two distributions on a line: exact, at several temperatures, and before Sinkhorn is done."""
+"""Optimal couplings of two distributions on a line: exact, entropic, and before Sinkhorn converges."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from contraport.plots import couplings
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_ITERATIONS = 100_000
-"""Of Sinkhorn's algorithm, for a plan at convergence; a warning says where they do not suffice."""
+MAX_ITERATIONS = 100_000
+"""Limit of Sinkhorn's algorithm for a converged plan; a warning is issued where it does not suffice."""
 
 
 class Coupling(NamedTuple):
-    """A plan between two distributions, (N, M), and what it is worth.
+    """A plan between two distributions, with its cost, entropy and error.
 
     Attributes:
-        plan: P.
+        plan: P, (N, M).
         cost: <C, P>, in squared units of the line.
         entropy: -sum P log P, in nats.
-        error: by how much the masses of rows and columns are off from a and b, in all.
+        error: L1 distance of the row and column sums from a and b.
         iterations: of Sinkhorn's algorithm; 0 for the exact plan.
     """
 
@@ -44,11 +44,11 @@ class Couplings:
     """Couplings of the same two distributions.
 
     Attributes:
-        a: masses of the rows, (N,), and `b` of the columns, (M,); each adds up to 1.
-        b: see a.
+        a: masses of the rows, (N,), normalized to a sum of 1.
+        b: masses of the columns, (M,), normalized to a sum of 1.
         exact: the plan of least cost.
-        by_temperature: the entropic plan at convergence, temperature by temperature.
-        by_iterations: the plan at the lowest temperature after a few iterations, number by number.
+        by_temperature: converged entropic plans by temperature.
+        by_iterations: plans at the lowest temperature by number of iterations.
     """
 
     a: Tensor
@@ -58,14 +58,14 @@ class Couplings:
     by_iterations: Mapping[int, Coupling]
 
     def figure(self) -> Figure:
-        """Draw the exact plan and those at each temperature, then those after few iterations, with their marginals."""
+        """Draw all plans with their marginals: exact, by temperature, by number of iterations."""
         lowest = min(self.by_temperature)
-        named = {f"exact\ncost {self.exact.cost:.4f}": self.exact.plan}
-        for temperature, found in sorted(self.by_temperature.items()):
-            named[f"temperature {temperature:g}\ncost {found.cost:.4f}"] = found.plan
-        for made, found in self.by_iterations.items():
-            named[f"{made} iteration{'s' * (made > 1)} at {lowest:g}\nmasses off by {found.error:.2f}"] = found.plan
-        return couplings(named, self.a, self.b, width=2.9 * max(1 + len(self.by_temperature), len(self.by_iterations)))
+        plans = {f"exact\ncost {self.exact.cost:.4f}": self.exact.plan}
+        for temperature, one in sorted(self.by_temperature.items()):
+            plans[f"temperature {temperature:g}\ncost {one.cost:.4f}"] = one.plan
+        for count, one in self.by_iterations.items():
+            plans[f"{count} iteration{'s' * (count > 1)} at {lowest:g}\nmarginal error {one.error:.2f}"] = one.plan
+        return couplings(plans, self.a, self.b, width=2.9 * max(1 + len(self.by_temperature), len(self.by_iterations)))
 
 
 def optimal_couplings(
@@ -77,71 +77,71 @@ def optimal_couplings(
     x: Tensor | None = None,
     y: Tensor | None = None,
 ) -> Couplings:
-    """Couple two distributions on a line at the least squared distance, less the temperature times the entropy.
+    """Compute optimal couplings of two distributions on a line for the squared distance minus temperature x entropy.
 
-    The exact coupling is a monotone curve. The temperature spreads it, up to the product of the distributions, and it
-    costs more; Sinkhorn's algorithm needs the more iterations the lower the temperature is.
+    The exact coupling is a monotone curve. A higher temperature spreads it towards the product of the distributions
+    and raises its cost; a lower one needs more iterations of Sinkhorn's algorithm.
 
     Args:
-        a: masses, (N,), positive; they are divided by their total.
-        b: masses, (M,), likewise.
-        temperatures: of the entropy, in squared units of the line.
-        iterations: of Sinkhorn's algorithm at the lowest temperature, before convergence.
-        x: where a lies, (N,); None is evenly from 0 to 1.
-        y: where b lies, (M,); likewise.
+        a: masses of the rows, (N,), positive; they are normalized.
+        b: masses of the columns, (M,), positive; they are normalized.
+        temperatures: weights of the entropy, in squared units of the line.
+        iterations: numbers of Sinkhorn iterations after which the plan at the lowest temperature is recorded.
+        x: positions of the rows, (N,); None: evenly spaced from 0 to 1.
+        y: positions of the columns, (M,); None: evenly spaced from 0 to 1.
 
     Raises:
-        UsageError: masses are not positive or not one of each point, there is no temperature, or a number is out of its
-            range.
+        UsageError: masses are not positive, shapes do not match, there is no temperature, or a number is out of range.
 
     Source: Peyré and Cuturi (2019), Computational optimal transport, sections 2.3, 4.1 and 4.2.
 
-    >>> found = optimal_couplings(torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.1, 0.2, 0.7]), temperatures=[0.1, 1.0])
-    >>> found.exact.plan
+    >>> a, b = torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.1, 0.2, 0.7])
+    >>> result = optimal_couplings(a, b, temperatures=[0.1, 1.0])
+    >>> result.exact.plan
     tensor([[0.1000, 0.2000, 0.4000],
             [0.0000, 0.0000, 0.2000],
             [0.0000, 0.0000, 0.1000]], dtype=torch.float64)
-    >>> [round(one.cost, 4) for one in (found.exact, *found.by_temperature.values())]
+    >>> [round(one.cost, 4) for one in (result.exact, *result.by_temperature.values())]
     [0.5, 0.5003, 0.5426]
     """
-    check(len(temperatures) > 0, "temperatures: expected one or more, got none.")
+    check(len(temperatures) > 0, "temperatures: must have at least one number, got none.", "missing")
     for temperature in temperatures:
         check_positive("temperatures", temperature)
-    a, b = _masses("a", a), _masses("b", b)
-    x, y = _places("x", x, a), _places("y", y, b)
+    a, b = _normalized("a", a), _normalized("b", b)
+    x, y = _positions("x", x, a), _positions("y", y, b)
     cost = (x - y.T).square()
 
-    def weighed(plan: Tensor, made: int) -> Coupling:
-        off = (plan.sum(1) - a).abs().sum() + (plan.sum(0) - b).abs().sum()
+    def summarize(plan: Tensor, count: int) -> Coupling:
+        error = (plan.sum(1) - a).abs().sum() + (plan.sum(0) - b).abs().sum()
         entropy = torch.special.entr(plan).sum()
-        return Coupling(plan, float((cost * plan).sum()), float(entropy), float(off), made)
+        return Coupling(plan, float((cost * plan).sum()), float(entropy), float(error), count)
 
     def entropic(temperature: float, constraint: Balanced) -> Coupling:
-        found = transport(x, y, Gibbs("sqeuclidean", temperature), constraint, a=a, b=b)
-        return weighed(found.plan.dense(), found.iterations)
+        solution = transport(x, y, Gibbs("sqeuclidean", temperature), constraint, a=a, b=b)
+        return summarize(solution.plan.dense(), solution.iterations)
 
     (exact,) = Exact()(Geometry(Gibbs("sqeuclidean", 1.0)(x, y)), PlanRequest((a.log(), b.log())))
     return Couplings(
         a,
         b,
-        weighed(exact.dense(), 0),
-        {temperature: entropic(temperature, Balanced(MOST_ITERATIONS, 1e-7)) for temperature in temperatures},
-        {made: entropic(min(temperatures), Balanced(made)) for made in iterations},
+        summarize(exact.dense(), 0),
+        {temperature: entropic(temperature, Balanced(MAX_ITERATIONS, 1e-7)) for temperature in temperatures},
+        {count: entropic(min(temperatures), Balanced(count)) for count in iterations},
     )
 
 
-def _masses(name: str, masses: Tensor) -> Tensor:
+def _normalized(name: str, masses: Tensor) -> Tensor:
     good = isinstance(masses, Tensor) and masses.ndim == 1 and len(masses) > 0
-    check(good, f"{name}: expected a tensor (n,) of masses, got {describe_value(masses)}.")
+    check(good, f"{name}: must be a tensor (n,) of masses, got {describe_value(masses)}.", "shape")
     check_all_values(name, masses, masses > 0, "positive masses")
     masses = masses.double()
     return masses / masses.sum()
 
 
-def _places(name: str, places: Tensor | None, masses: Tensor) -> Tensor:
-    """Return where the masses lie, (n, 1)."""
-    if places is None:
+def _positions(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
+    """Return the positions of the masses, (n, 1)."""
+    if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
-    found = tuple(places.shape)
-    check(found == (len(masses),), f"{name}: expected one place for each of {len(masses)} masses, got shape {found}.")
-    return places.double()[:, None]
+    good = positions.shape == masses.shape
+    check(good, f"{name}: must have shape ({len(masses)},), got {tuple(positions.shape)}.", "shape")
+    return positions.double()[:, None]

@@ -1,4 +1,4 @@
-"""The contrastive covariance: where negatives spread and positives do not; an encoder climbs its trace."""
+"""Contrastive covariance: spread of the negatives minus spread of the positives; alpha-CL maximizes its trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contraport.engine import Gibbs
 from contraport.errors import check, check_all_values
 from contraport.objectives import Cost, Free, Joint, Matrix, Objective, Pairs
 from contraport.plots.colors import BLUE, GREY
-from contraport.plots.figure_setup import heatmap, panels
+from contraport.plots.figure_setup import create_panels, heatmap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ContrastiveCovariance:
-    """A contrastive covariance and its spectrum.
+    """A contrastive covariance and its eigendecomposition.
 
     Attributes:
-        matrix: (d, d), symmetric, of either sign, in squared units of the data.
-        eigenvalues: (d,), largest first.
+        matrix: (d, d), symmetric, indefinite, in squared units of the data.
+        eigenvalues: (d,), descending.
         eigenvectors: (d, d), in columns, in the same order.
     """
 
@@ -36,33 +36,33 @@ class ContrastiveCovariance:
 
     @property
     def energy(self) -> float:
-        """The trace: the energy of the embeddings if they are the data themselves."""
+        """The trace: the energy of the embeddings where they are the data themselves."""
         return float(self.matrix.trace())
 
     def figure(self) -> Figure:
-        """Draw the matrix and its eigenvalues; those below zero are directions in which the views differ most."""
-        figure, (left, right) = panels(2)
+        """Draw the matrix and its eigenvalues; along negative ones the views differ more than the items."""
+        figure, (left, right) = create_panels(2)
         heatmap(left, self.matrix, signed=True)
         left.set_title("contrastive covariance")
         right.bar(range(1, len(self.eigenvalues) + 1), self.eigenvalues.numpy(), color=BLUE)
         right.axhline(0, color=GREY, linewidth=0.8)
-        right.set(title="its eigenvalues", xlabel="rank", ylabel="eigenvalue")
+        right.set(title="eigenvalues", xlabel="rank", ylabel="eigenvalue")
         return figure
 
 
 def contrastive_covariance(x0: Tensor, x1: Tensor, alpha: Tensor | None = None) -> ContrastiveCovariance:
     """Return 1/2 mean_i sum_j alpha_ij [(x_i - x_j)(x_i - x_j)^T - (x_i - x_i')(x_i - x_i')^T].
 
-    The mean is over all 2n anchors of the joint layout, x_i' is the other view of x_i.
+    The mean is over the 2n anchors of the joint layout; x_i' is the other view of x_i.
 
     Args:
-        x0: the first views, (n, d), n at least 2.
-        x1: the second views, (n, d).
-        alpha: weights of the pairs, (2n, 2n), view 0 before view 1; nonnegative, zero between views of one item, rows
-            that sum to 1. None weighs all negatives alike. See `pair_weights`.
+        x0: first views, (n, d), n >= 2.
+        x1: second views, (n, d).
+        alpha: pair weights, (2n, 2n), view 0 before view 1: nonnegative, zero between views of one item, rows that
+            sum to 1. None: equal weights for all negatives. See `pair_weights`.
 
     Raises:
-        UsageError: a shape does not fit, or alpha is no such matrix.
+        UsageError: shapes do not match, or alpha does not meet its conditions.
 
     Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, definition 1.
 
@@ -72,7 +72,7 @@ def contrastive_covariance(x0: Tensor, x1: Tensor, alpha: Tensor | None = None) 
     tensor([[ 2.0000,  0.0000],
             [ 0.0000, -0.2500]], dtype=torch.float64)
     """
-    x, alpha = torch.cat([x0, x1]).double(), _weights(x0, x1, alpha)
+    x, alpha = torch.cat([x0, x1]).double(), _checked_weights(x0, x1, alpha)
     rows, columns, n = alpha.sum(1), alpha.sum(0), len(x0)
     crossed = x.T @ alpha @ x
     between = x.T @ ((rows + columns)[:, None] * x) - crossed - crossed.T
@@ -83,14 +83,14 @@ def contrastive_covariance(x0: Tensor, x1: Tensor, alpha: Tensor | None = None) 
 
 
 def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
-    """Return the energy of embeddings, the trace of their contrastive covariance: minus the objective of alpha-CL.
+    """Return the energy of embeddings: the trace of their contrastive covariance, minus the loss of alpha-CL.
 
-    The encoder maximises it, the pair weights minimise it.
+    The encoder maximizes it; the pair weights minimize it.
 
     Args:
         z0: embeddings of the first views, (n, d).
         z1: embeddings of the second views, (n, d).
-        alpha: weights of the pairs, as in `contrastive_covariance`.
+        alpha: pair weights, as in `contrastive_covariance`.
 
     Raises:
         UsageError: as in `contrastive_covariance`.
@@ -113,18 +113,18 @@ def pair_weights(
     p: float = 4.0,
     gamma: float = 2.0,
 ) -> Tensor:
-    """Return the weights that alpha-CL gives to the pairs of embeddings, (2n, 2n), rows summing to 1.
+    """Return the pair weights of alpha-CL for embeddings, (2n, 2n), with rows that sum to 1.
 
     Args:
         z0: embeddings of the first views, (n, d).
         z1: embeddings of the second views, (n, d).
         regularizer: as in `contraport.objectives.alpha_cl`.
-        temperature: likewise.
+        temperature: as in `contraport.objectives.alpha_cl`.
         p: exponent of ``"direct"``.
         gamma: exponent of the inverse weights, above 1.
 
     Raises:
-        UsageError: as `alpha_cl` does.
+        UsageError: as in `alpha_cl`.
 
     >>> pair_weights(torch.eye(2), torch.eye(2), regularizer="uniform")[0]
     tensor([0.0000, 0.5000, 0.0000, 0.5000])
@@ -133,24 +133,25 @@ def pair_weights(
 
 
 def fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the objective of alpha-CL with fixed weights, minus the energy, as a function of embeddings of any length.
+    """Return the loss of alpha-CL with fixed weights, minus the energy, as a function of unnormalized embeddings.
 
-    As transport: half the squared distance of the positives, less that of the pairs as the weights weigh them.
+    As transport: half of the transport cost of the positives minus that of the pairs weighted by alpha.
     """
-    wanted, refused = Pairs(), Matrix(_weights(x0, x1, alpha))
-    cost = Objective(Joint(), Gibbs("sqeuclidean", 1.0), Free(), wanted, Cost())
-    return lambda z0, z1: (cost(z0, z1) - cost(z0, z1, target=refused)) / 2
+    positives, repelled = Pairs(), Matrix(_checked_weights(x0, x1, alpha))
+    cost = Objective(Joint(), Gibbs("sqeuclidean", 1.0), Free(), positives, Cost())
+    return lambda z0, z1: (cost(z0, z1) - cost(z0, z1, target=repelled)) / 2
 
 
-def _weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
-    """Return the weights of the pairs, checked, in double precision."""
+def _checked_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
+    """Return the pair weights in double precision, or raise `UsageError`."""
     n = len(x0)
-    check(n >= 2, f"x0: expected at least 2 items, got {n}.")
+    check(n >= 2, f"x0: must have at least 2 items, got {n}.")
     good = x0.ndim == 2 and x0.shape == x1.shape
-    check(good, f"x1: expected shape (n, d), that of x0, got {tuple(x0.shape)} and {tuple(x1.shape)}.")
+    check(good, f"x1: must have the shape (n, d) of x0, got {tuple(x0.shape)} and {tuple(x1.shape)}.", "shape")
     if alpha is None:
         alpha = pair_weights(x0, x1, regularizer="uniform")
-    check(tuple(alpha.shape) == (2 * n, 2 * n), f"alpha: expected shape {(2 * n, 2 * n)}, got {tuple(alpha.shape)}.")
+    size = (2 * n, 2 * n)
+    check(tuple(alpha.shape) == size, f"alpha: must have shape {size}, got {tuple(alpha.shape)}.", "shape")
     alpha = alpha.double()
     same = torch.eye(n, dtype=torch.bool).repeat(2, 2)
     check_all_values("alpha", alpha, alpha >= 0, "nonnegative weights")

@@ -1,4 +1,4 @@
-"""Matching drawn as lines: who is matched to whom where columns are bound, where they are not, and at a price."""
+"""Matching of two sets of embeddings under three constraints: rows only, balanced and unbalanced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contraport.engine import Gibbs
 from contraport.errors import check
 from contraport.objectives import Balanced, Rows, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
-from contraport.plots.figure_setup import panels
+from contraport.plots.figure_setup import create_panels
 from contraport.plots.plan_plots import draw_plan_lines
 
 if TYPE_CHECKING:
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class MatchedPlan(NamedTuple):
-    """A plan between two sets of embeddings, and how it uses the columns.
+    """A plan between two sets of embeddings, and how evenly it uses the columns.
 
     Attributes:
         plan: (N, M).
-        mass: in all; 1 where none was let go.
-        partner_share: the share of the mass that is on partners, from 0 to 1.
-        columns: the share of the mass that each column has, (M,).
-        unevenness: the share of the mass that would have to move for all columns to have as much: half of the sum of
-            ``|columns - 1/M|``, 0 where all are used alike, 1 - 1/M where one has everything.
-        columns_used: the exponential of the entropy of ``columns``: M where all are used alike, 1 where one is.
+        mass: total; 1 where no mass was dropped.
+        partner_share: share of the mass on partners, 0 to 1.
+        columns: share of the mass in each column, (M,).
+        unevenness: total variation distance of ``columns`` from uniform, ``sum |columns - 1/M| / 2``: 0 where all
+            columns are used equally, 1 - 1/M where one has all the mass.
+        columns_used: exponential of the entropy of ``columns``: M where all are used equally, 1 where one is.
     """
 
     plan: Tensor
@@ -43,27 +43,29 @@ class MatchedPlan(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """The same embeddings, matched under three constraints.
+    """Plans between the same embeddings under three constraints.
 
     Attributes:
-        partners: (N, M), which row and column belong together.
-        plans: by the name of the constraint: ``rows``, ``balanced``, ``unbalanced``.
+        partners: (N, M), true where a row and a column belong together.
+        plans: by constraint: ``rows``, ``balanced``, ``unbalanced``.
     """
 
     partners: Tensor
     plans: Mapping[str, MatchedPlan]
 
     def figure(self) -> Figure:
-        """Draw each plan as lines as strong as its mass, to partners in blue and to others in orange.
+        """Draw each plan as lines, blue to partners and orange to others; the line width is the mass.
 
-        A dot is as large as the mass that a row or a column has, and its ring as what it should have.
+        The area of a dot is the mass of a row or column, that of its ring the mass it should have.
         """
-        figure, axes = panels(len(self.plans), 3.6, ratio=0.85)
-        for ax, (name, found) in zip(axes, self.plans.items(), strict=True):
-            draw_plan_lines(ax, found.plan.numpy(), self.partners.numpy())
-            told = f"{100 * found.partner_share:.0f} % on partners, uneven by {found.unevenness:.2f}"
-            kept = "" if found.mass > 0.995 else f", {100 * found.mass:.0f} % of the mass kept"
-            ax.set_title(f"{name}{kept}\n{told}", fontsize="medium")
+        figure, axes = create_panels(len(self.plans), 3.6, ratio=0.85)
+        for ax, (name, one) in zip(axes, self.plans.items(), strict=True):
+            draw_plan_lines(ax, one.plan.numpy(), self.partners.numpy())
+            mass = "" if one.mass > 0.995 else f", mass {one.mass:.2f}"
+            ax.set_title(
+                f"{name}{mass}\n{100 * one.partner_share:.0f}% on partners, unevenness {one.unevenness:.2f}",
+                fontsize="medium",
+            )
         return figure
 
 
@@ -75,34 +77,33 @@ def matching(
     temperature: float = 0.1,
     relaxation: float = 0.1,
 ) -> Matching:
-    """Match two sets of embeddings by their cosines: rows only, balanced, and unbalanced.
+    """Match two sets of embeddings by cosine under three constraints: rows only, balanced and unbalanced.
 
-    Where only rows are bound each picks what it likes, and several may pick the same column, a hub. Balanced, every
-    column must be picked as often as any other, so that a row whose choice is taken goes elsewhere. Unbalanced, rows
-    and columns that fit nowhere are let go.
+    With rows only, several rows may choose the same column, a hub. A balanced plan uses every column equally, so a row
+    whose nearest column is taken moves to another one. An unbalanced plan drops mass that fits nowhere.
 
     Args:
         z0: embeddings, (N, d), of any length.
-        z1: embeddings, (M, d).
-        partners: which belong together, (N, M) Booleans; None is row i and column i.
+        z1: embeddings, (M, d), of any length.
+        partners: which rows and columns belong together, (N, M) booleans; None: row i and column i.
         temperature: in units of the cosine distance.
-        relaxation: the price of missing a mass, of `Unbalanced`, in the same units.
+        relaxation: price of a marginal deviation in `Unbalanced`, in units of the cosine distance.
 
     Raises:
-        UsageError: shapes do not fit, or a number is not positive.
+        UsageError: shapes do not match, or a number is not positive.
 
-    Source: the balanced matching of inverse optimal transport for contrastive learning, eq. 13-17 and the figure on it.
+    Source: the balanced matching of inverse optimal transport for contrastive learning, eq. 13-17 and its figure.
 
     >>> z0, z1 = torch.tensor([[1.0, 0.0], [0.8, 0.6]]), torch.tensor([[1.0, 0.1], [0.1, 1.0]])
-    >>> found = matching(z0, z1).plans
-    >>> [round(plan.unevenness, 3) for plan in found.values()]
+    >>> plans = matching(z0, z1).plans
+    >>> [round(plan.unevenness, 3) for plan in plans.values()]
     [0.428, 0.0, 0.324]
     """
+    shape = (len(z0), len(z1))
     if partners is None:
-        check(len(z0) == len(z1), f"partners: expected which of {len(z0)} rows and {len(z1)} columns belong together.")
+        check(shape[0] == shape[1], f"partners: is required for {shape[0]} rows and {shape[1]} columns.", "missing")
         partners = torch.eye(len(z0), dtype=torch.bool)
-    expected, got = (len(z0), len(z1)), tuple(partners.shape)
-    check(got == expected, f"partners: expected shape {expected}, got {got}.")
+    check(tuple(partners.shape) == shape, f"partners: must have shape {shape}, got {tuple(partners.shape)}.", "shape")
     constraints: dict[str, SinkhornConstraint] = {
         "rows": Rows(),
         "balanced": Balanced(10_000, 1e-7),
@@ -110,10 +111,10 @@ def matching(
     }
     z0, z1, kernel = z0.detach().double(), z1.detach().double(), Gibbs("cosine", temperature)
     plans = {name: transport(z0, z1, kernel, constraint).plan.dense() for name, constraint in constraints.items()}
-    return Matching(partners, {name: _weighed(plan, partners) for name, plan in plans.items()})
+    return Matching(partners, {name: _summarize(plan, partners) for name, plan in plans.items()})
 
 
-def _weighed(plan: Tensor, partners: Tensor) -> MatchedPlan:
+def _summarize(plan: Tensor, partners: Tensor) -> MatchedPlan:
     mass = plan.sum()
     columns = plan.sum(0) / mass
     return MatchedPlan(

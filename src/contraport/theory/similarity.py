@@ -1,4 +1,4 @@
-"""The similarity heatmap: the cosines of items in the order of their classes, and their means over classes."""
+"""Similarity heatmap: cosines of items sorted by class, and their means over pairs of classes."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from torch import Tensor
 
 from contraport.errors import check
 from contraport.plots.colors import GREY
-from contraport.plots.figure_setup import heatmap, panels
+from contraport.plots.figure_setup import create_panels, heatmap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CLASSES_WRITTEN = 12
-"""With more classes than this their mean cosines are drawn without numbers."""
+MAX_CLASSES_WITH_NUMBERS = 12
+"""Above this number of classes the cells of the means have no numbers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
-    """Cosines of all pairs of items.
+    """Cosines of all pairs of items, and their means by class.
 
     Attributes:
-        cosines: (n, n), items in the order of their labels.
+        cosines: (n, n), items sorted by label.
         labels: (n,), sorted.
-        names: of the classes, in that order.
-        means: (C, C), the mean cosine of two items of two classes, no item with itself; NaN for a class of one item.
-        within: the mean over all pairs of two items of one class.
-        between: the mean over all pairs of items of two classes.
+        names: of the C classes, in the order of the labels.
+        means: mean cosine of two different items by their classes, (C, C); NaN for a class of one item.
+        within: mean over all pairs of two items of one class.
+        between: mean over all pairs of items of different classes.
     """
 
     cosines: Tensor
@@ -43,8 +43,8 @@ class Similarity:
     between: float
 
     def figure(self) -> Figure:
-        """Draw the cosines, with lines between the classes, and their means over pairs of classes."""
-        figure, (left, right) = panels(2, 3.5)
+        """Draw the cosines, with lines between the classes, and the means."""
+        figure, (left, right) = create_panels(2, 3.5)
         sizes = self.labels.unique(return_counts=True)[1]
         ends = sizes.cumsum(0)
         heatmap(left, self.cosines, signed=True, vmin=-1, vmax=1)
@@ -54,58 +54,57 @@ class Similarity:
         middles = (ends - sizes / 2 - 0.5).tolist()
         left.set(title=f"cosines: {self.within:.2f} within classes, {self.between:.2f} between")
         heatmap(right, self.means, signed=True, vmin=-1, vmax=1)
-        right.set(title="means of two classes")
+        right.set(title="means by class")
         for ax, places in ((left, middles), (right, range(len(self.names)))):
             ax.title.set_fontsize("medium")
             ax.set_yticks(list(places), self.names)
             ax.tick_params(length=0)
             ax.spines[:].set_visible(False)
-        if len(self.names) <= CLASSES_WRITTEN:
+        if len(self.names) <= MAX_CLASSES_WITH_NUMBERS:
             for (row, column), mean in np.ndenumerate(self.means.numpy()):
                 ink = "white" if abs(mean) > 0.6 else "black"
-                told = f"{round(mean, 1) + 0.0:.1f}".replace("-", "−")
-                right.text(column, row, told, ha="center", va="center", color=ink, fontsize=7)
+                text = f"{round(mean, 1) + 0.0:.1f}".replace("-", "−")
+                right.text(column, row, text, ha="center", va="center", color=ink, fontsize=7)
         return figure
 
 
 def similarity(features: Tensor, labels: Tensor, names: Sequence[str] | None = None) -> Similarity:
-    """Compare all items with all by the cosine of their features, class by class.
+    """Compute the cosines of all pairs of items and their means within and between classes.
 
     Args:
-        features: (n, F), n at least 2.
+        features: (n, F), n >= 2.
         labels: class of each item, (n,) integers.
-        names: of the classes, in the order of their labels; None is the labels themselves.
+        names: of the classes, in the order of their labels; None: the labels.
 
     Raises:
-        UsageError: shapes do not fit, no class has two items, there is one class only, or names are not one a class.
+        UsageError: shapes do not match, no class has two items, there is only one class, or the number of names is not
+            the number of classes.
 
     Source: Hu et al. (2023), Your contrastive learning is secretly doing stochastic neighbor embedding, the similarity
     heatmap of features learned by SimCLR.
 
     >>> features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.2], [0.2, 1.0]])
-    >>> found = similarity(features, torch.tensor([0, 1, 0, 1]))
-    >>> round(found.within, 3), round(found.between, 3), found.labels.tolist()
+    >>> result = similarity(features, torch.tensor([0, 1, 0, 1]))
+    >>> round(result.within, 3), round(result.between, 3), result.labels.tolist()
     (0.981, 0.194, [0, 0, 1, 1])
     """
-    check(
-        features.ndim == 2 and len(features) > 1, f"features: expected (n, F), n over 1, got {tuple(features.shape)}."
-    )
-    found = tuple(labels.shape)
-    check(found == (len(features),), f"labels: expected one of each item, ({len(features)},), got shape {found}.")
+    shape, n = tuple(features.shape), len(features)
+    check(features.ndim == 2 and n > 1, f"features: must have shape (n, F) with n >= 2, got {shape}.", "shape")
+    check(tuple(labels.shape) == (n,), f"labels: must have shape ({n},), got {tuple(labels.shape)}.", "shape")
     order = labels.argsort(stable=True)
     labels, z = labels[order], F.normalize(features.detach().double()[order], dim=1)
     classes, codes, sizes = labels.unique(return_inverse=True, return_counts=True)
-    check(len(classes) > 1, "labels: expected two classes or more, got one.")
-    check(
-        bool((sizes > 1).any()), f"labels: expected two items of one class at least, got {len(z)} of as many classes."
-    )
-    named = tuple(str(label) for label in classes.tolist()) if names is None else tuple(names)
-    check(len(named) == len(classes), f"names: expected {len(classes)}, as many as classes, got {len(named)}.")
+    check(len(classes) > 1, "labels: must have two classes or more, got one.", "one_class")
+    check(bool((sizes > 1).any()), f"labels: must have a class of two items, got {n} of as many classes.", "no_pairs")
+    class_names = tuple(map(str, classes.tolist() if names is None else names))
+    count = len(class_names)
+    check(count == len(classes), f"names: must be {len(classes)}, one per class, got {count}.", "shape")
     cosines = z @ z.T
     member = F.one_hot(codes).double()
     same = codes[:, None] == codes
     own = torch.diag(member.T @ cosines.diagonal())
     pairs = sizes[:, None] * sizes - torch.diag(sizes)
     means = (member.T @ cosines @ member - own) / pairs
-    distinct = same & ~torch.eye(len(z), dtype=torch.bool)
-    return Similarity(cosines, labels, named, means, float(cosines[distinct].mean()), float(cosines[~same].mean()))
+    distinct = same & ~torch.eye(n, dtype=torch.bool)
+    within, between = float(cosines[distinct].mean()), float(cosines[~same].mean())
+    return Similarity(cosines, labels, class_names, means, within, between)

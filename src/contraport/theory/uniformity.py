@@ -1,4 +1,4 @@
-"""Perfect alignment and uniformity: where the points of the sphere go if nothing but the objective holds them."""
+"""Perfect uniformity of free points on the sphere, and alignment and uniformity of a trained encoder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ from contraport.errors import check_integer
 from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, WithinView
 from contraport.objectives.objective import Loss
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
-from contraport.plots.figure_setup import heatmap, panels
+from contraport.plots.figure_setup import create_panels, heatmap
 from contraport.seeding import torch_generator
-from contraport.theory.circle import draw_circle, spread, train_circle_encoder
-from contraport.theory.descent import minimize_lbfgs
-from contraport.theory.toy import Mixture, gaussian_mixture
+from contraport.theory.toy_problems import (
+    Mixture,
+    alignment_uniformity,
+    draw_circle,
+    gaussian_mixture,
+    minimize_lbfgs,
+    train_circle_encoder,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,15 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PerfectUniformity:
-    """Points of the sphere as far from each other as the uniformity drives them.
+    """Points on the sphere that minimize the uniformity.
 
     Attributes:
-        points: (n, d), of unit length.
-        values: the objective at the start and after each iteration.
-        least_angle: between any two points, in radians; the Tammes problem asks for the largest.
-        deviation: where the best answer is known, the largest difference from it: in d = 2 of the angle between
-            neighbours from the regular polygon's 2 pi / n, in radians; with d >= n - 1 of any cosine from the simplex'
-            -1 / (n - 1). None elsewhere.
+        points: (n, d), unit length.
+        values: uniformity at the start and after each iteration.
+        least_angle: between any two points, in radians, which the Tammes problem maximizes.
+        deviation: largest difference from the known optimum: for d = 2 of the angle between neighbors from the regular
+            polygon's 2 pi / n, in radians; for d >= n - 1 of a cosine from the simplex' -1 / (n - 1); else None.
     """
 
     points: Tensor
@@ -44,8 +48,8 @@ class PerfectUniformity:
     deviation: float | None
 
     def figure(self) -> Figure:
-        """Draw the points, or where they are not in a plane the way of the objective, and the cosines between them."""
-        figure, (left, right) = panels(2)
+        """Draw the points (for d > 2 the uniformity over the iterations) and the cosines between them."""
+        figure, (left, right) = create_panels(2)
         points = self.points
         if points.shape[1] == 2:
             points = points[torch.atan2(points[:, 1], points[:, 0]).argsort()]
@@ -63,21 +67,21 @@ class PerfectUniformity:
 def perfect_uniformity(
     items: int, dimensions: int, *, temperature: float | None = None, iterations: int = 500, seed: int = 0
 ) -> PerfectUniformity:
-    """Let free points minimise the uniformity of Wang and Isola: a regular polygon in the plane, a simplex with room.
+    """Minimize Wang and Isola's uniformity over free points: a regular polygon for d = 2, a simplex for d >= n - 1.
 
     Args:
         items: n, at least 2.
         dimensions: d, at least 2.
-        temperature: of the kernel exp(-|x - y|^2 / temperature); the lower, the more the closest pairs count. None is
-            0.5, and less where so many points share the sphere that their neighbours are nearer than that.
-        iterations: of L-BFGS at most.
-        seed: of the first points.
+        temperature: of the kernel exp(-|x - y|^2 / temperature); a lower one weighs the closest pairs more. None: 0.5,
+            or less where the points are so many that neighbors are closer than that.
+        iterations: maximum number, of L-BFGS.
+        seed: of the initial points.
 
     Raises:
-        UsageError: a number is out of its range.
+        UsageError: a number is out of range.
 
     Source: the Tammes problem in Hu et al. (2023), Your contrastive learning is secretly doing stochastic neighbor
-    embedding, section 3; that both are optimal for every Gaussian, Cohn and Kumar (2007).
+    embedding, section 3; optimality of both for every Gaussian, Cohn and Kumar (2007).
 
     >>> perfect_uniformity(5, 4).deviation < 1e-4
     True
@@ -94,7 +98,7 @@ def perfect_uniformity(
     cosines = (points @ points.T)[~torch.eye(items, dtype=torch.bool)].clamp(-1, 1)
     deviation = None
     if dimensions == 2:
-        deviation = float((_gaps(points) - 2 * math.pi / items).abs().max())
+        deviation = float((_neighbor_angles(points) - 2 * math.pi / items).abs().max())
     elif dimensions >= items - 1:
         deviation = float((cosines + 1 / (items - 1)).abs().max())
     return PerfectUniformity(points, values, float(cosines.max().arccos()), deviation)
@@ -102,15 +106,15 @@ def perfect_uniformity(
 
 @dataclass(frozen=True, eq=False)
 class FiveGaussians:
-    """The toy, embedded on the circle by an encoder that contrastive learning trained.
+    """The five-Gaussian toy, embedded on the circle by a trained encoder.
 
     Attributes:
         data: the mixture.
-        embeddings: of its points, (n, 2), of unit length.
+        embeddings: of its points, (n, 2), unit length.
         alignment: mean squared distance of two views on the circle; 0 is perfect.
         uniformity: log mean exp(-2 |z_i - z_j|^2) of the embeddings.
-        perfect_uniformity: the same of the regular n-gon, the least that there is.
-        untrained_uniformity: the same before training.
+        perfect_uniformity: uniformity of the regular n-gon, the minimum.
+        untrained_uniformity: uniformity before training.
     """
 
     data: Mixture
@@ -121,8 +125,8 @@ class FiveGaussians:
     untrained_uniformity: float
 
     def figure(self) -> Figure:
-        """Draw the data, the embeddings, and the angles of the embeddings against even ones."""
-        figure, (left, middle, right) = panels(3)
+        """Draw the data, the embeddings, and their sorted angles against evenly spaced ones."""
+        figure, (left, middle, right) = create_panels(3)
         colors = [SERIES[int(k) % len(SERIES)] for k in self.data.components]
         left.scatter(self.data.x[:, 0].numpy(), self.data.x[:, 1].numpy(), c=colors, s=8)
         left.set(title="data", aspect="equal")
@@ -131,9 +135,9 @@ class FiveGaussians:
         middle.set_title("embeddings")
         angles = torch.atan2(self.embeddings[:, 1], self.embeddings[:, 0]).sort().values
         even = torch.linspace(-math.pi, math.pi, len(angles))
-        right.plot(even.numpy(), even.numpy(), color=GREY, linestyle="--", label="perfectly even")
+        right.plot(even.numpy(), even.numpy(), color=GREY, linestyle="--", label="evenly spaced")
         right.plot(even.numpy(), angles.numpy(), color=ORANGE, label="embeddings")
-        right.set(title="angles in order", xlabel="radians", ylabel="radians", aspect="equal")
+        right.set(title="sorted angles", xlabel="radians", ylabel="radians", aspect="equal")
         right.legend(frameon=False, loc="upper left")
         return figure
 
@@ -149,11 +153,11 @@ def five_gaussians(
     """Train an encoder of the toy onto the circle: SimCLR comes close to perfect alignment and perfect uniformity.
 
     Args:
-        objective: what is minimised; None is NT-Xent at temperature 0.5.
-        data: the mixture; None is 250 points of five Gaussians in the plane, sigma 0.1.
-        noise: standard deviation of the Gaussian noise that makes a view of a point, in units of the data.
-        iterations: of Adam, each over all points with fresh views.
-        seed: of the first weights and of the views.
+        objective: the loss to minimize; None: NT-Xent at temperature 0.5.
+        data: the mixture; None: 250 points of five Gaussians in the plane, sigma 0.1.
+        noise: standard deviation of the Gaussian noise that makes a view, in units of the data.
+        iterations: steps of Adam, each over all points with fresh views.
+        seed: of the initial weights and the views.
 
     Raises:
         UsageError: noise is negative.
@@ -161,14 +165,14 @@ def five_gaussians(
     Source: Hu et al. (2023), section 3 and figure 2.
     """
     data = data or gaussian_mixture()
-    found = train_circle_encoder(objective or nt_xent(), data.x, noise=noise, iterations=iterations, seed=seed)
+    trained = train_circle_encoder(objective or nt_xent(), data.x, noise=noise, iterations=iterations, seed=seed)
     angles = torch.arange(len(data.x)) * (2 * math.pi / len(data.x))
     polygon = torch.stack([angles.cos(), angles.sin()], 1)
-    perfect = spread(polygon, polygon).uniformity
-    return FiveGaussians(data, found.embeddings, *found.after, perfect, found.before.uniformity)
+    perfect = alignment_uniformity(polygon, polygon).uniformity
+    return FiveGaussians(data, trained.embeddings, *trained.after, perfect, trained.before.uniformity)
 
 
-def _gaps(points: Tensor) -> Tensor:
-    """Return the angle from each point of the circle to the next, (n,)."""
+def _neighbor_angles(points: Tensor) -> Tensor:
+    """Return the angles between neighboring points of the circle, (n,)."""
     angles = torch.atan2(points[:, 1], points[:, 0]).sort().values
     return torch.cat([angles.diff(), angles[:1] + 2 * math.pi - angles[-1:]])

@@ -23,7 +23,7 @@ from contraport.data.split_record import SplitRecord
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import CustomTransform
 from contraport.distributed import broadcast_object, is_main_process, propagate_errors, torchrun_process_group, world
-from contraport.encoders.lora import merged
+from contraport.encoders.lora import merge_lora
 from contraport.errors import check
 from contraport.runs import Run, default_path
 from contraport.training.callbacks import open_loggers
@@ -106,7 +106,7 @@ def train(given: dict[str, Any]) -> Run:
                 kept = settings.derive(freeze=given_freeze)  # so that the same can be given to go on
                 done = create_or_resume_run(run, kept, record) if is_main_process() else Position()
                 if is_main_process() and done.step == 0:
-                    run.save_initial(merged(built.pipeline.model), drawn=begun is None)
+                    run.save_initial(merge_lora(built.pipeline.model), drawn=begun is None)
                 if built.partners is not None and is_main_process():
                     run.save_partners(built.partners.numpy())
             _fit(settings, built, run, broadcast_object(done), monitored, given)
@@ -197,7 +197,7 @@ def _fit(
             )
         with propagate_errors():
             if is_main_process():
-                run.save_model(merged(built.pipeline.model), epochs=settings.epochs)
+                run.save_model(merge_lora(built.pipeline.model), epochs=settings.epochs)
         ended = f"nothing to do, as {pluralize(settings.epochs, 'epoch')} were done before; a larger --epochs goes on"
         log.info("%s; the model is in %s", meter.summary() if meter.steps else ended, run.model_path)
 

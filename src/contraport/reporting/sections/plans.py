@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from contraport.plots.mass_scale import DECADES, Masses, Scale, excludes_self_pairs, share_on_target
+from contraport.plots.mass_scale import DECADES, LogScale, Masses, excludes_self_pairs, share_on_target
 from contraport.reporting.page_builder import Canvas, Plot, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
@@ -84,7 +84,7 @@ class RunPlan(NamedTuple):
 def plans(canvas: Canvas) -> Section | None:
     """Return the plan of each run that has one; nothing where none has."""
     moments = {run.position: load_snapshots(run) for run in canvas.runs}
-    scale = Scale.of(
+    scale = LogScale.of(
         matrix for found in moments.values() for moment in found for matrix in (moment.plan, moment.target)
     )
     if scale is None:
@@ -109,7 +109,7 @@ def load_snapshots(run: ReportRun) -> list[PlanSnapshot]:
     return [PlanSnapshot(epoch, samples["plan"].astype(float), samples["target"].astype(float))]
 
 
-def _shown(canvas: Canvas, run: ReportRun, moments: list[PlanSnapshot], scale: Scale) -> RunPlan:
+def _shown(canvas: Canvas, run: ReportRun, moments: list[PlanSnapshot], scale: LogScale) -> RunPlan:
     assert run.samples is not None
     items, last = int(run.samples["plan_items"]), moments[-1]
     labels = run.samples.get("plan_labels")
@@ -153,7 +153,7 @@ def _shown(canvas: Canvas, run: ReportRun, moments: list[PlanSnapshot], scale: S
     return RunPlan(run, last, plan, target, moments, items, least, (sheets[0], sheets[1]), of_lines[-1])
 
 
-def quantize_masses(mass: Masses, scale: Scale) -> np.ndarray[Any, Any]:
+def quantize_masses(mass: Masses, scale: LogScale) -> np.ndarray[Any, Any]:
     """Return masses as bytes, 0 to 255 along the logarithmic scale; what is below it is 0."""
     logs = np.log10(np.maximum(mass, 10**scale.low))
     return ((logs - scale.low) / ((scale.high - scale.low) or 1) * 255).round().clip(0, 255).astype(np.uint8)
@@ -203,7 +203,7 @@ def _kept(mass: float) -> str:
     return f"mass {mass:.3f}, so that {1 - mass:.0%} was let go; " if mass < 1 else f"mass {mass:.3g}, more than 1; "
 
 
-def _heatmap(mass: Masses, scale: Scale, names: list[str], views: tuple[str, str], *, without_self: bool) -> Figure:
+def _heatmap(mass: Masses, scale: LogScale, names: list[str], views: tuple[str, str], *, without_self: bool) -> Figure:
     rows, columns = mass.shape
     trace = heatmap(quantize_masses(mass, scale), colorscale=COLORSCALE)
     trace["z"]["withoutSelf"] = without_self

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contraport.metrics import metrics_of_rows
-from contraport.plots.curves import POINTS_PER_LINE, column_title, is_percent_column, subsample_rows
+from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, is_percent_column, subsample_rows
 from contraport.reporting.page_builder import Canvas, Section
 from contraport.reporting.plotly_figures import CURVE_HEIGHT, PERCENT, Figure, figure, line, over
 from contraport.reporting.report_run import ReportRun
@@ -54,7 +54,7 @@ def training(canvas: Canvas) -> Section | None:
         curves.append((title, plot, _GLOSSARY.get(key, _MONITORED)))
     if not curves:
         return None
-    return Section("training", "Training", {"curves": curves, "points_per_line": POINTS_PER_LINE, "axes": AXES})
+    return Section("training", "Training", {"curves": curves, "points_per_line": MAX_POINTS_PER_LINE, "axes": AXES})
 
 
 def curve(runs: Sequence[ReportRun], key: str) -> Figure:

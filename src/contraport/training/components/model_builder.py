@@ -14,10 +14,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from contraport._utils.text_tensors import blank_items, is_text_shape
 from contraport.data import Views
-from contraport.encoders import InitialWeights, Model, initial, pretrained
-from contraport.encoders.build import custom_code_names
-from contraport.encoders.initial import of_views
-from contraport.encoders.lora import adapt
+from contraport.encoders import InitialWeights, Model, load_pretrained, read_initial_weights
+from contraport.encoders.factory import custom_code_names
+from contraport.encoders.initial_weights import combine_by_view
+from contraport.encoders.lora import add_lora
 from contraport.encoders.model import CONFIG_FILE, Encoders
 from contraport.encoders.view_names import values_per_view
 from contraport.errors import UsageError, check, one_line_reason
@@ -44,15 +44,15 @@ def load_initial_weights(settings: Settings, run: Run | None = None) -> InitialW
     if not theirs and given is None:
         return None
     if run is not None and (run.initial_path / CONFIG_FILE).exists():
-        return initial(run.initial_path, settings.encoder, trust=settings.trust)
+        return read_initial_weights(run.initial_path, settings.encoder, trust=settings.trust)
     if theirs is True:
-        return pretrained(settings.encoder)
+        return load_pretrained(settings.encoder)
     if given is not None and not isinstance(given, Mapping):
-        return initial(given, settings.encoder, trust=settings.trust)
-    parts = {view: pretrained(_asked(settings.encoder, view)) for view, wanted in (theirs or {}).items() if wanted}
+        return read_initial_weights(given, settings.encoder, trust=settings.trust)
+    parts = {view: load_pretrained(_asked(settings.encoder, view)) for view, wanted in (theirs or {}).items() if wanted}
     for view, where in (given or {}).items():
-        parts[view] = initial(where, _asked(settings.encoder, view), trust=settings.trust, view=view)
-    return of_views(parts) if parts else None
+        parts[view] = read_initial_weights(where, _asked(settings.encoder, view), trust=settings.trust, view=view)
+    return combine_by_view(parts) if parts else None
 
 
 def _asked(encoder: Encoders, view: str) -> str | nn.Module | None:
@@ -128,7 +128,7 @@ def build_model(settings: Settings, views: Views, begun: InitialWeights | None, 
     folders_by_tower: Path | list[Path | None] | None = kept
     if begun is not None:
         towers = len(statistics)
-        statistics = begun.statistics(statistics, views.plain_names, views.plain_shapes)
+        statistics = begun.resolve_statistics(statistics, views.plain_names, views.plain_shapes)
         folders_by_tower = kept or begun.folders_by_tower(towers, views.plain_names, views.plain_shapes)
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
     model = Model(
@@ -142,9 +142,9 @@ def build_model(settings: Settings, views: Views, begun: InitialWeights | None, 
         projection_layers=settings.projection_layers or 2,
         low_resolution=begun is None or begun.low_resolution,
         view_names=views.plain_names,
-        kept=folders_by_tower,
+        encoder_folders=folders_by_tower,
     )
-    given = [False] * len(model.towers) if begun is None else begun.give(model)
+    given = [False] * len(model.towers) if begun is None else begun.load_into(model)
     for argument in ("freeze", "lora"):
         _check_learned(argument, settings, model, given)
     adapted(model, settings)
@@ -210,7 +210,7 @@ def adapted(model: Model, settings: Settings) -> Model:
     """
     for encoder, rank in zip(model.encoders, option_per_tower("lora", settings.lora, model), strict=True):
         if rank is not None:
-            adapt(encoder, rank)
+            add_lora(encoder, rank)
     return model
 
 

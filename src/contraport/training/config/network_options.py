@@ -14,9 +14,9 @@ from contraport.options import Check, Options, describe_type, int_in_range, is_o
 
 def _described(encoder: Any) -> Any:
     # Here, not above: it looks at modules, and the rest needs no torch.
-    from contraport.encoders import described
+    from contraport.encoders import describe_encoder
 
-    return described(encoder)
+    return describe_encoder(encoder)
 
 
 def _views_named(*values: Any) -> list[str | None]:

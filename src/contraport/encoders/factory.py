@@ -1,0 +1,236 @@
+"""Builds encoders by name: built-in, timm, transformers, or a user's module."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import hashlib
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.models import ResNet
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from contraport._utils.formatting import describe_shape, format_options
+from contraport._utils.lazy import import_object
+from contraport._utils.text_tensors import blank_items, is_text_shape
+from contraport.catalog.encoders import ENCODERS, OWN, TIMM
+from contraport.encoders.text_transformer import build_text_transformer, is_transformers_folder
+from contraport.errors import UsageError, check, hint_on_error, unknown_name_error
+
+MAX_LOW_RESOLUTION_SIDE = 64
+"""Images up to this side in pixels count as small."""
+
+Shape = tuple[int, ...]
+
+
+_DEFAULTS = {0: "small-text", 1: "mlp", 2: "small-tcn", 3: "small-cnn"}
+
+
+def default_encoder(shape: Shape) -> str:
+    """Return the name of the built-in encoder for items of a shape.
+
+    >>> default_encoder((6,)), default_encoder((6, 100)), default_encoder((1, 28, 28)), default_encoder(())
+    ('mlp', 'small-tcn', 'small-cnn', 'small-text')
+    """
+    return _DEFAULTS[len(shape)]
+
+
+def custom_code_names(encoder: object) -> list[str]:
+    """Return the encoders in a saved configuration that are code to import, ``module:attribute``.
+
+    >>> custom_code_names(["mlp", "their_nets:Net"])
+    ['their_nets:Net']
+    """
+    values = list(encoder.values()) if isinstance(encoder, Mapping) else encoder
+    names = values if isinstance(values, list | tuple) else [encoder]
+    return [name for name in names if isinstance(name, str) and ":" in name]
+
+
+@hint_on_error("contraport docs training folders-of-others")
+def check_trusted(encoder: object, where: str, *, trust: bool) -> None:
+    """Raise `UsageError` (``encoder.untrusted``) if a saved configuration names code to import, unless trusted."""
+    code = ", ".join(map(repr, custom_code_names(encoder)))
+    message = (
+        f"encoder: {where} names code to run: {code}. Inspect it, and pass {format_options(trust=True)} to run it."
+    )
+    check(trust or not code, message, "untrusted")
+
+
+def describe_encoder(encoder: object) -> Any:
+    """Return an encoder as configurations store it: its name, or a module's class, size and digest of its structure.
+
+    >>> describe_encoder(["mlp", nn.Linear(3, 2)])
+    ['mlp', '<Linear of 8 weights, ...>']
+    """
+    if isinstance(encoder, Mapping):
+        return {str(view): describe_encoder(each) for view, each in encoder.items()}
+    if isinstance(encoder, list | tuple):
+        return [describe_encoder(each) for each in encoder]
+    if not isinstance(encoder, nn.Module):
+        return encoder
+    state = {name: tuple(value.shape) for name, value in encoder.state_dict().items()}
+    parts = [(name, type(part).__name__) for name, part in encoder.named_modules()]
+    weights = sum(parameter.numel() for parameter in encoder.parameters())
+    digest = hashlib.sha256(repr((state, parts)).encode()).hexdigest()[:12]
+    return f"<{type(encoder).__name__} of {weights:,} weights, {digest}>"
+
+
+def is_module_description(name: object) -> bool:
+    """Return whether a stored name describes a user's module, which cannot be rebuilt from its name."""
+    return isinstance(name, str) and name.startswith("<")
+
+
+def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool = True) -> nn.Module:
+    """Build an encoder with an attribute ``num_features``, with random weights unless it is a module.
+
+    Args:
+        name: a module, which is copied; a built-in encoder (``small-cnn``, ``mlp``, ``small-tcn``, ``small-text``,
+            ``gradients``); a timm model; for texts the name or folder of a transformers model; or ``module:attribute``
+            of an importable callable that takes the shape of an item and returns an ``nn.Module``, which maps
+            ``(b, *shape)``, texts ``(b, bytes)``, to ``(b, num_features)``.
+        shape: of one item: image ``(C, H, W)``, vector ``(d,)``, time series ``(C, T)`` or text ``()``.
+        low_resolution: give a timm ResNet the stem for small images (stride 1, no pooling) if they have at most 64
+            pixels a side. Weights trained without this stem do not fit.
+
+    Raises:
+        UsageError: the name is unknown, an import fails, or the encoder does not accept items of this shape.
+
+    >>> build_encoder("small-cnn", (1, 8, 8)).num_features
+    256
+    """
+    shape = tuple(int(side) for side in shape)
+    good = len(shape) in _DEFAULTS and all(side > 0 for side in shape)
+    check(good, f"shape: must be (C, H, W), (d,), (C, T), all positive, or (), got {shape}.")
+    check(isinstance(name, str | nn.Module), f"encoder: must be a name or a module, got {name!r}.")
+    if isinstance(name, nn.Module):
+        lazy = any(is_lazy(value) for value in [*name.parameters(), *name.buffers()])
+        message = f"encoder: {type(name).__name__} has uninitialized parameters; pass a batch through it first."
+        check(not lazy, message, "uninitialized")
+        encoder, name, own = copy.deepcopy(name), type(name).__name__, True
+    elif name in ENCODERS:
+        built_in: nn.Module = import_object(ENCODERS[name].network)(shape)
+        return built_in
+    else:
+        own = ":" in name
+        if own:
+            encoder = _build_custom(name, shape)
+        elif is_text_shape(shape):
+            message = f"encoder: {name!r} takes images, got texts; use {default_encoder(shape)!r}."
+            check(not timm.is_model(name) or Path(name).exists(), message, "shape")
+            encoder = build_text_transformer(name, shape)
+        else:
+            encoder = _build_timm(name, shape, low_resolution=low_resolution)
+    features = _count_features(encoder, name, shape)
+    if own:  # not for timm: it declares the width before pooling, and some of its models have a wider head behind it
+        declared = getattr(encoder, "num_features", features)
+        check(
+            declared == features, f"encoder: {name!r} declares {declared} features but returns {features}.", "features"
+        )
+    if getattr(encoder, "num_features", None) != features:
+        encoder.num_features = features  # type: ignore[assignment]
+    return encoder
+
+
+def _count_features(encoder: nn.Module, name: str, shape: Shape) -> int:
+    """Return the number of features, from a forward pass in eval mode, which changes neither weights nor buffers."""
+    training = encoder.training
+    try:
+        with torch.no_grad():
+            output = encoder.eval()(blank_items(2, shape))
+    except (Exception, SystemExit) as error:  # third-party code may raise anything
+        raise _rejects_shape(name, shape, error) from error
+    finally:
+        encoder.train(training)
+    good = isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == 2
+    result = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    check(good, f"encoder: {name!r} must return (b, features), got {result} for a batch of 2.", "output_shape")
+    return int(output.shape[1])
+
+
+def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
+    if not timm.is_model(name):
+        message = (
+            f"encoder: {name!r} takes texts, got {describe_shape(shape)}. Set it with --encoder.text or --init.text."
+        )
+        check(not is_transformers_folder(Path(name)), message, "shape")
+        near = difflib.get_close_matches(name, timm.list_models(), n=3)
+        unknown = unknown_name_error("encoder", name, [*ENCODERS, *near])
+        raise UsageError(f"{unknown} Or {TIMM}, or your own {OWN}.", kind="unknown")
+    message = f"encoder: {name!r} takes images, got {describe_shape(shape)}; use {default_encoder(shape)!r}."
+    check(len(shape) == 3, message, "shape")
+    channels, *size = shape
+    create = partial(timm.create_model, name, pretrained=False, num_classes=0, in_chans=channels)
+    try:
+        model = create(img_size=tuple(size))
+    except TypeError:  # there is no other way to learn whether a timm model has the argument img_size
+        model = create()
+    except Exception as error:  # the families of models raise different errors for a size that they do not support
+        raise _rejects_shape(name, shape, error) from error
+    if low_resolution and isinstance(model, ResNet) and max(size) <= MAX_LOW_RESOLUTION_SIDE:
+        _replace_stem(model)
+    return model
+
+
+def _replace_stem(model: ResNet) -> None:
+    """Give a ResNet the stem for small images: 3 x 3, stride 1, no pooling."""
+    stem: nn.Module = model.conv1
+    if isinstance(stem, nn.Conv2d):
+        small = nn.Conv2d(stem.in_channels, stem.out_channels, 3, 1, 1, bias=False)
+        nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
+        model.add_module("conv1", small)
+    else:  # a deep stem already has 3 x 3 kernels
+        first = next(layer for layer in stem.modules() if isinstance(layer, nn.Conv2d))
+        first.stride = (1, 1)
+    model.add_module("maxpool", nn.Identity())
+
+
+def _build_custom(name: str, shape: Shape) -> nn.Module:
+    """Import and call ``module:attribute``."""
+    module_name, _, attribute = name.partition(":")
+    check(bool(module_name), f"encoder: must be {OWN}, got {name!r}.")
+    _check_not_stdlib(module_name, name)
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # third-party code may raise anything
+        message = f"encoder: importing {module_name!r} failed: {_one_line(error)}"
+        raise UsageError(message, kind="import_failed") from error
+    if not hasattr(module, attribute):
+        public = [member for member in vars(module) if not member.startswith("_")]
+        raise unknown_name_error(f"encoder: {name!r}: attribute", attribute, public)
+    factory = getattr(module, attribute)
+    # Checked again after the import, as a module may re-export a function of the standard library.
+    for part in (module.__name__, factory.__module__ if inspect.isroutine(factory) or inspect.isclass(factory) else ""):
+        _check_not_stdlib(part or "", name)
+    check(callable(factory), f"encoder: {name!r} must be callable, got {type(factory).__name__}.", "not_callable")
+    try:
+        encoder = factory(shape)
+    except (Exception, SystemExit) as error:  # third-party code may raise anything
+        raise UsageError(
+            f"encoder: {name!r} failed for shape {shape}: {_one_line(error)}", kind="call_failed"
+        ) from error
+    message = f"encoder: {name!r} must return an nn.Module, got {type(encoder).__name__}."
+    check(isinstance(encoder, nn.Module), message, "not_a_module")
+    return encoder  # type: ignore[no-any-return]
+
+
+def _check_not_stdlib(module: str, name: str) -> None:
+    """Raise `UsageError` for members of the standard library, such as ``os:system``."""
+    message = f"encoder: {name!r} belongs to Python's standard library; name your own {OWN}."
+    check(module.partition(".")[0] not in sys.stdlib_module_names, message, "stdlib")
+
+
+def _rejects_shape(name: str, shape: Shape, error: BaseException) -> UsageError:
+    return UsageError(f"encoder: {name!r} does not accept {describe_shape(shape)}: {_one_line(error)}", kind="shape")
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,130 @@
+"""Initial weights of encoders from an earlier training, one set per view or one for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from contraport.encoders.factory import Shape
+from contraport.encoders.model import Model
+from contraport.encoders.state_dicts import State, load_weights
+from contraport.encoders.view_names import values_per_view
+from contraport.errors import check
+
+Statistics: TypeAlias = tuple[list[float], list[float]]
+"""Mean and standard deviation of an encoder's input, per channel or feature."""
+
+
+@dataclass(frozen=True)
+class InitialWeights:
+    """Weights of trained encoders, with the properties of the data that they were trained on.
+
+    Attributes:
+        source: name of the source, for messages.
+        encoder: names of the encoders: one for all towers, one per tower, or a mapping from views; None: unknown.
+        states: weights of each encoder, or one entry for all; None: random weights.
+        input_statistics: mean and standard deviation of the training data of each encoder, or one entry for all;
+            None: those of the new data are used.
+        image_size: side of the training images in pixels, or None.
+        low_resolution: whether a ResNet has the stem for small images.
+        argument: option that names the views, for messages.
+        folders: folder with the config and tokenizer of each transformers encoder, or one entry for all; None: the
+            encoder is built by its name.
+    """
+
+    source: str
+    encoder: str | list[Any] | Mapping[str, Any] | None
+    states: Sequence[State | None]
+    input_statistics: Sequence[Statistics | None] = (None,)
+    image_size: int | None = None
+    low_resolution: bool = False
+    argument: str = "encoder"
+    folders: Sequence[Path | None] = (None,)
+
+    def load_into(self, model: Model) -> list[bool]:
+        """Load the weights into the encoders of a model and return, for each tower, whether it got some.
+
+        Raises:
+            UsageError: the weights are of another architecture.
+        """
+        places = self._places(len(model.towers), model.view_names, model.shapes)
+        states = [None if place is None else self.states[place] for place in places]
+        for number, (place, state) in enumerate(zip(places, states, strict=True)):
+            if state is not None:
+                load_weights(model.tower(number).encoder, state, self._encoder_name(place or 0), self.source)
+        return [state is not None for state in states]
+
+    def resolve_statistics(
+        self, defaults: Sequence[Statistics], names: Sequence[str] = (), shapes: Sequence[Shape] = ()
+    ) -> list[Statistics]:
+        """Return the mean and standard deviation for each tower: those of the earlier training where they fit.
+
+        Args:
+            defaults: mean and standard deviation of the new data, per tower.
+            names: of the views, needed if the encoders are a mapping from views.
+            shapes: of one item of each view.
+        """
+        result = []
+        for place, default in zip(self._places(len(defaults), names, shapes), defaults, strict=True):
+            own = None if place is None else _entry(self.input_statistics, place)
+            result.append(default if own is None or len(own[0]) != len(default[0]) else own)
+        return result
+
+    def folders_by_tower(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
+        """Return the folder with the config and tokenizer of each tower's encoder, None if it is built by its name."""
+        return [None if place is None else _entry(self.folders, place) for place in self._places(towers, names, shapes)]
+
+    def _places(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[int | None]:
+        """Return the index of each tower's encoder in `states`, None where it has none."""
+        if isinstance(self.encoder, Mapping):
+            numbered = {view: place for place, view in enumerate(self.encoder)}
+            return values_per_view(self.argument, numbered, names, shapes)[:towers]
+        count = len(self.states)
+        check(count in (1, towers), f"init: must have {towers} encoders, one per view, got {count} in {self.source}.")
+        return [number if count > 1 else 0 for number in range(towers)]
+
+    def _encoder_name(self, place: int) -> str | None:
+        if isinstance(self.encoder, Mapping):
+            name = list(self.encoder.values())[place]
+        else:
+            name = _entry(self.encoder, place) if isinstance(self.encoder, list) else self.encoder
+        return None if name is None else str(name)
+
+
+def _entry(values: Sequence[Any], place: int) -> Any:
+    """Return the value at a place; a single value holds for all places."""
+    return values[place if len(values) > 1 else 0]
+
+
+def combine(
+    parts: Sequence[InitialWeights | None], encoder: list[Any] | Mapping[str, Any], *, source: str, argument: str
+) -> InitialWeights:
+    """Combine the weights of one encoder each into those of several views.
+
+    Args:
+        parts: one per encoder; None: random weights.
+        encoder: name of each, as a list or as a mapping from views.
+        source: name of the source, for messages.
+        argument: option that names the views, for messages.
+    """
+    present = [part for part in parts if part is not None]
+    sizes = {part.image_size for part in present if part.image_size is not None}
+    return InitialWeights(
+        source,
+        encoder,
+        [None if part is None else part.states[0] for part in parts],
+        [None if part is None else part.input_statistics[0] for part in parts],
+        sizes.pop() if len(sizes) == 1 else None,
+        any(part.low_resolution for part in present),
+        argument,
+        [None if part is None else part.folders[0] for part in parts],
+    )
+
+
+def combine_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
+    """Combine the weights of one encoder per view."""
+    names = {view: part.encoder[0] if isinstance(part.encoder, list) else part.encoder for view, part in parts.items()}
+    source = ", ".join(dict.fromkeys(part.source for part in parts.values()))
+    return combine(list(parts.values()), names, source=source, argument="init")
