@@ -215,6 +215,6 @@ def test_projection_as_the_representation(tmp_path: Path) -> None:
     assert model.num_features == 16
     torch.testing.assert_close(model(*views), torch.cat(model.project(model.encode(views)), dim=1))
     model.save_pretrained(tmp_path / "model")
-    assert torch.equal(Model.from_premake_timm(tmp_path / "model")(*views), model(*views))
+    assert torch.equal(Model.from_pretrained(tmp_path / "model")(*views), model(*views))
     with raises_usage_error("representation.no_projection", "projection"):
         Model("mlp", [(4,)], projection=0, representation="projection")
