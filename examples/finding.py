@@ -58,4 +58,4 @@ with tempfile.TemporaryDirectory() as place:
     print(f"the original is the nearest of a copy: {first} of {copied}")
     neighbors(features, query=photos / "00000.jpg", top=12, page=pages / "near.html", overwrite=True)
     found = cluster(features, k=10, page=pages / "clusters.html", overwrite=True)
-    print(f"clusters of {', '.join(str(one.items) for one in found.clusters)} items")
+    print(f"clusters of {', '.join(str(one.size) for one in found.clusters)} items")

@@ -7,8 +7,8 @@ from contraport.cli.console import print_clusters, print_groups, print_neighbors
 from contraport.evaluation.result_tables import difference_rows, evaluation_rows, result_rows
 from contraport.metrics import METRICS
 from contraport.searching.cluster import Cluster, Clusters
-from contraport.searching.duplicates import Group
-from contraport.searching.neighbors import Nearest, Neighbor
+from contraport.searching.duplicates import DuplicateGroup
+from contraport.searching.neighbors import NearestItems, Neighbor
 
 
 def test_no_word_is_cut_at_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,14 +56,14 @@ def test_no_letter_of_a_long_name_is_lost(
 
 
 def test_a_position_is_not_called_a_row_of_the_source(capsys: pytest.CaptureFixture[str]) -> None:
-    found = Nearest([Neighbor(3, "train row 41", 0.9, None)], "a red <bag>")
+    found = NearestItems([Neighbor(3, "train row 41", 0.9, None)], "a red <bag>")
     print_neighbors(found)
-    print_groups([Group((3, 4), ("train row 41", "test row 3"))])
+    print_groups([DuplicateGroup((3, 4), ("train row 41", "test row 3"))])
     shown = capsys.readouterr().out
     assert "similarity position item" in shown
     assert shown.startswith("nearest to a red <bag>\n")
     assert "nearest to a red &lt;bag&gt;" in found._repr_html_()
-    assert Nearest([], "x")._repr_html_() == "there is no other item"
+    assert NearestItems([], "x")._repr_html_() == "no other items"
     assert "train row 41 (position 3)" in shown
     assert shown.count("row") == 3  # of the source alone
 

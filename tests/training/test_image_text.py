@@ -201,34 +201,35 @@ def test_the_console_searches(run: Run, capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.count(".png") == 2
 
 
-def test_wrong_searches_are_told(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_search_rejects_unsuitable_features_and_queries(run: Run, folder: Path, tmp_path: Path) -> None:
     items = contraport.embed(run, out=tmp_path / "items.npz", split="test", progress=False)
     images = contraport.embed(run, view="image", out=tmp_path / "images.npz", split="test", progress=False)
     np.save(tmp_path / "vector.npy", np.zeros(3, np.float32))
-    for given, told in (
-        ((items, "a bar"), "features: expected those of one view"),
-        ((images, ""), "query: expected a text in each row, got an empty one"),
-        ((tmp_path / "none.npz", "a bar"), "features: there is no file"),
-        ((folder / "00.png", "a bar"), "features: expected a file"),
-        ((tmp_path / "none", "a bar"), "features: expected a file"),
-        ((images, tmp_path / "vector.npy"), "query_view: expected one of the run's views"),
+    for arguments, code, value in (
+        ((items, "a bar"), "features.whole_items", "--view"),
+        ((images, tmp_path / "vector.npy"), "query_view.ambiguous", "vector.npy"),
     ):
-        with pytest.raises(UsageError, match=f"^{told}"):
-            contraport.search(*given)
-    with pytest.raises(UsageError, match=r"^view: the features are of one already"):
+        with raises_usage_error(code, value):
+            contraport.search(*arguments)
+    for arguments, message in (
+        ((images, ""), r"^query: .*text"),
+        ((tmp_path / "none.npz", "a bar"), r"^features: .*none\.npz"),
+        ((folder / "00.png", "a bar"), r"^features: .*00\.png"),
+        ((tmp_path / "none", "a bar"), r"^features: .*none"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            contraport.search(*arguments)
+    with raises_usage_error("view.conflict"):
         contraport.search(images, "a bar", view="image")
 
 
-def test_a_run_of_one_view_is_told(tmp_path: Path) -> None:
+def test_search_rejects_runs_whose_views_cannot_be_compared(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", image_model())
-    with pytest.raises(
-        UsageError, match=r"^run: .*run has one view, 'view0'; expected one that was trained on several"
-    ):
+    with raises_usage_error("run.one_view", run.path, "view0"):
         contraport.search(run, "a bar")
     model = Model("mlp", [(6,), (4,)], projection=0, view_names=["photo", "sound"])
     bare = make_run(tmp_path / "bare", model, objective=None, projection=0, predict="l2")
-    told = r"^run: .*bare was trained with predict='l2'; expected one of .* its views photo and sound comparable"
-    with pytest.raises(UsageError, match=told):
+    with raises_usage_error("run.not_comparable", bare.path, "predict='l2'"):
         contraport.search(bare, "a bar")
     with raises_usage_error("classes.views", "view0"):
         contraport.evaluate(run, classes=list("0123456789"), progress=False)
@@ -238,11 +239,9 @@ def test_a_run_of_one_view_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_vectors_have_no_texts(tmp_path: Path) -> None:
+def test_search_rejects_a_text_for_a_run_of_vectors(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", Model(shapes=[(3,), (4,)], projection=8))
-    with pytest.raises(
-        UsageError, match=r"^query: 'a bar' is a text, and none of the run's views is: view0 \(vector\)"
-    ):
+    with raises_usage_error("query.kind", "'a bar'", "view0 (vector)"):
         contraport.search(run, "a bar")
 
 

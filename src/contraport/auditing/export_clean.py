@@ -109,7 +109,7 @@ def _write_table(
     columns: dict[str, Any] | None,
 ) -> None:
     table, sources = tables.explode_texts(tables.read_table(data, columns), columns, str(data))
-    # Parsing a .csv and report_write_errors it would reformat untouched cells, so they are copied as text.
+    # Parsing a .csv and writing it would reformat untouched cells, so they are copied as text.
     source = tables.read_csv_as_text(data) if data.suffix == ".csv" else table
     edits = RowEdits.of(result, form, np.flatnonzero(np.isin(sources, rows)), len(table))
     edited = tables.rewrite_rows(

@@ -33,7 +33,7 @@ class Audit:
         mismatch_scores: scores of known mismatches, ``(m,)``.
         noise_rate: estimated share of wrong pairs.
         noise_interval: its 95 % bootstrap interval over pairs and mismatches; other trainings are not covered.
-        partners: for each pair the item whose second view matches_type its first view better, int64 ``(n,)``; -1: none.
+        partners: for each pair the item whose second view fits its first view better, int64 ``(n,)``; -1: none.
         partner_scores: scores with these partners, ``(n,)``, by the last encoder alone; without a better partner, the
             score of the pair itself.
         notes: warnings about the result.

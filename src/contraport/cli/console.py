@@ -16,7 +16,7 @@ from contraport.evaluation.result_tables import difference_rows, direction_rows,
 if TYPE_CHECKING:
     from contraport.auditing import Audit
     from contraport.comparison import Comparison
-    from contraport.searching import Clusters, Groups, Nearest
+    from contraport.searching import Clusters, DuplicatesResult, NearestItems
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
@@ -87,21 +87,21 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
         print(sentence)
 
 
-def print_neighbors(found: Nearest) -> None:
-    """Print the nearest items, a line each."""
-    rows = found.rows()
-    print_table(f"nearest to {found.to}", rows) if rows else print("there is no other item")
+def print_neighbors(result: NearestItems) -> None:
+    """Print the nearest items in a table."""
+    rows = result.rows()
+    print_table(f"nearest to {result.query}", rows) if rows else print("no other items")
 
 
-def print_groups(groups: Groups) -> None:
+def print_groups(groups: DuplicatesResult) -> None:
     """Print groups of items, each under its number."""
     for number, group in enumerate(groups, start=1):
         print(f"group {number}: {pluralize(len(group.names), 'item')}")
         for position, name in zip(group.positions, group.names, strict=True):
             print(f"    {name} (position {position})")
     extra = sum(len(group.names) - 1 for group in groups)
-    kept = f"keeping one item of each would leave out {pluralize(extra, 'item')}"
-    print(f"{pluralize(len(groups), 'group')}; {kept if groups else 'a lower --threshold finds what is less alike'}")
+    hint = f"Keeping one item of each removes {pluralize(extra, 'item')}." if groups else "Try a lower --threshold."
+    print(f"{pluralize(len(groups), 'group')} of duplicates. {hint}")
 
 
 def print_clusters(found: Clusters) -> None:
@@ -133,7 +133,7 @@ def print_comparison(found: Comparison) -> None:
 
 
 def print_audit(found: Audit) -> None:
-    """Print how many pairs seem wrong, and the worst of them."""
-    print_table(f"{found}; the worst are", found.worst_table())
+    """Print the share of pairs that look wrong, and the worst pairs."""
+    print_table(f"{found}; worst pairs", found.worst_table())
     for note in found.notes:
         print(note)

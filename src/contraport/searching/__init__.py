@@ -1,4 +1,4 @@
-"""Finding things by features: what is near a photo, what is there twice, what belongs together."""
+"""Search of features: nearest items, items by a query of another view, duplicates and clusters."""
 
 from typing import TYPE_CHECKING
 
@@ -6,16 +6,16 @@ from contraport._utils.lazy import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.searching.cluster import Cluster, Clusters, cluster
-    from contraport.searching.duplicates import Group, Groups, duplicates
-    from contraport.searching.neighbors import Nearest, Neighbor, neighbors
+    from contraport.searching.duplicates import DuplicateGroup, DuplicatesResult, duplicates
+    from contraport.searching.neighbors import NearestItems, Neighbor, neighbors
     from contraport.searching.search import search
 
 __all__ = [
     "Cluster",
     "Clusters",
-    "Group",
-    "Groups",
-    "Nearest",
+    "DuplicateGroup",
+    "DuplicatesResult",
+    "NearestItems",
     "Neighbor",
     "cluster",
     "duplicates",
@@ -25,14 +25,8 @@ __all__ = [
 
 make_package_lazy(
     __name__,
-    Cluster="cluster",
-    Clusters="cluster",
-    cluster="cluster",
-    Group="duplicates",
-    Groups="duplicates",
-    duplicates="duplicates",
-    Nearest="neighbors",
-    Neighbor="neighbors",
-    neighbors="neighbors",
+    **dict.fromkeys(["Cluster", "Clusters", "cluster"], "cluster"),
+    **dict.fromkeys(["DuplicateGroup", "DuplicatesResult", "duplicates"], "duplicates"),
+    **dict.fromkeys(["NearestItems", "Neighbor", "neighbors"], "neighbors"),
     search="search",
 )

@@ -1,4 +1,4 @@
-"""Features a block at a time: of a million rows in a file no more than some thousand are in memory."""
+"""Exact nearest-neighbor search by cosine similarity, in blocks of rows so that memory stays bounded."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from torch import Tensor
 from contraport.embedding import check_finite
 
 BLOCK = 16_384
+"""Rows in memory at a time; the features themselves may be a memory-mapped file."""
 
 ROUNDING = 1e-6
-"""By so much the cosine of equal features may be below 1, and any other off."""
+"""Rounding error of a cosine in float32: equal features may have a cosine this much below 1."""
 
 
-def unit(features: np.ndarray, device: torch.device) -> Tensor:
-    """Return features on the unit sphere, ``(b, F)`` float32; a row of zeros stays one.
+def normalize_rows(features: np.ndarray, device: torch.device) -> Tensor:
+    """Return features scaled to unit length, ``(b, F)`` float32; rows of zeros stay zero.
 
     Raises:
         UsageError: a feature is not finite.
 
-    >>> unit(np.array([[3.0, 4.0]]), torch.device("cpu"))
+    >>> normalize_rows(np.array([[3.0, 4.0]]), torch.device("cpu"))
     tensor([[0.6000, 0.8000]])
     """
     rows = torch.from_numpy(np.array(features, dtype=np.float32))
@@ -31,35 +32,35 @@ def unit(features: np.ndarray, device: torch.device) -> Tensor:
     return F.normalize(rows.to(device), dim=1)
 
 
-def blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-    """Yield the number of the first row of each block, and its rows on the unit sphere."""
+def iterate_blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+    """Yield the index of the first row of each block, and its rows at unit length."""
     for first in range(0, len(features), BLOCK):
-        yield first, unit(features[first : first + BLOCK], device)
+        yield first, normalize_rows(features[first : first + BLOCK], device)
 
 
 def find_most_similar(
-    query: Tensor, features: np.ndarray, count: int, *, among: np.ndarray | None = None
+    query: Tensor, features: np.ndarray, count: int, *, candidates: np.ndarray | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest cosine similarities of a query to rows of features, and where these are, the nearest first.
+    """Return the largest cosine similarities of a query to rows of features, and the rows, the nearest first.
 
-    Exact: all rows are looked at, a block at a time. Of equal ones the earlier come first.
+    The search is exact. Of equal similarities the earlier row comes first.
 
     Args:
         query: ``(F,)``, on the device that computes.
         features: ``(n, F)``.
-        count: how many, at most all.
-        among: the only rows to look at, rising; default: all.
+        count: number of rows to return, at most all.
+        candidates: sorted indices of the only rows to search; default: all.
 
     >>> find_most_similar(torch.tensor([1.0, 0.0]), np.array([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)[1]
     tensor([1, 2])
     """
     query = F.normalize(query.float(), dim=0)
     best, places = query.new_empty(0), torch.empty(0, dtype=torch.int64, device=query.device)
-    looked = np.arange(len(features)) if among is None else among
-    for first in range(0, len(looked), BLOCK):
-        here = looked[first : first + BLOCK]
-        best = torch.cat([best, unit(features[here], query.device) @ query])
-        places = torch.cat([places, torch.from_numpy(here).to(query.device)])
-        kept = best.argsort(descending=True, stable=True)[:count]
-        best, places = best[kept], places[kept]
+    rows = np.arange(len(features)) if candidates is None else candidates
+    for first in range(0, len(rows), BLOCK):
+        block = rows[first : first + BLOCK]
+        best = torch.cat([best, normalize_rows(features[block], query.device) @ query])
+        places = torch.cat([places, torch.from_numpy(block).to(query.device)])
+        order = best.argsort(descending=True, stable=True)[:count]
+        best, places = best[order], places[order]
     return best.cpu(), places.cpu()

@@ -1,4 +1,4 @@
-"""`cluster`: items that belong together, by k-means of their features."""
+"""Runs `contraport cluster`: k-means clusters of embedded items."""
 
 from __future__ import annotations
 
@@ -16,161 +16,157 @@ from contraport.errors import check, check_new_file, report_write_errors
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.metrics.clustering import kmeans_clusters
-from contraport.searching.block_search import blocks, find_most_similar
+from contraport.searching.block_search import find_most_similar, iterate_blocks
 from contraport.searching.config import CLUSTER, ClusterOptions
-from contraport.searching.page import PICTURES_OF_GROUP, CardGroup, Contents, ItemCard, prepare_page
+from contraport.searching.page import MAX_GROUP_PICTURES, CardGroup, ItemCard, PageContents, prepare_page
 
-SAMPLED = 20_000
-"""From so many items, spread evenly, the first centres are found; all items then move them."""
+MAX_SAMPLE = 20_000
+"""Items of the k-means that finds the initial centers; Lloyd's iterations over all items then move them."""
 
-PASSES = 100
-SHOWN = 3
+MAX_ITERATIONS = 100
+TYPICAL_ITEMS = 3
 
 
 class Cluster(NamedTuple):
-    """One of the clusters.
+    """A cluster.
 
     Attributes:
-        items: how many it has.
-        typical: the names of those that are nearest to its centre.
-        class_name: the class that more of them are of than of any other, or None.
-        of_class: how many are of it.
+        size: number of items.
+        typical: names of the items nearest to its center.
+        class_name: its most frequent class; None without classes.
+        class_count: number of items of that class.
     """
 
-    items: int
+    size: int
     typical: tuple[str, ...]
     class_name: str | None
-    of_class: int = 0
+    class_count: int = 0
 
     @property
     def largest_class(self) -> str:
-        """The class that more of its items are of than of any other, and how many; a dash where there are no classes.
+        """The most frequent class with its number of items; a dash without classes.
 
         >>> Cluster(32, (), "animals", 10).largest_class
         'animals (10 of 32)'
         """
-        return "-" if self.class_name is None else f"{self.class_name} ({self.of_class:,} of {self.items:,})"
+        return "-" if self.class_name is None else f"{self.class_name} ({self.class_count:,} of {self.size:,})"
 
 
 class Clusters(NamedTuple):
-    """All clusters, the largest first; a notebook shows them as a table.
+    """Result of `contraport cluster`, the largest cluster first; a notebook shows it as a table.
 
     Attributes:
-        numbers: the cluster of each item, ``(n,)``.
-        clusters: what each is like.
+        labels: the cluster of each item, ``(n,)``.
+        clusters: the clusters.
     """
 
-    numbers: np.ndarray
+    labels: np.ndarray
     clusters: tuple[Cluster, ...]
 
     def rows(self) -> list[dict[str, str]]:
-        """Return what is known of each as texts."""
+        """Return the rows of the table as texts."""
         with_class = any(one.class_name is not None for one in self.clusters)
         return [
-            {"cluster": str(number), "items": str(one.items)}
+            {"cluster": str(number), "items": str(one.size)}
             | ({"largest class": one.largest_class} if with_class else {})
-            | {"nearest to the centre": ", ".join(one.typical)}
+            | {"nearest to the center": ", ".join(one.typical)}
             for number, one in enumerate(self.clusters)
         ]
 
     def __str__(self) -> str:
-        return f"{pluralize(len(self.clusters), 'cluster')} of {pluralize(len(self.numbers), 'item')}"
+        return f"{pluralize(len(self.clusters), 'cluster')} of {pluralize(len(self.labels), 'item')}"
 
     def _repr_html_(self) -> str:
         return format_html_rows(str(self), self.rows())
 
 
 @CLUSTER.with_signature
-def cluster(given: dict[str, Any]) -> Clusters:
-    """Return clusters of items by k-means of their features on the unit sphere.
+def cluster(values: dict[str, Any]) -> Clusters:
+    """Cluster items by k-means of their features on the unit sphere.
 
-    The best of five k-means of at most 20,000 items gives the centres that Lloyd's iterations over all items begin
-    with, a block at a time, until no item moves.
+    The best of five k-means of at most 20,000 items gives the initial centers. Lloyd's iterations over all items
+    follow, in blocks, until no item changes its cluster.
 
     Raises:
-        UsageError: a wrong argument, or features that cannot be read.
+        UsageError: an invalid argument, or features that cannot be read.
 
     >>> features = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1], [0.1, 1.0], [0.0, 3.0]])
-    >>> cluster(features, k=2).numbers.tolist()
+    >>> cluster(features, k=2).labels.tolist()
     [1, 0, 1, 0, 0]
     """
-    asked = ClusterOptions(**given)
-    features, device = as_features(asked.features), resolve_device(asked.device)
-    check(asked.k <= len(features), f"k: expected at most the {len(features)} items, got {asked.k}.")
-    check(asked.k <= SAMPLED, f"k: expected at most {SAMPLED:,}, as the centres are found from so many, got {asked.k}.")
-    out = None if asked.out is None else Path(asked.out)
+    options = ClusterOptions(**values)
+    features, device = as_features(options.features), resolve_device(options.device)
+    limit = min(len(features), MAX_SAMPLE)
+    reason = "the number of items" if limit == len(features) else "the sample that finds the centers"
+    check(options.k <= limit, f"k: must be at most {limit:,}, {reason}, got {options.k}.")
+    out = None if options.out is None else Path(options.out)
     if out is not None:
-        check(out.suffix == ".csv", f"out: expected a name that ends in .csv, got {out.name!r}.")
-        check_new_file("out", out, overwrite=asked.overwrite)
-    page = prepare_page(asked.page, features, overwrite=asked.overwrite)
-    numbers, centres = _clustered(features.features, asked.k, device)
-    order = np.argsort(-np.bincount(numbers, minlength=asked.k), kind="stable")
-    order = order[np.bincount(numbers, minlength=asked.k)[order] > 0]
-    renumbered = np.empty(asked.k, dtype=np.int64)
-    renumbered[order] = np.arange(len(order))
-    found = Clusters(
-        renumbered[numbers], tuple(_described(features, numbers, centres[number], int(number)) for number in order)
-    )
+        check(out.suffix == ".csv", f"out: must end in .csv, got {out.name!r}.", "suffix")
+        check_new_file("out", out, overwrite=options.overwrite)
+    page = prepare_page(options.page, features, overwrite=options.overwrite)
+    labels, centers = _fit(features.features, options.k, device)
+    sizes = np.bincount(labels, minlength=options.k)
+    order = np.argsort(-sizes, kind="stable")
+    order = order[sizes[order] > 0]  # equal items leave clusters empty
+    rank = np.empty(options.k, dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    described = tuple(_describe(features, np.flatnonzero(labels == label), centers[label]) for label in order.tolist())
+    result = Clusters(rank[labels], described)
     if out is not None:
-        _write(out, features, found.numbers)
+        rows = ((position, features.item_name(position), int(label)) for position, label in enumerate(result.labels))
+        with report_write_errors("out", out):
+            write_csv(out, ["position", "name", "cluster"], rows)
     if page is not None:
-        page.write(_shown(found, features, centres[torch.from_numpy(order)]))
-    return found
+        page.write(_page_contents(result, features, centers[torch.from_numpy(order)]))
+    return result
 
 
-def _shown(found: Clusters, features: Features, centres: Tensor) -> Contents:
+def _fit(features: np.ndarray, count: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
+    """Return the cluster of each item, and the centers, ``(k, F)``."""
+    spread = np.linspace(0, len(features) - 1, min(MAX_SAMPLE, len(features))).round().astype(np.int64)
+    sample = np.array(features[spread], dtype=np.float32)
+    initial = torch.from_numpy(kmeans_clusters(torch.from_numpy(sample), count).astype(np.int64))
+    centers = torch.zeros(count, features.shape[1], device=device)
+    for first, rows in iterate_blocks(sample, device):
+        centers.index_add_(0, initial[first : first + len(rows)].to(device), rows)
+    centers /= torch.bincount(initial, minlength=count).clamp(min=1)[:, None].to(device)
+    labels = np.full(len(features), -1)
+    for _ in range(MAX_ITERATIONS):
+        before = labels.copy()
+        sums, counts = torch.zeros_like(centers), torch.zeros(count, device=device)
+        for first, rows in iterate_blocks(features, device):
+            # The nearest center maximizes <x, c> - |c|^2 / 2, which saves the (b, k, F) differences.
+            nearest = (rows @ centers.T - centers.square().sum(1) / 2).argmax(1)
+            labels[first : first + len(rows)] = nearest.cpu().numpy()
+            sums.index_add_(0, nearest, rows)
+            counts += torch.bincount(nearest, minlength=count)
+        if np.array_equal(labels, before):
+            break
+        centers = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centers)
+    return labels, centers
+
+
+def _describe(features: Features, members: np.ndarray, center: Tensor) -> Cluster:
+    _, places = find_most_similar(center, features.features, TYPICAL_ITEMS, candidates=members)
+    typical = tuple(map(features.item_name, places.tolist()))
+    if features.labels is None:
+        return Cluster(len(members), typical, None)
+    classes, counts = np.unique(features.labels[members], return_counts=True)
+    example = int(members[np.flatnonzero(features.labels[members] == classes[counts.argmax()])[0]])
+    return Cluster(len(members), typical, features.class_name_of(example), int(counts.max()))
+
+
+def _page_contents(result: Clusters, features: Features, centers: Tensor) -> PageContents:
     groups = []
-    for number, (one, centre) in enumerate(zip(found.clusters, centres, strict=True)):
-        inside = np.flatnonzero(found.numbers == number)
-        similarities, places = find_most_similar(centre, features.features, PICTURES_OF_GROUP, among=inside)
+    for number, (one, center) in enumerate(zip(result.clusters, centers, strict=True)):
+        members = np.flatnonzero(result.labels == number)
+        similarities, places = find_most_similar(center, features.features, MAX_GROUP_PICTURES, candidates=members)
         cards = [
             ItemCard(place, features.item_name(place), f"{similarity:.3f}")
             for place, similarity in zip(places.tolist(), similarities.tolist(), strict=True)
         ]
         largest = f"largest class: {one.largest_class}" if one.class_name is not None else ""
-        groups.append(
-            CardGroup(f"Cluster {number}", pluralize(one.items, "item"), largest, cards, one.items - len(cards))
-        )
-    title = f"{pluralize(len(groups), 'cluster')} of {pluralize(len(features), 'item')}"
-    return Contents(title, "Of each cluster the items that are nearest to its centre, with the cosine to it.", groups)
-
-
-def _clustered(features: np.ndarray, count: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
-    """Return the cluster of each item, and the centres, ``(k, F)``."""
-    spread = np.linspace(0, len(features) - 1, min(SAMPLED, len(features))).round().astype(np.int64)
-    sample = np.array(features[spread], dtype=np.float32)
-    begun = torch.from_numpy(kmeans_clusters(torch.from_numpy(sample), count).astype(np.int64))
-    centres = torch.zeros(count, features.shape[1], device=device)
-    for first, rows in blocks(sample, device):
-        centres.index_add_(0, begun[first : first + len(rows)].to(device), rows)
-    centres /= torch.bincount(begun, minlength=count).clamp(min=1)[:, None].to(device)
-    numbers = np.full(len(features), -1)
-    for _ in range(PASSES):
-        before = numbers.copy()
-        sums, counts = torch.zeros_like(centres), torch.zeros(count, device=device)
-        for first, rows in blocks(features, device):
-            near = (rows @ centres.T - centres.square().sum(1) / 2).argmax(1)
-            numbers[first : first + len(rows)] = near.cpu().numpy()
-            sums.index_add_(0, near, rows)
-            counts += torch.bincount(near, minlength=count)
-        if np.array_equal(numbers, before):
-            break
-        centres = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centres)
-    return numbers, centres
-
-
-def _described(features: Features, numbers: np.ndarray, centre: Tensor, number: int) -> Cluster:
-    inside = np.flatnonzero(numbers == number)
-    _, places = find_most_similar(centre, features.features, SHOWN, among=inside)
-    typical = tuple(map(features.item_name, places.tolist()))
-    if features.labels is None:
-        return Cluster(len(inside), typical, None)
-    labels, counts = np.unique(features.labels[inside], return_counts=True)
-    most = int(inside[np.flatnonzero(features.labels[inside] == labels[counts.argmax()])[0]])
-    return Cluster(len(inside), typical, features.class_name_of(most), int(counts.max()))
-
-
-def _write(out: Path, features: Features, numbers: np.ndarray) -> None:
-    rows = ((position, features.item_name(position), int(number)) for position, number in enumerate(numbers))
-    with report_write_errors("out", out):
-        write_csv(out, ["position", "name", "cluster"], rows)
+        size = pluralize(one.size, "item")
+        groups.append(CardGroup(f"Cluster {number}", cards, (size, largest), one.size - len(cards)))
+    lead = "The items of each cluster that are nearest to its center, with their cosine similarity to it."
+    return PageContents(str(result), lead, groups)

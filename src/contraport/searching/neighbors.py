@@ -1,4 +1,4 @@
-"""`neighbors`: the items whose features are nearest to those of one."""
+"""Runs `contraport neighbors`: the items whose features are nearest to a query."""
 
 from __future__ import annotations
 
@@ -18,17 +18,23 @@ from contraport.runs import Run
 from contraport.searching.block_search import find_most_similar
 from contraport.searching.config import NEIGHBORS, NeighborsOptions
 from contraport.searching.index import load_or_build_index, suggest_index
-from contraport.searching.page import CardGroup, Contents, ItemCard, prepare_page
-from contraport.searching.query import embedded, is_file, resolve_position, unknown_query_error
+from contraport.searching.page import CardGroup, ItemCard, PageContents, prepare_page
+from contraport.searching.query import (
+    embed_query,
+    format_query,
+    is_existing_file,
+    resolve_position,
+    unknown_query_error,
+)
 
 
 class Neighbor(NamedTuple):
-    """An item that is near.
+    """An item near to a query.
 
     Attributes:
-        position: where it is among the features, from 0.
-        name: its key, or its split and its row in the source.
-        similarity: the cosine of its features and those of the query.
+        position: its position among the features, from 0.
+        name: its key, or its split and row in the source.
+        similarity: cosine similarity to the query.
         class_name: its class, or None.
     """
 
@@ -38,19 +44,19 @@ class Neighbor(NamedTuple):
     class_name: str | None
 
 
-class Nearest(list[Neighbor]):
-    """The items that are nearest to something, the nearest first; a notebook shows them as a table.
+class NearestItems(list[Neighbor]):
+    """The items nearest to a query, the nearest first; a notebook shows them as a table.
 
     Attributes:
-        to: what they are near to: a name, a text or a file.
+        query: name of the query: an item, a text or a file.
     """
 
-    def __init__(self, found: Iterable[Neighbor], to: str) -> None:
-        super().__init__(found)
-        self.to = to
+    def __init__(self, neighbors: Iterable[Neighbor], query: str) -> None:
+        super().__init__(neighbors)
+        self.query = query
 
     def rows(self) -> list[dict[str, str]]:
-        """Return what is known of each as texts."""
+        """Return the rows of the table as texts."""
         with_class = any(near.class_name is not None for near in self)
         return [
             {"similarity": f"{near.similarity:.4f}", "position": str(near.position), "item": near.name}
@@ -58,72 +64,68 @@ class Nearest(list[Neighbor]):
             for near in self
         ]
 
+    def page_contents(self, items: int, *groups: CardGroup) -> PageContents:
+        """Return the contents of a page, after other groups; `items` is the number of items that were searched."""
+        cards = [ItemCard(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in self]
+        lead = f"The nearest of {items:,} items, with their cosine similarity to the query."
+        return PageContents(
+            f"Nearest to {format_query(self.query)}", lead, [*groups, CardGroup("Nearest items", cards)]
+        )
+
     def _repr_html_(self) -> str:
         rows = self.rows()
-        return format_html_rows(f"nearest to {self.to}", rows) if rows else "there is no other item"
+        return format_html_rows(f"nearest to {self.query}", rows) if rows else "no other items"
 
 
 @NEIGHBORS.with_signature
-def neighbors(given: dict[str, Any]) -> Nearest:
-    """Return the items whose features have the largest cosine with those of a query, the nearest first.
+def neighbors(values: dict[str, Any]) -> NearestItems:
+    """Find the items with the largest cosine similarity to a query, the nearest first.
 
     Raises:
-        UsageError: a wrong argument, features that cannot be read, or a file that cannot be embedded.
+        UsageError: an invalid argument, features that cannot be read, or a file that cannot be embedded.
 
     >>> import numpy as np
     >>> features = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1]])
     >>> [near.position for near in neighbors(features, query=0, top=2)]
     [2, 1]
     """
-    asked = NeighborsOptions(**given)
-    features, device = as_features(asked.features), resolve_device(asked.device)
-    page = prepare_page(asked.page, features, overwrite=asked.overwrite)
-    position = resolve_position(asked.query, features)
+    options = NeighborsOptions(**values)
+    features, device = as_features(options.features), resolve_device(options.device)
+    page = prepare_page(options.page, features, overwrite=options.overwrite)
+    position = resolve_position(options.query, features)
+    shown: int | Path
     if position is None:
-        folder = asked.run if asked.run is not None else features.run
+        shown, name = Path(str(options.query)), format_query(options.query)
+        folder = options.run if options.run is not None else features.run
         if folder is None:
-            if not is_file(asked.query):
-                raise unknown_query_error(asked.query, features)
-            raise UsageError(
-                f"run: the features do not say which run embedded them; pass {format_options(run=...)} to embed a file."
-            )
+            if not is_existing_file(options.query):
+                raise unknown_query_error(options.query, features)
+            message = f"run: required to embed a file, as the features name no run; pass {format_options(run=...)}."
+            raise UsageError(message, kind="missing")
         run = folder if isinstance(folder, Run) else Run(folder)
-        query = embedded(str(asked.query), features, run, view=features.view, trust=asked.trust, device=device)
+        query = embed_query(str(options.query), features, run, view=features.view, trust=options.trust, device=device)
     else:
+        shown, name = position, features.item_name(position)
         query = torch.tensor(features.features[position], dtype=torch.float32, device=device)
-    name = called(asked.query) if position is None else features.item_name(position)
-    found = Nearest(find_nearest_items(query, features, asked.top, asked.index, but=position), name)
+    result = NearestItems(find_nearest_items(query, features, options.top, options.index, exclude=position), name)
     if page is not None:
-        page.write(_shown(found, Path(str(asked.query)) if position is None else position, len(features)))
-    return found
+        page.write(result.page_contents(len(features), CardGroup("Query", [ItemCard(shown, name)])))
+    return result
 
 
 def find_nearest_items(
-    query: Tensor, features: Features, top: int, index: str | Path | None, *, but: int | None = None
+    query: Tensor, features: Features, top: int, index: str | Path | None, *, exclude: int | None = None
 ) -> list[Neighbor]:
-    """Return the nearest items to a query ``(F,)``, but for the one at a position, by an index where one is given."""
-    among = None
+    """Return the nearest items to a query ``(F,)``, exactly or by an index, without the one at position `exclude`."""
+    candidates = None
     if index is None:
         suggest_index(features.features)
     else:
-        among = load_or_build_index(features.features, Path(index)).candidates(query, top + 1)
-    similarities, places = find_most_similar(query, features.features, top + 1, among=among)
-    found = [
+        candidates = load_or_build_index(features.features, Path(index)).candidates(query, top + 1)
+    similarities, places = find_most_similar(query, features.features, top + 1, candidates=candidates)
+    nearest = [
         Neighbor(place, features.item_name(place), similarity, features.class_name_of(place))
         for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
-        if place != but
+        if place != exclude
     ]
-    return found[:top]
-
-
-def called(query: int | str | Path) -> str:
-    """Return what a query is called: a file by its name, anything else as it is."""
-    return Path(str(query)).name if is_file(query) else str(query)
-
-
-def _shown(found: Nearest, query: Path | int, items: int) -> Contents:
-    asked = ItemCard(query, found.to)
-    cards = [ItemCard(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in found]
-    groups = [CardGroup("What was looked for", "", "", [asked]), CardGroup("The nearest", "", "", cards)]
-    told = f"Of {items:,} items, those with the largest cosine, which stands below each."
-    return Contents(f"What is nearest to {called(found.to)}", told, groups)
+    return nearest[:top]

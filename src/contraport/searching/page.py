@@ -1,4 +1,4 @@
-"""A page that shows what was found: pictures where the items have some, with their names."""
+"""HTML page of found items, with their pictures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from contraport.runs import Run
 from contraport.training.components import build_dataset
 
 PICTURE_SIDE = 128
-PICTURES_OF_GROUP = 12
+MAX_GROUP_PICTURES = 12
+
+NO_PICTURES = "There are no pictures: the items are neither image files nor images of the training data."
 
 log = logging.getLogger("contraport.searching")
 
@@ -30,11 +32,11 @@ class ItemCard(NamedTuple):
     """An item on the page.
 
     Attributes:
-        item: its row of the features, or the file that it is.
-        name: what it is called.
-        number: what stands below it.
-        class_name: its class, or nothing.
-        picture: its picture as a URI, or nothing.
+        item: its row of the features, or its file.
+        name: its name.
+        number: a number below it, such as a similarity.
+        class_name: its class, or "".
+        picture: its picture as a data URI, or "".
     """
 
     item: int | Path
@@ -45,31 +47,16 @@ class ItemCard(NamedTuple):
 
 
 class CardGroup(NamedTuple):
-    """Items that belong together.
-
-    Attributes:
-        title: what they are.
-        aside: how many, say.
-        told: what else there is to say, or nothing.
-        cards: those that are shown.
-        more: how many others there are.
-    """
+    """Items under one heading, with notes beside the heading and the number of items that are not shown."""
 
     title: str
-    aside: str
-    told: str
     cards: Sequence[ItemCard]
+    notes: Sequence[str] = ()
     more: int = 0
 
 
-class Contents(NamedTuple):
-    """What a page shows.
-
-    Attributes:
-        title: what it is of.
-        lead: what is to be seen.
-        groups: the items.
-    """
+class PageContents(NamedTuple):
+    """Title, first sentence and groups of items of a page."""
 
     title: str
     lead: str
@@ -77,60 +64,61 @@ class Contents(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Page:
-    """A page about features that is to be written."""
+class SearchPage:
+    """A page about features, to be written to a path."""
 
     path: Path
     features: Features
 
-    def write(self, shown: Contents) -> None:
-        """Write the page, whole or not at all."""
-        items = [card.item for group in shown.groups for card in group.cards]
-        pictures = _pictures(self.features, items)
-        lead = shown.lead if pictures or not items else f"{shown.lead} {_WITHOUT}"
+    def write(self, contents: PageContents) -> None:
+        """Write the page atomically, with pictures of the items where there are any."""
+        items = [card.item for group in contents.groups for card in group.cards]
+        pictures = _load_pictures(self.features, items)
         groups = [
             group._replace(cards=[card._replace(picture=pictures.get(card.item, "")) for card in group.cards])
-            for group in shown.groups
+            for group in contents.groups
         ]
-        shown = shown._replace(lead=lead, groups=groups)
-        told = {"shown": shown, "side": PICTURE_SIDE, "pictured": bool(pictures)}
-        page = pages.render("found.html.j2", "contraport.searching", **told)
+        lead = contents.lead if pictures or not items else f"{contents.lead} {NO_PICTURES}"
+        html = pages.render(
+            "search.html.j2",
+            "contraport.searching",
+            contents=contents._replace(lead=lead, groups=groups),
+            side=PICTURE_SIDE,
+            has_pictures=bool(pictures),
+        )
         with report_write_errors("page", self.path):
-            write_text(self.path, page)
+            write_text(self.path, html)
 
 
-_WITHOUT = "There are no pictures: the items are no files, and no images of the data that the run was trained on."
-
-
-def prepare_page(path: str | Path | None, features: Features, *, overwrite: bool) -> Page | None:
-    """Return the page that is asked for, if one is.
+def prepare_page(path: str | Path | None, features: Features, *, overwrite: bool) -> SearchPage | None:
+    """Return the page to be written, or None without a path.
 
     Raises:
-        UsageError: it does not end in .html, its folder is missing, or it exists and is not to be replaced.
+        UsageError: the path does not end in .html, its folder is missing, or it exists and `overwrite` is false.
     """
     if path is None:
         return None
-    good = Path(path).suffix.lower() in (".html", ".htm")
-    check(good, f"page: expected a name that ends in .html, got {Path(path).name!r}.")
-    check_new_file("page", Path(path), overwrite=overwrite)
-    return Page(Path(path), features)
+    path = Path(path)
+    check(path.suffix.lower() in (".html", ".htm"), f"page: must end in .html, got {path.name!r}.", "suffix")
+    check_new_file("page", path, overwrite=overwrite)
+    return SearchPage(path, features)
 
 
-def _pictures(features: Features, items: Sequence[int | Path]) -> dict[int | Path, str]:
-    """Return the pictures of items as URIs: of their files, or else of the data that the run was trained on."""
-    found: dict[int | Path, str] = {}
+def _load_pictures(features: Features, items: Sequence[int | Path]) -> dict[int | Path, str]:
+    """Return pictures of items as data URIs: of their files, or else of the run's training data."""
+    pictures: dict[int | Path, str] = {}
     for item in dict.fromkeys(items):
         file = item if isinstance(item, Path) else None if features.keys is None else Path(str(features.keys[item]))
-        picture = None if file is None else _of_file(file)
+        picture = None if file is None else _picture_of_file(file)
         if picture is not None:
-            found[item] = picture
-    lacking = [item for item in items if isinstance(item, int) and item not in found]
-    if lacking and features.run is not None:
-        found |= _of_run(features, lacking)
-    return found
+            pictures[item] = picture
+    rest = [item for item in items if isinstance(item, int) and item not in pictures]
+    if rest and features.run is not None:
+        pictures |= _pictures_of_run(features, rest)
+    return pictures
 
 
-def _of_file(file: Path) -> str | None:
+def _picture_of_file(file: Path) -> str | None:
     try:
         check_regular_file("page", file)
         with Image.open(file) as image:
@@ -138,35 +126,35 @@ def _of_file(file: Path) -> str | None:
             upright = ImageOps.exif_transpose(image).convert("RGB")
             upright.thumbnail((2 * PICTURE_SIDE, 2 * PICTURE_SIDE))
             return pages.uri(upright, "jpeg", quality=80)
-    except Exception as error:  # on hostile bytes the decoders raise whatever they like
-        log.debug("no picture of %s: %s", file, error)
+    except Exception as error:  # decoders raise errors of any class on damaged files
+        log.debug("No picture of %s: %s", file, error)
         return None
 
 
-def _of_run(features: Features, items: Iterable[int]) -> dict[int | Path, str]:
-    found: dict[int | Path, str] = {}
-    chosen = sorted(set(items))
+def _pictures_of_run(features: Features, items: Iterable[int]) -> dict[int | Path, str]:
+    pictures: dict[int | Path, str] = {}
     for split in ("train", "test"):
-        wanted = [item for item in chosen if features.splits[item] == split]
-        dataset = _data_of_run(features, split) if wanted else None
+        in_split = [item for item in sorted(set(items)) if features.splits[item] == split]
+        dataset = _load_run_data(features, split) if in_split else None
         if dataset is None or not dataset.is_image:
             continue
         places = {row: place for place, row in enumerate(dataset.rows.tolist())}
-        known = [item for item in wanted if int(features.rows[item]) in places]
-        if known:
-            views = dataset.store.fetch(torch.tensor([places[int(features.rows[item])] for item in known]))
+        present = [item for item in in_split if int(features.rows[item]) in places]
+        if present:
+            views = dataset.store.fetch(torch.tensor([places[int(features.rows[item])] for item in present]))
             pixels = thumbnails(views[0], PICTURE_SIDE)
-            found |= {item: pages.uri(pages.image(one), "png") for item, one in zip(known, pixels, strict=True)}
-    return found
+            uris = [pages.uri(pages.image(one), "png") for one in pixels]
+            pictures |= dict(zip(present, uris, strict=True))
+    return pictures
 
 
-def _data_of_run(features: Features, split: str) -> Dataset | None:
-    """Return what the run was trained on; nothing where it cannot be had, or the features are of other data."""
+def _load_run_data(features: Features, split: str) -> Dataset | None:
+    """Return the run's training data; None if they cannot be loaded, or the features are of other data."""
     try:
         settings = Run(str(features.run)).settings()
-        if features.data not in (None, settings.data):  # whose rows are others
+        if features.data not in (None, settings.data):  # rows count in other data
             return None
         return build_dataset(settings.derive(weights=None), split)
     except (UsageError, OSError) as error:
-        log.debug("no pictures of %s: %s", features.run, error)
+        log.debug("No pictures of %s: %s", features.run, error)
         return None

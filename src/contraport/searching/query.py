@@ -1,4 +1,4 @@
-"""What is looked for: an item of the features, or a file or a text that the run's own encoder embeds."""
+"""Queries of a search: an item among the features, or a file or text to be embedded by the run's encoder."""
 
 from __future__ import annotations
 
@@ -21,92 +21,96 @@ from contraport.features import Features
 from contraport.runs import Run
 from contraport.training.components import build_plain_views
 
+MAX_COMPARED_KEYS = 100_000
+"""Keys among which the nearest to an unknown query is looked up."""
+
 
 def resolve_position(query: int | str | Path, features: Features) -> int | None:
-    """Return the position of the item that a query names, by its position or its key; None where it names none.
+    """Return the position of the item that a query names by position or key, or None if it names none.
 
     Raises:
-        UsageError: it is a number that is no position.
+        UsageError: a position out of range.
     """
     if isinstance(query, int):
-        there = -len(features) <= query < len(features)
-        check(there, f"query: expected a position among {len(features)}, got {query}.")
-        return query % len(features)
+        items = len(features)
+        check(-items <= query < items, f"query: must be a position among {items} items, got {query}.", "out_of_range")
+        return query % items
     keys = [] if features.keys is None else features.keys.tolist()
     if str(query) in keys:
         return keys.index(str(query))
-    if str(query).removeprefix("-").isdecimal() and not is_file(query):
+    if str(query).removeprefix("-").isdecimal() and not is_existing_file(query):
         return resolve_position(int(str(query)), features)
     return None
 
 
-NAMES_COMPARED = 100_000
-"""Among so many keys the nearest to a query is looked for."""
-
-
 def unknown_query_error(query: object, features: Features) -> UsageError:
-    """Return the error for a query that names no item and no file, with the nearest key of an item."""
-    keys = [] if features.keys is None else features.keys[:NAMES_COMPARED].tolist()
-    ends = {PurePath(key).name: key for key in reversed(keys)}  # people type the last part of a path
-    near = difflib.get_close_matches(PurePath(str(query)).name, ends, n=1)
-    hint = f"; did you mean {ends[near[0]]!r}?" if near else "."
-    told = f"query: expected a position among {len(features)}, a key of theirs or a file, got {str(query)!r}"
-    return UsageError(f"{told}{hint}")
+    """Return the error for a query that is neither an item nor a file, with the nearest key."""
+    keys = [] if features.keys is None else features.keys[:MAX_COMPARED_KEYS].tolist()
+    by_name = {PurePath(key).name: key for key in reversed(keys)}  # users type the last part of a path
+    near = difflib.get_close_matches(PurePath(str(query)).name, by_name, n=1)
+    hint = f" Did you mean {by_name[near[0]]!r}?" if near else ""
+    message = f"query: must be a position among {len(features)} items, a key or a file, got {str(query)!r}.{hint}"
+    return UsageError(message, kind="unknown")
 
 
-def is_file(query: object) -> bool:
-    """Return whether a query names a file."""
+def is_existing_file(query: object) -> bool:
+    """Return whether a query is the path of a file or folder."""
     try:
         return Path(str(query)).exists()
-    except OSError:  # a text is longer than any name may be
+    except OSError:  # a text is longer than any file name may be
         return False
 
 
-def embedded(
+def format_query(query: int | str | Path) -> str:
+    """Return a query for titles: the name of a file, any other as it is."""
+    return Path(str(query)).name if is_existing_file(query) else str(query)
+
+
+def embed_query(
     query: str | Path, features: Features, run: Run, *, view: str | None, trust: bool, device: torch.device
 ) -> Tensor:
-    """Return the features ``(F,)`` of a text, or of the item in a file, an image or an array in `.npy`, by a run.
+    """Embed a text, or an image or `.npy` array in a file, with a run's encoder; return its features, ``(F,)``.
 
     Args:
-        query: the file; or where the view is one of texts, the text.
-        features: that it will be compared with.
-        run: whose encoder is taken.
-        view: which of the run's views it is; None: an item as a whole.
+        query: the file, or the text if the view is one of texts.
+        features: the features that it will be compared with.
+        run: the run of the encoder.
+        view: the view of the run that the query is; None: a whole item.
         trust: import and run an encoder that the run names as ``module:attribute``.
-        device: where to compute.
+        device: the device that computes.
 
     Raises:
-        UsageError: the file cannot be read, or is none that the encoder takes; or the features are of another encoder.
+        UsageError: the file cannot be read or does not fit the encoder, or the features are of another encoder.
     """
     settings, model = run.settings(), run.model(trust=trust)
     model = model if view is None else model.single_view(view)
-    check(
-        model.num_features == features.features.shape[1],
-        f"run: {run.path} gives {model.num_features} features of an item, got {features.features.shape[1]} of each.",
-    )
+    width = features.features.shape[1]
+    message = f"run: {run.path} embeds items in {model.num_features} features, got {width} features for each item."
+    check(model.num_features == width, message, "width")
     texts = len(model.shapes) == 1 and is_text_shape(model.shapes[0])
-    if not texts and not is_file(query):
+    if not texts and not is_existing_file(query):
         raise unknown_query_error(query, features)
-    item = from_arrays([str(query)], name="query", argument="query") if texts else _item(Path(query), model)
-    found, _ = embed_dataset(model, item, views=build_plain_views(settings, item), device=device, workers=0)
-    return found[0].to(device)
+    item = from_arrays([str(query)], name="query", argument="query") if texts else _load_item(Path(query), model)
+    embedded, _ = embed_dataset(model, item, views=build_plain_views(settings, item), device=device, workers=0)
+    return embedded[0].to(device)
 
 
-def _item(path: Path, model: Model) -> Dataset:
+def _load_item(path: Path, model: Model) -> Dataset:
     check_regular_file("query", path)
     if path.suffix == ".npy":
         try:
             return from_arrays(np.load(path, allow_pickle=False)[None], name=str(path), argument="query")
         except UsageError:
             raise
-        except Exception as error:  # on hostile bytes the parser raises whatever it likes
+        except Exception as error:  # parsers raise errors of any class on damaged files
             raise unreadable_error(f"query: {path}", "an array", error) from error
     size = image_size_of(model)
     if size is None:
-        raise UsageError(f"query: the encoder takes items of shape {model.shapes}, no square images; got {path}.")
+        message = f"query: the encoder takes items of shape {model.shapes}, not square images; got {path}."
+        raise UsageError(message, kind="shape")
     images = ImageFiles((str(path),))
-    broken = decoding_error(images, 0)
-    check(broken is None, f"query: {path} cannot be read as an image: {broken}.")
+    problem = decoding_error(images, 0)
+    check(problem is None, f"query: {path} cannot be read as an image: {problem}.", "unreadable")
     item = Dataset(ImageStore(images, size), name=str(path), split="test")
     if model.shapes != ((1, size, size),):
         return item
