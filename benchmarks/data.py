@@ -73,7 +73,7 @@ def of_the_head(run: Run) -> float:
     """Return images per second of a bare loop over the head alone: what no training on frozen features can pass."""
     tower = run.model().tower(0)
     head, features = tower.projector.train(), torch.randn(2 * BATCH, tower.num_features)
-    optimizer = create_optimizer(head, opt="adamw", lr=1e-3, weight_decay=1e-4)
+    optimizer = create_optimizer(head, optimizer="adamw", lr=1e-3, weight_decay=1e-4)
     partners, itself = torch.arange(2 * BATCH).roll(BATCH), torch.eye(2 * BATCH, dtype=torch.bool)
 
     def step() -> None:

@@ -65,7 +65,7 @@ def ours(images: Dataset, batch_size: int) -> Loop:
     """The steps of `contraport.train`: its loader, its pipeline and its optimiser."""
     settings = Settings(encoder="small-cnn", temperature=TEMPERATURE)
     pipeline = build_pipeline(settings, images, build_objective(settings), epoch=1)
-    optimizer = create_optimizer(pipeline, opt="sgd", lr=0.06, weight_decay=0)
+    optimizer = create_optimizer(pipeline, optimizer="sgd", lr=0.06, weight_decay=0)
     count = iter(range(1 << 30))
 
     def step(batch: Batch) -> None:
@@ -109,7 +109,7 @@ class Pictures(torch.utils.data.Dataset):
         return self.transform(Image.fromarray(self.images[position]))
 
 
-def lightly(images: Dataset, batch_size: int, workers: int) -> Loop:
+def lightly(images: Dataset, batch_size: int, num_workers: int) -> Loop:
     """The loop of lightly's example of SimCLR."""
     from lightly.loss import NTXentLoss
     from lightly.transforms import SimCLRTransform
@@ -134,9 +134,9 @@ def lightly(images: Dataset, batch_size: int, workers: int) -> Loop:
         # and what they fetched ahead meanwhile has to be used up before the clock counts.
         pictures = Pictures(images.store.fetch(torch.arange(len(images)))[0][:, 0].numpy(), transform)
         batches = iter(
-            torch.utils.data.DataLoader(pictures, batch_size, shuffle=True, drop_last=True, num_workers=workers)
+            torch.utils.data.DataLoader(pictures, batch_size, shuffle=True, drop_last=True, num_workers=num_workers)
         )
-        for _ in range(2 * workers):
+        for _ in range(2 * num_workers):
             step(next(batches))
         measured = timed_steps(batches, step, steps)
         del batches
@@ -152,7 +152,7 @@ def command(images: Dataset, batch_size: int) -> Measured:
     data = from_arrays(some.views, flips=True, name="fashion-mnist")
     with tempfile.TemporaryDirectory() as folder:
         run = contraport.train(
-            data=data, temperature=TEMPERATURE, opt="sgd", epochs=3, batch_size=batch_size, out=folder + "/run",
+            data=data, temperature=TEMPERATURE, optimizer="sgd", epochs=3, batch_size=batch_size, out=folder + "/run",
             progress=False,
         )  # fmt: skip
         rows = run.metrics()[1:]
@@ -165,7 +165,7 @@ def command(images: Dataset, batch_size: int) -> Measured:
 def measure(batch_size: int, steps: int, repeats: int) -> dict[str, Measured]:
     images = load("fashion-mnist")
     loops = {"contraport": ours(images, batch_size)} | {
-        f"lightly, {workers} workers": lightly(images, batch_size, workers) for workers in (0, 2)
+        f"lightly, {num_workers} workers": lightly(images, batch_size, num_workers) for num_workers in (0, 2)
     }
     turns: dict[str, list[Measured]] = {name: [] for name in loops}
     for _ in range(repeats):

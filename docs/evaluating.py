@@ -16,7 +16,7 @@ contraport evaluate runs/a                                      # what is usual
 contraport evaluate runs/a runs/b --measures accuracy recall@20  # some, by name, number or group; two runs, compared
 contraport evaluate runs/a --measures all --test_data harder/   # all, judged on other items of the same classes
 contraport evaluate runs/a --checkpoints all --measures knn     # also what --keep_every kept, epoch by epoch
-contraport train --data photos/ --monitor knn:every=5           # while it is trained
+contraport train --data photos/ --online_metrics knn:every=5           # while it is trained
 ```
 
 Every number is measured on the features of the frozen encoder and shown beside the numbers of the raw inputs and of the
@@ -61,7 +61,7 @@ A corruption has five severities (`noise@1` to `noise@5`). Its lengths are relat
 
 ## While training
 
-`--monitor` measures at the end of an epoch on 2,000 training items that are drawn once: one half is for fitting, the
+`--online_metrics` measures at the end of an epoch on 2,000 training items that are drawn once: one half is for fitting, the
 other half for testing. It uses no test item, and it does not change a single bit of the training. The numbers appear in
 `metrics.jsonl`, the progress bar and the page.
 
@@ -78,7 +78,7 @@ the training or the evaluation:
 | shown | comes with |
 |---|---|
 | a verdict in words, based on the intervals; the numbers; the settings that differ | `evaluate runs/a runs/b`, together |
-| curves over steps, epochs, seconds or the share of the run | the training; `--monitor knn` adds measures during training |
+| curves over steps, epochs, seconds or the share of the run | the training; `--online_metrics knn` adds measures during training |
 | how good the encoder was epoch by epoch; plans over the training, with a slider | `train --keep_every N`, `evaluate --checkpoints all` |
 | a map of test items, coloured by class, domain, loss or suspicion; the nearest neighbours of any | `evaluate`; suspicion if the data have two given views |
 | which classes the probe confuses, and the ten items to look at first: its most confident mistakes | `evaluate` with the linear probe |

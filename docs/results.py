@@ -219,7 +219,7 @@ def training(measured: dict[str, Any]) -> str:
         [name, f"{c['step']:.3f}", f"{batch / c['step']:,.0f}", share(c, "data"), share(c, "objective")]
         for name, c in cases.items()
     )
-    ratios = [cases[f"lightly, {workers} workers"]["step"] / cases["contraport"]["step"] for workers in (0, 2)]
+    ratios = [cases[f"lightly, {num_workers} workers"]["step"] / cases["contraport"]["step"] for num_workers in (0, 2)]
     return f"""## A training step
 
 Fashion-MNIST, batch {batch}, two views, the same small encoder and similar augmentations

@@ -98,8 +98,8 @@ def test_it_is_measured_embedded_and_exported(net: Net, run: Run, tmp_path: Path
 
 
 def test_resuming_needs_it_and_ends_where_it_would_have(net: Net, tmp_path: Path) -> None:
-    whole = quick(tmp_path / "whole", net, epochs=2, sched="constant")
-    half = quick(tmp_path / "half", net, sched="constant", warmup_epochs=0.2)
+    whole = quick(tmp_path / "whole", net, epochs=2, lr_scheduler="constant")
+    half = quick(tmp_path / "half", net, lr_scheduler="constant", warmup_epochs=0.2)
     with pytest.raises(UsageError, match=r"encoder: the run in .* was given the object <Net of 40 weights"):
         train(resume=True, data=DATA, out=half.path, epochs=2, progress=False)
     with pytest.raises(UsageError, match=r"encoder: the run in .* has '<Net of 40 .*, got '<Net of 56"):

@@ -87,7 +87,7 @@ def refused(command: Command, folder: Path, *argv: str) -> str:
         ("--config digits.yaml", "config: Exceeds the limit (4300 digits)"),
         ("--seed 18446744073709551616", "seed: expected at most 18446744073709551615, got 18446744073709551616"),
         ("--projection 99999999999", "projection: expected at most 2147483647"),
-        ("--workers 100000", "one for each core that this process may use, got 100000"),
+        ("--num_workers 100000", "one for each core that this process may use, got 100000"),
         ("--device meta", "device: unknown name 'meta'"),
         ("--given_views 0 image", "given_views: expected a whole number, got 'image'"),
         ("--views 999999999", "views: expected a number from 1 to 1000"),
@@ -103,7 +103,7 @@ def test_a_mistake_costs_one_line(command: Command, data: str, tmp_path: Path, a
     (tmp_path / "file").write_text("")
     (tmp_path / "typo.yaml").write_text("epohcs: 3\n")
     (tmp_path / "wrong.yaml").write_text("epochs: many\n")
-    (tmp_path / "one.yaml").write_text("monitor: knn\n")
+    (tmp_path / "one.yaml").write_text("online_metrics: knn\n")
     (tmp_path / "torn.yaml").write_text("{epochs: 3\n")
     (tmp_path / "binary.yaml").write_bytes(bytes(range(256)))
     (tmp_path / "list.yaml").write_text("- 1\n- 2\n")

@@ -71,7 +71,7 @@ def test_the_short_help_has_the_usual_options_alone(command: Command, verb: str)
 
 def test_a_verbs_own_options_stand_before_those_it_shares(command: Command) -> None:
     text = command("neighbors", "--help").out
-    places = [text.index(f"\n  --{name}") for name in ("query", "top", "run", "trust", "device", "page")]
+    places = [text.index(f"\n  --{name}") for name in ("query", "top", "run", "trust_remote_code", "device", "page")]
     assert places == sorted(places)
 
 

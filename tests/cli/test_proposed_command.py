@@ -19,7 +19,7 @@ from contraport.training.preflight import again, proposal
 from .conftest import Outcome
 
 OWN = ("--target", "neighbors:k=3", "--views", "2", "--augment", "weak", "--lr", "0.002")
-NESTED = ("--objective_settings.temperature", "0.3", "--monitor", "alignment", "uniformity")
+NESTED = ("--objective_settings.temperature", "0.3", "--online_metrics", "alignment", "uniformity")
 
 
 def proposed(log: Path) -> list[str]:
@@ -37,7 +37,7 @@ def scans(tmp_path: Path) -> Path:
 
 
 def test_it_is_the_users_own_with_a_change(command: Callable[..., Outcome], scans: Path) -> None:
-    small = ("--data", scans.name, "--batch_size", "4", "--epochs", "1", "--progress", "false", "--workers", "0")
+    small = ("--data", scans.name, "--batch_size", "4", "--epochs", "1", "--progress", "false", "--num_workers", "0")
     assert command("train", *small, *OWN, *NESTED, "--out", "run").status == 0
     _, *words = proposed(Path("run/train.log"))
     pasted = parse(find_command("train"), words, prog="contraport train")
@@ -55,7 +55,7 @@ def test_it_is_the_users_own_with_a_change(command: Callable[..., Outcome], scan
 def test_of_photos_in_colour_it_takes_weights_that_others_trained(
     command: Callable[..., Outcome], photos: Path
 ) -> None:
-    small = ("--data", "photos", "--batch_size", "4", "--epochs", "1", "--progress", "false", "--workers", "0")
+    small = ("--data", "photos", "--batch_size", "4", "--epochs", "1", "--progress", "false", "--num_workers", "0")
     assert command("train", *small, *OWN, "--out", "run").status == 0
     _, *words = proposed(Path("run/train.log"))
     pasted, first = (parse(find_command("train"), given, prog="contraport train") for given in (words, [*small, *OWN]))
@@ -67,7 +67,7 @@ def test_of_photos_in_colour_it_takes_weights_that_others_trained(
 
 
 def test_without_a_folder_it_names_one_that_is_free(command: Callable[..., Outcome], photos: Path) -> None:
-    small = ("--data", "photos", "--batch_size", "4", "--epochs", "1", "--progress", "false", "--workers", "0")
+    small = ("--data", "photos", "--batch_size", "4", "--epochs", "1", "--progress", "false", "--num_workers", "0")
     assert command("train", *small).status == 0
     _, *words = proposed(Path("runs/photos-nt-xent/train.log"))
     assert words[-2:] == ["--out", "runs/photos-nt-xent-resnet18"]

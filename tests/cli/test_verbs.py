@@ -140,7 +140,18 @@ def test_a_training_that_diverges_says_so(command: Command, tmp_path: Path) -> N
     huge = np.random.default_rng(0).normal(size=(60, 5))
     np.savez(tmp_path / "huge.npz", x=huge)
     outcome = command(
-        "train", "--data", "huge.npz", "--out", "run", "--opt", "sgd", "--lr", "1e30", "--sched", "constant", *QUICK
+        "train",
+        "--data",
+        "huge.npz",
+        "--out",
+        "run",
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "1e30",
+        "--lr_scheduler",
+        "constant",
+        *QUICK,
     )
     assert outcome.status == 1
     assert "seed 0" in outcome.err

@@ -39,7 +39,7 @@ def test_all_options_of_reading_data_are_those_of_train() -> None:
         "ignore_labels": True, "test_items": 30, "given_views": [1, 0], "mismatch": 0.1, "imbalance": 10,
         "corrupt": "noise", "domains": "rotate",
     }  # fmt: skip
-    machine = {"root": "here", "workers": 2, "decoded": "there"}
+    machine = {"root": "here", "num_workers": 2, "decoded": "there"}
     own = vars(ReadingSettings)["__annotations__"].keys()
     assert own == given.keys() | machine.keys()
     grid = build_grid({**ASKED, **given, **machine, "settings": ["plain"], "train": {"items": 50, "lr": 0.1}})

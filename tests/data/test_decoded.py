@@ -31,7 +31,7 @@ def photos(tmp_path: Path) -> Path:
 def test_they_are_what_is_decoded_anew(photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "contraport")
     dataset = load(photos)
-    kept = cache_decoded_images(dataset, tmp_path / "kept", workers=0)
+    kept = cache_decoded_images(dataset, tmp_path / "kept", num_workers=0)
     assert has_encoded_images(dataset)
     assert not has_encoded_images(kept)
     assert kept.in_memory
@@ -49,19 +49,19 @@ def test_they_are_decoded_again_for_other_data_or_a_damaged_file(
     photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = tmp_path / "kept"
-    cache_decoded_images(load(photos), kept, workers=0)
-    cache_decoded_images(load(photos, image_size=8), kept, workers=0)
+    cache_decoded_images(load(photos), kept, num_workers=0)
+    cache_decoded_images(load(photos, image_size=8), kept, num_workers=0)
     assert "are made again: they are of other data and shapes" in caplog.text
     caplog.clear()
     changed = load(photos, image_size=8).keys[0]
     Image.new("RGB", (9, 9), (255, 0, 0)).save(changed)
     os.utime(changed, ns=(1, 1))
-    again = cache_decoded_images(load(photos, image_size=8), kept, workers=0)
+    again = cache_decoded_images(load(photos, image_size=8), kept, num_workers=0)
     assert "are made again: they are of other data" in caplog.text
     assert again.__getitems__([0]).views[0][0, 0].min() > 200
     caplog.clear()
     (kept / "view0.npy").write_bytes(b"nothing")
-    cache_decoded_images(load(photos, image_size=8), kept, workers=0)
+    cache_decoded_images(load(photos, image_size=8), kept, num_workers=0)
     assert "are made again: they are damaged" in caplog.text
 
 
@@ -78,7 +78,7 @@ def test_a_full_disk_and_a_file_in_place_of_the_folder_are_told(
 
 
 def test_a_training_is_the_same_with_and_without(photos: Path, tmp_path: Path) -> None:
-    given = {"data": photos, "epochs": 2, "batch_size": 8, "workers": 0, "progress": False}
+    given = {"data": photos, "epochs": 2, "batch_size": 8, "num_workers": 0, "progress": False}
     with_them = train(**given, out=tmp_path / "with")
     without = train(**given, decoded="none", out=tmp_path / "without")
     assert sorted(path.name for path in with_them.decoded_path.iterdir()) == ["made_of.json", "view0.npy"]
@@ -112,5 +112,5 @@ def test_they_are_decoded_again_where_a_file_has_changed_that_no_item_is_called_
         return load(tmp_path / "all.csv", test_fraction=0)
 
     for value in (50, 90):
-        kept = cache_decoded_images(written(value), tmp_path / "kept", workers=0)
+        kept = cache_decoded_images(written(value), tmp_path / "kept", num_workers=0)
         assert kept.__getitems__([1]).views[-1].unique().tolist() == [value]

@@ -55,10 +55,10 @@ def test_the_last_batch_may_be_dropped(dataset):
     assert [len(batch.ids) for batch in loader(dataset, 400)] == [10]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_epoch_may_begin_at_any_batch(dataset, workers):
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_epoch_may_begin_at_any_batch(dataset, num_workers):
     whole = [batch.ids.tolist() for batch in loader(dataset, 3, shuffle=True, seed=5)]
-    batches = loader(dataset, 3, shuffle=True, seed=5, workers=workers)
+    batches = loader(dataset, 3, shuffle=True, seed=5, num_workers=num_workers)
     batches.batch_sampler.begin_at(epoch=0, batch=2)
     assert [batch.ids.tolist() for batch in batches] == whole[2:]
     assert len(batches) == 4, "an epoch is as long as ever"
@@ -112,7 +112,7 @@ def test_data_in_memory_have_no_workers(dataset):
         ({"batch_size": -2}, "batch_size"),
         ({"batch_size": 2.5}, "batch_size"),
         ({"batch_size": 2, "seed": -1}, "seed"),
-        ({"batch_size": 2, "workers": -1}, "workers"),
+        ({"batch_size": 2, "num_workers": -1}, "num_workers"),
     ],
 )
 def test_numbers_out_of_range_are_told(dataset, settings, message):
@@ -122,9 +122,9 @@ def test_numbers_out_of_range_are_told(dataset, settings, message):
 
 def test_workers_are_bound_by_the_cores_that_the_process_may_use(dataset, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5}, raising=False)
-    assert loader(dataset, 5, workers=2).num_workers == 2
-    with pytest.raises(UsageError, match=r"workers: expected .* 0 to 2, one for each core .*, got 100000"):
-        loader(dataset, 5, workers=100_000)
+    assert loader(dataset, 5, num_workers=2).num_workers == 2
+    with pytest.raises(UsageError, match=r"num_workers: expected .* 0 to 2, one for each core .*, got 100000"):
+        loader(dataset, 5, num_workers=100_000)
 
 
 @dataclass(frozen=True)
@@ -141,18 +141,18 @@ class Lost:
         raise UsageError("data: 3.png could be read before and cannot be now")
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_what_a_worker_cannot_read_is_told_in_its_own_words(workers):
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_what_a_worker_cannot_read_is_told_in_its_own_words(num_workers):
     lost = Dataset(Lost(), name="lost", split="train")
     with pytest.raises(UsageError, match=r"^data: 3\.png could be read before and cannot be now$"):
-        list(loader(lost, 2, workers=workers))
+        list(loader(lost, 2, num_workers=num_workers))
 
 
 def test_workers_end_when_the_loader_is_closed(tmp_path: Path) -> None:
     for number in range(4):
         Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(tmp_path / f"{number}.png")
     before = set(multiprocessing.active_children())
-    batches = loader(load(tmp_path), 1, workers=1)
+    batches = loader(load(tmp_path), 1, num_workers=1)
     next(iter(batches))
     assert set(multiprocessing.active_children()) - before
     batches.close()

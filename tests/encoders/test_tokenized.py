@@ -237,7 +237,12 @@ def test_saved_model_does_not_need_the_original_folder(folder, tmp_path):
 
 def test_training_starts_from_the_weights_and_resumes_exactly(folder, tmp_path):
     def trained(name, epochs, **more):
-        settings = {"data": from_arrays(TEXTS, name="texts"), "batch_size": 5, "augment": "none", "sched": "constant"}
+        settings = {
+            "data": from_arrays(TEXTS, name="texts"),
+            "batch_size": 5,
+            "augment": "none",
+            "lr_scheduler": "constant",
+        }
         settings |= {"encoder": str(folder), "pretrained": True, "warmup_epochs": 0}
         return train(**settings, epochs=epochs, out=tmp_path / name, progress=False, **more)
 
@@ -259,7 +264,12 @@ def test_training_starts_from_the_weights_and_resumes_exactly(folder, tmp_path):
 @pytest.mark.parametrize("given", [{}, {"pretrained": True}], ids=["drawn", "pretrained"])
 def test_run_resumes_without_the_original_folder(folder, tmp_path, given):
     def trained(name, **more):
-        settings = {"data": from_arrays(TEXTS, name="texts"), "batch_size": 5, "augment": "none", "sched": "constant"}
+        settings = {
+            "data": from_arrays(TEXTS, name="texts"),
+            "batch_size": 5,
+            "augment": "none",
+            "lr_scheduler": "constant",
+        }
         return train(**settings, warmup_epochs=0, out=tmp_path / name, progress=False, **more)
 
     whole = trained("whole", encoder=str(folder), epochs=2, **given)

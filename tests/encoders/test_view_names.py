@@ -64,7 +64,7 @@ def test_view_names_are_saved(tmp_path) -> None:
 def test_training_uses_the_view_names_of_its_data() -> None:
     random = np.random.default_rng(0)
     views = {"left": random.normal(size=(20, 5)), "right": random.normal(size=(20, 7))}
-    settings = Settings(encoder={"right": "tests.own_networks:Twice"}, recipe="clip", trust=True)
+    settings = Settings(encoder={"right": "tests.own_networks:Twice"}, recipe="clip", trust_remote_code=True)
     dataset = from_arrays(views)
     assert dataset.view_names == ("left", "right")
     with raises_usage_error("encoder.import_failed", "tests.own_networks"):

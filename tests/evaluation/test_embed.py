@@ -232,7 +232,7 @@ def test_each_file_is_decoded_once(tmp_path: Path, photos: Path, monkeypatch: py
     run = make_run(tmp_path / "run", Model(shapes=[(3, 8, 8)]))
     data = load(photos, "train")
     monkeypatch.setattr(ImageStore, "fetch", counted)
-    embed(run, data=data, out=tmp_path / "photos.npz", workers=0, progress=False)
+    embed(run, data=data, out=tmp_path / "photos.npz", num_workers=0, progress=False)
     assert sorted(decoded) == list(range(len(data)))
 
 

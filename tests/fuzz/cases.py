@@ -83,23 +83,23 @@ LIKELY = {
     "epochs": ("1", "2", "0", "2.0"),
     "batch_size": ("2", "4", "8", "19", "1", "25", "99999999999"),
     "cache_chunk": ("2", "3", "99"),
-    "accumulate": ("1", "2", "99"),
-    "opt": ("adamw", "sgd", "lars", "lamb", "adafactor", "lion", "adan"),
+    "grad_accum_steps": ("1", "2", "99"),
+    "optimizer": ("adamw", "sgd", "lars", "lamb", "adafactor", "lion", "adan"),
     "lr": ("0.001", "1e30", "1e-30", "0"),
     "weight_decay": ("0", "0.1", "1e30"),
-    "sched": ("cosine", "linear", "constant", "step"),
+    "lr_scheduler": ("cosine", "linear", "constant", "step"),
     "warmup_epochs": ("0", "0.5", "1", "99"),
     "image_size": ("1", "8", "12", "99999999999"),
     "columns": ('{"labels": "label"}', '{"views": ["vector"]}', '{"views": 3}', '{"lables": "x"}'),
     "weights": ("label", "vector", "wieghts", "missing.npy", "data.npz", "/dev/zero", "run"),
-    "workers": ("0", "1", "99999", "100000"),
+    "num_workers": ("0", "1", "99999", "100000"),
     "device": ("auto", "cpu", "meta", "cuda:99", "abacus"),
     "seed": ("0", "7", "18446744073709551615", "18446744073709551616"),
     "log_every": ("1", "10", "99999999999"),
     "logger": ("tensorboard", "wandbb"),
-    "save_every": ("0", "1", "1e30"),
+    "checkpoint_minutes": ("0", "1", "1e30"),
     "keep_every": ("1", "0"),
-    "monitor": ("knn", "uniformity:every=2", "knn:every=0", "geometry", "kn", "regression"),
+    "online_metrics": ("knn", "uniformity:every=2", "knn:every=0", "geometry", "kn", "regression"),
     "measures": ("knn", "geometry", "recall@3", "recall@0", "few_shot@2", "noise@3", "noise@9", "regression", "kn"),
     "checkpoints": ("last", "all", "some"),
     "test_data": ("data.npz", "photos", "table.csv", "digits", "missing", "notes.txt"),
@@ -128,14 +128,14 @@ LIKELY = {
 SETTINGS = ("temperature", "iterations", "q", "alpha", "target", "plan", "symmetric", "margin", "nothing", "rho")
 # What a demonstration takes is twenty times what the others do, so it is tried in what it refuses.
 ALWAYS = {
-    "train": {"data": "data.npz", "out": "new", "epochs": "1", "batch_size": "8", "workers": "0"},
-    "evaluate": {"run": "run", "neighbors": "3", "workers": "0"},
-    "embed": {"run": "run", "out": "f.npz", "workers": "0"},
+    "train": {"data": "data.npz", "out": "new", "epochs": "1", "batch_size": "8", "num_workers": "0"},
+    "evaluate": {"run": "run", "neighbors": "3", "num_workers": "0"},
+    "embed": {"run": "run", "out": "f.npz", "num_workers": "0"},
     "export": {"run": "run", "out": "m.pt", "format": "torchscript"},
     "report": {"runs": "run", "out": "page.html"},
     "list": {"what": "recipes"},
     "demo": {"epochs": "0"},
-    "audit": {"data": "many.npz", "out": "audited", "epochs": "2", "batch_size": "16", "workers": "0"},
+    "audit": {"data": "many.npz", "out": "audited", "epochs": "2", "batch_size": "16", "num_workers": "0"},
     "neighbors": {"features": "seen.npz", "query": "0"},
     "duplicates": {"features": "seen.npz"},
     "cluster": {"features": "seen.npz", "k": "2"},
@@ -176,7 +176,7 @@ def _chosen(verb: str, random: Random) -> dict[str, str]:
 
 
 def _options(verb: str) -> list[str]:
-    return [name for name in find_command(verb).options if name not in ("progress", "trust")]
+    return [name for name in find_command(verb).options if name not in ("progress", "trust_remote_code")]
 
 
 def _words(verb: str, chosen: dict[str, str], random: Random) -> list[str]:
@@ -219,10 +219,10 @@ def _folder(random: Random) -> Case:
     again = ["train", "--out", str(run), "--progress", "false"]
     argv = random.choice(
         (
-            [*again, "--resume", "--epochs", "2", "--workers", "0"],
-            [*again, "--overwrite", "--data", data, "--batch_size", "8", "--epochs", "1", "--workers", "0"],
-            ["evaluate", str(run), "--neighbors", "3", "--progress", "false", "--workers", "0"],
-            ["embed", str(run), "--out", "f.npz", "--progress", "false", "--workers", "0"],
+            [*again, "--resume", "--epochs", "2", "--num_workers", "0"],
+            [*again, "--overwrite", "--data", data, "--batch_size", "8", "--epochs", "1", "--num_workers", "0"],
+            ["evaluate", str(run), "--neighbors", "3", "--progress", "false", "--num_workers", "0"],
+            ["embed", str(run), "--out", "f.npz", "--progress", "false", "--num_workers", "0"],
             ["export", str(run), "--out", "m", "--format", "safetensors"],
             ["report", "run", "seen", "--out", "page.html"],
         )
@@ -239,7 +239,7 @@ def _data(random: Random) -> Case:
     embed = ["embed", "run", "--data", str(source), "--out", "f.npz"]
     argv = [*random.choice((train, train, train, embed)), "--progress", "false"]
     if random.random() < 0.95:
-        argv += ["--workers", "0"]
+        argv += ["--num_workers", "0"]
     if source.name in ("table.parquet", "hub") and random.random() < 0.7:
         argv.append(f'--columns={{"views": ["{random.choice(("vector", "image"))}"]}}')
     return Case(argv, _ROWS.get(source.name, source.suffix))
@@ -255,7 +255,7 @@ def _pairs_and_features(random: Random) -> Case:
     return Case(_words(verb, chosen, random), verb)
 
 
-_QUIET = ["--progress", "false", "--workers", "0"]
+_QUIET = ["--progress", "false", "--num_workers", "0"]
 _TRAIN = ["train", "--out", "new", "--data", "data.npz", "--epochs", "2", "--batch_size", "8", *_QUIET]
 _RESUME = ["train", "--out", "run", "--resume", "--epochs", "3", *_QUIET]
 _EVALUATE = ["evaluate", "run", "--neighbors", "3", *_QUIET]

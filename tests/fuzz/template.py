@@ -43,7 +43,7 @@ def make_template() -> None:
             _add(tar, f"{number:03}.npy", _array(vectors[number]))
     _save_to_disk(columns)
     for name, data in (("run", "data.npz"), ("seen", "photos")):
-        quick = ["--progress", "false", "--workers", "0"]
+        quick = ["--progress", "false", "--num_workers", "0"]
         assert main(["train", "--data", data, "--out", name, "--epochs", "1", "--batch_size", "8", *quick]) == 0
         assert main(["evaluate", name, "--neighbors", "3", *quick]) == 0
     assert main(["embed", "seen", "--out", "seen.npz", *quick]) == 0

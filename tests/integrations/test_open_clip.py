@@ -76,8 +76,8 @@ def test_create_loss():
         ClipLoss()(*views(), 1.0, torch.tensor(1.0))
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_an_epoch_of_its_training(accumulate):
+@pytest.mark.parametrize("grad_accum_steps", [1, 2])
+def test_an_epoch_of_its_training(grad_accum_steps):
     """The same steps with its loss and with ours."""
     train = pytest.importorskip("open_clip_train.train", reason="open_clip's training is not installed")
 
@@ -86,7 +86,8 @@ def test_an_epoch_of_its_training(accumulate):
         loader = Batches(batches(4))
         data = {"train": SimpleNamespace(dataloader=loader, set_epoch=lambda epoch: None)}
         args = Namespace(
-            device="cpu", precision="fp32", accum_freq=accumulate, distill=False, skip_scheduler=True, horovod=False,
+            device="cpu", precision="fp32", accum_freq=grad_accum_steps, distill=False, skip_scheduler=True,
+            horovod=False,
             grad_clip_norm=None, rank=0, local_rank=0, log_local=False, log_every_n_steps=1, world_size=1, batch_size=6,
             save_logs=False, wandb=False, distributed=False,
         )  # fmt: skip

@@ -58,13 +58,13 @@ def test_its_own_loss_of_clip():
 
 
 @pytest.mark.parametrize("labelled", [False, True])
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_step_of_its_trainer(accumulate, labelled, tmp_path):
+@pytest.mark.parametrize("grad_accum_steps", [1, 2])
+def test_a_step_of_its_trainer(grad_accum_steps, labelled, tmp_path):
     """The step is that of the mean of the losses, however many are accumulated."""
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     network, chosen = clip(), items() if labelled else unlabelled()
     arguments = transformers.TrainingArguments(
-        output_dir=tmp_path, per_device_train_batch_size=6, gradient_accumulation_steps=accumulate, max_steps=1,
+        output_dir=tmp_path, per_device_train_batch_size=6, gradient_accumulation_steps=grad_accum_steps, max_steps=1,
         learning_rate=0.1, optim="sgd", lr_scheduler_type="constant", report_to=[], use_cpu=True, seed=0,
         max_grad_norm=0, save_strategy="no", remove_unused_columns=False,
     )  # fmt: skip
@@ -87,7 +87,7 @@ def test_a_step_of_its_trainer(accumulate, labelled, tmp_path):
     mean = torch.stack(
         [
             objective(out.image_embeds, out.text_embeds, labels=batch.get("labels"))
-            for batch in seen[:accumulate]
+            for batch in seen[:grad_accum_steps]
             for out in [expected(**{name: value for name, value in batch.items() if name != "labels"})]
         ]
     ).mean()

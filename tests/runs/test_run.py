@@ -16,8 +16,14 @@ def test_a_notebook_shows_the_main_settings_and_those_that_are_no_defaults(tmp_p
     shown = Run.create(tmp_path, kept)._repr_html_()
     assert [name for name in kept if f">{name}</th>" in shown] == ["data", "objective", "epochs", "batch_size"]
     assert ">nt-xent</td>" in shown
-    other = Run.create(tmp_path, kept | {"batch_size": 256, "opt": "sgd"}, overwrite=True)._repr_html_()
-    assert [name for name in kept if f">{name}</th>" in other] == ["data", "objective", "epochs", "batch_size", "opt"]
+    other = Run.create(tmp_path, kept | {"batch_size": 256, "optimizer": "sgd"}, overwrite=True)._repr_html_()
+    assert [name for name in kept if f">{name}</th>" in other] == [
+        "data",
+        "objective",
+        "epochs",
+        "batch_size",
+        "optimizer",
+    ]
 
 
 def test_settings_are_read_again_only_if_the_file_changed(tmp_path: Path) -> None:

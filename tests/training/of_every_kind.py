@@ -15,7 +15,7 @@ import torch
 import contraport
 from contraport.distributed import torchrun_process_group
 
-SETTINGS = {"batch_size": 9, "encoder": "mlp", "opt": "sgd", "progress": False, "device": "cpu", "log_every": 1}
+SETTINGS = {"batch_size": 9, "encoder": "mlp", "optimizer": "sgd", "progress": False, "device": "cpu", "log_every": 1}
 
 
 class Numbers(torch.utils.data.IterableDataset[torch.Tensor]):
@@ -32,8 +32,8 @@ def main(folder: Path) -> None:
     items = np.random.default_rng(1).normal(size=(40, 5))
     kinds = {
         "stream": {"data": Numbers(), "steps": 6, "augment": "noise"},
-        "changed": {"data": items, "augment": shaken, "epochs": 2, "workers": 0},
-        "decoded": {"data": folder / "photos", "encoder": "small-cnn", "image_size": 8, "epochs": 2, "workers": 0},
+        "changed": {"data": items, "augment": shaken, "epochs": 2, "num_workers": 0},
+        "decoded": {"data": folder / "photos", "encoder": "small-cnn", "image_size": 8, "epochs": 2, "num_workers": 0},
     }
     with torchrun_process_group("cpu"):
         for name, given in kinds.items():

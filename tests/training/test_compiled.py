@@ -20,7 +20,9 @@ from .test_train import same, weights_of
 
 
 def test_compiled_encoders_train_what_others_do(settings: dict[str, Any], tmp_path: Path) -> None:
-    settings.update(recipe="moco", queue_size=32, log_every=1, opt="sgd", sched="constant", warmup_epochs=0)
+    settings.update(
+        recipe="moco", queue_size=32, log_every=1, optimizer="sgd", lr_scheduler="constant", warmup_epochs=0
+    )
     plain = train(**{**settings, "out": tmp_path / "plain"})
     whole = train(**{**settings, "out": tmp_path / "whole"}, compile=True)
     losses = [[row["loss"] for row in run.metrics()] for run in (plain, whole)]

@@ -53,7 +53,7 @@ def test_each_default_is_one_of_its_values() -> None:
 def test_names_are_those_that_the_parts_know() -> None:
     for name, known in (
         ("augment", AUGMENTS),
-        ("sched", SHAPES),
+        ("lr_scheduler", SHAPES),
         ("predict", RECONSTRUCTIONS),
         ("negatives", ("in-batch", "queue", "bank")),
     ):
@@ -100,7 +100,7 @@ def test_the_estimator_has_settings_of_the_same_meaning() -> None:
         ({"out": 3}, "out: expected text or a path, got 3"),
         ({"logger": "wandb"}, "logger: expected a list of names, got 'wandb'"),
         ({"logger": ["wand"]}, "did you mean 'wandb'"),
-        ({"save_every": True}, "save_every: expected a finite number, 0 or more, got True"),
+        ({"checkpoint_minutes": True}, "checkpoint_minutes: expected a finite number, 0 or more, got True"),
         ({"epochs": None}, "epochs: expected a whole number from 1 on, got None"),
         ({"epochs": 3, "warmup_epochs": 3}, "warmup_epochs: expected a number below 3"),
         ({"resume": True, "overwrite": True}, "resume: goes on with a run that overwrite would delete"),
@@ -124,7 +124,7 @@ def test_settings_go_to_the_folder_and_come_back(tmp_path: Path) -> None:
     settings = Settings(data=tmp_path, columns={"labels": "kind"}, logger=("wandb",), lr=0.1, out=tmp_path / "run")
     run = Run.create(tmp_path / "run", settings.kept())
     assert run.settings().kept() == settings.kept()
-    lists = {"logger": ["wandb"], "monitor": [], "given_views": []}
+    lists = {"logger": ["wandb"], "online_metrics": [], "given_views": []}
     assert run.settings(epochs=20) == replace(settings, data=str(tmp_path), out=None, epochs=20, **lists)
     assert run.config().keys() == KEPT.keys()
 

@@ -35,7 +35,7 @@ def test_long_steps_are_told_without_powers_of_ten() -> None:
     [
         {},
         {"recipe": "moco"},
-        {"accumulate": 2},
+        {"grad_accum_steps": 2},
         {"cache_chunk": 16},
         {"init": True, "freeze": True},
         {"init": True, "freeze": True, "frozen_draws": 0},
@@ -62,7 +62,7 @@ def test_a_dry_run_tells_and_writes_nothing(
     assert not run.path.exists()
     assert list((tmp_path / "here").iterdir()) == []
     assert torch.equal(torch.get_rng_state(), before)
-    steps = 8 if given.get("accumulate") else 12
+    steps = 8 if given.get("grad_accum_steps") else 12
     assert "96 items of 1 x 8 x 8" in told
     assert f"{steps} steps: 4 epochs of 3 batches of 32 items" in told
     assert f"{steps} steps of 0." in told or f"{steps} steps of 1" in told

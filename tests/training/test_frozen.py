@@ -219,8 +219,8 @@ def test_equal_weights_in_another_network_are_another_encoder(images: Dataset, t
 
 def test_a_frozen_training_goes_on_when_what_it_began_with_is_gone(images: Dataset, begun: Run) -> None:
     whole = train(images, begun, "whole", freeze=True)
-    run = train(images, begun, freeze=True, epochs=1, sched="constant", warmup_epochs=0.0)
-    longer = train(images, begun, "longer", freeze=True, epochs=2, sched="constant", warmup_epochs=0.0)
+    run = train(images, begun, freeze=True, epochs=1, lr_scheduler="constant", warmup_epochs=0.0)
+    longer = train(images, begun, "longer", freeze=True, epochs=2, lr_scheduler="constant", warmup_epochs=0.0)
     shutil.rmtree(begun.path)
     contraport.train(data=images, resume=True, out=run.path, epochs=2, progress=False)
     assert same(dict(run.model().state_dict()), dict(longer.model().state_dict()))
@@ -230,7 +230,7 @@ def test_a_frozen_training_goes_on_when_what_it_began_with_is_gone(images: Datas
 def test_rates_of_the_encoder_and_of_its_layers() -> None:
     encoder = timm.create_model("resnet10t", num_classes=0)
     module = nn.ModuleDict({"encoder": encoder, "head": nn.Linear(4, 2)})
-    given = {"opt": "adamw", "lr": 1.0, "weight_decay": 0.1, "encoders": [encoder]}
+    given = {"optimizer": "adamw", "lr": 1.0, "weight_decay": 0.1, "encoders": [encoder]}
     optimizer = create_optimizer(module, **given, encoder_lr_scale=0.1)
     rates = {id(weights): group["lr"] for group in optimizer.param_groups for weights in group["params"]}
     assert len(rates) == len(list(module.parameters()))

@@ -59,7 +59,7 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
         batch_size=48,
         lr=3e-3,
         image_size=12,
-        workers=0,
+        num_workers=0,
         out=tmp_path_factory.mktemp("runs") / "run",
         progress=False,
     )
@@ -248,7 +248,7 @@ def test_search_rejects_a_text_for_a_run_of_vectors(tmp_path: Path) -> None:
 def test_images_that_lack_a_caption_are_told(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lines = [f"{number:02}.png,{'' if number < 7 else f'thing {number}'}" for number in range(40)]
     (folder / "lacking.csv").write_text("\n".join(["image,caption", *lines]) + "\n")
-    given = {"recipe": "siglip", "epochs": 1, "batch_size": 16, "image_size": 12, "progress": False, "workers": 0}
+    given = {"recipe": "siglip", "epochs": 1, "batch_size": 16, "image_size": 12, "progress": False, "num_workers": 0}
     with caplog.at_level("WARNING", "contraport"):
         contraport.train(data=folder / "lacking.csv", out=tmp_path / "run", **given)
     (told,) = (record.getMessage() for record in caplog.records if "lack" in record.getMessage())

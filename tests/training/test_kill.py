@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "epochs": EPOCHS,
     "projection": 16,
     "log_every": 4,
-    "save_every": 0.0005,  # 30 ms, which is between most steps but not all
+    "checkpoint_minutes": 0.0005,  # 30 ms, which is between most steps but not all
     "device": "cpu",
     "progress": False,
 }

@@ -48,20 +48,23 @@ def data() -> Dataset:
 def looped(data: Dataset, epochs: int, *callbacks: Callback, start: Position | None = None, **more: Any) -> Squares:
     module = Squares()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    schedule = build_lr_schedule(optimizer, sched="constant", steps=1, warmup=0)
+    schedule = build_lr_schedule(optimizer, lr_scheduler="constant", steps=1, warmup=0)
     batches = loader(data, BATCH, shuffle=True, drop_last=True)
     Loop(module, batches, optimizer, schedule, epochs=epochs, start=start, callbacks=callbacks, **more).run()
     return module
 
 
-def written_out(data: Dataset, epochs: int, *, accumulate: int = 1, clip: float | None = None) -> Tensor:
+def written_out(data: Dataset, epochs: int, *, grad_accum_steps: int = 1, clip: float | None = None) -> Tensor:
     weight = torch.linspace(-1, 1, 3).requires_grad_()
     batches = loader(data, BATCH, shuffle=True, drop_last=True)
     for epoch in range(epochs):
         cast(BatchOrder, batches.batch_sampler).set_epoch(epoch)
         views = [batch.views[0] for batch in batches]
-        for first in range(0, len(views), accumulate):
-            losses = [10 * (view @ weight).square().mean() / accumulate for view in views[first : first + accumulate]]
+        for first in range(0, len(views), grad_accum_steps):
+            losses = [
+                10 * (view @ weight).square().mean() / grad_accum_steps
+                for view in views[first : first + grad_accum_steps]
+            ]
             (gradient,) = torch.autograd.grad(torch.stack(losses).sum(), weight)
             if clip is not None:
                 gradient = gradient * min(1.0, clip / float(gradient.norm()))
@@ -69,16 +72,16 @@ def written_out(data: Dataset, epochs: int, *, accumulate: int = 1, clip: float 
     return weight.detach()
 
 
-@pytest.mark.parametrize("accumulate", [1, 2, 5])
+@pytest.mark.parametrize("grad_accum_steps", [1, 2, 5])
 @pytest.mark.parametrize("clip", [None, 1.0, 1e6])
-def test_agrees_with_steps_written_out(data: Dataset, accumulate: int, clip: float | None) -> None:
-    module = looped(data, 3, FiniteGuard(), accumulate=accumulate, gradient_clip=clip)
-    expected = written_out(data, 3, accumulate=accumulate, clip=clip)
+def test_agrees_with_steps_written_out(data: Dataset, grad_accum_steps: int, clip: float | None) -> None:
+    module = looped(data, 3, FiniteGuard(), grad_accum_steps=grad_accum_steps, gradient_clip=clip)
+    expected = written_out(data, 3, grad_accum_steps=grad_accum_steps, clip=clip)
     torch.testing.assert_close(module.weight.detach(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_step_and_its_parts_are_numbered(data: Dataset) -> None:
-    module = looped(data, 2, accumulate=2)
+    module = looped(data, 2, grad_accum_steps=2)
     of_an_epoch = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
     assert module.steps == [*of_an_epoch, *((step + 3, part) for step, part in of_an_epoch)]
     assert module.after == [0, 1, 2, 3, 4, 5]
@@ -115,7 +118,7 @@ class Recorder(Callback):
 
 def test_callbacks_are_called_at_their_points(data: Dataset) -> None:
     recorder = Recorder()
-    looped(data, 1, recorder, accumulate=3, start=Position(epoch=0, batch=2, step=1))
+    looped(data, 1, recorder, grad_accum_steps=3, start=Position(epoch=0, batch=2, step=1))
     assert recorder.calls == [
         ("start", 0, 2, 1),
         ("backward", 0, 2, 1),
@@ -148,7 +151,7 @@ def test_the_reason_of_an_early_end_is_passed_on(data: Dataset) -> None:
 
 
 def test_a_run_clips_its_gradients(settings: dict[str, Any]) -> None:
-    settings.update(opt="sgd", weight_decay=0.0)
+    settings.update(optimizer="sgd", weight_decay=0.0)
     out = settings.pop("out")
     plain = train(**settings, out=out / "plain", objective=Pull())
     loose = train(**settings, out=out / "loose", objective=Pull(), gradient_clip=1e9)
@@ -175,7 +178,7 @@ def test_the_loss_of_a_row_is_the_mean_over_the_batches_of_a_step(settings: dict
             losses.append(float(loss.detach()))
             return loss
 
-    run = train(**{**settings, "batch_size": 10, "log_every": 1}, objective=Watched(), accumulate=2)
+    run = train(**{**settings, "batch_size": 10, "log_every": 1}, objective=Watched(), grad_accum_steps=2)
     found = losses[-14:]  # what came before was to see what the objective refuses
     expected = [np.mean(found[first : first + 2]) for first in (0, 2, 4)] + [found[6]]
     assert [row["loss"] for row in run.metrics()][:4] == pytest.approx(expected)

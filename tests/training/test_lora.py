@@ -84,7 +84,7 @@ def test_one_view_is_adapted_and_another_held(pairs: Dataset, begun: Run) -> Non
 
 def test_a_run_goes_on_to_where_it_would_have_ended(pairs: Dataset, begun: Run, tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    given = {"lora": 2, "sched": "constant", "warmup_epochs": 0.0}
+    given = {"lora": 2, "lr_scheduler": "constant", "warmup_epochs": 0.0}
     whole = train(pairs, begun, **given, epochs=2, out=tmp_path / "whole", keep_every=1)
     train(pairs, begun, **given, epochs=1)
     again = contraport.train(data=pairs, epochs=2, resume=True, out=tmp_path / "run", progress=False)

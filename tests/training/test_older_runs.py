@@ -35,7 +35,7 @@ def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def features_of(run: str) -> np.ndarray:
-    embed(run, out="features.npz", trust=True, progress=False)
+    embed(run, out="features.npz", trust_remote_code=True, progress=False)
     with np.load("features.npz") as file:
         features: np.ndarray = file["features"]
     return features
@@ -44,11 +44,11 @@ def features_of(run: str) -> np.ndarray:
 @pytest.mark.parametrize("name", ["queue", "audit"])
 def test_a_stopped_run_is_resumed_within_its_epoch(expected: dict[str, Any], name: str) -> None:
     before = len(Run(name).metrics())
-    run = train(resume=True, out=name, trust=True, progress=False)
+    run = train(resume=True, out=name, trust_remote_code=True, progress=False)
     rows = run.metrics()
     assert before < len(rows)
     assert [row["step"] for row in rows] == expected[name]["steps"]
-    batches = run.config()["accumulate"]  # that version divided the loss of a row by them
+    batches = run.config()["grad_accum_steps"]  # that version divided the loss of a row by them
     losses = [batches * loss for loss in expected[name]["losses"][before:]]
     # Not to the digit: orders and views are drawn from other random streams than in that version.
     assert [row["loss"] for row in rows[before:]] == pytest.approx(losses, rel=0.3)
@@ -57,16 +57,16 @@ def test_a_stopped_run_is_resumed_within_its_epoch(expected: dict[str, Any], nam
 
 def test_an_ended_run_is_evaluated_embedded_and_extended(expected: dict[str, Any]) -> None:
     metrics = expected["finished"]["evaluation"]
-    rows = evaluate("finished", trust=True, progress=False, measures=list(metrics))["rows"]
+    rows = evaluate("finished", trust_remote_code=True, progress=False, measures=list(metrics))["rows"]
     assert {name: rows["trained"][name] for name in metrics} == pytest.approx(metrics, **CLOSE)
     assert features_of("finished")[:5] == pytest.approx(np.array(expected["finished"]["features"]), **CLOSE)
-    run = train(resume=True, out="finished", epochs=4, trust=True, progress=False)
+    run = train(resume=True, out="finished", epochs=4, trust_remote_code=True, progress=False)
     assert run.metrics()[-1]["epoch"] == 4
 
 
 def test_an_old_checkpoint_gives_its_model(expected: dict[str, Any]) -> None:
     run = Run("finished")
-    model = run.model(trust=True)
+    model = run.model(trust_remote_code=True)
     ((_, kept),) = load_epoch_models(run, model, {3: run.last_checkpoint})
     for name, value in model.state_dict().items():
         assert np.array_equal(kept.state_dict()[name], value), name
@@ -88,4 +88,4 @@ def test_rejects_an_old_checkpoint_of_something_else(expected: dict[str, Any], c
     torch.save(torch.load(path, weights_only=True) | change, path)
     checksum_path(path).unlink()
     with pytest.raises(UsageError, match=r"last\.ckpt .*overwrite=True"):
-        train(resume=True, out="queue", trust=True, progress=False)
+        train(resume=True, out="queue", trust_remote_code=True, progress=False)

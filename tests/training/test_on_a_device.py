@@ -31,7 +31,7 @@ def train(data, out, **options):
         "epochs": 2,
         "batch_size": 64,
         "seed": 3,
-        "sched": "constant",
+        "lr_scheduler": "constant",
         "device": "cuda",
         "progress": False,
     }

@@ -87,7 +87,7 @@ def test_items_that_are_vectors_are_judged_as_they_came_too(
     assert areas[0] > 0.8 > 0.65 > areas[1]
 
 
-STEP_BY_STEP: dict[str, Any] = {"save_every": 0, "log_every": 1}
+STEP_BY_STEP: dict[str, Any] = {"checkpoint_minutes": 0, "log_every": 1}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_resume_equals_the_run_that_never_stopped(audited: dict[str, Any], never
 
 def test_workers_draw_the_same(audited: dict[str, Any], tmp_path: Path) -> None:
     alone = train(**{**audited, "epochs": 2, "out": tmp_path / "alone"})
-    with_worker = train(**{**audited, "epochs": 2, "workers": 1})
+    with_worker = train(**{**audited, "epochs": 2, "num_workers": 1})
     assert same(weights_of(alone), weights_of(with_worker))
 
 
@@ -119,7 +119,7 @@ def train_in_group(rank: int, report: Report, options: dict[str, Any]) -> None:
 def test_two_processes_train_as_one(audited: dict[str, Any], tmp_path: Path) -> None:
     first, second = dirty()
     np.savez(tmp_path / "pairs.npz", view0=first.astype(np.float32), view1=second.astype(np.float32))
-    told: dict[str, Any] = {"batch_size": 50, "epochs": 3, "opt": "sgd", "encoder": "mlp", "seed": 3}
+    told: dict[str, Any] = {"batch_size": 50, "epochs": 3, "optimizer": "sgd", "encoder": "mlp", "seed": 3}
     told |= {"data": tmp_path / "pairs.npz", "audit": True, "device": "cpu", "progress": False}
     reports_of(train_in_group, 2, told | {"out": tmp_path / "two"})
     one = train(**told, out=tmp_path / "one")

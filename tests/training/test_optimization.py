@@ -37,7 +37,7 @@ def test_each_learning_parameter_is_in_one_group(options: dict[str, float]) -> N
     module = nn.ModuleDict({"encoder": encoder, "head": head})
     module.register_parameter("temperature", nn.Parameter(torch.tensor(0.5)))
     encoder.first[0].weight.requires_grad_(False)
-    optimizer = create_optimizer(module, opt="adamw", lr=1e-3, weight_decay=0.1, encoders=[encoder], **options)
+    optimizer = create_optimizer(module, optimizer="adamw", lr=1e-3, weight_decay=0.1, encoders=[encoder], **options)
     trained = [id(weights) for group in optimizer.param_groups for weights in group["params"]]
     learning = {id(weights): name for name, weights in module.named_parameters() if weights.requires_grad}
     assert sorted(trained) == sorted(learning)
@@ -60,7 +60,7 @@ def rates(schedule: torch.optim.lr_scheduler.LRScheduler, steps: int) -> list[fl
 
 
 def test_cosine_agrees_with_torch() -> None:
-    ours = build_lr_schedule(torch.optim.SGD([torch.zeros(1)], lr=0.4), sched="cosine", steps=20, warmup=4)
+    ours = build_lr_schedule(torch.optim.SGD([torch.zeros(1)], lr=0.4), lr_scheduler="cosine", steps=20, warmup=4)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.4)
     theirs = SequentialLR(
         optimizer, [LinearLR(optimizer, 1 / 4, 1.0, total_iters=3), CosineAnnealingLR(optimizer, 16)], milestones=[4]
@@ -68,11 +68,11 @@ def test_cosine_agrees_with_torch() -> None:
     assert rates(ours, 20) == pytest.approx(rates(theirs, 20))
 
 
-@pytest.mark.parametrize("opt", DEFAULT_LR)
+@pytest.mark.parametrize("optimizer", DEFAULT_LR)
 def test_scalars_and_norms_do_not_decay(opt: str) -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     module.register_parameter("temperature", nn.Parameter(torch.tensor(0.5)))
-    optimizer = create_optimizer(module, opt=opt, lr=None, weight_decay=0.1)
+    optimizer = create_optimizer(module, optimizer=opt, lr=None, weight_decay=0.1)
     decaying = [p for group in optimizer.param_groups if group["weight_decay"] > 0 for p in group["params"]]
     assert [tuple(parameter.shape) for parameter in decaying] == [(4, 3)]
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 5

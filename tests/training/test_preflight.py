@@ -40,7 +40,7 @@ def test_items_steps_and_what_is_left_out_are_told(file: Path, tmp_path: Path) -
 
 
 def test_steps_of_several_batches_are_counted(file: Path, tmp_path: Path) -> None:
-    lines = log_size(tmp_path, file, batch_size=32, accumulate=2)
+    lines = log_size(tmp_path, file, batch_size=32, grad_accum_steps=2)
     assert ("INFO", "2 steps: 1 epoch of 3 batches of 32 items, 2 to a step") in lines
 
 

@@ -36,7 +36,7 @@ ARGUMENTS = [
     "63",
     "--epochs",
     "1",
-    "--opt",
+    "--optimizer",
     "sgd",
     "--seed",
     "3",
@@ -71,9 +71,9 @@ def checkpoint_state(run: Run) -> dict[str, torch.Tensor]:
     [
         [],
         ["--strategy", "fsdp", "--recipe", "byol", "--gradient_clip", "0.5"],
-        pytest.param(["--strategy", "fsdp", "--accumulate", "2"], marks=pytest.mark.slow),
+        pytest.param(["--strategy", "fsdp", "--grad_accum_steps", "2"], marks=pytest.mark.slow),
         pytest.param(["--strategy", "fsdp", "--cache_chunk", "20"], marks=pytest.mark.slow),
-        pytest.param(["--gradient_clip", "0.1", "--accumulate", "2"], marks=pytest.mark.slow),
+        pytest.param(["--gradient_clip", "0.1", "--grad_accum_steps", "2"], marks=pytest.mark.slow),
         pytest.param(["--cache_chunk", "20"], marks=pytest.mark.slow),
         pytest.param(["--target", "neighbors:k=4", "--projection_layers", "3"], marks=pytest.mark.slow),
     ],
@@ -101,7 +101,7 @@ def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) ->
 @pytest.mark.slow
 def test_a_run_in_parts_is_resumed_whole_and_in_parts(tmp_path: Path) -> None:
     """Checkpoints have whole tensors, also those of the optimizer, however many processes wrote them."""
-    arguments = [*ARGUMENTS, "--sched", "constant", "--warmup_epochs", "0", "--weight_decay", "0.1"]
+    arguments = [*ARGUMENTS, "--lr_scheduler", "constant", "--warmup_epochs", "0", "--weight_decay", "0.1"]
     last = ["--epochs", "3"]
     module = "tests.training.in_double"
     alone = [sys.executable, "-m", module, "train", "--device", "cpu"]

@@ -42,11 +42,11 @@ def losses(run: Run) -> list[tuple[int, int, float, float]]:
         (1, 32, {}),
         (6, 32, {}),
         (7, 32, {}),
-        (9, 10, {"save_every": 0}),
-        (14, 10, {"save_every": 0, "log_every": 3}),
-        (15, 10, {"save_every": 0, "log_every": 3}),
-        (17, 10, {"save_every": 0, "accumulate": 3}),
-        (18, 10, {"save_every": 0, "workers": 1}),
+        (9, 10, {"checkpoint_minutes": 0}),
+        (14, 10, {"checkpoint_minutes": 0, "log_every": 3}),
+        (15, 10, {"checkpoint_minutes": 0, "log_every": 3}),
+        (17, 10, {"checkpoint_minutes": 0, "grad_accum_steps": 3}),
+        (18, 10, {"checkpoint_minutes": 0, "num_workers": 1}),
     ],
 )
 def test_resume_equals_the_run_that_never_stopped(
@@ -62,7 +62,7 @@ def test_resume_equals_the_run_that_never_stopped(
 
 
 def test_resume_begins_at_the_batch_that_is_next(settings: dict[str, Any]) -> None:
-    run = interrupted({**settings, "batch_size": 10, "save_every": 0}, at=12)
+    run = interrupted({**settings, "batch_size": 10, "checkpoint_minutes": 0}, at=12)
     objective = Pull()
     train(out=run.path, resume=True, data=settings["data"], objective=objective, progress=False)
     assert objective.calls == 14 - 11, "two epochs of 7 steps, of which 11 are saved"
@@ -133,9 +133,9 @@ def test_halves_of_files_go(settings: dict[str, Any]) -> None:
 def test_resume_of_images_by_name(tmp_path: Path) -> None:
     common: dict[str, Any] = {"data": "digits", "batch_size": 600, "progress": False, "encoder": "mlp"}
     whole = train(**common, epochs=3, out=tmp_path / "whole")
-    part = train(**common, epochs=2, out=tmp_path / "part", sched="constant", warmup_epochs=0)
+    part = train(**common, epochs=2, out=tmp_path / "part", lr_scheduler="constant", warmup_epochs=0)
     assert not same(weights_of(part), weights_of(whole))
-    same_schedule = train(**common, epochs=3, out=tmp_path / "other", sched="constant", warmup_epochs=0)
+    same_schedule = train(**common, epochs=3, out=tmp_path / "other", lr_scheduler="constant", warmup_epochs=0)
     grown = train(resume=True, out=part.path, epochs=3, progress=False)
     assert same(weights_of(grown), weights_of(same_schedule))
     assert grown.config()["epochs"] == 3
@@ -209,7 +209,7 @@ def test_what_contradicts_the_run_is_refused(settings: dict[str, Any], wrong: di
 
 def test_what_agrees_is_no_contradiction(settings: dict[str, Any]) -> None:
     run = train(**settings)
-    train(**settings, resume=True, workers=0, device="cpu")
+    train(**settings, resume=True, num_workers=0, device="cpu")
     assert len(run.metrics()) == 2
 
 

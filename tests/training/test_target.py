@@ -94,7 +94,7 @@ def test_features_of_other_items_are_told(items: dict[str, Any]) -> None:
 
 
 def test_a_run_goes_on_with_its_teacher_and_is_judged_without(items: dict[str, Any]) -> None:
-    chosen = {"objective": "x-clr", "teacher": Path("teacher.npy"), "sched": "constant", "warmup_epochs": 0}
+    chosen = {"objective": "x-clr", "teacher": Path("teacher.npy"), "lr_scheduler": "constant", "warmup_epochs": 0}
     whole = train(**items, **chosen, out="whole")
     part = train(**items | {"epochs": 1}, **chosen, out="part")
     grown = train(resume=True, out="part", epochs=2, progress=False)
@@ -108,7 +108,7 @@ def test_a_run_goes_on_with_its_teacher_and_is_judged_without(items: dict[str, A
 
 
 def test_a_run_goes_on_with_its_target(items: dict[str, Any]) -> None:
-    chosen = {"target": "soft:teacher.npy,temperature=0.2", "sched": "constant", "warmup_epochs": 0}
+    chosen = {"target": "soft:teacher.npy,temperature=0.2", "lr_scheduler": "constant", "warmup_epochs": 0}
     whole = train(**items, **chosen, out="whole")
     part = train(**items | {"epochs": 1}, **chosen, out="part")
     with pytest.raises(UsageError, match="target: the run in part has 'soft:teacher"):

@@ -27,7 +27,7 @@ def split(part, name):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return train(
-        data=split(slice(12, None), "train"), epochs=8, batch_size=16, lr=3e-3, progress=False, sched="constant",
+        data=split(slice(12, None), "train"), epochs=8, batch_size=16, lr=3e-3, progress=False, lr_scheduler="constant",
         out=tmp_path_factory.mktemp("texts") / "run",
     )  # fmt: skip
 
@@ -62,7 +62,12 @@ def test_texts_are_found_by_a_text_and_called_by_their_beginnings(run, tmp_path)
 
 
 def test_a_run_that_goes_on_ends_where_one_that_never_stopped_does(tmp_path):
-    settings = {"data": split(slice(12, None), "train"), "batch_size": 16, "sched": "constant", "warmup_epochs": 0}
+    settings = {
+        "data": split(slice(12, None), "train"),
+        "batch_size": 16,
+        "lr_scheduler": "constant",
+        "warmup_epochs": 0,
+    }
     whole = train(**settings, epochs=2, out=tmp_path / "whole", progress=False)
     train(**settings, epochs=1, out=tmp_path / "parts", progress=False)
     parts = train(**settings, epochs=2, out=tmp_path / "parts", resume=True, progress=False)

@@ -98,7 +98,7 @@ def test_a_run_records_its_threads_and_a_resumed_one_takes_them(
             return super().forward(*views)
 
     timed(monkeypatch, {1: 0.08, 2: 0.05, 4: 0.06})
-    settings.update(sched="constant", warmup_epochs=0)
+    settings.update(lr_scheduler="constant", warmup_epochs=0)
     whole = train(**{**settings, "epochs": 3, "out": tmp_path / "whole"}, objective=Watched())
     with caplog.at_level(logging.INFO, "contraport"):
         run = train(**settings, objective=Watched())

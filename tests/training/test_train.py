@@ -128,7 +128,7 @@ def test_an_objective_of_ones_own_learns_its_temperature(settings: dict[str, Any
     assert run.config()["objective"] == "<Pull>"
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("grad_accum_steps", [1, 2])
 @pytest.mark.parametrize(
     ("objective", "course"),
     [(contraport.sigmoid(temperature=0.07), None), (contraport.nt_xent(0.07), None), ("gca-uot", "0.5:0.1")],
@@ -138,7 +138,7 @@ def test_the_temperature_that_is_logged_is_the_one_that_the_step_used(
     settings: dict[str, Any],
     objective: nn.Module | str,
     course: str | None,
-    accumulate: int,
+    grad_accum_steps: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     used: list[float] = []
@@ -150,9 +150,11 @@ def test_the_temperature_that_is_logged_is_the_one_that_the_step_used(
         return value
 
     monkeypatch.setattr(contraport.Objective, "forward", watched)
-    run = train(**settings, objective=objective, temperature=course, log_every=1, lr=0.1, accumulate=accumulate)
+    run = train(
+        **settings, objective=objective, temperature=course, log_every=1, lr=0.1, grad_accum_steps=grad_accum_steps
+    )
     logged = [row["temperature"] for row in run.metrics()]
-    assert logged == used[-len(logged) * accumulate :: accumulate]
+    assert logged == used[-len(logged) * grad_accum_steps :: grad_accum_steps]
     assert (len(set(logged)) == 1) == (course is None and objective.temperature == 0.07)
 
 
@@ -174,9 +176,9 @@ def test_an_objective_gets_the_labels_that_it_names(settings: dict[str, Any]) ->
 @pytest.mark.parametrize(
     "options",
     [
-        {"opt": "sgd", "sched": "constant"},
-        {"opt": "lars", "sched": "linear", "warmup_epochs": 0},
-        {"opt": "nadam", "lr": 1e-3, "warmup_epochs": 0.5},
+        {"optimizer": "sgd", "lr_scheduler": "constant"},
+        {"optimizer": "lars", "lr_scheduler": "linear", "warmup_epochs": 0},
+        {"optimizer": "nadam", "lr": 1e-3, "warmup_epochs": 0.5},
         {"amp": True},
         {"augment": "strong", "device": "cpu", "projection": 16},
         {"augment": "noise:0.2", "projection_layers": 1},
@@ -230,7 +232,7 @@ def test_the_log_has_the_bound_of_mutual_information(
 
 def test_images_and_workers(images: Dataset, tmp_path: Path) -> None:
     here = train(data=images, batch_size=16, epochs=1, out=tmp_path / "a", progress=False)
-    there = train(data=images, batch_size=16, epochs=1, out=tmp_path / "b", progress=False, workers=1)
+    there = train(data=images, batch_size=16, epochs=1, out=tmp_path / "b", progress=False, num_workers=1)
     assert here.model().config["encoder"] == ["small-cnn"]
     assert same(weights_of(here), weights_of(there)), "a worker process changes nothing"
 

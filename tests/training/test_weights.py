@@ -78,7 +78,7 @@ def test_a_file_weighs_as_a_column_does(table: dict[str, Any]) -> None:
 
 
 def test_a_weighted_run_goes_on_and_is_evaluated(table: dict[str, Any]) -> None:
-    chosen = {"weights": "worth", "sched": "constant", "warmup_epochs": 0}
+    chosen = {"weights": "worth", "lr_scheduler": "constant", "warmup_epochs": 0}
     whole = train(**table, **chosen, out="whole")
     train(**table | {"epochs": 1}, **chosen, out="part")
     assert same(weights_of(train(resume=True, out="part", epochs=2, progress=False)), weights_of(whole))
@@ -192,7 +192,7 @@ def test_the_plan_of_a_batch_weighs_its_items_times_the_column(table: dict[str, 
 
 def test_a_run_weighed_by_plans_goes_on_and_is_evaluated(table: dict[str, Any]) -> None:
     chosen = {"weights": "plan:0.9", "negatives": "queue", "columns": {"views": [["a", "b", "c", "d"]]}}
-    chosen |= {"sched": "constant", "warmup_epochs": 0}
+    chosen |= {"lr_scheduler": "constant", "warmup_epochs": 0}
     whole = train(**table, **chosen, out="whole")
     train(**table | {"epochs": 1}, **chosen, out="part")
     assert same(weights_of(train(resume=True, out="part", epochs=2, progress=False)), weights_of(whole))

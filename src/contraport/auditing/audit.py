@@ -47,7 +47,7 @@ CROSS_FIT_FILE = "judgements.npz"
 
 PAGE = "audit.html"
 
-_TRAINING = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay", "seed", "workers")
+_TRAINING = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay", "seed", "num_workers")
 
 
 @AUDIT.with_signature

@@ -95,11 +95,12 @@ class AuditOptions(Options):
     lr: float | None = option(None, "peak learning rate, as in `contraport train`.", check=check_positive)
     weight_decay: float = option(1e-4, "weight decay.", check=check_nonnegative)
     seed: int = option(0, "random seed.", check=int_in_range(0, most=2**64 - 1))
-    workers: int | None = option(
+    num_workers: int | None = option(
         None,
         "data loading processes; default: none for data in memory, else one per core but one.",
         check=int_in_range(0),
         scope="machine",
+        formerly="workers",
     )
     device: str = option("auto", "auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"), scope="machine")
     out: str | Path | None = option(

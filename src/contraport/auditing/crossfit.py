@@ -202,14 +202,16 @@ def _train_and_encode(dataset: Dataset, settings: Settings, trained_on: Tensor) 
         "too_few_pairs",
     )
     batches = loader(
-        dataset, settings.batch_size, shuffle=True, seed=settings.seed, workers=settings.workers, drop_last=True
+        dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=settings.num_workers, drop_last=True
     )
     cast(BatchOrder, batches.batch_sampler).draw(trained_on.numpy())
     pipeline = build_pipeline(settings, dataset, build_objective(settings), epoch=len(batches))
     pipeline.to(settings.device)
-    optimizer = create_optimizer(pipeline, opt=settings.opt, lr=settings.lr, weight_decay=settings.weight_decay)
+    optimizer = create_optimizer(
+        pipeline, optimizer=settings.optimizer, lr=settings.lr, weight_decay=settings.weight_decay
+    )
     steps, warmup = settings.epochs * len(batches), int(settings.warmup * len(batches))
-    schedule = build_lr_schedule(optimizer, sched=settings.sched, steps=steps, warmup=warmup)
+    schedule = build_lr_schedule(optimizer, lr_scheduler=settings.lr_scheduler, steps=steps, warmup=warmup)
     loop = Loop(
         pipeline,
         batches,
@@ -222,5 +224,5 @@ def _train_and_encode(dataset: Dataset, settings: Settings, trained_on: Tensor) 
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         loop.run()
     return encode_pairs(
-        pipeline.model, dataset, pipeline.views, LoaderConfig(workers=settings.workers), pool=trained_on
+        pipeline.model, dataset, pipeline.views, LoaderConfig(num_workers=settings.num_workers), pool=trained_on
     )

@@ -197,7 +197,13 @@ def _train() -> None:
     from contraport.runs import Run
 
     images = torch.rand(96, 1, 12, 12, generator=torch_generator("doctor.images"))
-    common: dict[str, Any] = {"batch_size": 32, "sched": "constant", "device": "cpu", "workers": 0, "progress": False}
+    common: dict[str, Any] = {
+        "batch_size": 32,
+        "lr_scheduler": "constant",
+        "device": "cpu",
+        "num_workers": 0,
+        "progress": False,
+    }
     with tempfile.TemporaryDirectory() as folder:
         whole, parts = Path(folder, "whole"), Path(folder, "parts")
         contraport.train(data=images, epochs=2, out=whole, **common)

@@ -412,7 +412,7 @@ def _failures(grid: Grid, results: Results) -> list[str]:
     ]
 
 
-_OF_THE_PLACE = ("out", "root", "workers", "decoded", "progress", "dry_run", "budget", "processes", "device")
+_OF_THE_PLACE = ("out", "root", "num_workers", "decoded", "progress", "dry_run", "budget", "processes", "device")
 """What is asked of a comparison that says where it is computed, and nothing of what it is."""
 
 

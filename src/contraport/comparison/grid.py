@@ -166,7 +166,7 @@ class Grid:
         folders = {"root": asked.root, "decoded": asked.decoded}
         return {
             "device": asked.device,
-            "workers": asked.workers or 0,
+            "num_workers": asked.num_workers or 0,
             **{name: None if folder is None else str(folder) for name, folder in folders.items()},
         }
 

@@ -151,7 +151,7 @@ def _carried_out(job: CellJob) -> Found:
             checkpoints=job.checkpoints,
             alone=not job.with_references,
             device=job.machine["device"],
-            workers=job.machine["workers"],
+            num_workers=job.machine["num_workers"],
             progress=False,
         )
     except FolderInUseError:

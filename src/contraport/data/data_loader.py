@@ -155,7 +155,7 @@ def loader(
     *,
     shuffle: bool = False,
     seed: int = 0,
-    workers: int | None = None,
+    num_workers: int | None = None,
     drop_last: bool = False,
     shared: bool = False,
     batches: int | None = None,
@@ -167,8 +167,8 @@ def loader(
         batch_size: items in a batch, of all processes together; only the last may be smaller.
         shuffle: whether the order is drawn anew each epoch.
         seed: what the order depends on, together with the epoch.
-        workers: processes that fetch ahead, at most one per core that this process may use; default: none for data in
-            memory, else one per core but one, at most 8.
+        num_workers: processes that fetch ahead, at most one per core that this process may use; default: none for data
+            in memory, else one per core but one, at most 8.
         drop_last: whether a smaller last batch is left out.
         shared: whether the processes of `torch.distributed` share each batch, as `local_share` says; else each gets
         all.
@@ -191,9 +191,10 @@ def loader(
     if isinstance(dataset, Stream):
         return StreamLoader(dataset, batch_size, batches=batches, shared=shared)
     cores = _cores()
-    if workers is not None and not 0 <= workers <= cores:
+    if num_workers is not None and not 0 <= num_workers <= cores:
         raise UsageError(
-            f"workers: expected a number from 0 to {cores}, one for each core that this process may use, got {workers}."
+            f"num_workers: expected a number from 0 to {cores}, one for each core that this process may use, "
+            f"got {num_workers}."
         )
     if drop_last and batch_size > len(dataset):
         raise UsageError(
@@ -202,17 +203,17 @@ def loader(
     _, processes = distributed.world()
     if shared and batch_size < processes:
         raise UsageError(f"batch_size: expected an item for each of {processes} processes at least, got {batch_size}.")
-    if workers is None:
-        workers = 0 if dataset.in_memory else min(cores - 1, _MOST_WORKERS)
+    if num_workers is None:
+        num_workers = 0 if dataset.in_memory else min(cores - 1, _MOST_WORKERS)
     order = BatchOrder(
         len(dataset), batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, shared=shared
     )
     return Loader(
-        _Handed(dataset) if workers else dataset,
+        _Handed(dataset) if num_workers else dataset,
         batch_sampler=order,
         collate_fn=_as_it_is,
-        num_workers=workers,
-        persistent_workers=workers > 0,
+        num_workers=num_workers,
+        persistent_workers=num_workers > 0,
         worker_init_fn=_leave_interrupts_to_the_parent,
         pin_memory=torch.cuda.is_available(),
     )

@@ -58,7 +58,7 @@ def has_encoded_images(dataset: Dataset) -> bool:
     return any(isinstance(store, ImageStore) for store in _stores(dataset))
 
 
-def cache_decoded_images(dataset: Dataset, folder: Path, *, workers: int | None = None) -> Dataset:
+def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | None = None) -> Dataset:
     """Return the same items with their images decoded, taken from a folder, or decoded and put there.
 
     They are made again where the folder has those of other data, of another size or version, and the log says so.
@@ -68,7 +68,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, workers: int | None 
     Args:
         dataset: what is to be read often.
         folder: where the images are kept, and `contraport._utils.array_cache` says how.
-        workers: processes that decode; default: as `loader` has it.
+        num_workers: processes that decode; default: as `loader` has it.
 
     Raises:
         UsageError: the folder cannot be written to.
@@ -84,7 +84,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, workers: int | None 
     pixels = load_or_build_arrays(
         folder,
         made_of,
-        lambda arrays: _fill(arrays, dataset, encoded, folder, workers),
+        lambda arrays: _fill(arrays, dataset, encoded, folder, num_workers),
         what="the decoded images",
         argument="decoded",
         log=log,
@@ -107,12 +107,12 @@ def _is_room(folder: Path, size: int) -> bool:
 
 
 def _fill(
-    arrays: Sequence[np.ndarray], dataset: Dataset, encoded: Sequence[ImageStore], folder: Path, workers: int | None
+    arrays: Sequence[np.ndarray], dataset: Dataset, encoded: Sequence[ImageStore], folder: Path, num_workers: int | None
 ) -> None:
     size = sum(array.nbytes for array in arrays)
     log.info("decoding %s images once, into %s: %.1f MB", f"{len(dataset):,}", folder, size / 1e6)
     images = Dataset(MultiViewStore(tuple(encoded)), name=dataset.name, split=dataset.split)
-    batches, first = loader(images, TOGETHER, workers=workers), 0
+    batches, first = loader(images, TOGETHER, num_workers=num_workers), 0
     try:
         for batch in batches:
             for array, view in zip(arrays, batch.views, strict=True):

@@ -116,7 +116,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
             "projection", what the objective sees; default: concatenate.
         epochs: passes over the data.
         batch_size: fewest items in a batch. The items are dealt out evenly; if there are fewer, they make one batch.
-        opt: optimiser, a name of timm's.
+        optimizer: optimizer, a name of timm's.
         lr: peak learning rate; it rises for a tenth of the epochs and falls as a cosine.
         weight_decay: decay of weights.
         audit: of two given views, leave out the pairs that seem wrong, as `contraport.train` does; see `audit_`.
@@ -158,7 +158,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         representation: str | None = None,
         epochs: int = 50,
         batch_size: int = 256,
-        opt: str = "adamw",
+        optimizer: str = "adamw",
         lr: float | None = None,
         weight_decay: float = 1e-4,
         audit: bool = False,
@@ -176,7 +176,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         self.representation = representation
         self.epochs = epochs
         self.batch_size = batch_size
-        self.opt = opt
+        self.optimizer = optimizer
         self.lr = lr
         self.weight_decay = weight_decay
         self.random_state = random_state
@@ -200,7 +200,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         self._start(dataset)
         if self.audit:
             dataset = add_decoys(dataset, seed=self.pipeline_.seed)
-        return self._train(dataset, number=self.epochs, sched="cosine", warmup=WARMUP)
+        return self._train(dataset, number=self.epochs, lr_scheduler="cosine", warmup=WARMUP)
 
     def partial_fit(self, X: _Arrays, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Go on learning: one pass over the items at the full learning rate, with all that was learned kept.
@@ -221,7 +221,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         if first:
             self._start(dataset)
         check(self._negatives != "bank", "negatives: a bank keeps one embedding for each item of one fit; use fit.")
-        return self._train(dataset, number=1, sched="constant")
+        return self._train(dataset, number=1, lr_scheduler="constant")
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         """Return the names of the features, such as contrastiveencoder7; of several views contrastiveencoder_sound_7.
@@ -370,7 +370,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         self._negatives = settings.negatives
         self._shapes = dataset.shapes
         self._optimizer: Optimizer = create_optimizer(
-            self.pipeline_, opt=self.opt, lr=self.lr, weight_decay=self.weight_decay
+            self.pipeline_, optimizer=self.optimizer, lr=self.lr, weight_decay=self.weight_decay
         )
 
     def _settings(self) -> Settings:
@@ -383,11 +383,13 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         most = max_audited_batch_size(items) if self.audit else self.batch_size
         return max(1, items // min(self.batch_size, most))
 
-    def _train(self, dataset: Dataset, *, number: int, sched: str, warmup: float = 0.0) -> Self:
+    def _train(self, dataset: Dataset, *, number: int, lr_scheduler: str, warmup: float = 0.0) -> Self:
         """Take the steps of a number of passes over the items, a share of them as warm-up."""
         pipeline, epoch = self.pipeline_, self._batches(len(dataset))
         steps = number * epoch
-        schedule = build_lr_schedule(self._optimizer, sched=sched, steps=steps, warmup=int(warmup * steps))
+        schedule = build_lr_schedule(
+            self._optimizer, lr_scheduler=lr_scheduler, steps=steps, warmup=int(warmup * steps)
+        )
         batches = loader(dataset, len(dataset) // epoch, shuffle=True, seed=pipeline.seed, drop_last=True)
         order = cast(BatchOrder, batches.batch_sampler)
         auditor = PairFilter(dataset, pipeline, order, epochs=number) if isinstance(dataset, DecoyDataset) else None

@@ -32,9 +32,10 @@ def is_run(name: str, value: Any) -> None:
 class TrustOptions(Options):
     """Options where a run folder may name code as its encoder."""
 
-    trust: bool = option(
+    trust_remote_code: bool = option(
         False,
         "import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.",
+        formerly="trust",
     )
 
 
@@ -56,10 +57,11 @@ class EncoderOptions(TrustOptions):
         "items fetched at a time, rounded up to whole blocks of 64, in which they are embedded; it changes no number.",
         check=int_in_range(1),
     )
-    workers: int | None = option(
+    num_workers: int | None = option(
         None,
         "processes that fetch data; default: none for data in memory, else one per core but one.",
         check=int_in_range(0),
+        formerly="workers",
     )
     device: str = option("auto", "auto, cpu, cuda or another of torch's devices.")
     progress: bool = option(True, "show progress bars on a terminal.")

@@ -93,8 +93,13 @@ class Run(RunFolder):
         objects = [name for name, value in config.items() if is_object_placeholder(value)]
         trusting = bool(custom_code_names(config.get("encoder"))) and "encoder" not in objects
         if not objects:
-            return f"contraport train --resume{' --trust' if trusting else ''} --out {shlex.quote(str(self.path))}"
-        given = [f"out={str(self.path)!r}", *["trust=True"] * trusting, *(f"{name}=..." for name in objects)]
+            flags = "--resume --trust_remote_code" if trusting else "--resume"
+            return f"contraport train {flags} --out {shlex.quote(str(self.path))}"
+        given = [
+            f"out={str(self.path)!r}",
+            *["trust_remote_code=True"] * trusting,
+            *(f"{name}=..." for name in objects),
+        ]
         return f"contraport.train(resume=True, {', '.join(given)}) in Python, with the objects that the run was given"
 
     @contextmanager
@@ -185,8 +190,11 @@ class Run(RunFolder):
         """Replace all rows of `metrics.jsonl`, as a resumed training does with those after its checkpoint."""
         write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
-    def model(self, *, trust: bool = False) -> Model:
-        """Return the trained model, in evaluation mode, on the CPU; with `trust` also one that names code to run.
+    def model(self, *, trust_remote_code: bool = False) -> Model:
+        """Return the trained model, in evaluation mode, on the CPU.
+
+        Args:
+            trust_remote_code: import and run an encoder that the run names as ``module:attribute``.
 
         Raises:
             UsageError: the folder is no run, or its model is missing or corrupt, or names code to run.
@@ -196,7 +204,8 @@ class Run(RunFolder):
 
         self.check_is_run()
         model: Model = read(
-            self.model_path, lambda path: Model.from_pretrained(path, trust=trust, encoder=self.encoder)
+            self.model_path,
+            lambda path: Model.from_pretrained(path, trust_remote_code=trust_remote_code, encoder=self.encoder),
         )
         return model.eval()
 
@@ -228,14 +237,14 @@ class Run(RunFolder):
             else:
                 _save(model, self.initial_path)
 
-    def initial_model(self, *, trust: bool = False) -> Model | None:
+    def initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
         """Return the model as the training began with it, or none where its weights were drawn.
 
         Args:
-            trust: as of `model`.
+            trust_remote_code: as of `model`.
 
         Raises:
-            UsageError: it is corrupt, or refused without `trust`.
+            UsageError: it is corrupt, or refused without `trust_remote_code`.
         """
         # Here, not above, as in `model`.
         from contraport.encoders import Model
@@ -244,7 +253,8 @@ class Run(RunFolder):
         if not (self.initial_path / CONFIG_FILE).exists():
             return None
         model: Model = read(
-            self.initial_path, lambda path: Model.from_pretrained(path, trust=trust, encoder=self.encoder)
+            self.initial_path,
+            lambda path: Model.from_pretrained(path, trust_remote_code=trust_remote_code, encoder=self.encoder),
         )
         return model.eval()
 

@@ -61,7 +61,7 @@ def fit(
         done: the progress so far.
         loggers: to which the rows of metrics go too.
         console: on which the progress is shown.
-        monitored: makes what `monitor` measures, on a device.
+        monitored: makes what `online_metrics` measures, on a device.
 
     Raises:
         FloatingPointError: the loss or its gradient is not finite.
@@ -92,11 +92,13 @@ def fit(
                     *(
                         []
                         if monitored is None
-                        else [OnlineMetrics(parse_scheduled_metrics(settings.monitor), monitored, meter)]
+                        else [OnlineMetrics(parse_scheduled_metrics(settings.online_metrics), monitored, meter)]
                     ),
                     meter,
                     *([] if built.auditor is None else [AuditCallback(built.auditor, run)]),
-                    Checkpoints(run, file, minutes=settings.save_every, keep_every=settings.keep_every, stop=stop),
+                    Checkpoints(
+                        run, file, minutes=settings.checkpoint_minutes, keep_every=settings.keep_every, stop=stop
+                    ),
                     *([Profile(run)] if settings.profile and is_main_process() else []),
                     progress_callback(console, meter),
                 ]
@@ -128,7 +130,7 @@ def _build_loop(built: Components, settings: Settings, device: torch.device, cal
     optimizer = build_optimizer(settings, built.pipeline, built.pipeline.model.encoders)
     schedule = build_lr_schedule(
         optimizer,
-        sched=settings.sched,
+        lr_scheduler=settings.lr_scheduler,
         steps=settings.epochs * built.epoch,
         warmup=int(settings.warmup * built.epoch),
     )
@@ -139,7 +141,7 @@ def _build_loop(built: Components, settings: Settings, device: torch.device, cal
         schedule,
         epochs=settings.epochs,
         device=device,
-        accumulate=settings.accumulate,
+        grad_accum_steps=settings.grad_accum_steps,
         gradient_clip=settings.gradient_clip,
         amp=settings.amp,
         share=local_share(settings.batch_size),

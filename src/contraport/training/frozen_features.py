@@ -57,7 +57,7 @@ def use_cached_features(built: Components, settings: Settings, folder: Path) -> 
     )
     dataset = built.dataset.with_store(CachedFeatures(arrays))
     batches = loader(
-        dataset, settings.batch_size, shuffle=True, seed=settings.seed, workers=0, drop_last=True, shared=True
+        dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=0, drop_last=True, shared=True
     )
     built.pipeline.encoded = True
     return built._replace(dataset=dataset, batches=batches)
@@ -78,7 +78,9 @@ def _fill(
         folder,
         total_bytes(made_of) / 1e6,
     )
-    reader = LoaderConfig(256, resolve_device(settings.device), settings.workers, ProgressBars(shown=settings.progress))
+    reader = LoaderConfig(
+        256, resolve_device(settings.device), settings.num_workers, ProgressBars(shown=settings.progress)
+    )
     model.to(reader.device)
     views.to(reader.device)
     with fixed_seed(settings.seed, reader.device), evaluation_mode(model):

@@ -63,7 +63,7 @@ class Loop:
         epochs: at the end of which the training is done.
         start: the progress so far.
         device: where to compute; the parameters are there.
-        accumulate: batches whose gradients are added up for one step.
+        grad_accum_steps: batches whose gradients are added up for one step.
         gradient_clip: largest norm of a step's gradient; default: gradients are not clipped.
         amp: compute the loss in bfloat16 where that is safe.
         share: the items of a batch that this process holds; default: all of them.
@@ -90,7 +90,7 @@ class Loop:
         epochs: int,
         start: Position | None = None,
         device: torch.device | str = "cpu",
-        accumulate: int = 1,
+        grad_accum_steps: int = 1,
         gradient_clip: float | None = None,
         amp: bool = False,
         share: Share | None = None,
@@ -103,7 +103,7 @@ class Loop:
         self.schedule = schedule
         self.epochs = epochs
         self.device = torch.device(device)
-        self.accumulate = accumulate
+        self.grad_accum_steps = grad_accum_steps
         self.gradient_clip = gradient_clip
         self.amp = amp
         self.share = share
@@ -117,7 +117,7 @@ class Loop:
     @property
     def steps(self) -> int:
         """Optimizer steps of the whole training."""
-        return self.epochs * -(-len(self.batches) // self.accumulate)
+        return self.epochs * -(-len(self.batches) // self.grad_accum_steps)
 
     def place(self, position: Position) -> None:
         """Set the progress so far."""
@@ -147,12 +147,12 @@ class Loop:
 
     def _train_on(self, batch: Batch) -> None:
         self.is_last_batch = self.batch + 1 == len(self.batches)
-        completes_step = self.part + 1 == self.accumulate or self.is_last_batch
+        completes_step = self.part + 1 == self.grad_accum_steps or self.is_last_batch
         with self._gradients_exchanged(completes_step):
             with record_function(FORWARD), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
                 loss: Tensor = self.forward(batch, self.step, self.part, self.share)
             with record_function(BACKWARD):
-                (loss / self.accumulate).backward()
+                (loss / self.grad_accum_steps).backward()
         for callback in self.callbacks:
             callback.after_backward(self, batch, loss.detach())
         self.part += 1

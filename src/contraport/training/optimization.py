@@ -19,17 +19,18 @@ from contraport.training.config import Settings
 DEFAULT_LR = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-3, "lars": 0.3}
 
 
-def check_optimizer(opt: str, lr: float | None) -> None:
+def check_optimizer(optimizer: str, lr: float | None) -> None:
     """Raise `UsageError` unless timm knows the optimiser and its learning rate is given or has a default."""
-    if opt not in list_optimizers():
-        raise unknown_name_error("opt", opt, DEFAULT_LR)
-    check(lr is not None or opt in DEFAULT_LR, f"lr: has no default for {format_options(opt=opt)}; give it.")
+    if optimizer not in list_optimizers():
+        raise unknown_name_error("optimizer", optimizer, DEFAULT_LR)
+    has_lr = lr is not None or optimizer in DEFAULT_LR
+    check(has_lr, f"lr: has no default for {format_options(optimizer=optimizer)}; give it.", "missing")
 
 
 def create_optimizer(
     module: nn.Module,
     *,
-    opt: str,
+    optimizer: str,
     lr: float | None,
     weight_decay: float,
     encoders: Sequence[nn.Module] = (),
@@ -40,7 +41,7 @@ def create_optimizer(
 
     Args:
         module: what is trained.
-        opt: the optimiser.
+        optimizer: name of the optimizer.
         lr: peak learning rate; default: that of the optimiser.
         weight_decay: of weights.
         encoders: those within the module whose rate is another.
@@ -50,10 +51,10 @@ def create_optimizer(
     Raises:
         UsageError: the layers of an encoder are not known.
     """
-    rate = DEFAULT_LR[opt] if lr is None else lr
+    rate = DEFAULT_LR[optimizer] if lr is None else lr
     if encoder_lr_scale == 1 and layer_decay is None:
-        optimizer: Optimizer = create_optimizer_v2(module, opt=opt, lr=rate, weight_decay=weight_decay)
-        return optimizer
+        uniform: Optimizer = create_optimizer_v2(module, opt=optimizer, lr=rate, weight_decay=weight_decay)
+        return uniform
     theirs = {id(weights) for encoder in encoders for weights in encoder.parameters()}
     rest = [(name, weights) for name, weights in module.named_parameters() if id(weights) not in theirs]
     groups = _decayed(rest, rate, weight_decay)  # first, as what is logged is the rate of the first
@@ -65,7 +66,7 @@ def create_optimizer(
         for group in param_groups_layer_decay(encoder, weight_decay, layer_decay=layer_decay):
             scale = encoder_lr_scale * group.pop("lr_scale")
             groups.append({**group, "lr": rate * scale})
-    scaled: Optimizer = create_optimizer_v2([group for group in groups if group["params"]], opt=opt, lr=rate)
+    scaled: Optimizer = create_optimizer_v2([group for group in groups if group["params"]], opt=optimizer, lr=rate)
     return scaled
 
 
@@ -73,7 +74,7 @@ def build_optimizer(settings: Settings, module: nn.Module, encoders: Sequence[nn
     """Return the optimiser that the settings of a training say; see `create_optimizer`."""
     return create_optimizer(
         module,
-        opt=settings.opt,
+        optimizer=settings.optimizer,
         lr=settings.lr,
         weight_decay=settings.weight_decay,
         encoders=encoders,
@@ -101,17 +102,18 @@ def _decayed(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay:
     ]
 
 
-def build_lr_schedule(optimizer: Optimizer, *, sched: str, steps: int, warmup: int) -> LambdaLR:
+def build_lr_schedule(optimizer: Optimizer, *, lr_scheduler: str, steps: int, warmup: int) -> LambdaLR:
     """Return a schedule that rises linearly over `warmup` steps and then falls to the end of `steps`.
 
     The rate is a function of the step alone, so a run that is resumed with more epochs follows the longer schedule.
 
     >>> import torch
-    >>> schedule = build_lr_schedule(torch.optim.SGD([torch.zeros(1)], lr=1.0), sched="linear", steps=6, warmup=2)
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> schedule = build_lr_schedule(optimizer, lr_scheduler="linear", steps=6, warmup=2)
     >>> [schedule.lr_lambdas[0](step) for step in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
-    fall = ScalarSchedule(1, 0, steps - warmup, sched)
+    fall = ScalarSchedule(1, 0, steps - warmup, lr_scheduler)
 
     def share(step: int) -> float:
         return (step + 1) / warmup if step < warmup else fall.value(step - warmup)

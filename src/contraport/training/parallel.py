@@ -32,7 +32,11 @@ def check_strategy(settings: Settings) -> None:
     if settings.strategy == "ddp":
         return
     check(world().size > 1, "strategy: fsdp requires several processes; start them by torchrun.")
-    others = {"audit": settings.audit, settings.freeze_source: settings.freezes, "monitor": bool(settings.monitor)}
+    others = {
+        "audit": settings.audit,
+        settings.freeze_source: settings.freezes,
+        "online_metrics": bool(settings.online_metrics),
+    }
     wrong = [name for name, is_given in others.items() if is_given]
     check(not wrong, f"strategy: fsdp cannot be combined with {', '.join(wrong)}, which one process computes alone.")
     check(settings.freeze_epochs == 0, "strategy: fsdp cannot be combined with freeze_epochs.")

@@ -68,10 +68,10 @@ def preflight(
         log.info("evaluation is on the test split of the data")
     size, epochs = settings.batch_size, settings.epochs
     if isinstance(dataset, Stream):
-        log.info("%s of %d items, as the stream gives them", pluralize(steps, "step"), size * settings.accumulate)
+        log.info("%s of %d items, as the stream gives them", pluralize(steps, "step"), size * settings.grad_accum_steps)
         return
     batches, left_out = divmod(len(dataset), size)
-    summed = f", {settings.accumulate} to a step" if settings.accumulate > 1 else ""
+    summed = f", {settings.grad_accum_steps} to a step" if settings.grad_accum_steps > 1 else ""
     rest = f"; each epoch leaves out {pluralize(left_out, 'item')}, chosen anew" if left_out else ""
     taken = f"{pluralize(epochs, 'epoch')} of {pluralize(batches, 'batch', 'batches')} of {pluralize(size, 'item')}"
     log.info("%s: %s%s%s", pluralize(steps, "step"), taken, summed, rest)

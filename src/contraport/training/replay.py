@@ -42,12 +42,12 @@ class FailedStep(NamedTuple):
         return loss
 
 
-def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> FailedStep:
+def replay(path: str | Path, *, trust_remote_code: bool = False, **objects: Any) -> FailedStep:
     """Return the step that stopped the training in a run folder.
 
     Args:
         path: the run folder.
-        trust: import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.
+        trust_remote_code: import and run the encoder that the run names as ``module:attribute``.
         objects: the arguments of `contraport.train` that were objects, such as `data` or `objective`.
 
     Raises:
@@ -56,10 +56,10 @@ def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> FailedSt
     run = Run(path)
     file = run.nonfinite_items
     check(file.exists(), f"run: {run.path} has no {file.name}: no step of it had a loss that is not finite.")
-    settings = run.settings(**{"workers": 0, **objects})
+    settings = run.settings(**{"num_workers": 0, **objects})
     missing = [name for name, value in settings.kept().items() if is_object_placeholder(value) and name not in objects]
     check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.")
-    check_trusted(settings.encoder, str(run.config_path), trust=trust or "encoder" in objects)
+    check_trusted(settings.encoder, str(run.config_path), trust_remote_code=trust_remote_code or "encoder" in objects)
     step, part = read(run.nonfinite_path, _step)
     begun = load_initial_weights(settings, run)
     pipeline = build(fitted(settings, begun), begun, run=run).pipeline

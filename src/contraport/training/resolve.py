@@ -40,7 +40,11 @@ def _continued(given: Mapping[str, Any]) -> dict[str, Any]:
                 not is_object_placeholder(value),
                 f"{name}: the run in {out} was given the object {value}; pass it again to go on.",
             )
-    check_trusted(kept.encoder, f"{out}/config.yaml", trust=given.get("trust", False) or "encoder" in given)
+    check_trusted(
+        kept.encoder,
+        f"{out}/config.yaml",
+        trust_remote_code=given.get("trust_remote_code", False) or "encoder" in given,
+    )
     for name in KEPT.keys() & given.keys() & config.keys():
         _check_agrees(name, given[name], config[name], out)
     return {**config, **given}

@@ -154,8 +154,8 @@ def _where(own: CustomTransform, built: Components) -> str:
     """Say on what a change of the user's own acts, and where."""
     if own.on_batches:
         return "whole batches, where the model is"
-    workers = 0 if isinstance(built.batches, StreamLoader) else built.batches.num_workers
-    beside = f", in {pluralize(workers, 'process', 'processes')} beside this one" if workers else ""
+    num_workers = 0 if isinstance(built.batches, StreamLoader) else built.batches.num_workers
+    beside = f", in {pluralize(num_workers, 'process', 'processes')} beside this one" if num_workers else ""
     return f"each item by itself{beside}"
 
 
@@ -209,7 +209,7 @@ def _with_decoded(built: Components, settings: Settings, folder: Path) -> Compon
         return built
     with propagate_errors():
         if is_main_process():
-            dataset = cache_decoded_images(dataset, folder, workers=settings.workers)
+            dataset = cache_decoded_images(dataset, folder, num_workers=settings.num_workers)
     if not is_main_process():
         dataset = cache_decoded_images(dataset, folder)
     if not dataset.in_memory:
@@ -217,7 +217,7 @@ def _with_decoded(built: Components, settings: Settings, folder: Path) -> Compon
     if built.dataset.paired and built.partners is not None:
         dataset = with_partners(dataset, built.partners)
     views = built.pipeline.views
-    batches = build_batches(settings, dataset, views, workers=settings.workers if views.on_items else 0)
+    batches = build_batches(settings, dataset, views, num_workers=settings.num_workers if views.on_items else 0)
     return built._replace(dataset=dataset, batches=batches)
 
 
@@ -264,11 +264,11 @@ def _introduce(run: Run, settings: Settings, built: Components) -> None:
         log.warning("%s", note)
     if settings.threads is not None:
         log.info("computed with %s; --threads changes it", pluralize(settings.threads, "thread"))
-    if settings.accumulate > 1:
+    if settings.grad_accum_steps > 1:
         log.warning(
-            "accumulate: each of the %d batches of a step has its own negatives and its own plan; "
+            "grad_accum_steps: each of the %d batches of a step has its own negatives and its own plan; "
             "cache_chunk gives the gradient of one large batch.",
-            settings.accumulate,
+            settings.grad_accum_steps,
         )
     log.debug(
         "contraport %s, torch %s, %s weights, %s", __version__, torch.__version__, f"{weights:,}", settings.kept()

@@ -210,8 +210,8 @@ def test_memory_does_not_grow_with_the_pixels(tmp_path):
 @pytest.mark.usefixtures("two_cores")
 def test_worker_processes_give_the_same_batches(classes):
     dataset = load(classes)
-    alone = list(loader(dataset, 5, shuffle=True, seed=1, workers=0))
-    helped = list(loader(dataset, 5, shuffle=True, seed=1, workers=2))
+    alone = list(loader(dataset, 5, shuffle=True, seed=1, num_workers=0))
+    helped = list(loader(dataset, 5, shuffle=True, seed=1, num_workers=2))
     assert all(torch.equal(a.views[0], b.views[0]) for a, b in zip(alone, helped, strict=True))
 
 

@@ -72,7 +72,7 @@ def test_splits_arrays_and_sequences(hub, tmp_path):
     assert (test.class_names, test.domains.tolist()) == (("p", "q"), [2, 0])
     chosen = load(path, columns={"views": ["vector", ["b", "a"]], "labels": None})
     assert (chosen.shapes, chosen.labels) == (((3,), (2,)), None)
-    helped = torch.cat([batch.views[0][:, 0, 0] for batch in loader(train, 3, workers=2)])
+    helped = torch.cat([batch.views[0][:, 0, 0] for batch in loader(train, 3, num_workers=2)])
     assert helped.tolist() == list(range(8))
 
 

@@ -120,8 +120,8 @@ def test_corrupt_images_and_incomplete_samples_are_left_out_and_told(tmp_path, c
 @pytest.mark.usefixtures("two_cores")
 def test_order_does_not_depend_on_worker_processes(shards):
     dataset = load(shards)
-    alone = list(loader(dataset, 8, shuffle=True, seed=3, workers=0))
-    helped = list(loader(dataset, 8, shuffle=True, seed=3, workers=2))
+    alone = list(loader(dataset, 8, shuffle=True, seed=3, num_workers=0))
+    helped = list(loader(dataset, 8, shuffle=True, seed=3, num_workers=2))
     assert all(torch.equal(a.views[0], b.views[0]) for a, b in zip(alone, helped, strict=True))
 
 

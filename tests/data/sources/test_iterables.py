@@ -133,7 +133,7 @@ def test_a_text_that_is_none_is_told(text: str | bytes, told: str) -> None:
 
 
 def test_it_trains_by_steps_and_resumes_at_its_place(tmp_path: Path) -> None:
-    given = {"steps": 9, "batch_size": 16, "log_every": 1, "workers": None, "progress": False}
+    given = {"steps": 9, "batch_size": 16, "log_every": 1, "num_workers": None, "progress": False}
     whole = train(data=Numbers(), out=tmp_path / "whole", **given)
     assert [row["step"] for row in whole.metrics()] == list(range(1, 10))
     assert whole.config()["epochs"] == 1
@@ -171,11 +171,11 @@ def test_steps_of_what_is_no_stream_are_rounded_up_to_epochs(tmp_path: Path) -> 
         (Numbers(), {"steps": 2, "encoder": "gradients", "frozen_draws": 2}, "frozen_draws: features are kept of"),
         (from_stream(Numbers()), {"steps": 2, "ignore_labels": True}, "data: Numbers is a stream, whose items are"),
         (from_stream(Pixels()), {"steps": 2, "image_size": 4}, "data: Pixels is a stream, whose items are taken as"),
-        (Numbers(), {"steps": 2, "workers": 1}, "workers: Numbers is a stream, which is read as it comes; got 1"),
+        (Numbers(), {"steps": 2, "num_workers": 1}, "num_workers: Numbers is a stream"),
         (Numbers(), {"steps": 2, "test_fraction": 0.5}, "test_fraction: of a stream nothing is held out, got 0.5"),
     ],
     ids=["steps", "empty", "once", "bank", "target", "by item", "items", "validation", "weights", "draws", "labels",
-         "size", "workers", "fraction"],
+         "size", "num_workers", "fraction"],
 )  # fmt: skip
 def test_what_a_stream_cannot_give_is_told(
     data: Any, given: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -106,8 +106,8 @@ def test_tensors_are_resized_too():
 @pytest.mark.usefixtures("two_cores")
 def test_worker_processes_give_the_same_batches():
     dataset = load(Listed([np.full(3, i) for i in range(20)]))
-    for workers in (0, 2):
-        seen = torch.cat([batch.views[0][:, 0] for batch in loader(dataset, 6, workers=workers)])
+    for num_workers in (0, 2):
+        seen = torch.cat([batch.views[0][:, 0] for batch in loader(dataset, 6, num_workers=num_workers)])
         assert seen.tolist() == list(range(20))
 
 

@@ -68,8 +68,8 @@ def test_items_are_changed_by_seed_epoch_and_place_alone() -> None:
 )  # fmt: skip
 def test_it_trains_the_same_in_workers_and_without_and_after_a_stop(augment: Any, tmp_path: Path) -> None:
     given = {"data": from_arrays(IMAGES), "augment": augment, "batch_size": 8, "progress": False}
-    run = train(**given, epochs=2, workers=0, out=tmp_path / "run")
-    other = train(**given, epochs=2, workers=1, out=tmp_path / "other")
+    run = train(**given, epochs=2, num_workers=0, out=tmp_path / "run")
+    other = train(**given, epochs=2, num_workers=1, out=tmp_path / "other")
     assert [row["loss"] for row in run.metrics()] == [row["loss"] for row in other.metrics()]
     assert run.config()["augment"].startswith("<")
 
@@ -77,7 +77,7 @@ def test_it_trains_the_same_in_workers_and_without_and_after_a_stop(augment: Any
 def test_where_it_acts_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "contraport")
     given = {"data": from_arrays(IMAGES), "batch_size": 8, "epochs": 1, "progress": False}
-    train(**given, augment=v2.RandomHorizontalFlip(), workers=1, out=tmp_path / "items")
+    train(**given, augment=v2.RandomHorizontalFlip(), num_workers=1, out=tmp_path / "items")
     assert "augment: RandomHorizontalFlip changes each item by itself, in 1 process beside this one" in caplog.text
     train(**given, augment=kornia.augmentation.RandomHorizontalFlip(), out=tmp_path / "batches")
     assert "augment: RandomHorizontalFlip changes whole batches, where the model is" in caplog.text
@@ -85,7 +85,9 @@ def test_where_it_acts_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 
 def test_a_folder_says_that_it_does_not_hold_it(tmp_path: Path) -> None:
     dataset = from_arrays(IMAGES, labels=[0, 1] * 12)
-    run = train(data=dataset, augment=jittered, epochs=1, batch_size=8, workers=0, out=tmp_path / "run", progress=False)
+    run = train(
+        data=dataset, augment=jittered, epochs=1, batch_size=8, num_workers=0, out=tmp_path / "run", progress=False
+    )
     unseen = from_arrays(IMAGES[:, ::-1].copy(), labels=[0, 1] * 12)
     found = evaluate(run, data=(dataset, unseen), neighbors=3, measures=["knn", "alignment"], progress=False)
     assert "knn" in found["rows"]["trained"]

@@ -124,7 +124,9 @@ def test_numbers_are_read_at_each_step_only_before_the_first_checkpoint(
 
 
 @pytest.mark.usefixtures("read_late")
-@pytest.mark.parametrize("more", [{}, {"save_every": 0}], ids=["found at the end of the epoch", "found when saving"])
+@pytest.mark.parametrize(
+    "more", [{}, {"checkpoint_minutes": 0}], ids=["found at the end of the epoch", "found when saving"]
+)
 def test_a_step_that_is_finite_the_second_time_is_no_end(settings: dict[str, Any], more: dict[str, Any]) -> None:
     whole = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=Pull())
     run = train(**settings, **more, objective=Pull(at=10, factor=math.nan))
@@ -132,15 +134,15 @@ def test_a_step_that_is_finite_the_second_time_is_no_end(settings: dict[str, Any
     assert [(row["step"], row["loss"]) for row in run.metrics()] == [(r["step"], r["loss"]) for r in whole.metrics()]
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_step_can_be_replayed(settings: dict[str, Any], accumulate: int) -> None:
+@pytest.mark.parametrize("grad_accum_steps", [1, 2])
+def test_the_step_can_be_replayed(settings: dict[str, Any], grad_accum_steps: int) -> None:
     objective = Pull(at=4, factor=math.nan)
     with pytest.raises(FloatingPointError, match=r"contraport\.training\.replay"):
-        train(**settings, objective=objective, accumulate=accumulate)
+        train(**settings, objective=objective, grad_accum_steps=grad_accum_steps)
     objective.calls -= 1
     step = replay(settings["out"], data=settings["data"], objective=objective)
     assert step.loss().isnan()
-    assert (step.step, step.part) == ((3, 0) if accumulate == 1 else (1, 1))
+    assert (step.step, step.part) == ((3, 0) if grad_accum_steps == 1 else (1, 1))
     positions = step.batch.ids
     assert torch.equal(step.batch.views[0], settings["data"].store.fetch(positions)[0])
     assert torch.equal(step.batch.labels, settings["data"].labels[positions])
@@ -195,4 +197,4 @@ def test_resuming_mends_it(settings: dict[str, Any]) -> None:
 
 def test_a_part_that_refuses_such_embeddings_does_not_hide_it(settings: dict[str, Any]) -> None:
     with pytest.raises(FloatingPointError, match="the loss is nan"):
-        train(**settings, recipe="swav", opt="sgd", lr=1e30, sched="constant")
+        train(**settings, recipe="swav", optimizer="sgd", lr=1e30, lr_scheduler="constant")

@@ -53,7 +53,7 @@ def test_the_training_is_the_same_bit_for_bit_with_and_without(tmp_path, recipe,
     without = train(tmp_path / "without", **recipe)
     expected = torch.rand(1)
     torch.manual_seed(7)
-    watched = train(tmp_path / "with", monitor=ALL, **recipe)
+    watched = train(tmp_path / "with", online_metrics=ALL, **recipe)
     assert torch.equal(torch.rand(1), expected)
     first, second = checkpoint_state(without), checkpoint_state(watched)
     for part in ("pipeline", "optimizer", "schedule", "step"):
@@ -63,7 +63,7 @@ def test_the_training_is_the_same_bit_for_bit_with_and_without(tmp_path, recipe,
 
 
 def test_rows_say_what_was_measured_and_when(tmp_path) -> None:
-    run = train(tmp_path / "run", monitor=["knn:every=2", "uniformity"], log_every=2)
+    run = train(tmp_path / "run", online_metrics=["knn:every=2", "uniformity"], log_every=2)
     told = {(row["epoch"], row["step"]): {"knn", "uniformity"} & row.keys() for row in run.metrics()}
     assert {place: keys for place, keys in told.items() if keys} == {
         (1, 3): {"uniformity"},
@@ -75,8 +75,8 @@ def test_rows_say_what_was_measured_and_when(tmp_path) -> None:
 
 
 def test_a_run_that_goes_on_tells_what_one_that_never_stopped_does(tmp_path) -> None:
-    whole = train(tmp_path / "whole", monitor=["knn"], sched="constant", epochs=4)
-    train(tmp_path / "parts", monitor=["knn"], sched="constant", epochs=2)
+    whole = train(tmp_path / "whole", online_metrics=["knn"], lr_scheduler="constant", epochs=4)
+    train(tmp_path / "parts", online_metrics=["knn"], lr_scheduler="constant", epochs=2)
     parts = train(tmp_path / "parts", resume=True, epochs=4)
     assert [row["knn"] for row in parts.metrics()] == [row["knn"] for row in whole.metrics()]
 
@@ -86,17 +86,17 @@ def test_items_that_lack_a_view_are_left_out(tmp_path) -> None:
     first, second = random.normal(size=(90, 4)), random.normal(size=(90, 5))
     second[::3] = np.nan
     data = from_arrays((first, second), labels=np.arange(90) % 2)
-    settings = Settings(data=data, batch_size=30, monitor=["knn"])
+    settings = Settings(data=data, batch_size=30, online_metrics=["knn"])
     judged = build_online_eval(settings, build(settings), data)(torch.device("cpu"))
     assert (len(judged.train), len(judged.test)) == (30, 30)
-    assert train(tmp_path / "run", data, encoder=None, batch_size=30, monitor=["knn"]).metrics()[-1]["knn"] <= 1
+    assert train(tmp_path / "run", data, encoder=None, batch_size=30, online_metrics=["knn"]).metrics()[-1]["knn"] <= 1
 
 
 @pytest.mark.parametrize("views", [1, 2])
 def test_pairs_that_are_mismatched_on_purpose_are_measured_as_they_are(views: int) -> None:
     random = np.random.default_rng(0)
     data = from_arrays(tuple(random.normal(size=(90, 4)) for _ in range(views)), labels=np.arange(90) % 2)
-    settings = Settings(data=data, batch_size=30, monitor=["knn"], mismatch=1.0)
+    settings = Settings(data=data, batch_size=30, online_metrics=["knn"], mismatch=1.0)
     judged = build_online_eval(settings, build(settings), data)(torch.device("cpu"))
     drawn = torch.randperm(90, generator=torch_generator("training.monitor"))
     expected = data.__getitems__(drawn[1::2].tolist()).views
@@ -105,7 +105,7 @@ def test_pairs_that_are_mismatched_on_purpose_are_measured_as_they_are(views: in
 
 
 def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
-    run = train(tmp_path / "run", monitor=["effective_rank"])
+    run = train(tmp_path / "run", online_metrics=["effective_rank"])
     drawn = torch.randperm(120, generator=torch_generator("training.monitor"))
     batch = pictures().__getitems__(drawn[1::2].tolist())
     judged = from_arrays(batch.views[0].numpy(), labels=batch.labels)
@@ -118,16 +118,19 @@ def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"monitor": ["kn"]}, "measures: unknown name 'kn'; did you mean 'knn'"),
+        ({"online_metrics": ["kn"]}, "measures: unknown name 'kn'; did you mean 'knn'"),
         (
-            {"monitor": ["knn:often"]},
+            {"online_metrics": ["knn:often"]},
             "expected knn:every=N, N a whole number of epochs from 1 on, got 'knn:often'",
         ),
-        ({"monitor": ["knn:every=0"]}, "monitor: expected knn:every=N"),
-        ({"monitor": ["knn"], "data": pictures(labels=False)}, "monitor: kNN cannot be measured: there are no labels"),
+        ({"online_metrics": ["knn:every=0"]}, "online_metrics: expected knn:every=N"),
+        (
+            {"online_metrics": ["knn"], "data": pictures(labels=False)},
+            "online_metrics: kNN cannot be measured: there are no labels",
+        ),
         (
             {
-                "monitor": ["knn"],
+                "online_metrics": ["knn"],
                 "batch_size": 10,
                 "data": from_arrays(np.eye(30), labels=[0, 1] * 15),
                 "encoder": None,

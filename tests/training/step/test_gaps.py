@@ -143,7 +143,7 @@ def test_a_training_on_a_table_with_empty_cells(tmp_path: Any) -> None:
     (tmp_path / "data.csv").write_text("\n".join(rows))
     run = contraport.train(
         data=str(tmp_path / "data.csv"), out=tmp_path / "run", encoder="mlp", objective="gca-uot", batch_size=32,
-        epochs=4, seed=1, progress=False, monitor=["knn"],
+        epochs=4, seed=1, progress=False, online_metrics=["knn"],
     )  # fmt: skip
     assert run.metrics()[-1]["knn"] > 0.5
     assert np.isfinite([row["loss"] for row in run.metrics()]).all()

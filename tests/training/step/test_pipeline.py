@@ -193,8 +193,8 @@ def test_accumulated_batches_draw_apart_and_are_said_to_add_no_negatives(
     objective, same_item = Watching(), from_arrays(np.ones((48, 5)))
     with caplog.at_level("WARNING", "contraport"):
         run = train(
-            data=same_item, objective=objective, batch_size=8, accumulate=4, epochs=1, lr=1e-9, out=tmp_path / "run",
-            progress=False, projection=0, log_every=1,
+            data=same_item, objective=objective, batch_size=8, grad_accum_steps=4, epochs=1, lr=1e-9,
+            out=tmp_path / "run", progress=False, projection=0, log_every=1,
         )  # fmt: skip
     assert "cache_chunk gives the gradient of one large batch" in caplog.text
     assert [row["step"] for row in run.metrics()] == [1, 2], "six batches are two steps, the second of two batches"

@@ -93,14 +93,14 @@ def build(
     few = f"batch_size: expected at most the {len(dataset)} items of {dataset.name!r}, got {settings.batch_size}."
     check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), few)
     num_cached_draws(settings)
-    epoch = settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.accumulate)
+    epoch = settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
     kept = None if run is None else run.initial_path
     pipeline = build_pipeline(settings, dataset, compared, epoch=epoch, begun=begun, kept=kept)
-    batches, auditor = build_batches(settings, dataset, pipeline.views, workers=settings.workers), None
+    batches, auditor = build_batches(settings, dataset, pipeline.views, num_workers=settings.num_workers), None
     if isinstance(dataset, DecoyDataset):
         order = cast(BatchOrder, batches.batch_sampler)
         auditor = PairFilter(
-            dataset, pipeline, order, epochs=settings.epochs, reader=LoaderConfig(workers=settings.workers)
+            dataset, pipeline, order, epochs=settings.epochs, reader=LoaderConfig(num_workers=settings.num_workers)
         )
     return Components(dataset, batches, pipeline, epoch, auditor, partners=partners)
 
@@ -132,7 +132,7 @@ def check_components(settings: Settings) -> nn.Module | None:
     check(there.get(settings.device, True), f"device: this machine has no {settings.device!r}.")
     if settings.lora is not None:
         check_peft_installed()
-    check_optimizer(settings.opt, settings.lr)
+    check_optimizer(settings.optimizer, settings.lr)
     check_strategy(settings)
     check_loggers(settings.logger)
     num_cached_draws(settings)

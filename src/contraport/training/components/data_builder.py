@@ -60,7 +60,7 @@ def steps_to_epochs(settings: Settings, dataset: Dataset, *, chosen: bool) -> Se
     if settings.steps is None:
         return settings
     check(not chosen, f"steps: epochs say how long to train, too; expected one of the two, got {settings.steps}.")
-    epoch = max(1, math.ceil(len(dataset) // settings.batch_size / settings.accumulate))
+    epoch = max(1, math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps))
     return replace(settings, epochs=math.ceil(settings.steps / epoch), steps=None)
 
 
@@ -77,7 +77,8 @@ def check_stream(settings: Settings, stream: Stream, compared: nn.Module | None)
     wrong = next((name for name, asked in needs.items() if asked), None)
     check(wrong is None, f"{wrong}: needs to know each item, and {stream.name} is a stream.")
     check(
-        not settings.workers, f"workers: {stream.name} is a stream, which is read as it comes; got {settings.workers}."
+        not settings.num_workers,
+        f"num_workers: {stream.name} is a stream, which is read as it comes; got {settings.num_workers}.",
     )
 
 
@@ -250,7 +251,9 @@ def build_plain_views(settings: Settings, dataset: Dataset) -> Views:
     return Views(dataset, augment="none", views=settings.views if settings.views == COLOUR else None)
 
 
-def build_batches(settings: Settings, dataset: Dataset, views: Views, *, workers: int | None) -> Loader | StreamLoader:
+def build_batches(
+    settings: Settings, dataset: Dataset, views: Views, *, num_workers: int | None
+) -> Loader | StreamLoader:
     """Return the batches of a training; where views are made item by item, batches bring them."""
     if views.on_items and not isinstance(dataset, Stream):
         assert views.own is not None
@@ -260,8 +263,8 @@ def build_batches(settings: Settings, dataset: Dataset, views: Views, *, workers
         settings.batch_size,
         shuffle=True,
         seed=settings.seed,
-        workers=workers,
+        num_workers=num_workers,
         drop_last=True,
         shared=True,
-        batches=None if settings.steps is None else settings.steps * settings.accumulate,
+        batches=None if settings.steps is None else settings.steps * settings.grad_accum_steps,
     )

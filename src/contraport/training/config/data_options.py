@@ -138,11 +138,12 @@ class ReadingSettings(Options):
         (), "which of the views that the data give are used, by their numbers from 0; default: all.", check=_different
     )
     root: str | Path | None = option(None, "folder of named data, as torchvision lays it out.", scope="machine")
-    workers: int | None = option(
+    num_workers: int | None = option(
         None,
         "processes that fetch data; default: none for data in memory, else one per core but one.",
         check=int_in_range(0),
         scope="machine",
+        formerly="workers",
     )
     decoded: str | Path | None = option(
         None,

@@ -33,12 +33,15 @@ class OptimizationSettings(Options):
         "however many processes there are; default: all at once.",
         check=int_in_range(2),
     )
-    accumulate: int = option(
+    grad_accum_steps: int = option(
         1,
         "batches whose gradients are added up for one step. Unlike cache_chunk it adds no negatives.",
         check=int_in_range(1),
+        formerly="accumulate",
     )
-    opt: str = option("adamw", "optimiser, a name of timm's, such as adamw, sgd (with Nesterov's momentum) or lars.")
+    optimizer: str = option(
+        "adamw", "optimiser, a name of timm's, such as adamw, sgd (with Nesterov's momentum) or lars.", formerly="opt"
+    )
     lr: float | None = option(
         None,
         "peak learning rate; default: 0.001 for adamw and adam, 0.06 for sgd, 0.002 for lamb, 0.3 for lars; all suit "
@@ -65,10 +68,11 @@ class OptimizationSettings(Options):
         "default: gradients are not clipped.",
         check=check_positive,
     )
-    sched: str = option(
+    lr_scheduler: str = option(
         "cosine",
         "how the learning rate falls after warm-up: cosine, linear or constant.",
         check=one_of(*SHAPES),
+        formerly="sched",
     )
     warmup_epochs: float | None = option(
         None,

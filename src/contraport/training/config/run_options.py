@@ -58,12 +58,13 @@ class RunningSettings(Options):
     log_every: int = option(
         10, "steps between two rows of `metrics.jsonl`.", check=int_in_range(1), group="the run and its folder"
     )
-    monitor: Sequence[str] = option(
+    online_metrics: Sequence[str] = option(
         (),
         "what is measured of some training items at the end of each epoch, into `metrics.jsonl`: names of "
         "`contraport list measures`, such as knn, or knn:every=5 for every fifth epoch; it changes no weight.",
         check=_watches,
         scope="machine",
+        formerly="monitor",
     )
     logger: Sequence[str] = option(
         (),
@@ -71,11 +72,12 @@ class RunningSettings(Options):
         check=subset_of("tensorboard", "mlflow", "wandb"),
         scope="machine",
     )
-    save_every: float = option(
+    checkpoint_minutes: float = option(
         10.0,
         "minutes between two checkpoints within an epoch; 0 saves after every step.",
         check=check_nonnegative,
         scope="machine",
+        formerly="save_every",
     )
     keep_every: int | None = option(
         None,
@@ -105,10 +107,11 @@ class RunningSettings(Options):
         "Perfetto, and `profile/steps.txt`, a table.",
         scope="call",
     )
-    trust: bool = option(
+    trust_remote_code: bool = option(
         False,
         "on resume or with `init`, import and run the encoder that the run names as ``module:attribute``.",
         scope="call",
+        formerly="trust",
     )
     progress: bool = option(True, "show a progress bar and a summary on the standard error.", scope="call")
 

@@ -39,7 +39,7 @@ class Settings(
     Raises:
         UsageError: a value that is wrong, or values that do not go together.
 
-    >>> Settings(data="digits", epochs=3).accumulate
+    >>> Settings(data="digits", epochs=3).grad_accum_steps
     1
     >>> Settings(epochs=0)
     Traceback (most recent call last):
