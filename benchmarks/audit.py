@@ -185,7 +185,7 @@ class Cell:
         return self._trained(self.clean, epochs=round(self.own["epochs"] * batches[0] / batches[1]))
 
     def plan(self) -> dict[str, float]:
-        return self._trained(self.dirty, weights="plan")
+        return self._trained(self.dirty, sample_weight="plan")
 
     def online(self) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as folder:

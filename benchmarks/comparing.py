@@ -34,9 +34,14 @@ HALVES = {"train": 2_000, "test": 1_000}
 def write_teacher(path: Path) -> None:
     """Write what rows of the suite `teacher` are given: edges of the images that it trains on."""
     with tempfile.TemporaryDirectory() as folder:
-        asked = {key: load_suite("teacher")[key] for key in ("items", "data")}
+        asked = {key: load_suite("teacher")[key] for key in ("max_items", "data")}
         run = train(
-            data=asked["data"][0], items=asked["items"], encoder="gradients", freeze=True, epochs=1, out=f"{folder}/run"
+            data=asked["data"][0],
+            max_items=asked["max_items"],
+            encoder="gradients",
+            freeze=True,
+            epochs=1,
+            out=f"{folder}/run",
         )
         embed(run, split="train", out=path)
 
@@ -73,7 +78,7 @@ def keep(folder: Path) -> Path:
     found["cells"] = [{key: cell[key] for key in cell if key != "options"} for cell in found["cells"]]
     asked = found["asked"]
     parts = [found["suite"], *(Path(data).stem for data in asked["data"])]
-    parts += [str(asked["items"])] * (asked["items"] is not None and not asked["quick"])
+    parts += [str(asked["max_items"])] * (asked["max_items"] is not None and not asked["quick"])
     parts += ["tuned"] * bool(found["trials"])
     path = RESULTS / f"{'-'.join(parts)}.json"
     RESULTS.mkdir(parents=True, exist_ok=True)

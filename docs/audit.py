@@ -82,9 +82,9 @@ too. In Python, `ContrastiveEncoder(audit=True)` does the same with arrays and s
   pair has its place. It is a proposal to look at. If the right partner is not in the data, any proposal is wrong.
 
   A table stays a table of the same kind (`dropped.csv`, `repaired.parquet`, `weighed.jsonl` with the column
-  `audit_weight`, for `train --weights audit_weight`), and the rows of its test split stay as they are. All other data
-  become an `.npz`. For data that are neither a table nor an `.npz`, `--weigh` writes only `weights.npy`, with one
-  number for each row of the data, for `train --weights weights.npy`.
+  `audit_weight`, for `train --sample_weight audit_weight`), and the rows of its test split stay as they are. All other
+  data become an `.npz`. For data that are neither a table nor an `.npz`, `--weigh` writes only `weights.npy`, with one
+  number for each row of the data, for `train --sample_weight weights.npy`.
 
 ## How
 
@@ -176,14 +176,14 @@ nearest one is of the same class):
         table(
             results,
             [("plain", "recall"), ("plan", "recall"), ("online", "recall"), ("oracle", "recall")],
-            ["on all pairs", "`--weights plan`", "with `--audit`", "on the right pairs alone"],
+            ["on all pairs", "`--sample_weight plan`", "with `--audit`", "on the right pairs alone"],
         )
     }
 
 {way(results)}
 
-Weights from the plan of each batch (`--weights plan`) help if both views tell much (zer-kar), but far less than leaving
-pairs out. Together with `--audit` they gained up to three points more on halves of Fashion-MNIST
+Weights from the plan of each batch (`--sample_weight plan`) help if both views tell much (zer-kar), but far less than
+leaving pairs out. Together with `--audit` they gained up to three points more on halves of Fashion-MNIST
 ([results](results.md#halves-15)) and on one of four settings of UCI's ([results](results.md#mismatch-2)), and cost
 nothing that could be told where no pair is wrong. There are also comparisons with losses that bear with wrong pairs:
 [of UCI's views](results.md#beyond-3) and [of halves of images](results.md#halves-3).
@@ -242,7 +242,7 @@ them as hints. The tables above are what `benchmarks/audit.py` wrote.
 - Weights by the estimated probability that a pair is right, instead of leaving pairs out or together with it (two seeds
   of fou-kar and zer-kar at 20 and 40 %). They separated wrong pairs less well and trained no better encoder, so
   `train --audit` leaves pairs out.
-- `--weights plan` with a strength that rises from zero over the training gained nothing, because wrong pairs are
+- `--sample_weight plan` with a strength that rises from zero over the training gained nothing, because wrong pairs are
   memorized by then. Together with `--audit` it brought nothing on zer-kar; the usual strength gained 3.4 points
   (1.4 to 5.4) there at 20 %, by five seeds, and nothing at 40 % ([results](results.md#mismatch-2)).
 
@@ -258,8 +258,8 @@ These are the statistics that a cross-fit, or an audit of frozen vectors, can us
 ## What to use when
 
 - **To train on pairs of which some may be wrong**: `train --audit`. When no pair was wrong, it flagged at most two in a
-  hundred, and its encoder was as good within the intervals. With `--weights plan` beside it up to three points more
-  were gained where a tenth or a fifth was wrong, and nothing that could be told was lost.
+  hundred, and its encoder was as good within the intervals. With `--sample_weight plan` beside it up to three points
+  more were gained where a tenth or a fifth was wrong, and nothing that could be told was lost.
 - **To repair the pairs themselves**: `contraport audit` and its page. `--method crossfit` takes tens of trainings and
   found no more wrong pairs (one seed); it is for long trainings, whose scores look remembered.
 - **For vectors from an encoder that is already good**: `--method frozen`, which takes a second.
@@ -445,6 +445,6 @@ def of_statistics(results: list[dict[str, Any]]) -> str:
     ]
     for one in STATISTICS.values():
         cells = [written(values(results, *place, "crossfit", one.name)) for place in places]
-        space = "one space" if one.compares else "any"
+        space = "one space" if one.needs_shared_space else "any"
         lines.append(" | ".join([f"| `{one.name}` | {one.description} | {space}", *cells]) + " |")
     return "\n".join(lines)

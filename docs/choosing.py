@@ -35,7 +35,7 @@ def choosing() -> str:
     rows = [
         [situation.name if number == 0 else "", one.says, behind(one)]
         for situation in USE_CASES
-        for number, one in enumerate(situation.advice)
+        for number, one in enumerate(situation.recommendations)
     ]
     claims, counts = [], Counter[str]()
     for name, runs in found.items():

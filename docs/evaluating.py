@@ -13,9 +13,9 @@ The tables are generated from the registry by `make docs`; do not edit.
 
 ```sh
 contraport evaluate runs/a                                      # what is usual
-contraport evaluate runs/a runs/b --measures accuracy recall@20  # some, by name, number or group; two runs, compared
-contraport evaluate runs/a --measures all --test_data harder/   # all, judged on other items of the same classes
-contraport evaluate runs/a --checkpoints all --measures knn     # also what --keep_every kept, epoch by epoch
+contraport evaluate runs/a runs/b --metrics accuracy recall@20  # some, by name, number or group; two runs, compared
+contraport evaluate runs/a --metrics all --test_data harder/   # all, judged on other items of the same classes
+contraport evaluate runs/a --checkpoints all --metrics knn     # also what --keep_every kept, epoch by epoch
 contraport train --data photos/ --online_metrics knn:every=5           # while it is trained
 ```
 
@@ -84,7 +84,7 @@ the training or the evaluation:
 | which classes the probe confuses, and the ten items to look at first: its most confident mistakes | `evaluate` with the linear probe |
 | the plan beside its target, lines from items to where their mass goes, the mass that an unbalanced plan dropped | `evaluate` |
 | cosines class by class, the spectrum, alignment beside uniformity | `evaluate` |
-| accuracy over the severity of six corruptions | `evaluate --measures robustness`, in addition to the usual ones |
+| accuracy over the severity of six corruptions | `evaluate --metrics robustness`, in addition to the usual ones |
 | how many pairs seem wrong, and the ten to look at first, with both members and the better partner | `train --audit`, `evaluate` |
 
 The loss of an item is computed with all points of the map in one batch, so compare it only within one map. Suspicion is

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 from scipy.stats import spearmanr
 
 from contraport.comparison.comparison_tables import Comparison, epoch_tables_markdown, markdown_table, table_of, written
+from contraport.comparison.config import COMPARE
 from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, EpochMean
 from contraport.comparison.suites import load_suite, suites_folder
 from contraport.encoders.factory import build_encoder, default_encoder
 from contraport.metrics import Metric
 from contraport.metrics.intervals import Difference, Interval
+from contraport.options import replace_deprecated_names
 
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "suites"
 
@@ -40,7 +42,7 @@ class Measured(NamedTuple):
     def name(self) -> str:
         """The data, of how many items if of more than a suite's small form, and whether settings were searched."""
         asked = self.values["asked"]
-        items = f" ({asked['items']:,} items)" if asked["items"] is not None and not asked["quick"] else ""
+        items = f" ({asked['max_items']:,} items)" if asked["max_items"] is not None and not asked["quick"] else ""
         return f"{self.data}{items}" + (f" with --tune {asked['tune']}" if self.table.trials else "")
 
     @property
@@ -85,6 +87,7 @@ class Measured(NamedTuple):
 def found_of(path: Path) -> Measured:
     """Return what a suite's file says."""
     values = json.loads(path.read_text())
+    values["asked"] = replace_deprecated_names(COMPARE.options, values["asked"], warn=False)
     entries = [
         Entry(
             **entry

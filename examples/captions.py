@@ -7,7 +7,7 @@
 On the command line, with a table of yours that has a column of image files and one of captions:
 
     contraport train --data captions.csv --recipe clip --out runs/captioned
-    contraport evaluate runs/captioned --measures retrieval zero-shot
+    contraport evaluate runs/captioned --metrics retrieval zero-shot
     contraport search runs/captioned "a bright, wide bag"
 """
 
@@ -91,7 +91,7 @@ with tempfile.TemporaryDirectory() as place:
         overwrite=True,
         progress=False,
     )
-    found = evaluate(run, measures=["retrieval", "zero-shot"], templates=TEMPLATES, progress=False)
+    found = evaluate(run, metrics=["retrieval", "zero-shot"], templates=TEMPLATES, progress=False)
     print(
         f"{asked.recipe}, {asked.images:,} images with two captions each, {found['test_items'] // 2:,} others to find"
     )

@@ -15,7 +15,7 @@ photos without labels:
     contraport train --data photos/ --encoder gradients --augment mixup --batch_size 64 --epochs 200 --out runs/photos
     contraport train --data photos/ --encoder resnet18 --pretrained --freeze --out runs/photos
     contraport train --data photos/ --init runs/many --freeze --out runs/photos
-    contraport evaluate runs/photos --measures linear_probe knn
+    contraport evaluate runs/photos --metrics linear_probe knn
 """
 
 import argparse
@@ -108,7 +108,7 @@ def reached(photos: Path, out: Path, **settings: object) -> dict[str, list[float
     """Train as the log of a training on so few photos proposes, and return probe and kNN of its rows."""
     batch_size = 32 if asked.tiny or asked.folder else 64
     run = train(data=photos, out=out, batch_size=batch_size, epochs=epochs, progress=False, **settings)
-    rows = evaluate(run, measures=METRICS, neighbors=5 if asked.tiny else 20, progress=False)["rows"]
+    rows = evaluate(run, metrics=METRICS, neighbors=5 if asked.tiny else 20, progress=False)["rows"]
     return {name: [row[key] for key in METRICS] for name, row in rows.items()}
 
 

@@ -28,7 +28,7 @@ def views_of(dataset: Dataset) -> tuple[Tensor, ...]:
 known, unseen = load("uci-multiple-features", "train"), load("uci-multiple-features", "test")
 with tempfile.TemporaryDirectory() as folder:
     run = train(data=known, recipe="cmc", epochs=60, out=f"{folder}/run", progress=False)
-    model, found = run.model(), evaluate(run, data=(known, unseen), measures=["retrieval"], progress=False)
+    model, found = run.model(), evaluate(run, data=(known, unseen), metrics=["retrieval"], progress=False)
 labelled = torch.randperm(len(known), generator=torch.Generator().manual_seed(0))[:FEW]
 
 

@@ -24,7 +24,7 @@ asked = parser.parse_args()
 
 given = {} if asked.encoder is None else {"encoder": asked.encoder, "pretrained": True, "lr": 1e-4}
 if asked.tiny:
-    given |= {"items": 240, "batch_size": 32}
+    given |= {"max_items": 240, "batch_size": 32}
 with tempfile.TemporaryDirectory() as folder:
     run = train(
         data="docstrings",
@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as folder:
         progress=False,
         **{"batch_size": 128, **given},
     )
-    found = evaluate(run, measures=["recall@1", "recall@10"], progress=False)
+    found = evaluate(run, metrics=["recall@1", "recall@10"], progress=False)
 
 print(f"{found['train_items']:,} pairs to learn from; of {found['test_items']:,} others, the right one is")
 print(f"{'':30} {'first':>8} {'among ten':>10}")

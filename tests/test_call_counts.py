@@ -35,7 +35,7 @@ def counting(of="co_qualname"):
 
 
 def train(out):
-    return contraport.train(data="digits", items=300, epochs=1, out=out, progress=False, threads=1, device="cpu")
+    return contraport.train(data="digits", max_items=300, epochs=1, out=out, progress=False, threads=1, device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from contraport._utils.formatting import use_flag_style
 from contraport.cli.parsing import parse
 from contraport.command import Command
+from contraport.comparison.grid_builder import build_grid
+from contraport.estimators import ContrastiveEncoder
 from contraport.options import int_in_range, option
+from contraport.runs import Run
 from contraport.training.config import Settings
 from tests.errors import raises_usage_error
 
@@ -79,3 +83,24 @@ def test_deprecated_flag_and_config_entry_work_with_one_line(
     (record,) = caplog.records
     assert "--wait" in record.getMessage()
     assert "--patience" in record.getMessage()
+
+
+def test_runs_and_suites_with_deprecated_names_are_read(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {"data": "digits", "opt": "sgd", "items": 50, "weights": None})
+    assert run.settings().optimizer == "sgd"
+    assert run.settings().max_items == 50
+    (tmp_path / "old.yaml").write_text(
+        'data: [digits]\nitems: 64\nmeasures: [knn]\ntrain: {sched: constant}\nobjectives: ["info-nce:opt=sgd"]\n'
+    )
+    with pytest.warns(FutureWarning):
+        grid = build_grid({"suite": tmp_path / "old.yaml", "out": tmp_path})
+    assert grid.common == {"lr_scheduler": "constant", "max_items": 64}
+    assert grid.rows[0].options == {"objective": "info-nce", "optimizer": "sgd"}
+    assert list(grid.asked.metrics) == ["knn"]
+
+
+def test_deprecated_estimator_parameter_works_with_a_warning() -> None:
+    encoder = ContrastiveEncoder(epochs=1, opt="sgd", random_state=0)
+    with pytest.warns(FutureWarning, match="optimizer"):
+        encoder.fit(np.random.default_rng(0).normal(size=(30, 5)))
+    assert "momentum" in encoder._optimizer.param_groups[0]

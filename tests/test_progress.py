@@ -66,7 +66,7 @@ def test_evaluate_shows_current_metric_encoder_and_run(tmp_path: Path, monkeypat
     terminal = use_terminal(monkeypatch)
     run = make_run(tmp_path / "mine", vector_model())
     data = (vectors(60, 3), vectors(40, 3))
-    evaluate(run, data=data, measures=["knn", "fine_tuning"], progress=False)
+    evaluate(run, data=data, metrics=["knn", "fine_tuning"], progress=False)
     assert terminal.getvalue() == ""
     update, updates = "rich.progress.Progress.update", []
     monkeypatch.setattr(update, lambda self, task, completed, description: updates.append((completed, description)))
@@ -75,7 +75,7 @@ def test_evaluate_shows_current_metric_encoder_and_run(tmp_path: Path, monkeypat
         "rich.progress.Progress.add_task",
         lambda self, text, total: totals.append(total) or own(self, text, total=total),  # type: ignore[func-returns-value]
     )
-    evaluate(run, data=data, measures=["knn", "fine_tuning"])
+    evaluate(run, data=data, metrics=["knn", "fine_tuning"])
     assert totals[0] == 7
     assert "\x1b[?25l" in terminal.getvalue()
     steps = [(number, what) for number, what in updates if what.startswith("mine")]
@@ -90,5 +90,5 @@ def test_evaluate_shows_current_metric_encoder_and_run(tmp_path: Path, monkeypat
 
 def test_shows_nothing_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "mine", vector_model())
-    evaluate(run, data=(vectors(60, 3), vectors(40, 3)), measures=["knn"])
+    evaluate(run, data=(vectors(60, 3), vectors(40, 3)), metrics=["knn"])
     assert capsys.readouterr().err == ""

@@ -215,6 +215,23 @@ def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
         warnings.warn(message, FutureWarning, stacklevel=stacklevel)
 
 
+def accept_deprecated(**formerly: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorator: accept the deprecated names of keywords, given as ``new="old"``, with a warning."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            for new, old in formerly.items():
+                if old in kwargs:
+                    warn_renamed(old, new, stacklevel=3)
+                    kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
 def with_signature_of(
     options_class: Callable[P, object], details: str = ""
 ) -> Callable[[Callable[[dict[str, Any]], T]], Callable[P, T]]:

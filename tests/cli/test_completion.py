@@ -24,7 +24,7 @@ from .conftest import Outcome
         (["train", "--recipe", "moco"], ["moco", "moco-v3"]),
         (["train", "--amp", ""], ["false", "true"]),
         (["evaluate", "runs/a", "--checkpoints", ""], ["all", "last"]),
-        (["list", "me"], ["measures"]),
+        (["list", "me"], ["metrics"]),
         (["list", "--j"], ["--json"]),
         (["embed", "runs/"], []),
         (["no-such-verb", "--"], []),

@@ -72,7 +72,7 @@ def test_what_is_asked_is_told_without_torch(argv: str, tmp_path: Path) -> None:
         ("train --config missing.yaml", "missing.yaml"),
         ("evaluate", "required: run"),
         ("evaluate run --neighbors 0", "neighbors: expected a whole number from 1 on, got 0"),
-        ("evaluate run --measures geometri", "did you mean 'geometry'?"),
+        ("evaluate run --metrics geometri", "did you mean 'geometry'?"),
         ("embed run", "run: no such folder: run"),
         ("embed run --out x.npz --split tset", "split: unknown name 'tset'; did you mean 'test'?"),
         ("export run --out x --format onx", "format: unknown name 'onx'; did you mean 'onnx'?"),

@@ -68,14 +68,14 @@ def test_what_is_read_is_told_once_and_in_silence_warnings_alone(
             Image.fromarray(random.integers(0, 255, (8, 8, 3)).astype(np.uint8)).save(path)
     (tmp_path / "photos" / "train" / "a" / "0.png").write_bytes(b"no image")
     assert command("train", "--data", "photos", "--out", "run", *QUICK, "--batch_size", "4").status == 0
-    told = command("evaluate", "run", "--measures", "knn").err
+    told = command("evaluate", "run", "--metrics", "knn").err
     assert told.count("is the test split") == 1
     assert told.count("cannot be read") == 1
     silent = command("embed", "run", "--out", "features.npz", "--progress=false").err
     assert "is the test split" not in silent
     assert silent.count("cannot be read") == 1
     monkeypatch.setenv("RANK", "1")  # of several processes one speaks
-    assert "is the test split" not in command("evaluate", "run", "--measures", "knn").err
+    assert "is the test split" not in command("evaluate", "run", "--metrics", "knn").err
 
 
 def test_flags_need_no_value(command: Command, data: str) -> None:

@@ -49,9 +49,9 @@ SMALL: dict[str, Any] = {
     "seeds": 2,
     "epochs": 1,
     "encoder": "mlp",
-    "items": 128,
+    "max_items": 128,
     "train": {"batch_size": 64, "lr": 0.02},
-    "measures": ["knn", "uniformity"],
+    "metrics": ["knn", "uniformity"],
     "device": "cpu",
     "progress": False,
 }
@@ -110,7 +110,7 @@ def test_a_finished_cell_is_never_trained_again(folder: Path, monkeypatch: pytes
 
 
 def test_what_was_reached_on_the_way_of_one_run(tmp_path: Path) -> None:
-    asked = SMALL | {"epochs": 3, "train": {"batch_size": 64, "keep_every": 1}, "seeds": 2, "measures": ["knn"]}
+    asked = SMALL | {"epochs": 3, "train": {"batch_size": 64, "keep_every": 1}, "seeds": 2, "metrics": ["knn"]}
     found = compare(**asked, out=tmp_path)
     assert [(one.row, one.epoch) for one in found.waypoints] == [
         (row, epoch) for row in ("info-nce", "gca-ince") for epoch in (1, 2, 3)
@@ -174,7 +174,7 @@ def test_what_is_finished_and_what_a_cell_is_by_itself(tmp_path: Path) -> None:
     assert [job.with_references for job in jobs] == [True, False, False, False]
     trained, judged = jobs[0].command.splitlines()
     assert "--root 'my data'" in trained
-    assert judged.partition(" --")[2] == "measures knn uniformity --checkpoints all --alone true"
+    assert judged.partition(" --")[2] == "metrics knn uniformity --checkpoints all --alone true"
     asked = {"measures": ["knn", "uniformity"]}
     for found, finished in (
         (asked | {"failed": "the loss is nan"}, [True, True]),
@@ -233,7 +233,7 @@ def test_a_process_that_is_killed_is_told_in_a_line(tmp_path: Path, monkeypatch:
 
 
 def test_another_baseline_is_judged_beside_no_training_too(tmp_path: Path) -> None:
-    asked = SMALL | {"seeds": 1, "measures": ["knn"]}
+    asked = SMALL | {"seeds": 1, "metrics": ["knn"]}
     first = compare(**asked | {"baseline": "gca-ince"}, out=tmp_path).references
     second = compare(**asked, out=tmp_path).references
     assert {*second} == {*first} == {"untrained encoder", "raw inputs"}
@@ -241,7 +241,7 @@ def test_another_baseline_is_judged_beside_no_training_too(tmp_path: Path) -> No
 
 
 def test_models_are_kept_of_no_run_that_is_too_short(tmp_path: Path) -> None:
-    asked = SMALL | {"train": {"batch_size": 64, "keep_every": 2}, "seeds": 1, "measures": ["knn"]}
+    asked = SMALL | {"train": {"batch_size": 64, "keep_every": 2}, "seeds": 1, "metrics": ["knn"]}
     found = compare(**asked | {"objectives": ["info-nce"]}, out=tmp_path)
     assert (found.lacking, found.waypoints) == (0, [])
     longer = build_grid(asked | {"epochs": 2, "out": tmp_path}).cells[0]
@@ -311,7 +311,7 @@ def test_a_search_has_equally_many_trials_and_sees_no_test_item(tmp_path: Path) 
 def test_of_a_search_that_has_ended_only_what_it_chose_is_to_be_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = SMALL | {"measures": ["knn"], "tune": 2, "seeds": 1, "out": tmp_path, "progress": True}
+    asked = SMALL | {"metrics": ["knn"], "tune": 2, "seeds": 1, "out": tmp_path, "progress": True}
     grid = build_grid(asked)
     first, second = build_trials(grid, grid.rows[0], grid.columns[0])
 
@@ -331,7 +331,7 @@ def test_of_a_search_that_has_ended_only_what_it_chose_is_to_be_done(
 
 def test_settings_are_not_chosen_by_what_is_neither_better_nor_worse() -> None:
     with pytest.raises(UsageError, match=r"tune: .* of effective_rank neither direction is better"):
-        build_grid({**SMALL, "tune": 4, "measures": ["effective_rank", "knn"]})
+        build_grid({**SMALL, "tune": 4, "metrics": ["effective_rank", "knn"]})
 
 
 def test_the_best_trial_is_chosen_once_all_are_done() -> None:
@@ -357,7 +357,7 @@ def test_the_best_trial_is_chosen_once_all_are_done() -> None:
 
 
 def test_each_seed_is_trained_with_what_the_search_chose() -> None:
-    grid = build_grid({**SMALL, "tune": 3, "seeds": 2, "measures": ["knn"]})
+    grid = build_grid({**SMALL, "tune": 3, "seeds": 2, "metrics": ["knn"]})
     trials = {(row.name, grid.columns[0].name): build_trials(grid, row, grid.columns[0]) for row in grid.rows}
     first, second = trials.values()
     found = {trial.folder: {"values": {"knn": trial is first[1] or trial is second[2]}} for trial in (*first, *second)}
@@ -425,7 +425,7 @@ def test_data_that_cannot_be_read_leave_nothing_and_may_be_mended(tmp_path: Path
 def test_refuses_to_fill_up_a_table_whose_data_have_changed(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(120, 4))
     own = {"data": [str(tmp_path / "rows.npz")], "objectives": ["info-nce"], "out": tmp_path / "out", "epochs": 1}
-    own |= {"encoder": "mlp", "train": {"batch_size": 16}, "measures": ["effective_rank"], "progress": False}
+    own |= {"encoder": "mlp", "train": {"batch_size": 16}, "metrics": ["effective_rank"], "progress": False}
     np.savez(tmp_path / "rows.npz", x=rows)
     compare(**own, seeds=1)
     rows[:50] += 1
@@ -662,7 +662,7 @@ def test_numbers_have_the_unit_and_the_digits_of_their_measure(
 
 
 def test_of_one_seed_a_measure_without_items_says_not_how_sure_it_is(tmp_path: Path) -> None:
-    asked = SMALL | {"seeds": 1, "measures": ["median_rank"], "train": {"batch_size": 64, "keep_every": 1}, "epochs": 2}
+    asked = SMALL | {"seeds": 1, "metrics": ["median_rank"], "train": {"batch_size": 64, "keep_every": 1}, "epochs": 2}
     found = compare(**asked, out=tmp_path)
     assert "±" not in found.markdown().partition("difference")[0].replace("mean over seeds ± half", "")
     assert "how sure that is of gca-ince is not known" in found.sentences[0]
@@ -674,8 +674,8 @@ def test_what_cannot_be_measured_is_told_with_each_cell_and_beside_the_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(tmp_path / "plain.npz", x=np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32))
-    asked = SMALL | {"data": [tmp_path / "plain.npz"], "seeds": 1, "train": None, "items": None}
-    asked |= {"measures": ["knn", "uniformity"]}
+    asked = SMALL | {"data": [tmp_path / "plain.npz"], "seeds": 1, "train": None, "max_items": None}
+    asked |= {"metrics": ["knn", "uniformity"]}
     found = compare(**asked | {"progress": True}, out=tmp_path / "out")
     assert found.notes[0] == "Not measured, as there are no labels: kNN."
     assert "info-nce on plain.npz, standard, seed 0: Not measured, as there are no labels" in capsys.readouterr().err
@@ -771,7 +771,7 @@ def test_a_cell_without_memory_leaves_the_others(tmp_path: Path, monkeypatch: py
 
 def test_where_every_trial_fails_the_cell_has_failed(tmp_path: Path) -> None:
     rows = ["info-nce", {"hot": {"objective": "info-nce", "lr": 1e30}}]
-    found = compare(**SMALL | {"objectives": rows, "measures": ["knn"]}, tune=1, out=tmp_path)
+    found = compare(**SMALL | {"objectives": rows, "metrics": ["knn"]}, tune=1, out=tmp_path)
     entry = found.entry("hot", "digits, standard", "knn")
     assert entry is not None
     assert "every trial of its search failed" in str(entry.failed)
@@ -783,10 +783,12 @@ def test_where_every_trial_fails_the_cell_has_failed(tmp_path: Path) -> None:
 def test_all_rows_of_a_column_are_judged_on_the_same_items() -> None:
     with pytest.raises(UsageError, match=r"objectives: own: test_items says what is judged on, .* got 100"):
         build_grid({**SMALL, "objectives": ["info-nce", {"own": {"objective": "info-nce", "test_items": 100}}]})
-    with pytest.raises(UsageError, match=r"info-nce, items 64: with items=64 it would be judged on other test items"):
-        build_grid({**SMALL, "over": ["items=64,128"]})
+    with pytest.raises(
+        UsageError, match=r"info-nce, max_items 64: with max_items=64 it would be judged on other test items"
+    ):
+        build_grid({**SMALL, "over": ["max_items=64,128"]})
     train = {"batch_size": 64, "test_items": 100}
-    assert len(build_grid({**SMALL, "over": ["items=64,128"], "train": train}).rows) == 4
+    assert len(build_grid({**SMALL, "over": ["max_items=64,128"], "train": train}).rows) == 4
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -794,7 +796,7 @@ def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     more = [
         "--encoder",
         "mlp",
-        "--items",
+        "--max_items",
         "128",
         "--train.batch_size",
         "64",
@@ -831,10 +833,10 @@ def test_where_the_first_training_cannot_be_measured_no_other_begins(tmp_path: P
     np.savez(tmp_path / "pairs.npz", view0=x, view1=x[:, :3])
     asked = {"data": [str(tmp_path / "pairs.npz")], "objectives": ["info-nce", "nt-xent"], "seeds": 1, "epochs": 1}
     asked |= {"train": {"batch_size": 32}, "out": tmp_path / "cmp", "progress": False}
-    with pytest.raises(UsageError, match=r"measures: nothing could be measured\. Not measured, as there are no labels"):
+    with pytest.raises(UsageError, match=r"metrics: nothing could be measured\. Not measured, as there are no labels"):
         compare(**asked)
     assert len(list((tmp_path / "cmp" / "cells").glob("*.json"))) == 1
-    found = compare(**asked, measures=["recall@1"])
+    found = compare(**asked, metrics=["recall@1"])
     assert found.lacking == 0
     assert found.entry("nt-xent", found.columns[0], "recall@1").mean is not None
 

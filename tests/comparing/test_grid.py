@@ -35,14 +35,14 @@ def test_every_cell_of_a_suite_can_be_trained(suite: str, quick: bool) -> None:
 def test_all_options_of_reading_data_are_those_of_train() -> None:
     """All that `train` takes to read data; what holds for a machine is no part of what a cell is."""
     given: dict[str, Any] = {
-        "image_size": 8, "columns": {"labels": "kind"}, "weights": "classes", "test_fraction": 0.5, "items": 40,
-        "ignore_labels": True, "test_items": 30, "given_views": [1, 0], "mismatch": 0.1, "imbalance": 10,
-        "corrupt": "noise", "domains": "rotate",
+        "image_size": 8, "columns": {"labels": "kind"}, "sample_weight": "classes", "test_fraction": 0.5,
+        "max_items": 40, "ignore_labels": True, "test_items": 30, "given_views": [1, 0], "mismatch": 0.1,
+        "imbalance": 10, "corrupt": "noise", "domains": "rotate",
     }  # fmt: skip
     machine = {"root": "here", "num_workers": 2, "decoded": "there"}
     own = vars(ReadingSettings)["__annotations__"].keys()
     assert own == given.keys() | machine.keys()
-    grid = build_grid({**ASKED, **given, **machine, "settings": ["plain"], "train": {"items": 50, "lr": 0.1}})
+    grid = build_grid({**ASKED, **given, **machine, "settings": ["plain"], "train": {"max_items": 50, "lr": 0.1}})
     assert grid.cells[0].options == {**given, "data": "digits", "objective": "info-nce", "lr": 0.1, "seed": 0}
     assert grid.machine == {**machine, "device": "auto"}
     column = build_grid({**ASKED, "corrupt": "noise", "settings": ["corrupt:blur:2"]}).cells[0]
@@ -236,7 +236,7 @@ def test_data_that_end_in_the_same_name_are_called_by_their_paths() -> None:
         ({"better": ["rinse"]}, "claims: it is better: unknown name 'rinse'; did you mean 'rince'"),
         ({"than": "info"}, "claims: it is better: unknown name 'info'; did you mean 'info-nce'"),
         ({"settings": ["strogn"]}, "claims: it is better: unknown name 'strogn'; did you mean 'strong'"),
-        ({"measure": "kn"}, "measures: unknown name 'kn'; did you mean 'knn'"),
+        ({"measure": "kn"}, "metrics: unknown name 'kn'; did you mean 'knn'"),
     ],
 )
 def test_a_claim_about_what_there_is_not_is_refused_before_anything_is_trained(

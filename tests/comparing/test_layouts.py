@@ -41,7 +41,7 @@ def test_imagenet_100(tmp_path: Path) -> None:
         for kind in ("n01440764", "n01443537"):
             photographs(tmp_path / "imagenet-100" / split / kind, number)
     rows = ["info-nce"]
-    found = compare(suite="imagenet100", data=[tmp_path / "imagenet-100"], objectives=rows, measures=["linear_probe"],
+    found = compare(suite="imagenet100", data=[tmp_path / "imagenet-100"], objectives=rows, metrics=["linear_probe"],
                     **SMALL, out=tmp_path / "out")  # fmt: skip
     assert [entry.seeds for entry in found.entries] == [1] * 2
 
@@ -56,7 +56,7 @@ def test_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / file).write_bytes(pickle.dumps({"data": images, "labels": [0, 1, 2, 0, 1, 2]}))
     names = {tv.CIFAR10.meta["key"]: [f"class {number}" for number in range(10)]}
     (folder / tv.CIFAR10.meta["filename"]).write_bytes(pickle.dumps(names))
-    found = compare(suite="cifar", data=["cifar10"], objectives=["info-nce"], measures=["linear_probe"],
+    found = compare(suite="cifar", data=["cifar10"], objectives=["info-nce"], metrics=["linear_probe"],
                     settings=["corrupt+strong", "mismatched:0.4"], root=tmp_path,
                     **SMALL, out=tmp_path / "out")  # fmt: skip
     assert len(found.columns) == 2

@@ -32,7 +32,7 @@ Values = Mapping[tuple[str, str], Mapping[int, float]]
 
 def grid_in(folder: Path, *, settings: tuple[str, ...] = ("plain",), measure: str = "knn", **given: Any) -> Grid:
     asked = {"data": ["digits"], "objectives": ["info-nce", "rince", "gca-ince"], "settings": list(settings)}
-    return build_grid(asked | {"seeds": 4, "measures": [measure], "out": folder} | given)
+    return build_grid(asked | {"seeds": 4, "metrics": [measure], "out": folder} | given)
 
 
 def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str = "knn") -> Results:

@@ -124,7 +124,7 @@ def test_each_class_counts_the_same() -> None:
             lambda data: imbalanced(data, 10.0),
             "imbalance: expected items of at least two classes, 'arrays' has none or",
         ),
-        (class_weights, "weights: those of classes need labels, and 'arrays' has none"),
+        (class_weights, "sample_weight: those of classes need labels, and 'arrays' has none"),
     ],
 )
 def test_what_needs_classes_says_so(made: Callable[[Dataset], object], message: str) -> None:

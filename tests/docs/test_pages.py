@@ -27,7 +27,7 @@ PYTHON = [
 SHELL = [name for name, page in PAGES.items() if blocks(page, "sh")]
 RUN = [name for name in SHELL if name.startswith(("docs/guides/", "docs/start", "docs/moving/"))]
 TINY = {
-    "train": ["--epochs", "1", "--batch_size", "8", "--items", "48", "--device", "cpu", "--overwrite"],
+    "train": ["--epochs", "1", "--batch_size", "8", "--max_items", "48", "--device", "cpu", "--overwrite"],
     "cluster": ["--k", "3"],
 }
 FIRST = {

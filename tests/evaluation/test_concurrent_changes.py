@@ -17,7 +17,7 @@ from contraport.runs import Run
 
 ASKED: dict[str, Any] = {
     "data": (vectors(60, 3), vectors(40, 3)),
-    "measures": ["knn"],
+    "metrics": ["knn"],
     "neighbors": 5,
     "progress": False,
 }

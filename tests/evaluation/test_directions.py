@@ -28,7 +28,7 @@ def items(number: int) -> Dataset:
 def result(tmp_path: Path) -> dict:
     model = Model(shapes=[(4,), (5,), (6,)], projection=8, view_names=NAMES)
     run = make_run(tmp_path / "run", model, data="<three>", augment=None)
-    return evaluate(run, data=(items(50), items(40)), measures=["retrieval"], progress=False)
+    return evaluate(run, data=(items(50), items(40)), metrics=["retrieval"], progress=False)
 
 
 def test_every_direction_is_reported(result: dict) -> None:
@@ -50,7 +50,7 @@ def test_directions_use_projections_of_plain_views(tmp_path: Path) -> None:
     """Not of random augmentations that the run was trained with."""
     model = Model(shapes=[(4,), (5,), (6,)], projection=8, view_names=NAMES).eval()
     run = make_run(tmp_path / "run", model, data="<three>", augment="strong")
-    found = evaluate(run, data=(items(50), items(40)), measures=["recall"], progress=False)
+    found = evaluate(run, data=(items(50), items(40)), metrics=["recall"], progress=False)
     views = items(40).__getitems__(list(range(40))).views
     expected = (retrieval_ranks(*model.project(model.encode(views))) <= 5).mean(axis=0)
     told = [one["recall@5"]["value"] for one in found["directions"].values()]
@@ -60,4 +60,4 @@ def test_directions_use_projections_of_plain_views(tmp_path: Path) -> None:
 def test_random_views_have_no_direction(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", Model("mlp", [(4,)]))
     data = tuple(from_arrays(np.random.default_rng(seed).normal(size=(40, 4))) for seed in (0, 1))
-    assert evaluate(run, data=data, measures=["recall"], progress=False)["directions"] == {}
+    assert evaluate(run, data=data, metrics=["recall"], progress=False)["directions"] == {}

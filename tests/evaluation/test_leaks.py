@@ -135,7 +135,7 @@ def test_embed_takes_the_split_of_the_run(trained: Run) -> None:
     assert sorted(np.load(out)["rows"].tolist()) == held_out.rows.tolist()
 
 
-@pytest.mark.parametrize("settings", [{"validation": 0.25}, {"items": 40}, {"items": 40, "test_items": 20}])
+@pytest.mark.parametrize("settings", [{"validation": 0.25}, {"max_items": 40}, {"max_items": 40, "test_items": 20}])
 def test_subsets_of_the_items_keep_their_split(trained: Run, settings: dict[str, Any]) -> None:
     own = {"columns": {"labels": "kind"}, "test_fraction": 0.5, "batch_size": 8}
     run = train("g.csv", out="subset", **own, **settings)

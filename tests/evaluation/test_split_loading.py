@@ -17,7 +17,7 @@ from contraport.evaluation import evaluate, split_loading
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.split_loading import are_same_items, describe_test_data, image_size_of
 
-ASKED: dict[str, Any] = {"measures": ["uniformity"], "alone": True, "progress": False}
+ASKED: dict[str, Any] = {"metrics": ["uniformity"], "alone": True, "progress": False}
 
 
 def arrays(path: Path, items: int, views: int = 1) -> str:
@@ -32,8 +32,8 @@ def arrays(path: Path, items: int, views: int = 1) -> str:
     [
         ({"test_fraction": 0.5}, (30, 30)),
         ({"validation": 0.5}, (24, 24)),
-        ({"items": 20}, (20, 12)),
-        ({"items": 20, "test_items": 6}, (20, 6)),
+        ({"max_items": 20}, (20, 12)),
+        ({"max_items": 20, "test_items": 6}, (20, 6)),
         ({"imbalance": 4.0}, (28, 12)),
         ({"given_views": [1]}, (48, 12)),
     ],

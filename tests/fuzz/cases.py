@@ -91,7 +91,7 @@ LIKELY = {
     "warmup_epochs": ("0", "0.5", "1", "99"),
     "image_size": ("1", "8", "12", "99999999999"),
     "columns": ('{"labels": "label"}', '{"views": ["vector"]}', '{"views": 3}', '{"lables": "x"}'),
-    "weights": ("label", "vector", "wieghts", "missing.npy", "data.npz", "/dev/zero", "run"),
+    "sample_weight": ("label", "vector", "wieghts", "missing.npy", "data.npz", "/dev/zero", "run"),
     "num_workers": ("0", "1", "99999", "100000"),
     "device": ("auto", "cpu", "meta", "cuda:99", "abacus"),
     "seed": ("0", "7", "18446744073709551615", "18446744073709551616"),
@@ -100,7 +100,7 @@ LIKELY = {
     "checkpoint_minutes": ("0", "1", "1e30"),
     "keep_every": ("1", "0"),
     "online_metrics": ("knn", "uniformity:every=2", "knn:every=0", "geometry", "kn", "regression"),
-    "measures": ("knn", "geometry", "recall@3", "recall@0", "few_shot@2", "noise@3", "noise@9", "regression", "kn"),
+    "metrics": ("knn", "geometry", "recall@3", "recall@0", "few_shot@2", "noise@3", "noise@9", "regression", "kn"),
     "checkpoints": ("last", "all", "some"),
     "test_data": ("data.npz", "photos", "table.csv", "digits", "missing", "notes.txt"),
     "out": (
@@ -123,7 +123,7 @@ LIKELY = {
     "folds": ("2", "5", "999"),
     "repeats": ("1", "2"),
     "rounds": ("1", "2", "99"),
-    "what": ("recipes", "objectives", "encoders", "data", "measures", "nothing"),
+    "what": ("recipes", "objectives", "encoders", "data", "metrics", "nothing"),
 }  # fmt: skip
 SETTINGS = ("temperature", "iterations", "q", "alpha", "target", "plan", "symmetric", "margin", "nothing", "rho")
 # What a demonstration takes is twenty times what the others do, so it is tried in what it refuses.
@@ -263,7 +263,7 @@ _EMBED = ["embed", "run", "--overwrite", *_QUIET]
 _AUDIT = ["audit", "--data", "related.npz", "--out", "audited", "--epochs", "2", "--batch_size", "16", *_QUIET]
 _COMPARE = [
     *("compare", "--data", "data.npz", "--objectives", "info-nce,gca-ince", "--seeds", "1", "--epochs", "1"),
-    *("--measures", "uniformity", "--train.batch_size", "8", "--out", "compared", "--progress", "false"),
+    *("--metrics", "uniformity", "--train.batch_size", "8", "--out", "compared", "--progress", "false"),
 ]
 _CLUSTER = ["cluster", "seen.npz", "--k", "3", "--overwrite", "--out", "clusters.csv", "--page", "clusters.html"]
 

@@ -65,7 +65,7 @@ def test_an_encoder_that_has_nothing_to_learn_is_held(images: Dataset, tmp_path:
     items = images.__getitems__([0, 1]).views
     assert torch.equal(model.encode(items)[0], other.encode(items)[0])
     assert not torch.equal(model(*items), other(*items))
-    asked = {"measures": ["linear_probe", "alignment"], "progress": False}
+    asked = {"metrics": ["linear_probe", "alignment"], "progress": False}
     found = contraport.evaluate(run, data=(images, mirrored(images)), **asked)["rows"]
     assert found.keys() == {"raw", "untrained", "trained"}
     contraport.train(data=images, resume=True, out=run.path, epochs=3, progress=False)
@@ -91,7 +91,7 @@ def test_not_one_bit_of_a_frozen_encoder_moves(images: Dataset, begun: Run, draw
 def test_a_run_is_judged_beside_the_encoder_as_it_was_given(images: Dataset, begun: Run) -> None:
     """What it was given is its baseline, as random weights would tell what the given ones are worth."""
     run = train(images, begun, freeze=True)
-    judged = {"data": (images, mirrored(images)), "measures": ["knn", "alignment", "uniformity"], "progress": False}
+    judged = {"data": (images, mirrored(images)), "metrics": ["knn", "alignment", "uniformity"], "progress": False}
     found = contraport.evaluate(run, **judged)
     assert list(found["rows"]) == ["raw", "given", "trained"]
     assert "given" in found["differences"]

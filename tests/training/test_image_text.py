@@ -90,7 +90,7 @@ def test_what_shows_the_same_is_wanted(folder: Path) -> None:
 
 
 def test_both_directions_are_measured(run: Run) -> None:
-    result = contraport.evaluate(run, measures=["retrieval"], progress=False)
+    result = contraport.evaluate(run, metrics=["retrieval"], progress=False)
     assert list(result["directions"]) == ["image to caption", "caption to image"]
     for found in result["directions"].values():
         assert found["recall@5"]["value"] > 0.8
@@ -150,12 +150,12 @@ def test_each_encoder_is_exported_alone(run: Run, tmp_path: Path, view: str, for
 
 
 def test_classes_are_told_by_their_names(run: Run) -> None:
-    named = contraport.evaluate(run, measures=["zero-shot"], classes=["bar", "pole"], progress=False)
+    named = contraport.evaluate(run, metrics=["zero-shot"], classes=["bar", "pole"], progress=False)
     assert named["rows"]["trained"]["zero_shot"] > 0.9
     assert "zero_shot" not in named["rows"]["raw"]
-    own = contraport.evaluate(run, measures=["zero_shot"], progress=False)
+    own = contraport.evaluate(run, metrics=["zero_shot"], progress=False)
     assert own["rows"]["trained"] == named["rows"]["trained"], "the data call them so"
-    other = contraport.evaluate(run, measures=["zero_shot"], classes=["pole", "bar"], progress=False)
+    other = contraport.evaluate(run, metrics=["zero_shot"], classes=["pole", "bar"], progress=False)
     assert other["rows"]["trained"]["zero_shot"] == pytest.approx(1 - own["rows"]["trained"]["zero_shot"])
 
 
@@ -233,7 +233,7 @@ def test_search_rejects_runs_whose_views_cannot_be_compared(tmp_path: Path) -> N
         contraport.search(bare, "a bar")
     with raises_usage_error("classes.views", "view0"):
         contraport.evaluate(run, classes=list("0123456789"), progress=False)
-    noted = contraport.evaluate(run, measures=["zero_shot"], progress=False)["notes"]
+    noted = contraport.evaluate(run, metrics=["zero_shot"], progress=False)["notes"]
     assert [note for note in noted if "Zero-shot" in note] == [
         "Not measured, as the run has no text encoder beside another encoder: Zero-shot."
     ]

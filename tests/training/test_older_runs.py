@@ -57,7 +57,7 @@ def test_a_stopped_run_is_resumed_within_its_epoch(expected: dict[str, Any], nam
 
 def test_an_ended_run_is_evaluated_embedded_and_extended(expected: dict[str, Any]) -> None:
     metrics = expected["finished"]["evaluation"]
-    rows = evaluate("finished", trust_remote_code=True, progress=False, measures=list(metrics))["rows"]
+    rows = evaluate("finished", trust_remote_code=True, progress=False, metrics=list(metrics))["rows"]
     assert {name: rows["trained"][name] for name in metrics} == pytest.approx(metrics, **CLOSE)
     assert features_of("finished")[:5] == pytest.approx(np.array(expected["finished"]["features"]), **CLOSE)
     run = train(resume=True, out="finished", epochs=4, trust_remote_code=True, progress=False)

@@ -69,11 +69,11 @@ def test_cosine_agrees_with_torch() -> None:
 
 
 @pytest.mark.parametrize("optimizer", DEFAULT_LR)
-def test_scalars_and_norms_do_not_decay(opt: str) -> None:
+def test_scalars_and_norms_do_not_decay(optimizer: str) -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     module.register_parameter("temperature", nn.Parameter(torch.tensor(0.5)))
-    optimizer = create_optimizer(module, optimizer=opt, lr=None, weight_decay=0.1)
-    decaying = [p for group in optimizer.param_groups if group["weight_decay"] > 0 for p in group["params"]]
+    created = create_optimizer(module, optimizer=optimizer, lr=None, weight_decay=0.1)
+    decaying = [p for group in created.param_groups if group["weight_decay"] > 0 for p in group["params"]]
     assert [tuple(parameter.shape) for parameter in decaying] == [(4, 3)]
-    assert sum(len(group["params"]) for group in optimizer.param_groups) == 5
-    assert optimizer.param_groups[0]["lr"] == DEFAULT_LR[opt]
+    assert sum(len(group["params"]) for group in created.param_groups) == 5
+    assert created.param_groups[0]["lr"] == DEFAULT_LR[optimizer]

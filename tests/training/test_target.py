@@ -100,7 +100,7 @@ def test_a_run_goes_on_with_its_teacher_and_is_judged_without(items: dict[str, A
     grown = train(resume=True, out="part", epochs=2, progress=False)
     assert part.config()["teacher"] == "teacher.npy"
     assert same(weights_of(grown), weights_of(whole))
-    found = evaluate(grown, measures=["knn"], progress=False)
+    found = evaluate(grown, metrics=["knn"], progress=False)
     assert any("No plan of test items is drawn" in note and "features" in note for note in found["notes"])
     Path("teacher.npy").unlink()
     with pytest.raises(UsageError, match=r"teacher: teacher\.npy cannot be read as a file: .*No such file"):

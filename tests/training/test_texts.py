@@ -36,7 +36,7 @@ def test_a_run_of_texts_learns_and_is_evaluated(run):
     losses = [row["loss"] for row in run.metrics() if "loss" in row]
     assert np.mean(losses[-2:]) < np.mean(losses[:1]) - 0.3
     data = split(slice(12, None), "train"), split(slice(12), "test")
-    rows = evaluate(run, data=data, measures=["knn", "recall@1"], neighbors=5, progress=False)["rows"]
+    rows = evaluate(run, data=data, metrics=["knn", "recall@1"], neighbors=5, progress=False)["rows"]
     assert set(rows) == {"raw", "untrained", "trained"}
     assert rows["trained"]["recall@1"] > 0.3
 

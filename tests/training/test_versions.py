@@ -15,7 +15,8 @@ from contraport.training.components import build_dataset
 from contraport.training.config import Settings
 
 FEW: dict[str, Any] = {
-    "data": "digits", "encoder": "mlp", "epochs": 1, "batch_size": 64, "items": 200, "device": "cpu", "progress": False,
+    "data": "digits", "encoder": "mlp", "epochs": 1, "batch_size": 64, "max_items": 200,
+    "device": "cpu", "progress": False,
 }  # fmt: skip
 
 
@@ -34,7 +35,7 @@ def test_mismatched_pairs_are_kept_to_be_checked_and_go_on_as_they_were(tmp_path
 
 def test_mismatch_is_the_trainings_alone(tmp_path: Path) -> None:
     run = train(**FEW, mismatch=1.0, out=tmp_path / "run")
-    measured = evaluate(run, measures=["knn"], alone=True, progress=False)
+    measured = evaluate(run, metrics=["knn"], alone=True, progress=False)
     assert measured["train_items"] == 200
     assert measured["test_items"] == 200
 
@@ -50,7 +51,7 @@ def test_validation_items_are_training_items_that_are_not_trained_on() -> None:
 
 
 def test_items_are_always_the_same_and_of_all_classes() -> None:
-    one, again = (build_dataset(Settings(data="digits", items=50)) for _ in range(2))
+    one, again = (build_dataset(Settings(data="digits", max_items=50)) for _ in range(2))
     assert len(one) == 50
     assert one.rows.tolist() == again.rows.tolist()
     assert one.labels is not None
@@ -61,11 +62,11 @@ def test_as_many_test_items_as_are_asked_for_by_themselves() -> None:
     def sizes(**given: Any) -> list[int]:
         return [len(build_dataset(Settings(data="digits", **given), split)) for split in ("train", "test")]
 
-    assert sizes(items=50) == [50, 50]
-    assert sizes(items=50, test_items=120) == [50, 120]
+    assert sizes(max_items=50) == [50, 50]
+    assert sizes(max_items=50, test_items=120) == [50, 120]
     assert sizes(test_items=120) == [1_348, 120]
-    assert sizes(items=50, test_items=10_000) == [50, 449]
-    assert sizes(items=50, test_items=120, validation=0.25) == [50, 120]
+    assert sizes(max_items=50, test_items=10_000) == [50, 449]
+    assert sizes(max_items=50, test_items=120, validation=0.25) == [50, 120]
 
 
 def test_some_of_the_given_views(tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_some_of_the_given_views(tmp_path: Path) -> None:
 
 
 def test_rare_classes_are_the_trainings_alone_and_may_count_as_others_do(tmp_path: Path) -> None:
-    rare = Settings(data="digits", items=400, imbalance=8, weights="classes")
+    rare = Settings(data="digits", max_items=400, imbalance=8, sample_weight="classes")
     learnt, judged = build_dataset(rare), build_dataset(rare, "test")
     assert learnt.labels is not None
     assert learnt.weights is not None
@@ -94,17 +95,19 @@ def test_rare_classes_are_the_trainings_alone_and_may_count_as_others_do(tmp_pat
     assert len(judged) == 400
     with pytest.raises(UsageError, match="imbalance: expected items of at least two classes"):
         build_dataset(Settings(data="digits", imbalance=8, ignore_labels=True))
-    run = train(**FEW, imbalance=8, weights="classes", constraint="balanced:marginals=weights", out=tmp_path / "run")
-    assert evaluate(run, measures=["knn"], alone=True, progress=False)["train_items"] < 100
+    run = train(
+        **FEW, imbalance=8, sample_weight="classes", constraint="balanced:marginals=weights", out=tmp_path / "run"
+    )
+    assert evaluate(run, metrics=["knn"], alone=True, progress=False)["train_items"] < 100
     both = (load("digits"), load("digits", "test"))
-    other = evaluate(run, data=both, measures=["knn"], alone=True, progress=False)
+    other = evaluate(run, data=both, metrics=["knn"], alone=True, progress=False)
     assert other["train_items"] == len(both[0]), "other data are looked at as they are"
 
 
 def test_other_data_are_judged_as_they_are(tmp_path: Path) -> None:
     run = train(**FEW, corrupt="noise:5", out=tmp_path / "run")
-    noisy = evaluate(run, measures=["knn"], alone=True, progress=False)["rows"]["trained"]["knn"]
-    other = evaluate(run, data=(load("digits"), load("digits", "test")), measures=["knn"], alone=True, progress=False)
+    noisy = evaluate(run, metrics=["knn"], alone=True, progress=False)["rows"]["trained"]["knn"]
+    other = evaluate(run, data=(load("digits"), load("digits", "test")), metrics=["knn"], alone=True, progress=False)
     assert other["test_items"] == 449
     assert other["rows"]["trained"]["knn"] != noisy
 
@@ -117,7 +120,7 @@ def test_random_views_of_frozen_features_cannot_be_mismatched(tmp_path: Path) ->
 
 def test_what_measures_say_of_each_item_is_kept(tmp_path: Path) -> None:
     run = train(**FEW, out=tmp_path / "run")
-    measured = evaluate(run, measures=["knn", "uniformity"], alone=True, progress=False)
+    measured = evaluate(run, metrics=["knn", "uniformity"], alone=True, progress=False)
     assert list(measured["rows"]) == ["trained"]
     assert list(run.items()) == ["knn", "uniformity"]
     for name, values in run.items().items():

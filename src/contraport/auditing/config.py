@@ -123,7 +123,7 @@ class AuditOptions(Options):
     weigh: bool = option(
         False,
         "also write the data with weight 0 for flagged pairs and 1 for others: `weighed.csv` with a column for "
-        "`contraport train --weights audit_weight`, `weighed.npz` with the array `weights`, or for other data "
+        "`contraport train --sample_weight audit_weight`, `weighed.npz` with the array `weights`, or for other data "
         "`weights.npy` alone.",
         scope="call",
     )

@@ -102,9 +102,9 @@ USE_CASES = (
             ),
             Recommendation(
                 (),
-                "Weigh the pairs that are left by the batch's own plan (--audit --weights plan): on halves of clothes "
-                "and on one of four settings of UCI's this gained up to three points more, and cost nothing that could "
-                "be told where no pair is wrong.",
+                "Weigh the pairs that are left by the batch's own plan (--audit --sample_weight plan): on halves of "
+                "clothes and on one of four settings of UCI's this gained up to three points more, and cost nothing "
+                "that could be told where no pair is wrong.",
                 (*_on("halves", 14, 15), *_on("mismatch", 1)),
             ),
             Recommendation(
@@ -176,7 +176,7 @@ USE_CASES = (
         (
             Recommendation(
                 ("gca-ince", "gca-uot"),
-                "Weights that let each class count the same (--weights classes, or your own) gained two to three "
+                "Weights that let each class count the same (--sample_weight classes, or your own) gained two to three "
                 "points for kNN, and nothing for a probe that is taught alike by all classes. As the marginals of the "
                 "plan (--constraint balanced:marginals=weights) they did no more than as weights of the loss.",
                 _on("rare", 0, 3, 1, 2),

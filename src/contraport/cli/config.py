@@ -14,15 +14,15 @@ from contraport.options import Options, int_in_range, option, option_metadata
 class ListOptions(Options):
     """Options of `contraport list`."""
 
-    what: Literal["recipes", "objectives", "encoders", "data", "measures", "suites"] = field(
-        kw_only=False, metadata=option_metadata("recipes, objectives, encoders, data, measures or suites.")
+    what: Literal["recipes", "objectives", "encoders", "data", "metrics", "suites"] = field(
+        kw_only=False, metadata=option_metadata("recipes, objectives, encoders, data, metrics or suites.")
     )
 
 
 LIST = Command(
     ListOptions,
     "contraport.cli.listing:list_names",
-    "List the recipes, objectives, encoders, data, measures or suites that have names.",
+    "List the recipes, objectives, encoders, data, metrics or suites that have names.",
     examples=("contraport list recipes", "contraport list objectives"),
     printer="contraport.cli.listing:print_names",
     extra=EXTRA,

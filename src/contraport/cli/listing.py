@@ -42,7 +42,7 @@ def _data() -> _Rows:
     ]
 
 
-def _measures() -> _Rows:
+def _metrics() -> _Rows:
     return [
         {"name": measure.key, "summary": measure.summary, "reading": _reading(measure)} for measure in METRICS.values()
     ]
@@ -63,7 +63,7 @@ _LISTS = {
     "objectives": _objectives,
     "encoders": _encoders,
     "data": _data,
-    "measures": _measures,
+    "metrics": _metrics,
     "suites": _suites,
 }
 """What can be listed: rows of a name and what is said of it."""

@@ -58,15 +58,15 @@ def compare(given: dict[str, Any]) -> Comparison:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = compare(
-    ...         data=["digits"], objectives=["info-nce", "gca-ince"], seeds=1, epochs=1, encoder="mlp", items=128,
-    ...         train={"batch_size": 64}, measures=["knn"], out=folder, progress=False,
+    ...         data=["digits"], objectives=["info-nce", "gca-ince"], seeds=1, epochs=1, encoder="mlp", max_items=128,
+    ...         train={"batch_size": 64}, metrics=["knn"], out=folder, progress=False,
     ...     )
     >>> found.rows, found.columns, found.lacking
     (['info-nce', 'gca-ince'], ['digits, standard'], 0)
     """
     grid = build_grid(given)
     asked = grid.asked
-    measure = metrics_in_order(asked.measures)[0]
+    measure = metrics_in_order(asked.metrics)[0]
     clock = TimeBudget(None if asked.budget is None else parse_duration(asked.budget))
     searched = [(row, column) for row in grid.rows for column in grid.columns] if asked.tune else []
     trials = {(row.name, column.name): build_trials(grid, row, column) for row, column in searched}
@@ -113,8 +113,8 @@ def _check_measured(grid: Grid, found: Mapping[str, Found]) -> None:
     told = next((one for one in found.values() if "values" in one), None)
     if told is not None and not told["values"]:
         raise UsageError(
-            f"measures: nothing could be measured. {' '.join(told['not_measured'])} Expected others, such as "
-            f"--measures recall@1. What was trained is kept in {grid.out}, and the same command with these goes on."
+            f"metrics: nothing could be measured. {' '.join(told['not_measured'])} Expected others, such as "
+            f"--metrics recall@1. What was trained is kept in {grid.out}, and the same command with these goes on."
         )
 
 

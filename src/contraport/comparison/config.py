@@ -84,11 +84,12 @@ class ComparedOptions(Options):
 class JudgingOptions(Options):
     """Options of evaluation and of the machine: metrics, searched settings, device, processes, budget."""
 
-    measures: Sequence[str] = option(
+    metrics: Sequence[str] = option(
         ("linear_probe", "knn"),
-        "what is measured (see `contraport list measures`); the first is what settings are chosen by, and sentences "
+        "what is measured (see `contraport list metrics`); the first is what settings are chosen by, and sentences "
         "are about.",
         check=_names_of_measures,
+        formerly="measures",
         group="how each is judged",
     )
     tune: int = option(

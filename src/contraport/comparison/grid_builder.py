@@ -20,6 +20,8 @@ from contraport.comparison.grid_parsing import (
 from contraport.comparison.seed_results import metrics_in_order
 from contraport.comparison.suites import SUITE_KEYS, load_suite, parse_claim
 from contraport.errors import check, unknown_name_error
+from contraport.options import replace_deprecated_names
+from contraport.training.config import OPTIONS
 
 
 def build_grid(given: Given) -> Grid:
@@ -54,7 +56,7 @@ def build_grid(given: Given) -> Grid:
     baseline = asked.baseline or rows[0].name
     if baseline not in [row.name for row in rows]:
         raise unknown_name_error("baseline", baseline, [row.name for row in rows])
-    measure = metrics_in_order(asked.measures)[0]
+    measure = metrics_in_order(asked.metrics)[0]
     check(
         not asked.tune or measure.better != "neither",
         f"tune: settings are chosen by the first measure, and of {measure.key} neither direction is better; expected "
@@ -63,7 +65,9 @@ def build_grid(given: Given) -> Grid:
     own = {name: getattr(asked, name) for name in ("epochs", "encoder")}
     own |= {name: getattr(asked, name) for name, known in READING.items() if known.scope == "run"}
     defaults = {name: known.default for name, known in READING.items()}
-    common = dict(asked.train or {}) | {name: value for name, value in own.items() if value != defaults.get(name)}
+    common = replace_deprecated_names(OPTIONS, asked.train or {}) | {
+        name: value for name, value in own.items() if value != defaults.get(name)
+    }
     check_options("train", common)
     _check_same_items(rows, common, [column.options for column in columns])
     claims = tuple(parse_claim(value) for value in values.get("claims", ()))
@@ -90,8 +94,8 @@ def _check_same_items(rows: Sequence[Row], common: Given, columns: Sequence[Give
             )
         fixed = all("test_items" in common or "test_items" in column for column in columns)
         check(
-            fixed or row.options.get("items") in (None, common.get("items")),
-            f"objectives: {row.name}: with {format_options(items=row.options.get('items'))} it would be "
+            fixed or row.options.get("max_items") in (None, common.get("max_items")),
+            f"objectives: {row.name}: with {format_options(max_items=row.options.get('max_items'))} it would be "
             f"judged on other "
             f"test items than the rest; expected {format_options(test_items=10_000)} for all beside it.",
         )

@@ -12,6 +12,7 @@ from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.catalog.augment_specs import AUGMENTS
 from contraport.comparison.grid import Given, Row, merge_options
 from contraport.errors import UsageError, check, unknown_name_error
+from contraport.options import replace_deprecated_names
 from contraport.training.config import OPTIONS
 
 _NOT_CHOSEN = ("data", "seed", "out", "resume", "overwrite", "dry_run", "progress", "device", "root", "validation")
@@ -108,6 +109,7 @@ def _sorted_out(argument: str, options: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: the objective does not know one either.
     """
+    options = replace_deprecated_names(OPTIONS, options)
     top = {key: value for key, value in options.items() if key in OPTIONS}
     own = {key: value for key, value in options.items() if key not in OPTIONS}
     known = objective_parameters(top)
@@ -177,8 +179,9 @@ def parse_setting(value: str | Given, others: Iterable[str] = ()) -> tuple[str, 
         name, options = _named("settings", value)
         if isinstance(options, str):
             return name, parse_setting(options)[1]
+        options = replace_deprecated_names(OPTIONS, options)
         check_options(f"settings: {name}", options)
-        return name, dict(options)
+        return name, options
     options = {}
     parts = _JOIN.split(value)
     for part in parts:

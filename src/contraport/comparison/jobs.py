@@ -88,7 +88,7 @@ class CellJob:
         """The command lines that train and judge it by themselves."""
         where = {name: self.machine[name] for name in ("root", "decoded") if self.machine[name] is not None}
         trained = format_flags({**self.options, **where, "out": str(self.path)})
-        asked = {"measures": list(self.measures), "checkpoints": self.checkpoints, "alone": True}
+        asked = {"metrics": list(self.measures), "checkpoints": self.checkpoints, "alone": True}
         judged = format_flags({name: value for name, value in asked.items() if value != "last"})
         return f"contraport train {trained}\ncontraport evaluate {shlex.quote(str(self.path))} {judged}"
 
@@ -115,7 +115,7 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
     """Return what is to be done for a cell."""
     first = cell.trial is None and cell.seed == 0 and cell.row.name in grid.references
     path = grid.out / "cells" / cell.folder
-    return CellJob(path, to_config_value(cell.options), grid.machine, tuple(grid.asked.measures), first)
+    return CellJob(path, to_config_value(cell.options), grid.machine, tuple(grid.asked.metrics), first)
 
 
 def run_cell_job(job: CellJob) -> Found | None:
@@ -147,7 +147,7 @@ def _carried_out(job: CellJob) -> Found:
             train(**job.options, out=run.path, overwrite=True, **machine)
         judged = evaluate(
             run,
-            measures=list(job.measures),
+            metrics=list(job.measures),
             checkpoints=job.checkpoints,
             alone=not job.with_references,
             device=job.machine["device"],

@@ -12,6 +12,7 @@ import contraport
 from contraport.comparison.config import COMPARE
 from contraport.comparison.grid import Claim
 from contraport.errors import UsageError, check, unknown_name_error, unreadable_error
+from contraport.options import replace_deprecated_names
 
 SUITE_KEYS = ("title", "claims", "quick", "not_run")
 """What a suite says that is no option of the verb."""
@@ -47,11 +48,14 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise unreadable_error(f"suite: {path}", "YAML", error) from error
     check(isinstance(values, dict), f"suite: {path}: expected keys with values.")
+    values = replace_deprecated_names(COMPARE.options, values)
+    if isinstance(values.get("quick"), dict):
+        values["quick"] = replace_deprecated_names(COMPARE.options, values["quick"])
     known_keys = [*(name for name in COMPARE.options if name not in ("suite", "out")), *SUITE_KEYS]
     for key in [*values, *values.get("quick", {})]:
         if key not in known_keys:
             raise unknown_name_error(f"suite: {path}: key", key, known_keys)
-    return dict(values)
+    return values
 
 
 def parse_claim(value: Any) -> Claim:

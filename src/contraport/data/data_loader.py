@@ -19,6 +19,7 @@ from contraport import distributed
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.streams import Stream
 from contraport.errors import UsageError, check
+from contraport.options import accept_deprecated
 from contraport.seeding import generator
 
 _MOST_WORKERS = 8
@@ -149,6 +150,7 @@ class BatchOrder(Sampler[list[int]]):
         return order[: self.length]
 
 
+@accept_deprecated(num_workers="workers")
 def loader(
     dataset: Dataset,
     batch_size: int,

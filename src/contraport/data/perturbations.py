@@ -130,7 +130,7 @@ def class_weights(dataset: Dataset) -> Tensor:
     [2.0, 0.6666666865348816, 0.6666666865348816, 0.6666666865348816]
     """
     if dataset.labels is None:
-        raise UsageError(f"weights: those of classes need labels, and {dataset.name!r} has none.")
+        raise UsageError(f"sample_weight: those of classes need labels, and {dataset.name!r} has none.")
     counts = dataset.labels.bincount()
     return len(dataset.labels) / (counts.count_nonzero() * counts[dataset.labels]).float()
 

@@ -24,6 +24,7 @@ from contraport.encoders.text_transformer import TextTransformer
 from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower
 from contraport.encoders.view_names import resolve_view, values_per_view
 from contraport.errors import UsageError, check, one_line_reason
+from contraport.options import accept_deprecated
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -254,6 +255,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
                 encoder.save_config(folder / _encoder_folder(number))
 
     @classmethod
+    @accept_deprecated(trust_remote_code="trust")
     def from_pretrained(
         cls,
         pretrained_model_name_or_path: str | Path,

@@ -31,6 +31,7 @@ from contraport.embedding import LoaderConfig, evaluation_mode, extract_features
 from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check
 from contraport.estimators.array_input import non_numeric_columns
+from contraport.options import warn_renamed
 from contraport.training.callbacks import AuditCallback, FiniteGuard
 from contraport.training.components import build_pipeline, check_components
 from contraport.training.config import Settings
@@ -122,6 +123,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         audit: of two given views, leave out the pairs that seem wrong, as `contraport.train` does; see `audit_`.
         random_state: seed of weights, views and order; None draws one from numpy's global generator.
         device: cpu, cuda or mps.
+        opt: deprecated name of `optimizer`.
 
     Attributes:
         pipeline_: what was trained; pipeline_.model is the encoder, and can be saved by save_pretrained.
@@ -164,6 +166,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         audit: bool = False,
         random_state: int | np.random.RandomState | None = None,
         device: str = "cpu",
+        opt: str = "deprecated",
     ) -> None:
         self.objective = objective
         self.encoder = encoder
@@ -182,6 +185,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         self.random_state = random_state
         self.audit = audit
         self.device = device
+        self.opt = opt
 
     def fit(self, X: _Arrays, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from the items.
@@ -369,8 +373,12 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         self.n_iter_ = 0
         self._negatives = settings.negatives
         self._shapes = dataset.shapes
+        optimizer = self.optimizer
+        if self.opt != "deprecated":
+            warn_renamed("opt", "optimizer")
+            optimizer = self.opt
         self._optimizer: Optimizer = create_optimizer(
-            self.pipeline_, optimizer=self.optimizer, lr=self.lr, weight_decay=self.weight_decay
+            self.pipeline_, optimizer=optimizer, lr=self.lr, weight_decay=self.weight_decay
         )
 
     def _settings(self) -> Settings:

@@ -47,11 +47,12 @@ class EvaluateOptions(EncoderOptions):
         "what to judge on instead, such as the same classes under other conditions: its test split; default: that of "
         "`data`.",
     )
-    measures: Sequence[str] = option(
+    metrics: Sequence[str] = option(
         (),
-        "names of measures, or of groups of them, or all (see `contraport list measures`); default: those that are "
+        "names of measures, or of groups of them, or all (see `contraport list metrics`); default: those that are "
         "usual.",
         check=_names_of_measures,
+        formerly="measures",
     )
     checkpoints: Literal["last", "all"] = option(
         "last",
@@ -95,8 +96,8 @@ EVALUATE = Command(
     """,
     examples=(
         "contraport evaluate runs/photos",
-        "contraport evaluate runs/a runs/b --measures accuracy robustness",
-        "contraport evaluate runs/photos --checkpoints all --measures knn",
+        "contraport evaluate runs/a runs/b --metrics accuracy robustness",
+        "contraport evaluate runs/photos --checkpoints all --metrics knn",
         'contraport evaluate runs/captioned --classes bag coat --templates "a {}" "a photo of a {}"',
     ),
     printer="contraport.cli.console:print_evaluation",
@@ -112,7 +113,7 @@ class EmbedOptions(RunOptions):
 
     data: str | Path | Any | None = option(
         None,
-        "what to embed: as in `contraport train`; default: the run's own, of which as many as its `items` and "
+        "what to embed: as in `contraport train`; default: the run's own, of which as many as its `max_items` and "
         "`test_items` took.",
     )
     out: str | Path = field(metadata=option_metadata("the file to write, .npz, .npy or .parquet."))

@@ -115,12 +115,12 @@ def parse_plan_weights(text: str, steps: int) -> PlanWeightsSchedule:
     (0.9, 0.25)
     """
     settings = parse_spec(
-        "weights", text, {"plan": ("strength", "iterations")}, default_setting={"plan": "strength"}
+        "sample_weight", text, {"plan": ("strength", "iterations")}, default_setting={"plan": "strength"}
     ).settings
-    start, end, shape = parse_schedule("weights: strength", settings.get("strength", STRENGTH))
+    start, end, shape = parse_schedule("sample_weight: strength", settings.get("strength", STRENGTH))
     iterations = settings.get("iterations", ITERATIONS)
     if not isinstance(iterations, int):
-        raise UsageError(f"weights: expected a whole number of iterations, got {iterations!r}.")
+        raise UsageError(f"sample_weight: expected a whole number of iterations, got {iterations!r}.")
     for strength in (start, end):
         PlanWeights(strength, iterations)  # it judges the values
     return PlanWeightsSchedule(ScalarSchedule(start, end, steps, shape), iterations)

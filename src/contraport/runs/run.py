@@ -17,7 +17,7 @@ import yaml
 from contraport._utils.files import atomic_write_folder, write_arrays, write_text
 from contraport._utils.html_repr import format_html_mapping
 from contraport.errors import UsageError, check, report_write_errors
-from contraport.options import is_object_placeholder, replace_deprecated_names
+from contraport.options import accept_deprecated, is_object_placeholder, replace_deprecated_names
 from contraport.runs.run_files import AGAIN, MetricsRow, read, read_arrays, read_evaluation, read_rows
 from contraport.runs.run_folder import RunFolder
 from contraport.training.config import KEPT, Settings, check_kept
@@ -190,6 +190,7 @@ class Run(RunFolder):
         """Replace all rows of `metrics.jsonl`, as a resumed training does with those after its checkpoint."""
         write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
+    @accept_deprecated(trust_remote_code="trust")
     def model(self, *, trust_remote_code: bool = False) -> Model:
         """Return the trained model, in evaluation mode, on the CPU.
 
@@ -237,6 +238,7 @@ class Run(RunFolder):
             else:
                 _save(model, self.initial_path)
 
+    @accept_deprecated(trust_remote_code="trust")
     def initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
         """Return the model as the training began with it, or none where its weights were drawn.
 

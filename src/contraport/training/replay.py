@@ -13,7 +13,7 @@ from torch import Tensor
 from contraport.data import Batch
 from contraport.encoders import check_trusted
 from contraport.errors import check
-from contraport.options import is_object_placeholder
+from contraport.options import accept_deprecated, is_object_placeholder
 from contraport.runs import Run, read
 from contraport.training.components import build, fitted, load_initial_weights
 from contraport.training.restore import read_checkpoint
@@ -42,6 +42,7 @@ class FailedStep(NamedTuple):
         return loss
 
 
+@accept_deprecated(trust_remote_code="trust")
 def replay(path: str | Path, *, trust_remote_code: bool = False, **objects: Any) -> FailedStep:
     """Return the step that stopped the training in a run folder.
 

@@ -165,9 +165,9 @@ def test_steps_of_what_is_no_stream_are_rounded_up_to_epochs(tmp_path: Path) -> 
         (Numbers(), {"steps": 2, "negatives": "bank"}, "negatives: needs to know each item, and Numbers is a stream"),
         (Numbers(), {"steps": 2, "target": "neighbors:k=2"}, "target: needs to know each item"),
         (Numbers(), {"steps": 2, "objective": "sog-clr"}, "objective: needs to know each item"),
-        (Numbers(), {"steps": 2, "items": 20}, "items: Numbers is a stream, whose items are taken as they come"),
+        (Numbers(), {"steps": 2, "max_items": 20}, "max_items: Numbers is a stream"),
         (Numbers(), {"steps": 2, "validation": 0.5}, "validation: Numbers is a stream, whose items are taken as"),
-        (Numbers(), {"steps": 2, "weights": "weights.npy"}, "weights: Numbers is a stream, whose items are taken as"),
+        (Numbers(), {"steps": 2, "sample_weight": "weights.npy"}, "sample_weight: Numbers is a stream"),
         (Numbers(), {"steps": 2, "encoder": "gradients", "frozen_draws": 2}, "frozen_draws: features are kept of"),
         (from_stream(Numbers()), {"steps": 2, "ignore_labels": True}, "data: Numbers is a stream, whose items are"),
         (from_stream(Pixels()), {"steps": 2, "image_size": 4}, "data: Pixels is a stream, whose items are taken as"),
@@ -187,7 +187,7 @@ def test_what_a_stream_cannot_give_is_told(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("given", [{"encoder": "gradients", "augment": "mixup"}, {"weights": "plan"}])
+@pytest.mark.parametrize("given", [{"encoder": "gradients", "augment": "mixup"}, {"sample_weight": "plan"}])
 def test_what_a_step_needs_no_more_than_its_batch_for_takes_a_stream(given: dict[str, Any], tmp_path: Path) -> None:
     run = train(data=Pixels(), steps=2, batch_size=8, out=tmp_path / "run", progress=False, **given)
     assert run.metrics()[-1]["step"] == 2

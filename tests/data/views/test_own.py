@@ -89,7 +89,7 @@ def test_a_folder_says_that_it_does_not_hold_it(tmp_path: Path) -> None:
         data=dataset, augment=jittered, epochs=1, batch_size=8, num_workers=0, out=tmp_path / "run", progress=False
     )
     unseen = from_arrays(IMAGES[:, ::-1].copy(), labels=[0, 1] * 12)
-    found = evaluate(run, data=(dataset, unseen), neighbors=3, measures=["knn", "alignment"], progress=False)
+    found = evaluate(run, data=(dataset, unseen), neighbors=3, metrics=["knn", "alignment"], progress=False)
     assert "knn" in found["rows"]["trained"]
     assert "alignment" not in found["rows"]["trained"]
     assert any("the random changes were an object, which no folder holds" in note for note in found["notes"])

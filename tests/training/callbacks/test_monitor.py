@@ -118,7 +118,7 @@ def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"online_metrics": ["kn"]}, "measures: unknown name 'kn'; did you mean 'knn'"),
+        ({"online_metrics": ["kn"]}, "metrics: unknown name 'kn'; did you mean 'knn'"),
         (
             {"online_metrics": ["knn:often"]},
             "expected knn:every=N, N a whole number of epochs from 1 on, got 'knn:often'",

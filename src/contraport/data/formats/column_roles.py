@@ -129,8 +129,8 @@ def check_no_columns(columns: Mapping[str, Any] | None, where: str) -> None:
     told = f"columns: only tables have columns, got {format_options(columns=columns)} for {where}."
     if set(columns) == {"weights"}:
         told = (
-            f"weights: only tables have columns, got {columns['weights']!r} for {where}; expected a .npy file with one "
-            "for each item, classes or plan:0.9."
+            f"sample_weight: only tables have columns, got {columns['weights']!r} for {where}; expected a .npy file "
+            "with one for each item, classes or plan:0.9."
         )
     raise UsageError(told)
 

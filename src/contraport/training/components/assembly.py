@@ -125,9 +125,9 @@ def check_components(settings: Settings) -> nn.Module | None:
     if settings.teacher is not None:
         check_existing_file("teacher", settings.teacher)
     if settings.has_plan_weights:
-        parse_plan_weights(str(settings.weights), 1)
+        parse_plan_weights(str(settings.sample_weight), 1)
     if settings.has_file_weights:
-        check_existing_file("weights", str(settings.weights))
+        check_existing_file("sample_weight", str(settings.sample_weight))
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     check(there.get(settings.device, True), f"device: this machine has no {settings.device!r}.")
     if settings.lora is not None:

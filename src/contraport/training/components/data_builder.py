@@ -133,9 +133,9 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     """
     if settings.data is None:
         raise UsageError("data: expected a name, a folder, a file or a Dataset, got nothing.")
-    columns, weights = settings.columns, settings.weights
+    columns, weights = settings.columns, settings.sample_weight
     if settings.has_column_weights:
-        check("weights" not in (columns or {}), "weights: given twice, by itself and in columns.")
+        check("weights" not in (columns or {}), "sample_weight: given twice, by itself and in columns.")
         columns = {**(columns or {}), "weights": str(weights)}
     dataset = load(
         settings.data,
@@ -149,7 +149,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if isinstance(dataset, Stream):
         _check_as_it_comes(settings, dataset)
     if settings.has_file_weights and dataset.split == "train":
-        given = weights_of(f"weights: {weights}", read_npy("weights", str(weights)))
+        given = weights_of(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
         if len(given) > len(dataset) and len(given) > int(dataset.rows.max()):
             given = given[dataset.rows]  # there is one for each row of the source, those of other splits too
         dataset = dataset.with_weights(given)
@@ -157,7 +157,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         dataset = dataset.only(
             torch.from_numpy(_held_out(dataset, settings.validation, split, purpose="data.validation")), split
         )
-    most = settings.items if split == "train" or settings.test_items is None else settings.test_items
+    most = settings.max_items if split == "train" or settings.test_items is None else settings.test_items
     if most is not None and most < len(dataset):
         dataset = dataset.only(torch.from_numpy(_held_out(dataset, most / len(dataset), "test", purpose="data.items")))
     return _version(settings, dataset)
@@ -183,9 +183,11 @@ def _held_out(dataset: Dataset, share: float, split: str, *, purpose: str) -> Po
 
 def _check_as_it_comes(settings: Settings, stream: Stream) -> None:
     """Raise `UsageError` for what would choose among the items of a stream, or change them."""
-    asked = ("weights", "validation", "items", "test_items", "imbalance", "given_views", "domains", "corrupt")
+    asked = ("sample_weight", "validation", "max_items", "test_items", "imbalance", "given_views", "domains", "corrupt")
     wrong = [
-        name for name in asked if getattr(settings, name) and not (name == "weights" and settings.has_plan_weights)
+        name
+        for name in asked
+        if getattr(settings, name) and not (name == "sample_weight" and settings.has_plan_weights)
     ]
     told = f"{stream.name} is a stream, whose items are taken as they come; expected nothing."
     check(not wrong, f"{', '.join(wrong)}: {told}")

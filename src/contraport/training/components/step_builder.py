@@ -77,7 +77,7 @@ def build_pipeline(
     views, steps = build_views(settings, dataset), settings.epochs * epoch
     momentum = None if settings.momentum is None else parse_momentum(settings.momentum, steps)
     schedules = build_schedules(settings, compared, steps=steps, epoch=epoch)
-    weights = parse_plan_weights(str(settings.weights), steps) if settings.has_plan_weights else None
+    weights = parse_plan_weights(str(settings.sample_weight), steps) if settings.has_plan_weights else None
     check_weights(compared, dataset, weights)
     with seeded_weights(settings):
         model = build_model(settings, views, begun, kept)

@@ -106,7 +106,7 @@ class ReadingSettings(Options):
         '"numbers", "domains", "split", "weights", "keys", what each row is called, and "sequence", which rows are the '
         "frames of one series; default: by their names and types.",
     )
-    weights: str | Path | None = option(
+    sample_weight: str | Path | None = option(
         None,
         "how much each item counts: the loss of a batch is the weighted mean of its rows' values. A column of the "
         "table; an .npy FILE with a nonnegative number for each training item, or for each row of the data, those that "
@@ -116,6 +116,7 @@ class ReadingSettings(Options):
         "unbalanced:marginals=weights they are the masses that the plan's rows and columns are to have; default: those "
         "that an .npz names `weights`, else all alike.",
         check=_not_an_encoders,
+        formerly="weights",
     )
     test_fraction: float | None = option(
         None,
@@ -125,12 +126,15 @@ class ReadingSettings(Options):
     ignore_labels: bool = option(
         False, "leave out the classes that the data tell, such as the folders that images are in."
     )
-    items: int | None = option(
-        None, "at most so many items of each split, drawn at random, always the same ones.", check=int_in_range(4)
+    max_items: int | None = option(
+        None,
+        "at most so many items of each split, drawn at random, always the same ones.",
+        check=int_in_range(4),
+        formerly="items",
     )
     test_items: int | None = option(
         None,
-        "at most so many test items, in the place of `items`: few to learn from may be judged on many, which tell "
+        "at most so many test items, in the place of `max_items`: few to learn from may be judged on many, which tell "
         "small differences.",
         check=int_in_range(4),
     )
@@ -184,20 +188,22 @@ class ReadingSettings(Options):
     @property
     def has_file_weights(self) -> bool:
         """Whether the weights are in a file by themselves, rather than in a column of the data."""
-        return self.weights is not None and not self.has_plan_weights and Path(self.weights).suffix == ".npy"
+        return (
+            self.sample_weight is not None and not self.has_plan_weights and Path(self.sample_weight).suffix == ".npy"
+        )
 
     @property
     def has_column_weights(self) -> bool:
         """Whether the weights are in a column of the data that is named."""
         elsewhere = self.has_plan_weights or self.has_file_weights or self.has_class_weights
-        return self.weights is not None and not elsewhere
+        return self.sample_weight is not None and not elsewhere
 
     @property
     def has_class_weights(self) -> bool:
         """Whether the weights are such that each class counts the same."""
-        return self.weights == "classes"
+        return self.sample_weight == "classes"
 
     @property
     def has_plan_weights(self) -> bool:
         """Whether the weights are those of each batch's own plan."""
-        return str(self.weights).partition(":")[0] == "plan"
+        return str(self.sample_weight).partition(":")[0] == "plan"

@@ -112,7 +112,7 @@ TRAIN = Command(
         "contraport train --data photos/ --objective gca-uot --encoder resnet18 --batch_size 512 --out runs/photos",
         "contraport train --data digits --objective iot --objective_settings.iterations 3 --temperature 0.5:0.1",
         "contraport train --data photos/ --target soft:teacher.npz,temperature=0.2 --out runs/student",
-        "contraport train --data people.csv --weights survey_weight --constraint balanced:marginals=weights",
+        "contraport train --data people.csv --sample_weight survey_weight --constraint balanced:marginals=weights",
         "contraport train --data basic-motions --views frames --augment noise:0.1",
         "contraport train --data digits --recipe byol --print_config > mine.yaml",
         "contraport train --config mine.yaml --seed 1 --out runs/mine",
