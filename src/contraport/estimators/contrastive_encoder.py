@@ -373,17 +373,16 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         self.n_iter_ = 0
         self._negatives = settings.negatives
         self._shapes = dataset.shapes
-        optimizer = self.optimizer
-        if self.opt != "deprecated":
-            warn_renamed("opt", "optimizer")
-            optimizer = self.opt
         self._optimizer: Optimizer = create_optimizer(
-            self.pipeline_, optimizer=optimizer, lr=self.lr, weight_decay=self.weight_decay
+            self.pipeline_, optimizer=settings.optimizer, lr=self.lr, weight_decay=self.weight_decay
         )
 
     def _settings(self) -> Settings:
         """Return the settings of a training."""
         own = self.get_params(deep=False)
+        if own.pop("opt") != "deprecated":
+            warn_renamed("opt", "optimizer")
+            own["optimizer"] = self.opt
         given = {name: value for name, value in own.items() if value is not None and name != "random_state"}
         return Settings(**resolve_recipe(given), seed=int(check_random_state(self.random_state).randint(2**31)))
 
