@@ -53,7 +53,7 @@ def run(theirs: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def test_how_to_go_on_says_that_it_takes_trust(run: Run, theirs: Run) -> None:
-    assert run.resuming == "contraport train --resume --trust --out run"
+    assert run.resuming == "contraport train --resume --trust_remote_code --out run"
     assert theirs.resuming == f"contraport train --resume --out {theirs.path}"
     config = run.config()
     run.config_path.write_text(yaml.safe_dump(config | {"data": "<vectors>"}))
@@ -70,12 +70,12 @@ def was_run() -> bool:
 
 
 DOORS: dict[str, Callable[..., Any]] = {
-    "from_pretrained": lambda **trust: Model.from_pretrained("run/model", **trust),
-    "model": lambda **trust: Run("run").model(**trust),
-    "evaluate": lambda **trust: evaluate("run", progress=False, **trust),
-    "embed": lambda **trust: embed("run", out="features.npz", progress=False, **trust),
-    "export": lambda **trust: export("run", format="safetensors", out="exported", **trust),
-    "resume": lambda **trust: train(resume=True, out="run", epochs=2, progress=False, **trust),
+    "from_pretrained": lambda **trust_remote_code: Model.from_pretrained("run/model", **trust_remote_code),
+    "model": lambda **trust_remote_code: Run("run").model(**trust_remote_code),
+    "evaluate": lambda **trust_remote_code: evaluate("run", progress=False, **trust_remote_code),
+    "embed": lambda **trust_remote_code: embed("run", out="features.npz", progress=False, **trust_remote_code),
+    "export": lambda **trust_remote_code: export("run", format="safetensors", out="exported", **trust_remote_code),
+    "resume": lambda **trust_remote_code: train(resume=True, out="run", epochs=2, progress=False, **trust_remote_code),
 }
 
 
@@ -86,7 +86,7 @@ def test_code_runs_only_if_trusted(door: str) -> None:
         DOORS[door]()
     assert not was_run()
     assert "their_nets" not in sys.modules
-    DOORS[door](trust=True)
+    DOORS[door](trust_remote_code=True)
     assert was_run()
 
 
@@ -108,10 +108,10 @@ def test_standard_library_is_rejected_even_if_trusted(name: str) -> None:
     file = Path("run/model/config.json")
     file.write_text(json.dumps({**json.loads(file.read_text()), "encoder": [name]}))
     with raises_usage_error("model.unreadable", f"'{name}' belongs to Python"):
-        evaluate("run", trust=True, progress=False)
+        evaluate("run", trust_remote_code=True, progress=False)
 
 
-@pytest.mark.parametrize("key", ["trust", "out", "overwrite"])
+@pytest.mark.parametrize("key", ["trust_remote_code", "out", "overwrite"])
 def test_a_folder_cannot_say_how_it_is_called(run: Run, key: str) -> None:
     run.config_path.write_text(yaml.safe_dump({**run.config(), key: True}))
     with pytest.raises(UsageError, match=rf"run/config\.yaml: unknown name '{key}'"):
@@ -134,7 +134,7 @@ def test_the_commands_take_trust(capsys: pytest.CaptureFixture[str]) -> None:
         assert error.count("\n") == 1
         assert not was_run()
     for command in commands:
-        assert main([*command, "--trust"]) == 0
+        assert main([*command, "--trust_remote_code"]) == 0
 
 
 @pytest.mark.usefixtures("run")

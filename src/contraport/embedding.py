@@ -80,7 +80,7 @@ class LoaderConfig(NamedTuple):
 
     batch_size: int = 512
     device: torch.device = torch.device("cpu")
-    workers: int | None = None
+    num_workers: int | None = None
     bars: ProgressBars = ProgressBars()
 
     def to_device(self, batch: Batch) -> tuple[Tensor, ...]:
@@ -109,7 +109,7 @@ class LoaderConfig(NamedTuple):
             raise UsageError(f"batch_size: must be an integer >= 1, got {self.batch_size!r}.")
         # Whole blocks, so that the position of an item in its block does not depend on the batch size.
         batch_size = math.ceil(self.batch_size / BLOCK) * BLOCK
-        batches = loader(dataset, batch_size, workers=self.workers)
+        batches = loader(dataset, batch_size, num_workers=self.num_workers)
         total = None if isinstance(dataset, Stream) else math.ceil(len(dataset) / batch_size)
         try:
             for batch in self.bars.track(batches, description, total):
@@ -221,7 +221,7 @@ def embed_dataset(
     views: Views | None = None,
     batch_size: int = 512,
     device: str | torch.device = "cpu",
-    workers: int | None = None,
+    num_workers: int | None = None,
     progress: bool = False,
 ) -> Embeddings:
     """Embed the plain views of every item; the model is moved to `device` and not changed otherwise.
@@ -232,7 +232,7 @@ def embed_dataset(
         views: makes views of an item; default: the views that the dataset contains.
         batch_size: number of items loaded at a time, rounded up to a multiple of 64. It does not change the result.
         device: device to compute on.
-        workers: number of processes that load data; default: 0 for data in memory, otherwise one per core but one.
+        num_workers: number of processes that load data; default: 0 for data in memory, otherwise one per core but one.
         progress: show a progress bar on a terminal.
 
     Raises:
@@ -245,7 +245,7 @@ def embed_dataset(
     """
     views = views or Views(dataset, augment="none")
     check_shapes(model, dataset, views)
-    loader_config = LoaderConfig(batch_size, torch.device(device), workers, ProgressBars(shown=progress))
+    loader_config = LoaderConfig(batch_size, torch.device(device), num_workers, ProgressBars(shown=progress))
     return Embeddings(extract_features(model, dataset, views, loader_config), dataset.labels)
 
 

@@ -183,8 +183,10 @@ class Options:
         >>> Walk(steps=3).derive(steps=4)
         Walk(steps=4)
         """
-        derived, options_class = object.__new__(type(self)), cast(Callable[..., object], type(self))
-        vars(derived).update({name: getattr(self, name) for name in get_options(options_class)} | values)
+        derived, names = object.__new__(type(self)), get_options(cast(Callable[..., object], type(self))).keys()
+        if not values.keys() <= names:
+            raise TypeError(f"unknown options: {', '.join(values.keys() - names)}")
+        vars(derived).update({name: getattr(self, name) for name in names} | values)
         return derived
 
 

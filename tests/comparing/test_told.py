@@ -29,7 +29,7 @@ from contraport.runs import Run
 
 MODULE = importlib.import_module("contraport.comparison.compare")  # by the name that a function has too
 KNN = select_metrics(["knn"])[0]
-THREE = SMALL | {"objectives": ["info-nce", "gca-ince", "rince"], "measures": ["knn"]}
+THREE = SMALL | {"objectives": ["info-nce", "gca-ince", "rince"], "metrics": ["knn"]}
 
 
 def judged(job: CellJob) -> Found:
@@ -88,7 +88,7 @@ def test_where_some_were_begun_within_a_budget_this_is_not_told(
 ) -> None:
     monkeypatch.setattr(TimeBudget, "begins", lambda clock: not clock.took)
     monkeypatch.setattr(running, "run_cell_job", judged)
-    found = compare(**SMALL | {"measures": ["knn"]}, budget="1h", out=tmp_path)
+    found = compare(**SMALL | {"metrics": ["knn"]}, budget="1h", out=tmp_path)
     assert found.lacking == 3
     assert not any("none was begun" in note for note in found.notes)
     assert found.spaces == {}, "nothing was searched"
@@ -102,7 +102,7 @@ def test_where_some_were_begun_within_a_budget_this_is_not_told(
 
 
 def test_what_was_searched_is_told_trial_by_trial(tmp_path: Path) -> None:
-    grid = build_grid(SMALL | {"tune": 4, "measures": ["knn"], "out": tmp_path})
+    grid = build_grid(SMALL | {"tune": 4, "metrics": ["knn"], "out": tmp_path})
     row, column = grid.rows[0], grid.columns[0]
     of = build_trials(grid, row, column)
     trials = {(row.name, column.name): of}
@@ -126,7 +126,7 @@ def test_what_was_searched_is_told_trial_by_trial(tmp_path: Path) -> None:
 
 def test_what_a_row_fixes_of_a_search_is_told(tmp_path: Path) -> None:
     rows = ["rince", "rince:q=0.1"]
-    grid = build_grid(SMALL | {"tune": 4, "objectives": rows, "measures": ["knn"], "validation": 0.3, "out": tmp_path})
+    grid = build_grid(SMALL | {"tune": 4, "objectives": rows, "metrics": ["knn"], "validation": 0.3, "out": tmp_path})
     notes = _notes(grid, {}, 0, begun=True)
     assert "by 4 trials each, with seed 0, on 30% of the training items" in notes[0]
     assert notes[1:] == ["rince:q=0.1 fixes q, which was searched of others: it was not tuned as hard."]
@@ -138,7 +138,7 @@ def test_the_first_that_was_judged_says_whether_anything_can_be_measured(tmp_pat
     _check_measured(grid, {"a": failed})
     _check_measured(grid, {"a": failed, "b": {"values": {"knn": 0.5}}})
     for found in ({"a": empty}, {"a": failed, "b": empty}):
-        with pytest.raises(UsageError, match=r"measures: nothing could be measured\. Not measured, as it is dark"):
+        with pytest.raises(UsageError, match=r"metrics: nothing could be measured\. Not measured, as it is dark"):
             _check_measured(grid, found)
 
 

@@ -260,7 +260,7 @@ def test_hub_model_is_loaded_and_must_not_name_code(saved, monkeypatch):
     with raises_usage_error("encoder.untrusted", "someone/model/config.json", "os:system"):
         Model.from_pretrained("someone/model")
     with raises_usage_error("model.unreadable", "os:system"):
-        Model.from_pretrained("someone/model", trust=True)
+        Model.from_pretrained("someone/model", trust_remote_code=True)
 
 
 def test_reports_unreachable_hub(monkeypatch):

@@ -199,7 +199,7 @@ def test_samples_contain_the_most_confident_errors(tmp_path: Path) -> None:
     wrong[[4, 11]] = (labels[[4, 11]] + 1) % 3
     run = make_run(tmp_path / "run", vector_model())
     data = (from_arrays(x, labels=labels), from_arrays(x, labels=wrong))
-    evaluate(run, data=data, measures=["linear_probe"], progress=False)
+    evaluate(run, data=data, metrics=["linear_probe"], progress=False)
     samples = run.samples()
     assert sorted(samples["mistaken"]) == [4, 11]
     assert np.array_equal(samples["mistaken_true"], wrong[samples["mistaken"]])
@@ -209,16 +209,16 @@ def test_samples_contain_the_most_confident_errors(tmp_path: Path) -> None:
     assert samples["mistaken_views"].tolist() == ["view0"]
     assert "mistaken_keys" not in samples
     data[1].keys = [f"{place}.png" for place in range(60)]
-    evaluate(run, data=data, measures=["linear_probe"], progress=False)
+    evaluate(run, data=data, metrics=["linear_probe"], progress=False)
     assert run.samples()["mistaken_keys"].tolist() == [f"{place}.png" for place in samples["mistaken"]]
-    evaluate(run, data=(data[0], data[0]), measures=["linear_probe"], progress=False)
+    evaluate(run, data=(data[0], data[0]), metrics=["linear_probe"], progress=False)
     assert "mistaken" not in run.samples(), "there is none"
 
 
 def test_the_plan_of_views_that_are_given_has_their_names(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", Model("mlp", [(6,), (6,)], shared=False), augment="none")
     given = contraport.data.load({"left": np.eye(40, 6, dtype=np.float32), "right": np.eye(40, 6, dtype=np.float32)})
-    evaluate(run, data=(given, given), measures=["recall"], progress=False)
+    evaluate(run, data=(given, given), metrics=["recall"], progress=False)
     assert run.samples()["plan_view_names"].tolist() == ["left", "right"]
 
 
@@ -256,7 +256,7 @@ def test_mismatched_pairs_have_a_high_suspicion(tmp_path: Path) -> None:
     shuffled = from_arrays((one, two), labels=labels)
     torch.manual_seed(0)
     run = make_run(tmp_path / "run", Model("mlp", [(6,), (6,)], shared=False), augment="none")
-    evaluate(run, data=(train, shuffled), measures=["uniformity"], progress=False)
+    evaluate(run, data=(train, shuffled), metrics=["uniformity"], progress=False)
     suspicion = run.samples()["suspicion"]
     assert suspicion.shape == (90,)
     assert suspicion[:6].mean() > suspicion[6:].mean() + 0.2
@@ -385,7 +385,7 @@ def test_runs_without_a_plan_have_a_note(tmp_path: Path, config: dict[str, Any],
     result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
     assert "plan" not in run.samples()
     assert any(note in one for one in result["notes"])
-    alone = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), measures=["knn"], alone=True, progress=False)
+    alone = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), metrics=["knn"], alone=True, progress=False)
     assert alone["notes"] == [], "no samples were requested"
 
 
@@ -448,12 +448,12 @@ def test_rejects_a_corrupt_model(tmp_path: Path) -> None:
 
 def test_run_of_another_version_is_evaluated_with_a_note(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), objective="nt-xent-next", whirl=3)
-    notes = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), measures=["knn"], progress=False)["notes"]
+    notes = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), metrics=["knn"], progress=False)["notes"]
     assert "'whirl'" in notes[0]
     assert contraport.__version__ in notes[0]
     assert "the objective cannot be built" in notes[-1]
     same = make_run(tmp_path / "same", vector_model())
-    notes = evaluate(same, data=(vectors(60, 3), vectors(40, 3)), measures=["knn"], progress=False)["notes"]
+    notes = evaluate(same, data=(vectors(60, 3), vectors(40, 3)), metrics=["knn"], progress=False)["notes"]
     assert not any("does not know" in note or "cannot be built" in note for note in notes)
 
 
@@ -465,7 +465,7 @@ def trained(path: Path, **given: Any) -> Run:
 def test_intermediate_models_are_evaluated_by_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path / "run", epochs=3, keep_every=1)
     data = (vectors(60, 3), vectors(40, 3))
-    result = evaluate(run, data=data, checkpoints="all", measures=["uniformity", "knn"], progress=False)
+    result = evaluate(run, data=data, checkpoints="all", metrics=["uniformity", "knn"], progress=False)
     assert list(result["rows"]) == ["raw", "untrained", "trained", "epoch 1", "epoch 2"]
     values = [result["rows"][name]["uniformity"] for name in ("untrained", "epoch 1", "epoch 2", "trained")]
     assert len(set(values)) == 4
@@ -476,7 +476,7 @@ def test_intermediate_models_are_evaluated_by_epoch(tmp_path: Path, capsys: pyte
     shorter = trained(tmp_path / "shorter", epochs=3)
     with raises_usage_error("checkpoints.missing", shorter.path):
         evaluate(shorter, data=data, checkpoints="all", progress=False)
-    both = evaluate([shorter, run], data=data, checkpoints="all", measures=["uniformity"], alone=True, progress=False)
+    both = evaluate([shorter, run], data=data, checkpoints="all", metrics=["uniformity"], alone=True, progress=False)
     assert [list(result["rows"]) for result in both.values()] == [["trained"], ["trained", "epoch 1", "epoch 2"]]
     told = [[note for note in result["notes"] if "intermediate" in note] for result in both.values()]
     assert told == [[f"{shorter.path} has no intermediate checkpoints; only its last model was evaluated."], []]
@@ -493,11 +493,11 @@ def test_classes_without_training_items_are_noted(tmp_path: Path, first: int, wh
     train, test = vectors(60, 3), vectors(40, 3)
     moved = from_arrays(np.asarray(test.__getitems__(list(range(40))).views[0]), labels=test.labels.numpy() + first)
     run = make_run(tmp_path / "run", Model("mlp", [(6,)]))
-    notes = evaluate(run, data=(train, moved), measures=["knn"], alone=True, progress=False)["notes"]
+    notes = evaluate(run, data=(train, moved), metrics=["knn"], alone=True, progress=False)["notes"]
     told = [note for note in notes if "without training items" in note]
     assert len(told) == (which is not None)
     assert all(note.startswith(f"{which} are of classes") for note in told)
-    asked = {"measures": ["uniformity", "nmi"], "alone": True, "progress": False}
+    asked = {"metrics": ["uniformity", "nmi"], "alone": True, "progress": False}
     notes = evaluate(run, data=(train, moved), **asked)["notes"]
     assert not [note for note in notes if "without training items" in note], "no probe is trained on labels"
 
@@ -505,7 +505,7 @@ def test_classes_without_training_items_are_noted(tmp_path: Path, first: int, wh
 def test_note_names_the_first_unseen_classes(tmp_path: Path) -> None:
     rows, run = np.random.default_rng(0).normal(size=(60, 6)), make_run(tmp_path / "run", vector_model())
     train, test = (from_arrays(rows, labels=[f"{of} {number % 10}" for number in range(60)]) for of in ("old", "new"))
-    notes = evaluate(run, data=(train, test), measures=["knn"], alone=True, progress=False)["notes"]
+    notes = evaluate(run, data=(train, test), metrics=["knn"], alone=True, progress=False)["notes"]
     assert [note for note in notes if "(new 0, new 1, new 2, new 3 and new 4 and others)" in note]
 
 
@@ -514,7 +514,7 @@ def test_downscaled_raw_inputs_are_noted(tmp_path: Path) -> None:
     for side, shrunk in ((40, True), (16, False)):
         data = tuple(several(items, (3, side, side), integers=True) for items in (40, 20))
         run = make_run(tmp_path / str(side), Model("small-cnn", [(3, side, side)]))
-        notes = evaluate(run, data=data, measures=["knn"], neighbors=5, progress=False)["notes"]
+        notes = evaluate(run, data=data, metrics=["knn"], neighbors=5, progress=False)["notes"]
         told = ["Raw inputs: images downscaled to 36 × 36 pixels."] if shrunk else []
         assert [note for note in notes if note.startswith("Raw inputs")] == told
 
@@ -561,7 +561,7 @@ def test_several_runs_have_paired_differences(tmp_path: Path, capsys: pytest.Cap
 def test_more_than_two_runs_get_bonferroni_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(3)
     paths = [make_run(tmp_path / name, Model("mlp", [(6,)])).path for name in "abc"]
-    asked = {"data": (vectors(60, 3), vectors(40, 3)), "measures": ["knn"], "neighbors": 5, "progress": False}
+    asked = {"data": (vectors(60, 3), vectors(40, 3)), "metrics": ["knn"], "neighbors": 5, "progress": False}
     three, two = evaluate(paths, **asked), evaluate(paths[:2], **asked)
     assert [result["pairs_of_runs"] for result in (*three.values(), *two.values())] == [3, 3, 3, 1, 1]
     wide, narrow = (of[str(paths[1])]["differences"][str(paths[0])]["knn"] for of in (three, two))
@@ -580,14 +580,14 @@ def test_runs_on_differently_corrupted_items_are_not_compared(tmp_path: Path) ->
     for own in ({}, {"corrupt": "noise:5"}, {"domains": "style"}):
         paths.append(tmp_path / "-".join(["run", *own]))
         contraport.train("digits", out=paths[-1], **asked, **own)
-    results = evaluate(paths, measures=["knn"], progress=False)
+    results = evaluate(paths, metrics=["knn"], progress=False)
     told = ["digits", "digits, corrupt noise:5", "digits, domains style"]
     assert [result["data"] for result in results.values()] == told
     assert all(set(result["differences"]) == {"raw", "untrained"} for result in results.values())
     said = verdict(shown(paths))
     assert not any("better than run" in sentence or "is the best" in sentence for sentence in said)
     clean = (load("digits", "train"), load("digits", "test"))
-    results = evaluate(paths, data=clean, measures=["knn"], progress=False)
+    results = evaluate(paths, data=clean, metrics=["knn"], progress=False)
     assert {result["data"] for result in results.values()} == {"digits"}, "clean items are the same for all"
     assert all(len(result["differences"]) == 4 for result in results.values())
 
@@ -609,7 +609,7 @@ def test_different_rows_of_a_file_are_different_items(tmp_path: Path) -> None:
         make_run(tmp_path / name, vector_model(), data=str(tmp_path / "data.npz"), **given)
         for name, given in own.items()
     ]
-    results = evaluate(runs, measures=["uniformity"], progress=False)
+    results = evaluate(runs, metrics=["uniformity"], progress=False)
     assert [result["test_items"] for result in results.values()] == [20, 20, 20]
     assert [len(result["differences"]) for result in results.values()] == [3, 3, 2], "the last is compared with none"
 
@@ -633,6 +633,6 @@ def test_classes_are_matched_by_name(tmp_path: Path) -> None:
 
 def test_test_data_replace_the_test_split(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
-    given = {"data": (vectors(60, 3), vectors(40, 3)), "measures": ["knn"], "neighbors": 5, "progress": False}
+    given = {"data": (vectors(60, 3), vectors(40, 3)), "metrics": ["knn"], "neighbors": 5, "progress": False}
     other = evaluate(run, test_data=vectors(50, 3), **given)
     assert (other["train_items"], other["test_items"]) == (60, 50)

@@ -25,7 +25,7 @@ DATA = (vectors(60, 3), vectors(40, 3))
 def test_saved_items_are_those_of_the_trained_encoder(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     measures = ["linear_probe", "knn", "recall@1", "median_rank"]
-    rows = evaluate(run, data=DATA, measures=measures, neighbors=5, progress=False)["rows"]
+    rows = evaluate(run, data=DATA, metrics=measures, neighbors=5, progress=False)["rows"]
     items = run.items()
     assert set(items) == {"linear_probe", "knn", "recall@1"}, "a median is not a mean over items"
     for key, of_items in items.items():
@@ -39,16 +39,16 @@ def test_saved_items_are_those_of_the_trained_encoder(tmp_path: Path) -> None:
 
 def test_result_has_counts_and_options(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
-    result = evaluate(run, data=DATA, measures=["knn", "uniformity"], neighbors=5, progress=False)
+    result = evaluate(run, data=DATA, metrics=["knn", "uniformity"], neighbors=5, progress=False)
     assert (result["train_items"], result["test_items"], result["uniformity_items"]) == (60, 40, 40)
     assert (result["neighbors"], result["classes"]) == (5, 3)
-    several_runs = evaluate([run], data=DATA, measures=["uniformity"], progress=False)
+    several_runs = evaluate([run], data=DATA, metrics=["uniformity"], progress=False)
     assert list(several_runs) == [str(run.path)], "a sequence of one is a sequence"
 
 
 def test_neighbors_are_checked_only_for_knn(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
-    result = evaluate(run, data=(vectors(12, 3), vectors(12, 3)), measures=["uniformity"], progress=False)
+    result = evaluate(run, data=(vectors(12, 3), vectors(12, 3)), metrics=["uniformity"], progress=False)
     assert set(result["rows"]["trained"]) == {"uniformity"}
 
 
@@ -66,7 +66,7 @@ def test_context_uses_the_options(tmp_path: Path) -> None:
 
 def test_chance_deterioration_is_not_noted(tmp_path: Path) -> None:
     """With random labels no difference is significant."""
-    result = evaluate(make_run(tmp_path / "run", vector_model()), data=DATA, measures=["accuracy"], progress=False)
+    result = evaluate(make_run(tmp_path / "run", vector_model()), data=DATA, metrics=["accuracy"], progress=False)
     assert any("worse than the raw inputs" in note for note in deterioration_notes(result["rows"]))
     assert not any("worse than" in note for note in result["notes"])
 
@@ -75,7 +75,7 @@ def test_plan_that_needs_labels_is_noted_once_without_labels(tmp_path: Path) -> 
     asked = {"objective": "sup-con", "batch_size": 20, "epochs": 2, "encoder": "mlp", "keep_every": 1}
     run = contraport.train(data=vectors(60, 3), out=tmp_path / "run", progress=False, **asked)
     unlabelled = (vectors(60, None), vectors(40, None))
-    notes = evaluate(run, data=unlabelled, measures=["uniformity"], checkpoints="all", progress=False)["notes"]
+    notes = evaluate(run, data=unlabelled, metrics=["uniformity"], checkpoints="all", progress=False)["notes"]
     (told,) = [note for note in notes if "plan" in note]
     assert told.startswith("No plan of test items is drawn: the items lack what the objective needs. labels")
     assert not {"plan", "plans"} & run.samples().keys()
@@ -109,7 +109,7 @@ def test_worst_pairs_require_the_own_training_data(audited: tuple[Run, str], giv
     run, path = audited
     others = (several(45, (6,), (4,)), several(20, (6,), (4,)))  # as many as it was trained on
     data: Any = {"nothing": None, "its own": path, "others": others}[given]
-    evaluate(run, data=data, measures=["uniformity"], progress=False)
+    evaluate(run, data=data, metrics=["uniformity"], progress=False)
     samples = run.samples()
     assert ("worst" in samples) == (given != "others")
     if given != "others":
@@ -121,7 +121,7 @@ def test_domains_are_saved_and_passed_to_the_objective(tmp_path: Path) -> None:
     rows, names = np.random.default_rng(0).normal(size=(40, 6)), [f"site {number % 4}" for number in range(40)]
     data = from_arrays(rows, labels=np.arange(40) % 2, domains=names)
     run = make_run(tmp_path / "run", vector_model(), objective="info-nce", target="domains:alpha=0.5")
-    evaluate(run, data=(data, data), measures=["uniformity"], progress=False)
+    evaluate(run, data=(data, data), metrics=["uniformity"], progress=False)
     samples = run.samples()
     assert [samples["domain_names"][domain] for domain in samples["domains"]] == [
         names[item] for item in samples["ids"]
@@ -135,7 +135,7 @@ def test_plan_views_are_saved_if_both_are_images(tmp_path: Path) -> None:
         train, test = (several(items, *shapes, integers=True) for items in (40, 20))
         torch.manual_seed(0)
         run = make_run(tmp_path / str(drawn), Model(shapes=shapes, shared=False), augment=None)
-        evaluate(run, data=(train, test), measures=["uniformity"], progress=False)
+        evaluate(run, data=(train, test), metrics=["uniformity"], progress=False)
         samples = run.samples()
         assert samples["plan_view_names"].tolist() == ["view0", "view1"]
         assert ({"plan_view_1", "plan_view_2"} <= samples.keys()) == drawn

@@ -42,7 +42,7 @@ def test_metrics_that_need_more_items_are_noted(
 def test_domains_without_shared_classes_are_noted_if_requested(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     own = from_arrays(ROWS, labels=np.arange(60) // 30, domains=np.arange(60) // 30)
-    result = evaluate(run, data=(own, own), measures=["domains"], progress=False)
+    result = evaluate(run, data=(own, own), metrics=["domains"], progress=False)
     assert set(result["rows"]["trained"]) == {"domain_probe"}
     assert "Not measured, as domains share fewer than two classes: Unseen domain." in result["notes"]
 
@@ -51,7 +51,7 @@ def test_unseen_domains_are_not_probed(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     rest = from_arrays(ROWS, labels=np.arange(60) % 2, domains=np.arange(60) // 30)
     left_out = from_arrays(ROWS, labels=np.arange(60) % 2, domains=np.full(60, 2))
-    result = evaluate(run, data=(rest, left_out), measures=["domain_probe", "linear_probe"], progress=False)
+    result = evaluate(run, data=(rest, left_out), metrics=["domain_probe", "linear_probe"], progress=False)
     assert set(result["rows"]["trained"]) == {"linear_probe"}
     told = "Not measured, as training and test items share no domain: Domain probe."
     assert told in result["notes"]
@@ -61,7 +61,7 @@ def test_unseen_domains_are_not_probed(tmp_path: Path) -> None:
 def test_coordinate_objectives_have_no_plan(tmp_path: Path, objective: str) -> None:
     """Nor where it has as many coordinates as there are items, and would look like one of items."""
     run = make_run(tmp_path / "run", vector_model(), objective=objective)
-    result = evaluate(run, data=(vectors(40, 2), vectors(32, 2)), measures=["uniformity"], progress=False)
+    result = evaluate(run, data=(vectors(40, 2), vectors(32, 2)), metrics=["uniformity"], progress=False)
     assert "No plan is drawn: the objective compares coordinates, not items." in result["notes"]
     assert "plan" not in run.samples()
 
@@ -69,7 +69,7 @@ def test_coordinate_objectives_have_no_plan(tmp_path: Path, objective: str) -> N
 def test_elements_of_a_pair_are_whole_splits(tmp_path: Path) -> None:
     """They are the training and the test items already: no share of them is held out once more."""
     run = make_run(tmp_path / "run", vector_model())
-    result = evaluate(run, data=({"x": ROWS[:40]}, {"x": ROWS[40:]}), measures=["uniformity"], progress=False)
+    result = evaluate(run, data=({"x": ROWS[:40]}, {"x": ROWS[40:]}), metrics=["uniformity"], progress=False)
     assert (result["train_items"], result["test_items"]) == (40, 20)
 
 

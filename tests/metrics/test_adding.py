@@ -41,14 +41,14 @@ def mine():
 def test_an_added_metric_is_evaluated_printed_shown_and_listed(mine, tmp_path: Path, capsys) -> None:
     run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
     data = (vectors(60, 3), vectors(40, 3))
-    rows = evaluate(run, data=data, measures=["near", "uniformity"], progress=False)["rows"]
+    rows = evaluate(run, data=data, metrics=["near", "uniformity"], progress=False)["rows"]
     assert all(set(row) == {"near@1", "near@1000", "uniformity"} for row in rows.values())
     assert rows["trained"]["near@1000"] == 1
     assert {"metric": "Near@1000", "trained": "100%"}.items() <= result_rows(rows)[-1].items()
     assert "Near@1000" in report([run], out=tmp_path / "page.html").read_text()
-    print_names(list_names("measures"))
+    print_names(list_names("metrics"))
     assert "near@{}\n    Share of the items that are as near" in capsys.readouterr().out
-    assert evaluate(run, data=data, measures=["near@7"], progress=False)["rows"]["raw"].keys() == {"near@7"}
+    assert evaluate(run, data=data, metrics=["near@7"], progress=False)["rows"]["raw"].keys() == {"near@7"}
 
 
 @pytest.mark.parametrize("wrong", [0, slice(None)])
@@ -63,7 +63,7 @@ def test_a_metric_that_returns_nan_is_left_out_and_noted(wrong, tmp_path: Path) 
     try:
         run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
         data = (vectors(60, 3), vectors(40, 3))
-        result = evaluate(run, data=data, measures=["broken", "uniformity"], progress=False)
+        result = evaluate(run, data=data, metrics=["broken", "uniformity"], progress=False)
         assert all(set(row) == {"uniformity"} for row in result["rows"].values())
         assert result["not_measured"] == ["Left out, as a value was NaN or infinite: Broken."]
         assert set(result["not_measured"]) <= set(result["notes"])
@@ -74,7 +74,7 @@ def test_a_metric_that_returns_nan_is_left_out_and_noted(wrong, tmp_path: Path) 
 
 def test_unmet_requirement_is_noted(mine, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
-    result = evaluate(run, data=(vectors(60, None), vectors(40, None)), measures=["near@2"], progress=False)
+    result = evaluate(run, data=(vectors(60, None), vectors(40, None)), metrics=["near@2"], progress=False)
     assert result["rows"] == {"raw": {}, "untrained": {}, "trained": {}}
     assert "Not measured, as there are no labels: Near@2." in result["notes"]
 
@@ -87,11 +87,11 @@ def test_names_titles_and_groups_select_metrics(mine) -> None:
     assert {row.key for row in select_metrics(["all"])} >= {"knn", "near@1000"}
     for typo in ("near@", "near@0", "near@x", "knn@3", "kn"):
         assert metric_by_key(typo) is None
-        with raises_usage_error("measures.unknown", typo):
+        with raises_usage_error("metrics.unknown", typo):
             select_metrics([typo])
-    with raises_usage_error("measures.comma", "measures=['knn', 'recall@1']"):
+    with raises_usage_error("metrics.comma", "metrics=['knn', 'recall@1']"):
         select_metrics(["knn, recall@1"])
-    with use_flag_style(), raises_usage_error("measures.comma", "--measures knn recall@1"):
+    with use_flag_style(), raises_usage_error("metrics.comma", "--metrics knn recall@1"):
         select_metrics(["knn, recall@1"])
 
 

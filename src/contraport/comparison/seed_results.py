@@ -165,7 +165,7 @@ def known_of(grid: Grid, results: Results, key: str) -> Known:
 
 def single_seed_differences(grid: Grid, results: Results) -> list[str]:
     """Return which differences from the baseline, by the first measure, tell nothing of other seeds, as in a table."""
-    known = known_of(grid, results, metrics_in_order(grid.asked.measures)[0].key)
+    known = known_of(grid, results, metrics_in_order(grid.asked.metrics)[0].key)
     return [
         f"{row.name} on {column.name}"
         for column in grid.columns
@@ -192,7 +192,7 @@ def build_entries(grid: Grid, results: Results) -> list[Entry]:
     comparisons = max(1, (len(grid.rows) - 1) * len(grid.columns))
     return [
         _entry(grid, results, row.name, column.name, measure.key, known, comparisons)
-        for measure in metrics_in_order(grid.asked.measures)
+        for measure in metrics_in_order(grid.asked.metrics)
         for known in [known_of(grid, results, measure.key)]
         for column in grid.columns
         for row in grid.rows
@@ -221,7 +221,7 @@ def _entry(grid: Grid, results: Results, row: str, column: str, key: str, known:
 def epoch_means(grid: Grid, results: Results) -> list[EpochMean]:
     """Return what the cells of the table had reached on their way, and at its end, where anything was kept."""
     told = []
-    for measure, column, row in itertools.product(metrics_in_order(grid.asked.measures), grid.columns, grid.rows):
+    for measure, column, row in itertools.product(metrics_in_order(grid.asked.metrics), grid.columns, grid.rows):
         by_epoch: dict[int, list[float]] = {}
         for seed in grid.seeds:
             _, found = results.get((row.name, column.name, seed), (None, {}))
@@ -253,7 +253,7 @@ def judge_claims(grid: Grid, results: Results) -> list[Verdict]:
     asked: list[tuple[Claim, Metric, list[tuple[str, Column]]]] = []
     names = [row.name for row in grid.rows]
     for claim in grid.claims:
-        measure = select_metrics([claim.measure])[0] if claim.measure else metrics_in_order(grid.asked.measures)[0]
+        measure = select_metrics([claim.measure])[0] if claim.measure else metrics_in_order(grid.asked.metrics)[0]
         columns = [column for column in grid.columns if not claim.settings or column.setting in claim.settings]
         pairs = [(name, column) for column in columns for name in claim.better if name in names and claim.than in names]
         asked.append((claim, measure, pairs))

@@ -56,13 +56,12 @@ def custom_code_names(encoder: object) -> list[str]:
 
 
 @hint_on_error("contraport docs training folders-of-others")
-def check_trusted(encoder: object, where: str, *, trust: bool) -> None:
+def check_trusted(encoder: object, where: str, *, trust_remote_code: bool) -> None:
     """Raise `UsageError` (``encoder.untrusted``) if a saved configuration names code to import, unless trusted."""
     code = ", ".join(map(repr, custom_code_names(encoder)))
-    message = (
-        f"encoder: {where} names code to run: {code}. Inspect it, and pass {format_options(trust=True)} to run it."
-    )
-    check(trust or not code, message, "untrusted")
+    remedy = f"Inspect it, and pass {format_options(trust_remote_code=True)} to run it."
+    message = f"encoder: {where} names code to run: {code}. {remedy}"
+    check(trust_remote_code or not code, message, "untrusted")
 
 
 def describe_encoder(encoder: object) -> Any:

@@ -255,13 +255,14 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
                 encoder.save_config(folder / _encoder_folder(number))
 
     @classmethod
+    @accept_deprecated(trust_remote_code="trust_remote_code")
     @accept_deprecated(trust_remote_code="trust")
     def from_pretrained(
         cls,
         pretrained_model_name_or_path: str | Path,
         *,
         map_location: str = "cpu",
-        trust: bool = False,
+        trust_remote_code: bool = False,
         encoder: Encoders = None,
         **download: Any,
     ) -> Self:
@@ -273,7 +274,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             pretrained_model_name_or_path: folder written by `save_pretrained`, or ``user/name`` on the Hugging Face
                 hub.
             map_location: device.
-            trust: import and run the encoder that the folder names as ``module:attribute``.
+            trust_remote_code: import and run the encoder that the folder names as ``module:attribute``.
             encoder: module that was trained, or one per tower, if it was not built by name; the folder has its weights.
             download: options of ``huggingface_hub.snapshot_download``, such as ``revision``.
 
@@ -283,7 +284,9 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         folder = _local_folder(str(pretrained_model_name_or_path), download)
         config = _read_config(folder / CONFIG_FILE)
         _check_config_keys(config, cls, folder / CONFIG_FILE)
-        check_trusted(config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust=trust)
+        check_trusted(
+            config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust_remote_code=trust_remote_code
+        )
         config["encoder"] = _saved_encoders(encoder, config, f"{pretrained_model_name_or_path}/{CONFIG_FILE}")
         try:
             check_checksum(folder / WEIGHTS_FILE)

@@ -82,7 +82,7 @@ def _load_timm(name: str) -> InitialWeights:
 
 
 def read_initial_weights(
-    where: str | Path, encoder: Encoders, *, trust: bool = False, view: str | None = None
+    where: str | Path, encoder: Encoders, *, trust_remote_code: bool = False, view: str | None = None
 ) -> InitialWeights:
     """Load the encoders of a file, a folder or a run.
 
@@ -91,7 +91,7 @@ def read_initial_weights(
             possibly behind one prefix and with a classifier; a folder of timm, of transformers or of
             `Model.save_pretrained`; or a run folder. Nothing is unpickled.
         encoder: the encoder to initialize; None: that of the folder.
-        trust: import and run the encoder that a folder names as ``module:attribute``.
+        trust_remote_code: import and run the encoder that a folder names as ``module:attribute``.
         view: the view that the encoder is for; from a folder with several encoders, that of the view with this name is
             taken. Default: all views.
 
@@ -115,7 +115,7 @@ def read_initial_weights(
         return _load_text(str(path), str(path))
     if "architecture" in config:
         return _read_timm_folder(folder, config, encoder, str(path))
-    return _read_model_folder(folder, config, encoder, str(path), trust=trust, view=view)
+    return _read_model_folder(folder, config, encoder, str(path), trust_remote_code=trust_remote_code, view=view)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -128,7 +128,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_model_folder(
-    folder: Path, config: Mapping[str, Any], encoder: Encoders, source: str, *, trust: bool, view: str | None
+    folder: Path,
+    config: Mapping[str, Any],
+    encoder: Encoders,
+    source: str,
+    *,
+    trust_remote_code: bool,
+    view: str | None,
 ) -> InitialWeights:
     names = config.get("encoder")
     saved = names if isinstance(names, list) else [names]
@@ -137,8 +143,8 @@ def _read_model_folder(
     modules = {view: encoder} if one_view and view is not None and isinstance(encoder, nn.Module) else encoder
     requested = _per_tower(encoder, len(saved))
     # Code that the caller names, too, was already checked as an argument of the caller.
-    trust = trust or requested == saved
-    model = Model.from_pretrained(folder, trust=trust, encoder=modules if own else None)
+    trust_remote_code = trust_remote_code or requested == saved
+    model = Model.from_pretrained(folder, trust_remote_code=trust_remote_code, encoder=modules if own else None)
     numbers = [model.view_index(view, f"init: {source}")] if one_view else range(len(saved))
     towers, shapes = [model.tower(number) for number in numbers], model.shapes
     saved = [saved[number] for number in numbers]

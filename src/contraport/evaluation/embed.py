@@ -69,7 +69,7 @@ def embed(given: dict[str, Any]) -> Path:
     for file in older:
         check_new_file("out", file, overwrite=options.overwrite)
     run = options.run if isinstance(options.run, Run) else Run(options.run)
-    settings, model = run.settings(), run.model(trust=options.trust)
+    settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     if caveat := run.caveat(settings):
         log.warning("%s", caveat)
     splits: tuple[str, ...] = ("train", "test") if options.split == "all" else (options.split,)
@@ -93,7 +93,7 @@ def embed(given: dict[str, Any]) -> Path:
             dataset.of_views([find_view(dataset, whole, options.view)]).drop_duplicates() for dataset in datasets
         ]
     loader_config = LoaderConfig(
-        options.batch_size, resolve_device(options.device), options.workers, ProgressBars(shown=options.progress)
+        options.batch_size, resolve_device(options.device), options.num_workers, ProgressBars(shown=options.progress)
     )
     with feature_buffer(path) as buffer:
         for dataset in share.part(datasets):

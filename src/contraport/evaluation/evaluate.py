@@ -128,7 +128,7 @@ def _save(one: RunEvaluation) -> None:
 
 def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
     started = time.perf_counter()
-    metrics, evaluator = select_metrics(options.measures), Evaluator.from_run(run, options)
+    metrics, evaluator = select_metrics(options.metrics), Evaluator.from_run(run, options)
     trained, baselines = evaluator.context("trained", evaluator.model), evaluator.baselines()
     if options.classes:
         _check_classes(trained, options.classes, run)
@@ -158,7 +158,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
     }
     draws = _draw(results)
     differences = {name: _differences(draws["trained"], draws[name]) for name in baselines}
-    skipped = skipped_notes(metrics, unmet, results["trained"], by_name=len(options.measures) > 0)
+    skipped = skipped_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
     notes = [
         *skipped,
         *caveats(evaluator, baselines, results["trained"]),

@@ -61,11 +61,14 @@ class Evaluator:
             UsageError: the run or the data cannot be read, or do not fit together.
         """
         loader_config = LoaderConfig(
-            options.batch_size, resolve_device(options.device), options.workers, ProgressBars(shown=options.progress)
+            options.batch_size,
+            resolve_device(options.device),
+            options.num_workers,
+            ProgressBars(shown=options.progress),
         )
         # Read before the model: if a training saves another model meanwhile, its epochs differ at the end.
         epochs = run.model_epochs()
-        settings, model = run.settings(), run.model(trust=options.trust)
+        settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
         train, test, notes = load_splits(run, settings, model, options)
         views = build_views(settings, train)
         check_shapes(model, train, views)
@@ -92,7 +95,7 @@ class Evaluator:
         """Return the baseline encoders by row name; empty with the option `alone`."""
         if self.options.alone:
             return {}
-        initial = self.run.initial_model(trust=self.options.trust)
+        initial = self.run.initial_model(trust_remote_code=self.options.trust_remote_code)
         if initial is None:
             before = {"untrained": build_untrained_model(self.settings, self.model, self.run.encoder)}
         else:

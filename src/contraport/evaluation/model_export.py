@@ -57,7 +57,7 @@ def export(given: dict[str, Any]) -> Path:
     for package in format.packages:
         import_optional(package, "export", f"format: {name}")
     _check_out(path, format, options.overwrite)
-    model = options.run if isinstance(options.run, Model) else _load_model(options.run, options.trust)
+    model = options.run if isinstance(options.run, Model) else _load_model(options.run, options.trust_remote_code)
     model = model if options.view is None else model.single_view(options.view)
     has_tokenizer = any(isinstance(encoder, TextTransformer) for encoder in model.encoders)
     check(
@@ -98,9 +98,9 @@ def export(given: dict[str, Any]) -> Path:
     return path
 
 
-def _load_model(run: str | Path | Run, trust: bool) -> Model:
+def _load_model(run: str | Path | Run, trust_remote_code: bool) -> Model:
     run = run if isinstance(run, Run) else Run(run)
-    model = run.model(trust=trust)
+    model = run.model(trust_remote_code=trust_remote_code)
     if caveat := run.caveat():
         log.warning("%s", caveat)
     return model
@@ -199,7 +199,9 @@ def _read_safetensors(folder: Path, model: Model) -> _ExportedModel:
     names = model.config["encoder"]
     encoders = [model.tower(view).encoder if is_module_description(name) else name for view, name in enumerate(names)]
     has_modules = any(map(is_module_description, names))
-    return FeatureExtractor(Model.from_pretrained(folder, trust=True, encoder=encoders if has_modules else None))
+    return FeatureExtractor(
+        Model.from_pretrained(folder, trust_remote_code=True, encoder=encoders if has_modules else None)
+    )
 
 
 class _Format(NamedTuple):

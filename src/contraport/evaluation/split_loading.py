@@ -193,7 +193,7 @@ def is_training_data(settings: Settings, data: object) -> bool:
         return False
 
 
-_SUBSET_SETTINGS = ("validation", "items", "test_items", "imbalance")
+_SUBSET_SETTINGS = ("validation", "max_items", "test_items", "imbalance")
 """Settings that select a subset of the items of a source."""
 
 _OWN_DATA_DEFAULTS: dict[str, Any] = {
@@ -235,7 +235,7 @@ class SplitLoader:
         """
         settings = self._settings(data)
         if complete:
-            settings = settings.derive(validation=None, items=None, test_items=None, imbalance=None)
+            settings = settings.derive(validation=None, max_items=None, test_items=None, imbalance=None)
         dataset = build_dataset(settings, split)
         if undivided and dataset.held_out and not isinstance(data, AnyDataset):
             dataset = build_dataset(settings.derive(test_fraction=0), "train")
@@ -255,11 +255,11 @@ class SplitLoader:
                 "missing",
             )
             # A column of sample weights must be read as such, or it would count as a feature.
-            weights = settings.weights if settings.has_column_weights else None
-            return adapted.derive(columns=columns or settings.columns, weights=weights)
+            weights = settings.sample_weight if settings.has_column_weights else None
+            return adapted.derive(columns=columns or settings.columns, sample_weight=weights)
         if columns is None and KEPT["data"].serialize(data) == settings.data:  # another data frame, with the same roles
             columns = settings.columns
-        return adapted.derive(data=data, columns=columns, weights=None, test_fraction=None, **_OWN_DATA_DEFAULTS)
+        return adapted.derive(data=data, columns=columns, sample_weight=None, test_fraction=None, **_OWN_DATA_DEFAULTS)
 
 
 def find_view(dataset: Dataset, model: Model, view: object) -> int:

@@ -92,7 +92,7 @@ def fine_tuned_hits(
         )
         model.requires_grad_(True)
         size = min(BATCH_SIZE, len(train))
-        batches = loader(train, size, shuffle=True, seed=seed, workers=loader_config.workers, drop_last=True)
+        batches = loader(train, size, shuffle=True, seed=seed, num_workers=loader_config.num_workers, drop_last=True)
         optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
         epochs = max(EPOCHS, math.ceil(STEPS / len(batches)))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(batches))

@@ -81,7 +81,7 @@ class Metric:
     """Entry of the registry: a metric's name, requirements, format and function.
 
     Attributes:
-        key: name in `evaluation.json` and of ``--measures``; ``{}`` stands for a number.
+        key: name in `evaluation.json` and of ``--metrics``; ``{}`` stands for a number.
         title: name for readers: Linear probe, Recall@1.
         summary: description in one sentence.
         group: group of metrics; its name selects all of them.
@@ -293,10 +293,10 @@ def select_metrics(names: Sequence[str] = ()) -> list[Metric]:
             parts = [part.strip() for part in name.split(",")]
             check(
                 len(parts) == 1,
-                f"measures: separate names as in {format_options(measures=parts)}, got {name!r}.",
+                f"metrics: separate names as in {format_options(metrics=parts)}, got {name!r}.",
                 "comma",
             )
-            raise unknown_name_error("measures", name, {*METRICS, *groups, "all"})
+            raise unknown_name_error("metrics", name, {*METRICS, *groups, "all"})
         selected |= {single.key: single for one in entries for single in one.at_each_number()}
     return _in_display_order(selected.values())
 
@@ -328,7 +328,7 @@ def parse_scheduled_metrics(texts: Iterable[str]) -> list[ScheduledMetric]:
         interval = _EVERY.fullmatch(rest)
         check(
             interval is not None or not colon,
-            f"monitor: must be {name}:every=N with an integer N >= 1, got {text!r}.",
+            f"online_metrics: must be {name}:every=N with an integer N >= 1, got {text!r}.",
             "interval",
         )
         scheduled += [ScheduledMetric(metric, int(interval[1]) if interval else 1) for metric in select_metrics([name])]

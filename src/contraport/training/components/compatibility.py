@@ -25,19 +25,19 @@ def check_weights(compared: nn.Module | None, dataset: Dataset, by_plan: PlanWei
     weights = dataset.weights
     check(
         by_plan is None or isinstance(compared, Loss),
-        f"weights: an objective's plan tells them, and the objective is {compared!r}.",
+        f"sample_weight: an objective's plan tells them, and the objective is {compared!r}.",
     )
     check(
         by_plan is None or dataset.present is None,
-        f"weights: a plan tells them of items with all views, and some of {dataset.name!r} lack one.",
+        f"sample_weight: a plan tells them of items with all views, and some of {dataset.name!r} lack one.",
     )
     check(
         weights is not None or by_plan is not None or not (isinstance(compared, Loss) and compared.requires_weights),
-        "constraint: its marginals are weights, and the data have none; expected --weights, a column or an .npy.",
+        "constraint: its marginals are weights, and the data have none; expected --sample_weight, a column or an .npy.",
     )
     if weights is not None and (compared is None or "weights" not in accepted_keywords(compared)):
         lacks = f"the call of {type(compared).__name__} has no keyword `weights` to take them"
-        raise UsageError(f"weights: {'nothing is compared' if compared is None else lacks}.")
+        raise UsageError(f"sample_weight: {'nothing is compared' if compared is None else lacks}.")
 
 
 def check_objective_accepts(

@@ -44,14 +44,16 @@ def load_initial_weights(settings: Settings, run: Run | None = None) -> InitialW
     if not theirs and given is None:
         return None
     if run is not None and (run.initial_path / CONFIG_FILE).exists():
-        return read_initial_weights(run.initial_path, settings.encoder, trust=settings.trust)
+        return read_initial_weights(run.initial_path, settings.encoder, trust_remote_code=settings.trust_remote_code)
     if theirs is True:
         return load_pretrained(settings.encoder)
     if given is not None and not isinstance(given, Mapping):
-        return read_initial_weights(given, settings.encoder, trust=settings.trust)
+        return read_initial_weights(given, settings.encoder, trust_remote_code=settings.trust_remote_code)
     parts = {view: load_pretrained(_asked(settings.encoder, view)) for view, wanted in (theirs or {}).items() if wanted}
     for view, where in (given or {}).items():
-        parts[view] = read_initial_weights(where, _asked(settings.encoder, view), trust=settings.trust, view=view)
+        parts[view] = read_initial_weights(
+            where, _asked(settings.encoder, view), trust_remote_code=settings.trust_remote_code, view=view
+        )
     return combine_by_view(parts) if parts else None
 
 

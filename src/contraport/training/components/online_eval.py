@@ -31,7 +31,7 @@ MONITOR_ITEMS = 2_000
 
 
 def build_online_eval(settings: Settings, built: Components, dataset: Dataset) -> EvalContextFactory | None:
-    """Return what makes the subject of the measures that `monitor` names, or None where it names none.
+    """Return what makes the subject of the measures that `online_metrics` names, or None where it names none.
 
     At most `MONITOR_ITEMS` training items are drawn, always the same, and kept in memory: half of them are what a probe
     learns from, the other half what it is judged on. No test item is seen.
@@ -44,7 +44,7 @@ def build_online_eval(settings: Settings, built: Components, dataset: Dataset) -
     Raises:
         UsageError: a measure cannot be taken of these items.
     """
-    watches = parse_scheduled_metrics(settings.monitor)
+    watches = parse_scheduled_metrics(settings.online_metrics)
     if not watches:
         return None
     # Here, not above: most trainings need no scikit-learn, which takes a while to import.
@@ -54,18 +54,18 @@ def build_online_eval(settings: Settings, built: Components, dataset: Dataset) -
     model, objective = built.pipeline.model, built.pipeline.objective
     whole = dataset.complete()  # of what lacks a view there is no representation
     drawn = torch.randperm(len(whole), generator=torch_generator("training.monitor"))[:MONITOR_ITEMS].numpy()
-    check(len(drawn) > 3, f"monitor: expected four training items or more, got {len(drawn)}.")
+    check(len(drawn) > 3, f"online_metrics: expected four training items or more, got {len(drawn)}.")
     learnt, judged = take(whole, drawn[::2], "train"), take(whole, drawn[1::2], "test")
 
     def subject(device: torch.device) -> EvalContext:
         loss = objective if isinstance(objective, Loss) else None
-        reader = LoaderConfig(device=device, workers=0)
+        reader = LoaderConfig(device=device, num_workers=0)
         return EvalContext(model, learnt, judged, build_views(settings, learnt), reader, objective=loss)
 
     first = subject(torch.device("cpu"))
     for measure, _ in watches:
         need = measure.unmet(first)
-        check(need is None, f"monitor: {measure.title} cannot be measured: {need and need.reason}.")
+        check(need is None, f"online_metrics: {measure.title} cannot be measured: {need and need.reason}.")
         if measure.key == "knn":
             check_neighbors(first.neighbors, len(learnt))
     return subject
