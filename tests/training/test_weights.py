@@ -129,7 +129,7 @@ def test_a_batch_of_which_nothing_counts_adds_nothing(table: dict[str, Any]) -> 
         ({"sample_weight": "none.npy"}, "sample_weight: none.npy cannot be read as a file: .*No such file"),
         ({"sample_weight": "pipe.npy"}, "sample_weight: pipe.npy is no regular file"),
         ({"sample_weight": "junk.npy"}, "sample_weight: junk.npy cannot be read as an .npy array"),
-        ({"sample_weight": "long.npy"}, r"sample_weight: expected one for each of 64 items, got \(70,\)"),
+        ({"sample_weight": "long.npy"}, r"weights: expected one for each of 64 items, got \(70,\)"),
         ({"sample_weight": "plan:2"}, "strength: expected a number from 0 to 1, got 2"),
         (
             {"sample_weight": "plan", "objective": Pull()},
@@ -137,9 +137,9 @@ def test_a_batch_of_which_nothing_counts_adds_nothing(table: dict[str, Any]) -> 
         ),
         (
             {"sample_weight": "plan", "objective": "vic-reg"},
-            "sample_weight: a plan tells them of embeddings of all views",
+            "weights: a plan tells them of embeddings of all views",
         ),
-        ({"sample_weight": "plan", "prototypes": 3}, "sample_weight: a plan tells them of embeddings of all views"),
+        ({"sample_weight": "plan", "prototypes": 3}, "weights: a plan tells them of embeddings of all views"),
         (
             {"sample_weight": "square.npy"},
             r"sample_weight: square.npy: expected one number per item, got float64 of shape \(64, 2",

@@ -255,7 +255,6 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
                 encoder.save_config(folder / _encoder_folder(number))
 
     @classmethod
-    @accept_deprecated(trust_remote_code="trust_remote_code")
     @accept_deprecated(trust_remote_code="trust")
     def from_pretrained(
         cls,
