@@ -78,7 +78,8 @@ def test_the_estimator_has_settings_of_the_same_meaning() -> None:
     told = docstring_parser.parse(inspect.getdoc(ContrastiveEncoder) or "").params
     assert [one.arg_name for one in told if one.args[0] == "param"] == list(parameters)
     assert parameters.pop("random_state").default is None
-    assert parameters.keys() - {"opt"} <= OPTIONS.keys()
+    assert parameters.pop("opt").default == "deprecated"
+    assert parameters.keys() <= OPTIONS.keys()
     differ = {
         name for name, one in parameters.items() if one.default is not None and one.default != OPTIONS[name].default
     }

@@ -96,7 +96,7 @@ def test_a_run_weighed_by_a_file_is_evaluated_without_it(table: dict[str, Any]) 
     run = train(**table, **chosen, out="run")
     Path("worth.npy").unlink()
     notes = evaluate(run, progress=False)["notes"]
-    assert any("marginals were the weights of the training items" in note for note in notes)
+    assert any("marginals" in note for note in notes)
 
 
 def test_a_step_is_replayed_with_its_weights(table: dict[str, Any]) -> None:
