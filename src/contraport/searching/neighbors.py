@@ -103,7 +103,14 @@ def neighbors(values: dict[str, Any]) -> NearestItems:
             message = f"run: required to embed a file, as the features name no run; pass {format_options(run=...)}."
             raise UsageError(message, kind="missing")
         run = folder if isinstance(folder, Run) else Run(folder)
-        query = embed_query(str(options.query), features, run, view=features.view, trust=options.trust, device=device)
+        query = embed_query(
+            str(options.query),
+            features,
+            run,
+            view=features.view,
+            trust_remote_code=options.trust_remote_code,
+            device=device,
+        )
     else:
         shown, name = position, features.item_name(position)
         query = torch.tensor(features.features[position], dtype=torch.float32, device=device)

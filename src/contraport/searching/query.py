@@ -67,7 +67,7 @@ def format_query(query: int | str | Path) -> str:
 
 
 def embed_query(
-    query: str | Path, features: Features, run: Run, *, view: str | None, trust: bool, device: torch.device
+    query: str | Path, features: Features, run: Run, *, view: str | None, trust_remote_code: bool, device: torch.device
 ) -> Tensor:
     """Embed a text, or an image or `.npy` array in a file, with a run's encoder; return its features, ``(F,)``.
 
@@ -76,13 +76,13 @@ def embed_query(
         features: the features that it will be compared with.
         run: the run of the encoder.
         view: the view of the run that the query is; None: a whole item.
-        trust: import and run an encoder that the run names as ``module:attribute``.
+        trust_remote_code: import and run an encoder that the run names as ``module:attribute``.
         device: the device that computes.
 
     Raises:
         UsageError: the file cannot be read or does not fit the encoder, or the features are of another encoder.
     """
-    settings, model = run.settings(), run.model(trust=trust)
+    settings, model = run.settings(), run.model(trust_remote_code=trust_remote_code)
     model = model if view is None else model.single_view(view)
     width = features.features.shape[1]
     message = f"run: {run.path} embeds items in {model.num_features} features, got {width} features for each item."
@@ -91,7 +91,7 @@ def embed_query(
     if not texts and not is_existing_file(query):
         raise unknown_query_error(query, features)
     item = from_arrays([str(query)], name="query", argument="query") if texts else _load_item(Path(query), model)
-    embedded, _ = embed_dataset(model, item, views=build_plain_views(settings, item), device=device, workers=0)
+    embedded, _ = embed_dataset(model, item, views=build_plain_views(settings, item), device=device, num_workers=0)
     return embedded[0].to(device)
 
 

@@ -28,7 +28,7 @@ def search(values: dict[str, Any]) -> NearestItems:
     """
     options = SearchOptions(**values)
     run, features = _open(options)
-    model = run.model(trust=options.trust)
+    model = run.model(trust_remote_code=options.trust_remote_code)
     message = f"run: must have several views, and {run.path} has one, {model.view_names[0]!r}."
     check(len(model.shapes) > 1, message, "one_view")
     target = run.settings().predict
@@ -43,7 +43,9 @@ def search(values: dict[str, Any]) -> NearestItems:
         features = _embed_items(run, options, view)
     page = prepare_page(options.page, features, overwrite=options.overwrite)
     device = resolve_device(options.device)
-    query = embed_query(options.query, features, run, view=query_view, trust=options.trust, device=device)
+    query = embed_query(
+        options.query, features, run, view=query_view, trust_remote_code=options.trust_remote_code, device=device
+    )
     nearest = find_nearest_items(query, features, options.top, options.index)
     result = NearestItems(nearest, format_query(options.query))
     if page is not None:
@@ -87,5 +89,12 @@ def _resolve_query_view(options: SearchOptions, model: Model) -> str:
 def _embed_items(run: Run, options: SearchOptions, view: str) -> Features:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "features.npz"
-        embed(run, view=view, split=options.split, out=out, device=options.device, trust=options.trust)
+        embed(
+            run,
+            view=view,
+            split=options.split,
+            out=out,
+            device=options.device,
+            trust_remote_code=options.trust_remote_code,
+        )
         return read_features(out)
