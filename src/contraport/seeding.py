@@ -1,4 +1,4 @@
-"""Random number generators by purpose: independent streams for every use of randomness, and torch's global seed."""
+"""Random streams: independent generators for every purpose, and the global generators of torch."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import hashlib
 import numpy as np
 import torch
 
-_FIXED = {"data.split": 0}
+_FIXED_SEEDS = {"data.split": 0}
 """Streams that are older than purposes: the held-out items of existing runs and results must not change."""
 
 
 def derive_seed(purpose: str, *keys: int) -> int:
-    """Return the seed of a random stream, an integer of 128 bits (of a fixed stream, its old number).
+    """Return the seed of a random stream, an integer of 128 bits.
 
     Args:
-        purpose: names the use, such as ``"audit.decoys"``. Every use has its own, so that two uses never share draws,
+        purpose: name of the use, such as ``"audit.decoys"``. Every use has its own, so that two uses never share draws,
             whatever their keys.
-        keys: what else the stream depends on, such as a seed and an epoch.
+        keys: further integers that the stream depends on, such as a seed and an epoch.
 
     >>> derive_seed("step", 0, 1) == derive_seed("step", 0, 1), derive_seed("step", 0) == derive_seed("data.order", 0)
     (True, False)
     """
-    if purpose in _FIXED and not keys:
-        return _FIXED[purpose]
-    # A hash and not `SeedSequence` of the keys alone, which pads with zeros: there (1,) and (1, 0) are one stream.
+    if purpose in _FIXED_SEEDS and not keys:
+        return _FIXED_SEEDS[purpose]
+    # A hash, not `SeedSequence` of the keys, which pads with zeros: there (1,) and (1, 0) are one stream.
     text = repr((purpose, *map(int, keys)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
 
 
 def generator(purpose: str, *keys: int) -> np.random.Generator:
-    """Return NumPy's generator for a purpose; see `derive_seed`.
+    """Return a NumPy generator for a purpose; see `derive_seed`.
 
     >>> generator("audit.decoys", 0).random() == generator("data.mismatch", 0).random()
     False
@@ -44,14 +44,14 @@ def torch_seed(purpose: str, *keys: int) -> int:
 
 
 def torch_generator(purpose: str, *keys: int) -> torch.Generator:
-    """Return a generator of torch on the CPU for a purpose; see `derive_seed`."""
+    """Return a torch generator on the CPU for a purpose; see `derive_seed`."""
     return torch.Generator().manual_seed(torch_seed(purpose, *keys))
 
 
-def seed_global_generators(number: int) -> None:
-    """Seed the global generators of torch on all devices in use.
+def seed_global_generators(seed: int) -> None:
+    """Seed the global torch generators of all devices in use.
 
-    `torch.manual_seed` also prepares devices that are not in use, and records the caller for each, which takes as long
+    `torch.manual_seed` also prepares devices that are not in use and records the caller for each, which takes as long
     as a small training step.
 
     >>> seed_global_generators(3)
@@ -59,8 +59,8 @@ def seed_global_generators(number: int) -> None:
     >>> bool((sample == torch.rand(2, generator=torch.Generator().manual_seed(3))).all())
     True
     """
-    torch.default_generator.manual_seed(number)
+    torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(number)
+        torch.cuda.manual_seed_all(seed)
     if torch.backends.mps.is_available():
-        torch.mps.manual_seed(number)
+        torch.mps.manual_seed(seed)

@@ -43,8 +43,8 @@ class Cauchy(Kernel):
     def __init__(self, temperature=1.0):
         super().__init__("sqeuclidean", temperature, learnable=False)
 
-    def log_kernel(self, cost_in, temperature):
-        return cost_in(temperature).with_link(LogDecay(1.0))
+    def log_kernel(self, scaled_cost, temperature):
+        return scaled_cost(temperature).with_link(LogDecay(1.0))
 
 
 @dataclass(frozen=True, repr=False)

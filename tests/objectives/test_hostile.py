@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tests.errors import raises_usage_error
 from tests.objectives.comparing import BACKENDS, build, needed, views
 from torch.nn import functional as F
 
@@ -83,10 +84,10 @@ def learned(temperature):
 @pytest.mark.parametrize("make", [cp.sigmoid, learned])
 def test_a_learned_temperature_below_its_bound_is_refused(make):
     make(0.01)
-    with pytest.raises(UsageError, match=r"temperature: one that is learned is kept at 0.01 or above; got 0.001"):
+    with raises_usage_error("temperature.below_minimum", 0.001):
         make(0.001)
     kernel = learned(0.1)
-    with pytest.raises(UsageError, match=r"0.01 or above; got 0.005"):
+    with raises_usage_error("temperature.below_minimum", 0.005):
         kernel.temperature = 0.005
 
 

@@ -1,4 +1,4 @@
-"""Many processes: who takes part, what they exchange, and how they start, agree and fail together."""
+"""Distributed training: the processes that share a plan, their collectives, and how they start and fail together."""
 
 from contraport.distributed.collectives import Processes, gather, local_batch, world
 from contraport.distributed.coordination import (
@@ -13,16 +13,6 @@ from contraport.distributed.coordination import (
 )
 
 __all__ = [
-    "Processes",
-    "any_process",
-    "broadcast_object",
-    "first_non_none",
-    "gather",
-    "is_main_process",
-    "local_batch",
-    "machine_layout",
-    "propagate_errors",
-    "raise_on_one_rank",
-    "torchrun_process_group",
-    "world",
-]
+    "Processes", "any_process", "broadcast_object", "first_non_none", "gather", "is_main_process", "local_batch",
+    "machine_layout", "propagate_errors", "raise_on_one_rank", "torchrun_process_group", "world",
+]  # fmt: skip

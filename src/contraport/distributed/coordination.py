@@ -1,4 +1,4 @@
-"""The processes that torchrun started: how they join, agree and fail together, and who of them writes."""
+"""Coordination of the processes that torchrun started: process group, shared decisions, and errors on all ranks."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ from contraport.errors import check
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=1)
-_patients: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
+_patient_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
 
 
 @contextmanager
 def torchrun_process_group(device: str = "auto") -> Iterator[None]:
-    """Be one of the processes that torchrun started while the block runs; alone, or among others already, do nothing.
+    """Initialize the process group of torchrun while the block runs.
+
+    Without torchrun, or if a process group is initialized already, it does nothing.
 
     Raises:
-        UsageError: there are more processes on this machine than GPUs, and the device is not the CPU.
+        UsageError: this machine has more processes than GPUs, and the device is not the CPU.
     """
     if not dist.is_torchelastic_launched() or dist.is_initialized():
         yield
         return
     if torch.cuda.is_available() and device != "cpu":
-        local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-        check(local < gpus, f"nproc_per_node: expected at most the {gpus} GPUs of this machine.")
-        torch.cuda.set_device(local)
-    dist.init_process_group()  # gloo between CPUs, NCCL between GPUs
+        local_rank, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        processes = os.environ["LOCAL_WORLD_SIZE"]
+        check(local_rank < gpus, f"nproc_per_node: must be <= {gpus}, the GPUs of this machine, got {processes}.")
+        torch.cuda.set_device(local_rank)
+    dist.init_process_group()  # Gloo between CPUs, NCCL between GPUs
     try:
         yield
     finally:
@@ -42,68 +45,68 @@ def torchrun_process_group(device: str = "auto") -> Iterator[None]:
 
 
 def is_main_process() -> bool:
-    """Return whether this process is the one that writes and speaks."""
+    """Return whether this is the process of rank 0, which writes files and logs."""
     return world().rank == 0
 
 
 def machine_layout() -> tuple[int, int]:
-    """Return how many processes there are on each machine, and how many machines."""
+    """Return the number of processes per machine and the number of machines."""
     processes = world().size
-    here = int(os.environ["LOCAL_WORLD_SIZE"]) if processes > 1 else 1
-    return here, processes // here
+    per_machine = int(os.environ["LOCAL_WORLD_SIZE"]) if processes > 1 else 1
+    return per_machine, processes // per_machine
 
 
 @contextmanager
 def propagate_errors() -> Iterator[None]:
-    """Fail in all processes where the block fails in one: the first that failed tells why, the others exit quietly.
+    """Fail on all processes if the block fails on one: the first that failed raises its error, the others exit quietly.
 
-    The block may take one process long, such as the first that decodes images for all: the others wait for a day.
+    The block may take one process long, such as the main process that decodes images for all: the others wait up to a
+    day.
 
     Raises:
-        SystemExit: another process tells why.
+        SystemExit: the error is raised on another process.
     """
     failure: Exception | None = None
     try:
         yield
-    except Exception as error:  # whatever it is, the others must not wait for this process for ever
+    except Exception as error:  # any error: the other processes would wait for this one until the timeout
         failure = error
     processes = world().size
     failed = [failure is not None] * processes
     if processes > 1:
-        dist.all_gather_object(failed, failure is not None, group=_patient())
+        dist.all_gather_object(failed, failure is not None, group=_patient_group())
     if any(failed):
-        raise_on_one_rank(failure, told_by=failed.index(True))
+        raise_on_one_rank(failure, rank=failed.index(True))
 
 
-def _patient() -> dist.ProcessGroup:
-    """Return a group of all processes that waits long; it is made where they first come together."""
-    if dist.group.WORLD not in _patients:
-        _patients.clear()  # those of a group that is no more
+def _patient_group() -> dist.ProcessGroup:
+    """Return a group of all processes with a long timeout, created on first use by all of them together."""
+    if dist.group.WORLD not in _patient_groups:
+        _patient_groups.clear()  # groups of a process group that was destroyed
         group = dist.new_group(backend="gloo", timeout=PATIENCE)
-        _patients[dist.group.WORLD] = cast(dist.ProcessGroup, group)
-    return _patients[dist.group.WORLD]
+        _patient_groups[dist.group.WORLD] = cast(dist.ProcessGroup, group)
+    return _patient_groups[dist.group.WORLD]
 
 
-def raise_on_one_rank(error: BaseException | None, *, told_by: int = 0, status: int = 2) -> None:
-    """Raise an error that all processes met in one of them, and let the others exit quietly with a status.
+def raise_on_one_rank(error: BaseException | None, *, rank: int = 0, status: int = 2) -> None:
+    """Raise an error that occurred on all processes on one rank only; the others exit quietly with a status.
 
     Raises:
-        SystemExit: in the others.
+        SystemExit: on the other ranks.
     """
-    raise cast(BaseException, error) if world().rank == told_by else SystemExit(status)
+    raise cast(BaseException, error) if world().rank == rank else SystemExit(status)
 
 
 def broadcast_object(value: T) -> T:
-    """Return what the first process gives, in all of them."""
-    processes = world().size
+    """Return the value of rank 0 on all processes."""
     values = [value]
-    if processes > 1:
+    if world().size > 1:
         dist.broadcast_object_list(values)
     return values[0]
 
 
 def first_non_none(value: T | None) -> T | None:
-    """Return, in all processes, what one of them gives, the first that gives something; None where none does.
+    """Return, on all processes, the value of the lowest rank that has one; None if no process has.
 
     >>> first_non_none(3)
     3
@@ -113,14 +116,13 @@ def first_non_none(value: T | None) -> T | None:
         return value
     values = [value] * processes
     dist.all_gather_object(values, value)
-    return next(given for given in values if given is not None)
+    return next(value for value in values if value is not None)
 
 
-def any_process(*facts: bool) -> tuple[bool, ...]:
-    """Return for each fact whether it holds in any process."""
-    processes = world().size
-    if processes == 1:
-        return facts
-    holds = torch.tensor(facts, dtype=torch.int32)
-    dist.all_reduce(holds, dist.ReduceOp.MAX)
-    return tuple(bool(fact) for fact in holds.tolist())
+def any_process(*flags: bool) -> tuple[bool, ...]:
+    """Return, for each flag, whether it is true on any process."""
+    if world().size == 1:
+        return flags
+    reduced = torch.tensor(flags, dtype=torch.int32)
+    dist.all_reduce(reduced, dist.ReduceOp.MAX)
+    return tuple(bool(flag) for flag in reduced.tolist())

@@ -27,8 +27,9 @@ from contraport.engine.kernels import (
     StudentT,
     TemperatureLike,
     normalize,
+    parameter_value,
+    scalar_parameter,
 )
-from contraport.engine.learned_numbers import parameter_value, scalar_parameter
 from contraport.engine.links import (
     CostWeightedLink,
     Link,

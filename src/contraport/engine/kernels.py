@@ -1,126 +1,133 @@
-"""Kernels: how alike two embeddings are."""
+"""Kernels: similarity of two embeddings as a positive function of a cost and a temperature."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from contraport.distributed import world
 from contraport.engine.autograd import disable_autocast_in_backward, is_in_torch_func, without_autocast
-from contraport.engine.learned_numbers import parameter_value, scalar_parameter
 from contraport.engine.links import LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, CostFunction, LogKernel, MatrixLogKernel
 from contraport.engine.tensor_cache import constant
 from contraport.errors import UsageError, check, check_nonnegative, check_positive, unknown_name_error
 
 MIN_LEARNED_TEMPERATURE = 0.01
-"""The lowest temperature that a learnable temperature may reach (a scale of 100, as in CLIP)."""
+"""Lower bound of a learned temperature (a scale of 100, as in CLIP)."""
+
+INITIAL_TEMPERATURE = 0.5
+"""Initial value of a temperature of ``"learn"``."""
 
 
 class LearnedTemperature(float):
-    """A temperature that is learned from this value on."""
+    """Initial value of a temperature that is learned."""
 
 
 TemperatureLike: TypeAlias = float | Tensor | Literal["learn"]
-"""A temperature as a kernel takes it: a number, a tensor that a model owns, or one that is learned from here on."""
+"""A temperature as a kernel accepts it: a number, a tensor that the caller owns, or ``"learn"``."""
 
-START = 0.5
-"""Where a temperature starts that is only said to be learned."""
-
-CostIn: TypeAlias = Callable[[float | Tensor], LogKernel]
-"""Gives T = -cost / unit, for a unit, as a log-kernel without a link."""
+ScaledCost: TypeAlias = Callable[[float | Tensor], LogKernel]
+"""Maps a unit to T = -cost / unit, as a log-kernel without a link."""
 
 
 class Kernel(nn.Module, ABC):
     """A positive function of two embeddings with a temperature; call it on (N, d) and (M, d) to get a `LogKernel`.
 
-    A subclass says in `log_kernel` what it makes of the cost.
+    Subclasses define `log_kernel`, the kernel as a function of the cost.
 
     Args:
         cost: a name or a callable.
-        temperature: a number; ``"learn"``, a parameter that starts at 0.5, or `Learned` of another start; or a tensor
-            of one element, such as a parameter of the model, which is read in each call, gets its gradient, and stays
-            the model's: it is no parameter of this module, and whoever owns it keeps it positive.
-        learnable: whether a number is where a parameter starts; a tensor is learned by its owner.
+        temperature: a number; ``"learn"``, a parameter with the initial value 0.5, or `LearnedTemperature` of another
+            initial value; or a tensor of one element, such as a parameter of the model. A tensor is read in each call
+            and gets its gradient, but it stays the caller's: it is no parameter of this module, and the caller keeps it
+            positive.
+        learnable: whether a number is the initial value of a parameter.
 
     Raises:
-        UsageError: the temperature is not positive, or is a tensor that comes from others by a computation.
+        UsageError: the temperature is not positive, or is a tensor computed from other tensors.
     """
 
     def __init__(self, cost: str | CostFunction, temperature: TemperatureLike, *, learnable: bool) -> None:
         super().__init__()
-        temperature = LearnedTemperature(_number_of(temperature)) if isinstance(temperature, str) else temperature
-        if isinstance(cost, str) and cost not in _SIDES:
-            raise unknown_name_error("cost", cost, _SIDES)
-        check(isinstance(cost, str) or callable(cost), f"cost: expected a name or a callable, got {cost!r}.")
+        temperature = LearnedTemperature(_as_number(temperature)) if isinstance(temperature, str) else temperature
+        if isinstance(cost, str) and cost not in _COSTS:
+            raise unknown_name_error("cost", cost, _COSTS)
+        check(isinstance(cost, str) or callable(cost), f"cost: must be a name or a callable, got {cost!r}.")
         self.cost = cost
-        number = _number_of(temperature)
-        # In a tuple, as a module would take a parameter for its own.
-        self._owned: tuple[Tensor] | None = (temperature,) if isinstance(temperature, Tensor) else None
+        self._value = _as_number(temperature)
+        # In a tuple: a module would register a bare parameter as its own.
+        self._external: tuple[Tensor] | None = (temperature,) if isinstance(temperature, Tensor) else None
         if isinstance(temperature, Tensor):
             check(
                 temperature.is_leaf,
-                "temperature: this tensor is computed from others, once; expected a parameter, whose value is read in "
-                "each call, or temperature= in the call.",
+                "temperature: must not be computed from other tensors, as it is read again in each call. Pass the "
+                "parameter itself, or temperature= in the call.",
+                "not_leaf",
             )
-        self._fixed = number
-        learned = self._owned is None and (learnable or isinstance(temperature, LearnedTemperature))
-        check(not learned or number >= MIN_LEARNED_TEMPERATURE, _too_cold(number))
-        self.log_temperature = scalar_parameter(self, math.log(number)) if learned else None
+        learned = self._external is None and (learnable or isinstance(temperature, LearnedTemperature))
+        if learned:
+            _check_learned(self._value)
+        # By its logarithm: it stays positive, and steps are relative.
+        self.log_temperature = scalar_parameter(self, math.log(self._value)) if learned else None
 
     @property
-    def learns(self) -> bool:
-        """Whether the temperature is to have a gradient."""
-        return self.log_temperature is not None or (self._owned is not None and self._owned[0].requires_grad)
+    def learns_temperature(self) -> bool:
+        """Whether the temperature gets a gradient."""
+        return self.log_temperature is not None or (self._external is not None and self._external[0].requires_grad)
 
     @property
     def temperature(self) -> float:
         """The temperature as a number; assign to it to change it, between steps, on a schedule.
 
         Raises:
-            UsageError: on assignment, the temperature is a tensor that another owns.
+            UsageError: on assignment, if the temperature is a tensor of the caller.
         """
-        if self._owned is not None:
-            return self._owned[0].item()
-        return self._fixed if self.log_temperature is None else math.exp(parameter_value(self.log_temperature))
+        if self._external is not None:
+            return self._external[0].item()
+        return self._value if self.log_temperature is None else math.exp(parameter_value(self.log_temperature))
 
     @temperature.setter
     def temperature(self, value: float) -> None:
         check_positive("temperature", value)
-        check(self._owned is None, "temperature: it is a tensor that another owns; expected a change of its value.")
-        check(self.log_temperature is None or value >= MIN_LEARNED_TEMPERATURE, _too_cold(value))
-        self._fixed = float(value)
+        check(
+            self._external is None,
+            "temperature: is a tensor of the caller; change the value of the tensor.",
+            "external",
+        )
         if self.log_temperature is not None:
+            _check_learned(value)
             with torch.no_grad():
                 self.log_temperature.fill_(math.log(value))
+        self._value = float(value)
 
-    def _own_temperature(self) -> float | Tensor:
-        """Return the temperature as it enters the computation: a tensor with a gradient if it is learnable."""
-        if self._owned is not None:
-            return world().as_replicated(_checked(self._owned[0]).reshape(()))
+    def _temperature(self) -> float | Tensor:
+        """Return the temperature as it enters the computation: a tensor with a gradient if it is learned."""
+        if self._external is not None:
+            return world().as_replicated(_check_tensor(self._external[0]).reshape(()))
         if self.log_temperature is None:
-            return self._fixed
-        coldest = math.log(MIN_LEARNED_TEMPERATURE)
-        # A projection, not a clamp in the graph: at the bound the gradient still leads back up.
-        if is_in_torch_func():
-            learned = self.log_temperature.reshape(())
-            return (learned + (learned.clamp_min(coldest) - learned).detach()).exp()
+            return self._value
+        lowest = math.log(MIN_LEARNED_TEMPERATURE)
+        # The bound is a projection of the parameter, not a clamp in the graph: a clamp would have no gradient beyond
+        # the bound, and the temperature could never rise again.
+        if is_in_torch_func():  # which allows no write in place: the same value and gradient without one
+            log_temperature = self.log_temperature.reshape(())
+            return (log_temperature + (log_temperature.clamp_min(lowest) - log_temperature).detach()).exp()
         with torch.no_grad():
-            self.log_temperature.clamp_(min=coldest)
+            self.log_temperature.clamp_(min=lowest)
         return world().as_replicated(self.log_temperature.reshape(()).exp())
 
-    def _temperature_in(self, dtype: torch.dtype, given: float | Tensor | None) -> float | Tensor:
-        """Return the temperature of a call, its own or the one given, in the precision of the embeddings."""
-        if given is None:
-            given = self._own_temperature()
-        elif isinstance(given, Tensor):
-            given = _checked(given)
-        return given.to(dtype) if isinstance(given, Tensor) else given
+    def _call_temperature(self, dtype: torch.dtype, override: float | Tensor | None) -> float | Tensor:
+        """Return the temperature of a call, its own or the override, in the precision of the embeddings."""
+        if override is None:
+            temperature = self._temperature()
+        else:
+            temperature = _check_tensor(override) if isinstance(override, Tensor) else override
+        return temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
 
     def forward(self, x: Tensor, y: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
         """Return log K between the rows x (N, d) and the columns y (M, d), in at least single precision.
@@ -138,100 +145,129 @@ class Kernel(nn.Module, ABC):
             if x.dtype != y.dtype or x.dtype not in (torch.float32, torch.float64):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
-            tau, sides = self._temperature_in(x.dtype, temperature), (x, x if same else y)
-            return self.log_kernel(lambda unit: self._negative_cost(*sides, unit, tau), tau)
+            tau, sides = self._call_temperature(x.dtype, temperature), (x, x if same else y)
+            return self.log_kernel(lambda unit: self._scaled_cost(*sides, unit, tau), tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
-        """Return log K of similarities, (N, M), in place of those of embeddings: cosines, or inner products.
+        """Return log K of a matrix of similarities, (N, M), instead of embeddings.
 
         Args:
-            similarities: cosines for the costs that are made of them, inner products for ``"dot"``.
+            similarities: cosines, or inner products for the cost ``"dot"``.
             temperature: as in `forward`.
 
         Raises:
-            UsageError: the cost is no function of the similarity alone.
+            UsageError: the cost is not a function of the similarity alone.
         """
-        if not isinstance(self.cost, str) or self.cost not in _OF_SIMILARITY:
+        if not isinstance(self.cost, str) or self.cost not in _SIMILARITY_COSTS:
             raise UsageError(
                 f"similarities: the cost {self.cost!r} is no function of a similarity alone; expected embeddings, or "
-                f"one of {', '.join(_OF_SIMILARITY)}."
+                f"one of {', '.join(_SIMILARITY_COSTS)}.",
+                kind="conflict",
             )
-        factor, offset = _OF_SIMILARITY[self.cost]
+        factor, offset = _SIMILARITY_COSTS[self.cost]
         similarities = similarities.to(torch.promote_types(similarities.dtype, torch.float32))
-        matrix, tau = factor * similarities - offset, self._temperature_in(similarities.dtype, temperature)
+        matrix, tau = factor * similarities - offset, self._call_temperature(similarities.dtype, temperature)
         return self.log_kernel(lambda unit: MatrixLogKernel(matrix / unit, temperature=tau, unit=unit), tau)
 
     @abstractmethod
-    def log_kernel(self, cost_in: CostIn, temperature: float | Tensor) -> LogKernel:
-        """Return log K of the cost of a call.
+    def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
+        """Return log K as a function of the cost.
 
         Args:
-            cost_in: gives minus the cost in a unit.
+            scaled_cost: maps a unit to minus the cost in that unit.
             temperature: of the call.
         """
 
-    def _negative_cost(self, x: Tensor, y: Tensor, unit: float | Tensor, temperature: float | Tensor) -> LogKernel:
-        """Return T = -cost / unit as a log-kernel without a link; x and y that are one tensor stay one tensor."""
+    def _scaled_cost(self, x: Tensor, y: Tensor, unit: float | Tensor, temperature: float | Tensor) -> LogKernel:
+        """Return T = -cost / unit as a log-kernel without a link; if x and y are one tensor, so are its sides."""
         if not isinstance(self.cost, str):
             return CallableLogKernel(self.cost, x, y, temperature)
         if self.cost == "sqeuclidean":
-            # Distances do not change when all points move together, and near the origin less cancels in the square.
-            centre = x.detach().mean(0)
-            x, y = (x - centre, y - centre) if x is not y else (x - centre,) * 2
-        rows = _SIDES[self.cost](x, unit)
-        columns = rows if x is y else _SIDES[self.cost](y, unit)
-        r = rows.biases()
-        c = r if x is y else columns.biases()
-        bias_sum = None if isinstance(rows.bias, Tensor) else 2 * rows.bias
+            # Distances do not change when all points move together, and ||x||^2 + ||y||^2 - 2 <x, y> loses fewer
+            # digits to cancellation near the origin.
+            center = x.detach().mean(0)
+            x, y = (x - center, y - center) if x is not y else (x - center,) * 2
+        rows = _COSTS[self.cost](x, unit)
+        columns = rows if x is y else _COSTS[self.cost](y, unit)
+        row_bias = rows.biases()
+        column_bias = row_bias if x is y else columns.biases()
         return AffineLogKernel(
             rows.z,
             columns.z,
-            r,
-            c,
+            row_bias,
+            column_bias,
             temperature,
             unit,
-            bias_sum=bias_sum,
+            bias_sum=None if isinstance(rows.bias, Tensor) else 2 * rows.bias,
             max_product=rows.square,
             cost_is_distance=self.cost in _DISTANCES,
         )
 
-    def _written(self) -> str:
-        """Return the temperature as written; one that is a tensor has the digits of single precision."""
-        fixed = self.log_temperature is None and self._owned is None
-        return repr(self._fixed if fixed else float(f"{self.temperature:.6g}"))
+    def _temperature_repr(self) -> str:
+        """Return the temperature as in its definition; the value of a tensor with the digits of single precision."""
+        is_number = self.log_temperature is None and self._external is None
+        return repr(self._value if is_number else float(f"{self.temperature:.6g}"))
 
-    def _learnable(self) -> str:
-        return ", learnable=True" if self.learns else ""
+    def _learnable_repr(self) -> str:
+        return ", learnable=True" if self.learns_temperature else ""
 
 
-def _number_of(temperature: TemperatureLike) -> float:
+def scalar_parameter(owner: nn.Module, value: float) -> nn.Parameter:
+    """Return a learned number as a parameter of shape (1,); FSDP2 cannot shard a tensor without dimensions.
+
+    The module also loads state dicts of earlier versions, in which such parameters have the shape ().
+    """
+    owner.register_load_state_dict_pre_hook(_add_dimension)
+    return nn.Parameter(torch.tensor([value]))
+
+
+def parameter_value(parameter: Tensor) -> float:
+    """Return the value of a scalar parameter. If it is sharded, every process must call this."""
+    full_tensor = getattr(parameter, "full_tensor", None)
+    value: float = (parameter if full_tensor is None else full_tensor()).item()
+    return value
+
+
+def _add_dimension(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for name, parameter in owner.named_parameters(recurse=False):
+        value = state.get(prefix + name)
+        if parameter.shape == (1,) and isinstance(value, Tensor) and value.ndim == 0:
+            state[prefix + name] = value.reshape(1)
+
+
+def _as_number(temperature: TemperatureLike) -> float:
     """Return a temperature as a number.
 
     Raises:
         UsageError: it is not positive, or a tensor of more than one element.
     """
     if isinstance(temperature, str):
-        good = temperature == "learn"
-        check(good, f"temperature: expected a number, 'learn' or a tensor of one element, got {temperature!r}.")
-        return START
+        valid = temperature == "learn"
+        check(
+            valid,
+            f"temperature: expected a number, 'learn' or a tensor of one element, got {temperature!r}.",
+            "unknown",
+        )
+        return INITIAL_TEMPERATURE
     if not isinstance(temperature, Tensor):
         check_positive("temperature", temperature)
         return float(temperature)
-    one = temperature.numel() == 1 and temperature.is_floating_point()
+    valid = temperature.numel() == 1 and temperature.is_floating_point()
     got = f"{temperature.dtype} of shape {tuple(temperature.shape)}"
-    check(one, f"temperature: expected a number, or a floating point tensor of one element, got {got}.")
+    check(valid, f"temperature: expected a number, or a floating point tensor of one element, got {got}.", "shape")
     check_positive("temperature", temperature.item())
     return temperature.item()
 
 
-def _too_cold(temperature: float) -> str:
-    return f"temperature: one that is learned is kept at {MIN_LEARNED_TEMPERATURE} or above; got {temperature!r}."
+def _check_learned(temperature: float) -> None:
+    valid, bound = temperature >= MIN_LEARNED_TEMPERATURE, MIN_LEARNED_TEMPERATURE
+    check(valid, f"temperature: must be >= {bound} if it is learned, got {temperature!r}.", "below_minimum")
 
 
-def _checked(temperature: Tensor) -> Tensor:
-    """Return a temperature whose value another decides.
+def _check_tensor(temperature: Tensor) -> Tensor:
+    """Return a temperature that is a tensor of the caller, after a check of its value on the CPU.
 
-    On another device than the CPU it is not looked at, as each look would wait for the device: one that is not
+    On other devices there is no check, as reading the value would wait for the device: a temperature that is not
     positive gives NaN there.
 
     Raises:
@@ -243,7 +279,7 @@ def _checked(temperature: Tensor) -> Tensor:
 
 
 class Gibbs(Kernel):
-    """The Gibbs kernel, log K_ij = -C_ij^power / temperature.
+    """Gibbs kernel: log K_ij = -C_ij^power / temperature.
 
     Args:
         cost: ``"cosine"`` 1 - cos; ``"negative-cosine"`` -cos; ``"chordal"`` 2 - 2 cos, the squared distance on the
@@ -251,11 +287,11 @@ class Gibbs(Kernel):
             that maps (n, d) and (m, d) to (n, m).
         temperature: in units of the powered cost; the epsilon of entropic transport; as in `Kernel`.
         power: exponent of the cost, for costs that are distances.
-        learnable: whether the temperature is a parameter of the kernel; it is then kept at 0.01 or above.
+        learnable: whether the temperature is a parameter of the kernel, kept at 0.01 or above.
 
     Raises:
-        UsageError: temperature or power is not positive, the cost has an unknown name, or a power other than 1 is asked
-            of a cost that may be negative.
+        UsageError: temperature or power is not positive, the name of the cost is unknown, or the cost may be negative
+            and the power is not 1.
 
     Source: Cuturi (2013), eq. 2; with the cosine cost, the exponential of SimCLR's scaled similarity.
 
@@ -276,32 +312,34 @@ class Gibbs(Kernel):
     ) -> None:
         super().__init__(cost, temperature, learnable=learnable)
         check_positive("power", power)
-        good = power == 1 or cost in _DISTANCES
-        check(good, f"power: expected 1 for the cost {cost!r}; other powers need one of {', '.join(_DISTANCES)}.")
+        valid, costs = power == 1 or cost in _DISTANCES, ", ".join(_DISTANCES)
+        check(
+            valid, f"power: must be 1 for the cost {cost!r}, got {power!r}. Other powers require {costs}.", "conflict"
+        )
         self.power = power
 
-    def log_kernel(self, cost_in: CostIn, temperature: float | Tensor) -> LogKernel:
-        kernel = cost_in(temperature ** (1 / self.power))
+    def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
+        kernel = scaled_cost(temperature ** (1 / self.power))
         return kernel if self.power == 1 else kernel.with_link(PowerDecay(self.power))
 
     def __repr__(self) -> str:
         power = "" if self.power == 1 else f", power={self.power!r}"
-        return f"Gibbs({self.cost!r}, {self._written()}{power}{self._learnable()})"
+        return f"Gibbs({self.cost!r}, {self._temperature_repr()}{power}{self._learnable_repr()})"
 
 
 class RationalQuadratic(Kernel):
-    """The rational quadratic kernel, log K_ij = -power log(1 + C_ij / temperature): polynomial tails.
+    """Rational quadratic kernel, with polynomial tails: log K_ij = -power log(1 + C_ij / temperature).
 
     Args:
         cost: ``"cosine"``, ``"chordal"`` or ``"sqeuclidean"``, as in `Gibbs`.
         temperature: in units of the cost.
-        power: exponent of the tails, nonnegative; 0 weighs all pairs alike.
-        learnable: whether the temperature is a parameter of the kernel; it is then kept at 0.01 or above.
+        power: exponent of the tails, nonnegative; 0 gives all pairs the same weight.
+        learnable: whether the temperature is a parameter of the kernel, kept at 0.01 or above.
 
     Raises:
-        UsageError: the temperature is not positive, the power negative, or the cost not one of the three.
+        UsageError: the temperature is not positive, the power is negative, or the cost is not one of the three.
 
-    Source: the plan of alpha-CL's inverse regulariser, (C + temperature)^(-1/gamma), up to a factor; Tian (2022).
+    Source: the plan of alpha-CL's inverse regularizer, (C + temperature)^(-1/gamma), up to a factor; Tian (2022).
 
     >>> import torch
     >>> x = torch.eye(2)
@@ -324,23 +362,24 @@ class RationalQuadratic(Kernel):
         check_nonnegative("power", power)
         self.power = power
 
-    def log_kernel(self, cost_in: CostIn, temperature: float | Tensor) -> LogKernel:
-        return cost_in(temperature).with_link(LogDecay(self.power))
+    def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
+        return scaled_cost(temperature).with_link(LogDecay(self.power))
 
     def __repr__(self) -> str:
-        return f"RationalQuadratic({self.cost!r}, {self._written()}, power={self.power!r}{self._learnable()})"
+        numbers = f"{self._temperature_repr()}, power={self.power!r}"
+        return f"RationalQuadratic({self.cost!r}, {numbers}{self._learnable_repr()})"
 
 
 class StudentT(Kernel):
-    """Student's t-kernel, log K_ij = -(df + 1)/2 log(1 + ||x_i - y_j||^2 / (temperature df)).
+    """Student's t-kernel: log K_ij = -(df + 1)/2 log(1 + ||x_i - y_j||^2 / (temperature df)).
 
-    Its tails are heavy, so that embeddings that are only fairly alike may stay apart; df -> infinity is a Gibbs kernel
-    of the squared distance. It takes embeddings as they come: they are not normalised.
+    Its heavy tails let moderately similar embeddings stay apart; df -> infinity is a Gibbs kernel of the squared
+    distance. Embeddings are not normalized.
 
     Args:
         df: degrees of freedom; 1 is the kernel of t-SNE.
         temperature: in units of the squared distance.
-        learnable: whether the temperature is a parameter of the kernel; it is then kept at 0.01 or above.
+        learnable: whether the temperature is a parameter of the kernel, kept at 0.01 or above.
 
     Raises:
         UsageError: df or temperature is not positive.
@@ -359,17 +398,17 @@ class StudentT(Kernel):
         check_positive("df", df)
         self.df = df
 
-    def log_kernel(self, cost_in: CostIn, temperature: float | Tensor) -> LogKernel:
-        return cost_in(temperature * self.df).with_link(LogDecay((self.df + 1) / 2))
+    def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
+        return scaled_cost(temperature * self.df).with_link(LogDecay((self.df + 1) / 2))
 
     def __repr__(self) -> str:
-        return f"StudentT({self.df!r}, {self._written()}{self._learnable()})"
+        return f"StudentT({self.df!r}, {self._temperature_repr()}{self._learnable_repr()})"
 
 
 class BilinearCost(nn.Module):
-    """The learned cost C_ij = -<x_i, W y_j>: how well each feature of a row goes with each feature of a column.
+    """Learned bilinear cost, C_ij = -<x_i, W y_j>, for embeddings of different dimensions.
 
-    As the cost of a `Gibbs` kernel it is the bilinear critic; W starts at zero.
+    As the cost of a `Gibbs` kernel it is the bilinear critic of contrastive predictive coding. W is zero initially.
 
     Args:
         row_features: p.
@@ -390,10 +429,10 @@ class BilinearCost(nn.Module):
 
 
 def normalize(z: Tensor) -> Tensor:
-    """Return the rows of z, (n, d), at unit length; a zero row has no direction, stays zero and gets no gradient.
+    """Return the rows of z, (n, d), at unit length; a zero row stays zero and gets no gradient.
 
-    A row is first brought to a largest entry of 1, so that lengths of any size the numbers can have neither overflow
-    nor vanish, in the value or in the gradient.
+    A row is first divided by its largest entry, so that its squared length neither overflows nor underflows at any
+    scale, in the value or in the gradient.
     """
     units, inverse = _directions(z)
     return units * inverse
@@ -402,18 +441,18 @@ def normalize(z: Tensor) -> Tensor:
 def _directions(z: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rows in units of their largest entry, (n, d), and the inverse of their length in these, (n, 1)."""
     largest = z.detach().abs().amax(1, keepdim=True)  # vector_norm(z, inf) takes twenty times as long
-    zero = largest < torch.finfo(z.dtype).tiny
-    units = z / largest.masked_fill(zero, torch.inf)
-    return units, (units.square().sum(1, keepdim=True) + zero).rsqrt()
+    is_zero = largest < torch.finfo(z.dtype).tiny
+    units = z / largest.masked_fill(is_zero, torch.inf)
+    return units, (units.square().sum(1, keepdim=True) + is_zero).rsqrt()
 
 
-class _Side(NamedTuple):
-    """What a cost makes of one side's embeddings in T = <x, y> + r + c, in some unit.
+class _ScaledEmbeddings(NamedTuple):
+    """Embeddings of one side of a cost in the normal form T = <x, y> + r + c, in some unit.
 
     Attributes:
         z: the embeddings, (n, d).
-        bias: of each embedding, (n,), or of all of them.
-        square: their squared length where all have one that is known beforehand, else infinity.
+        bias: r or c, (n,), or one number for all.
+        square: squared length of all embeddings if it is the same by construction, else infinity.
     """
 
     z: Tensor
@@ -426,30 +465,31 @@ class _Side(NamedTuple):
         return self.bias.expand(size) if isinstance(self.bias, Tensor) else constant(size, self.bias, self.z)
 
 
-def _dot(z: Tensor, unit: float | Tensor) -> _Side:
-    return _Side(z / unit**0.5, 0.0)
+def _dot(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:
+    return _ScaledEmbeddings(z / unit**0.5, 0.0)
 
 
-def _negative_cosine(z: Tensor, unit: float | Tensor) -> _Side:
+def _negative_cosine(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:
     units, inverse = _directions(z)
-    return _Side(units * (inverse * unit**-0.5), 0.0, math.inf if isinstance(unit, Tensor) else 1 / unit)
+    # The inverse length and the unit are multiplied first: one product over (n, d) instead of two.
+    return _ScaledEmbeddings(units * (inverse * unit**-0.5), 0.0, math.inf if isinstance(unit, Tensor) else 1 / unit)
 
 
-def _cosine(z: Tensor, unit: float | Tensor) -> _Side:
+def _cosine(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:
     units, _, square = _negative_cosine(z, unit)
-    return _Side(units, -0.5 / unit, square)
+    return _ScaledEmbeddings(units, -0.5 / unit, square)
 
 
-def _chordal(z: Tensor, unit: float | Tensor) -> _Side:
+def _chordal(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:
     return _cosine(z, unit / 2)
 
 
-def _sqeuclidean(z: Tensor, unit: float | Tensor) -> _Side:
+def _sqeuclidean(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:
     z = z * (2 / unit) ** 0.5
-    return _Side(z, -z.square().sum(-1) / 2)
+    return _ScaledEmbeddings(z, -z.square().sum(-1) / 2)
 
 
-_SIDES: dict[str, Callable[[Tensor, float | Tensor], _Side]] = {
+_COSTS: dict[str, Callable[[Tensor, float | Tensor], _ScaledEmbeddings]] = {
     "cosine": _cosine,
     "negative-cosine": _negative_cosine,
     "chordal": _chordal,
@@ -457,7 +497,7 @@ _SIDES: dict[str, Callable[[Tensor, float | Tensor], _Side]] = {
     "sqeuclidean": _sqeuclidean,
 }
 
-_OF_SIMILARITY: dict[str, tuple[float, float]] = {
+_SIMILARITY_COSTS: dict[str, tuple[float, float]] = {
     "cosine": (1.0, 1.0),
     "chordal": (2.0, 2.0),
     "negative-cosine": (1.0, 0.0),

@@ -324,7 +324,7 @@ class Objective(Loss):
         self.penalties = dict(penalties or {})
         has_temperature_gradient = any(term.has_temperature_gradient for term in (divergence, *self.penalties))
         check(
-            has_temperature_gradient or not kernel.learns,
+            has_temperature_gradient or not kernel.learns_temperature,
             f"temperature: {divergence!r} gives it no gradient; expected a number.",
         )
         self.constrain(constraint)
