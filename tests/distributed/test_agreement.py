@@ -1,7 +1,5 @@
 """Processes that call an objective in different ways: all raise, in one line, and none waits for what is never sent."""
 
-import re
-
 import pytest
 import torch
 
@@ -22,68 +20,88 @@ def call(name="nt-xent", here=None, **known):
     return lambda rank: contraport.objective(name)(*(views(rank) if here is None else here), **known)
 
 
-# What the first process calls, what the second calls, and what both say.
-CASES = {
-    "weights": (call(), call(**SHARES), r"weights: .*got none on process 0 and torch.float32 \(n\) on process 1"),
-    "marks": (call(**MARKS), call(), r"present: .*got torch.bool \(n, 2\) on process 0 and none on process 1"),
-    "a plan's weights": (call(), call(weights="plan"), "weights: .*got none .* and plan of strength 0.9, 20 it"),
-    "precision": (call(), call(here=views(1, torch.float64)), r"views: .*float32 \(n, 3\).* and 2 views torch.float64"),
-    "dimensions": (call(), call(here=torch.randn(2, 4, 5).unbind()), r"views: .*\(n, 3\) on .*\(n, 5\) on process 1"),
-    "views": (call("cmc"), call("cmc", torch.randn(3, 4, 3).unbind()), r"views: .*got 2 views .* and 3 views"),
+# The calls of both processes, the option that differs, and values in the error, which is the same on both.
+DIFFERENT = {
+    "weights": (call(), call(**SHARES), "weights", "none on process 0", "torch.float32 (n) on process 1"),
+    "marks": (call(**MARKS), call(), "present", "torch.bool (n, 2) on process 0", "none on process 1"),
+    "a plan's weights": (call(), call(weights="plan"), "weights", "none on process 0", "strength 0.9", "20 iterations"),
+    "precision": (call(), call(here=views(1, torch.float64)), "views", "float32 (n, 3)", "2 views torch.float64"),
+    "dimensions": (call(), call(here=torch.randn(2, 4, 5).unbind()), "views", "(n, 3) on", "(n, 5) on process 1"),
+    "views": (call("cmc"), call("cmc", torch.randn(3, 4, 3).unbind()), "views", "2 views", "3 views"),
     "classes": (
         call("sup-con", labels=torch.arange(4)),
         call("sup-con", labels=torch.eye(4, dtype=torch.long)),
-        r"labels: .*int64 \(n\) on process 0 and torch.int64 \(n, 4\) on process 1",
+        "labels",
+        "int64 (n) on process 0",
+        "torch.int64 (n, 4) on process 1",
     ),
-    "no rows": (call(), call(here=torch.randn(2, 0, 3).unbind()), "by process 1: z0: expected at least one item"),
-    "a value": (call(**SHARES), call(weights=-torch.ones(4)), "by process 1: weights: expected nonnegative"),
-    "negatives": (call("info-nce"), call("info-nce", negatives=torch.randn(2, 3)), r"negatives: .*got none"),
-    "no repulsion": (call("byol"), call("byol", negatives=torch.randn(2, 3)), "by process 1: .*pushes nothing"),
-    "of each item": (
+    "negatives": (call("info-nce"), call("info-nce", negatives=torch.randn(2, 3)), "negatives", "none on process 0"),
+    "negatives of each item": (
         call("info-nce", negatives=torch.randn(4, 2, 3)),
         call("info-nce", negatives=torch.randn(4, 1, 3)),
-        r"negatives: .*\(n, 2, 3\) on process 0 and torch.float32 \(n, 1, 3\) on process 1",
+        "negatives",
+        "(n, 2, 3) on process 0",
+        "torch.float32 (n, 1, 3) on process 1",
     ),
-    "target": (call(target=[(0, 1)]), call(), "target: .*got Listed on process 0 and Pairs on process 1"),
-    "a pair": (call(target=[(0, 1)]), call(target=[(0, 9)]), "by process 1: target: expected rows of z1"),
-    "temperature": (call(), call(temperature=0.5), "temperature: .*got none on process 0 and float on process 1"),
-    "no temperature": (call("vic-reg"), call("vic-reg", temperature=0.5), "by process 1: temperature: expected none"),
-    "reduction": (call(), call(reduction="median"), "by process 1: reduction: "),
-    "a sum": (call("vic-reg"), call("vic-reg", **SHARES), "by process 1: weights: expected none"),
-    "a crash": (call(), call(here=(None, None)), "by process 1: z0: expected a tensor, got NoneType"),
+    "target": (call(target=[(0, 1)]), call(), "target", "PairList on process 0", "Pairs on process 1"),
+    "temperature": (call(), call(temperature=0.5), "temperature", "none on process 0", "float on process 1"),
+}
+# The call of the second process, which alone is wrong, and the option that its error names.
+REFUSED = {
+    "no rows": (call(here=torch.randn(2, 0, 3).unbind()), "z0"),
+    "a value": (call(weights=-torch.ones(4)), "weights"),
+    "no repulsion": (call("byol", negatives=torch.randn(2, 3)), "negatives"),
+    "a pair": (call(target=[(0, 9)]), "target"),
+    "no temperature": (call("vic-reg", temperature=0.5), "temperature"),
+    "reduction": (call(reduction="median"), "reduction"),
+    "a sum": (call("vic-reg", **SHARES), "weights"),
+    "a crash": (call(here=(None, None)), "z0"),
+}
+VALID = {
+    "a value": call(**SHARES), "no repulsion": call("byol"), "a pair": call(target=[(0, 1)]),
+    "no temperature": call("vic-reg"), "a sum": call("vic-reg"),
 }  # fmt: skip
 
 
-def differ(rank, report):
-    for name, calls in CASES.items():
+def report_errors(rank, report):
+    pairs = {name: calls[:2] for name, calls in DIFFERENT.items()}
+    pairs |= {name: (VALID.get(name, call()), wrong) for name, (wrong, _) in REFUSED.items()}
+    for name, calls in pairs.items():
         try:
             calls[rank](rank)
-            report((name, rank, "no error"))
+            report((name, rank, None))
         except contraport.UsageError as error:
-            report((name, rank, str(error)))
-    value = contraport.nt_xent()(*views(rank))  # nothing is left over of what was refused
+            report((name, rank, (error.code, str(error))))
+    value = contraport.nt_xent()(*views(rank))  # a refused call leaves no message in flight
     report(("after", rank, value.item()))
 
 
 @pytest.fixture(scope="module")
 def reported():
-    return {(name, rank): said for name, rank, said in reports_of(differ, 2)}
+    return {(name, rank): result for name, rank, result in reports_of(report_errors, 2)}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", DIFFERENT)
 def test_all_processes_refuse_a_call_in_which_they_differ(reported, name):
-    here, there = (reported[name, rank] for rank in (0, 1))
-    said = CASES[name][2]
-    if "by process 1: " in said:  # the one that refuses says it itself
-        said = said.split("process 1: ")[1]
-    else:
-        assert here == there
-    for text in (here, there):
-        assert re.search(said, text), text
-        assert "\n" not in text
+    _, _, option, *values = DIFFERENT[name]
+    assert reported[name, 0] == reported[name, 1]
+    code, text = reported[name, 0]
+    assert code == f"{option}.processes_differ"
+    assert "\n" not in text
+    for value in values:
+        assert value in text
 
 
-def test_what_was_refused_leaves_nothing_over(reported):
+@pytest.mark.parametrize("name", REFUSED)
+def test_all_processes_refuse_a_call_that_one_refuses(reported, name):
+    (here_code, here), (there_code, there) = (reported[name, rank] for rank in (0, 1))
+    assert here_code == "call.refused"
+    assert there_code.split(".")[0] == REFUSED[name][1]
+    assert there in here
+    assert "\n" not in here
+
+
+def test_a_call_after_refused_calls_is_correct(reported):
     z = [torch.cat(parts) for parts in zip(views(0), views(1), strict=True)]
     expected = contraport.nt_xent()(*z).item()
     assert reported["after", 0] == reported["after", 1] == pytest.approx(expected, abs=1e-6)

@@ -71,7 +71,7 @@ def agree(
     if not all(accepted):
         refusing = [rank for rank, yes in enumerate(accepted) if not yes]
         said = processes.gather_strings("")[refusing[0]]
-        raise UsageError(f"call: refused by process {refusing[0]}: {said}")
+        raise UsageError(f"call: refused by process {refusing[0]}: {said}", kind="refused")
     of_items, of_negatives, *by_option = everyone
     for name, theirs in zip(OPTIONS, by_option, strict=True):
         if len(set(theirs)) > 1:
@@ -79,7 +79,8 @@ def agree(
             other = next(rank for rank, text in enumerate(texts) if text != texts[0])
             raise UsageError(
                 f"{name}: must have one form on all processes of a call, got {texts[0]} on process 0 "
-                f"and {texts[other]} on process {other}."
+                f"and {texts[other]} on process {other}.",
+                kind="processes_differ",
             )
     return Sizes(of_items, of_negatives)
 
