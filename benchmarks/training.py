@@ -30,7 +30,7 @@ import contraport
 from benchmarks.engine import machine
 from contraport.data import Batch, Dataset, from_arrays, load, loader
 from contraport.encoders import Model
-from contraport.training.components import build_objective, build_pipeline
+from contraport.training.components import build_objective, build_training_module
 from contraport.training.config import Settings
 from contraport.training.optimization import create_optimizer
 
@@ -64,7 +64,7 @@ def timed_steps(batches: Iterator[object], step: Callable[[object], None], steps
 def ours(images: Dataset, batch_size: int) -> Loop:
     """The steps of `contraport.train`: its loader, its pipeline and its optimiser."""
     settings = Settings(encoder="small-cnn", temperature=TEMPERATURE)
-    pipeline = build_pipeline(settings, images, build_objective(settings), epoch=1)
+    pipeline = build_training_module(settings, images, build_objective(settings), steps_per_epoch=1)
     optimizer = create_optimizer(pipeline, optimizer="sgd", lr=0.06, weight_decay=0)
     count = iter(range(1 << 30))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 
 import pytest
 
@@ -10,9 +11,12 @@ from contraport.errors import UsageError
 
 @contextmanager
 def raises_usage_error(code: str, *values: object) -> Iterator[pytest.ExceptionInfo[UsageError]]:
-    """Expect a `UsageError` with this code whose message contains the values, such as what came or the nearest name."""
+    """Expect a `UsageError` with this code whose message contains the values, such as what came or the nearest name.
+
+    The code may be a pattern, such as `data.*` for an error of another package.
+    """
     with pytest.raises(UsageError) as caught:
         yield caught
-    assert caught.value.code == code, str(caught.value)
+    assert fnmatchcase(caught.value.code, code), f"[{caught.value.code}] {caught.value}"
     for value in values:
         assert str(value) in str(caught.value)

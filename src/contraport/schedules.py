@@ -1,6 +1,6 @@
-"""How a number goes over the steps of a training: a temperature, a momentum, a learning rate, a place in a row.
+"""Scalar schedules over training steps, as for temperature, momentum and learning rate.
 
-It is a function of the step alone and nothing is remembered, so that a run that is resumed goes on exactly.
+A schedule is a function of the step alone and has no state, so that a resumed run continues exactly.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ SHAPES: dict[str, Callable[[float], float]] = {
     "linear": lambda x: x,
     "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
 }
-"""How a course goes from its start (0) to its end (1) as progress x goes from 0 to 1."""
+"""Interpolation of a schedule from its start (0) to its end (1), by progress x from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class ScalarSchedule:
-    """A number that goes from one value to another and stays there.
+    """Scalar schedule: moves from `start` to `end` over `steps`, then stays constant.
 
     Args:
-        start: at step 0.
-        end: from step `steps` on, unless the shape is ``"constant"``.
-        steps: how many steps the way takes, at least 1.
+        start: value at step 0.
+        end: value from step `steps` on, unless the shape is ``"constant"``.
+        steps: number of steps from start to end, at least 1.
         shape: ``"linear"``, ``"cosine"`` or ``"constant"``.
-        geometric: equal progress is an equal factor rather than an equal difference; start and end are positive.
+        geometric: interpolate the logarithm of the value; start and end must be positive.
 
     Raises:
-        UsageError: a value is out of range, or the shape has an unknown name.
+        UsageError: a value is out of range, or the shape is unknown.
 
     >>> [ScalarSchedule(0.9, 1, steps=10).value(step) for step in (0, 5, 10, 99)]
     [0.9, 0.95, 1.0, 1.0]
@@ -54,7 +54,7 @@ class ScalarSchedule:
             check_positive("end", self.end)
 
     def value(self, step: int) -> float:
-        """Return the number at a step, counted from 0."""
+        """Return the value at a step, counted from 0."""
         progress = SHAPES[self.shape](min(step / self.steps, 1.0))
         if self.geometric:
             return float(self.start ** (1 - progress) * self.end**progress)
@@ -62,10 +62,10 @@ class ScalarSchedule:
 
 
 def parse_schedule(argument: str, text: float | str) -> tuple[float, float, str]:
-    """Read the start, the end and the shape of a course: ``"start:end:shape"``, ``"start:end"`` or a lone number.
+    """Parse ``"start:end:shape"``, ``"start:end"`` or a single number into start, end and shape.
 
     Raises:
-        UsageError: it is none of these, or the shape has an unknown name; the message names the argument.
+        UsageError: another format, or an unknown shape; the message names the argument.
 
     >>> parse_schedule("temperature", "0.5:0.1:linear"), parse_schedule("momentum", 0.99)
     ((0.5, 0.1, 'linear'), (0.99, 0.99, 'constant'))
@@ -77,7 +77,8 @@ def parse_schedule(argument: str, text: float | str) -> tuple[float, float, str]
         numbers = []
     check(
         len(words) <= 3 and len(numbers) == min(len(words), 2),
-        f"{argument}: expected a number, or start:end:shape such as 0.5:0.1:cosine, got {text!r}.",
+        f"{argument}: must be a number or start:end:shape, such as 0.5:0.1:cosine, got {text!r}.",
+        "format",
     )
     shape = (*words, "cosine")[2] if len(words) > 1 else "constant"
     if shape not in SHAPES:
@@ -86,11 +87,11 @@ def parse_schedule(argument: str, text: float | str) -> tuple[float, float, str]
 
 
 LEARN = "learn"
-"""What takes the place of a temperature, or of its course, that is learned; a start may follow, as in learn:0.07."""
+"""Value of the option `temperature` for a learned temperature; learn:0.07 sets its initial value."""
 
 
 def is_learned_temperature(text: object) -> bool:
-    """Return whether a temperature is said to be learned.
+    """Return whether a value of the option `temperature` requests a learned temperature.
 
     >>> is_learned_temperature("learn:0.07"), is_learned_temperature("0.5:0.1")
     (True, False)
@@ -99,10 +100,10 @@ def is_learned_temperature(text: object) -> bool:
 
 
 def parse_learned_temperature(text: str) -> float | None:
-    """Return where the learning of a temperature starts, or None where it is not said.
+    """Return the initial value of a learned temperature, or None for the objective's default.
 
     Raises:
-        UsageError: it starts at no positive number.
+        UsageError: the initial value is not a positive number.
 
     >>> parse_learned_temperature("learn"), parse_learned_temperature("learn:0.07")
     (None, 0.07)
@@ -114,15 +115,15 @@ def parse_learned_temperature(text: str) -> float | None:
         number = float(start)
     except ValueError:
         number = -1.0
-    check(0 < number < math.inf, f"temperature: expected learn, or learn:START with a positive number, got {text!r}.")
+    check(0 < number < math.inf, f"temperature: must be learn or learn:START with a positive START, got {text!r}.")
     return number
 
 
 def parse_temperature(text: float | str, steps: int) -> ScalarSchedule:
-    """Return the course of a temperature, geometric, as ``"start:end:shape"`` and so on says.
+    """Return the geometric schedule of a temperature from ``"start:end:shape"`` or a number.
 
     Raises:
-        UsageError: it says no course, or one that is not positive.
+        UsageError: another format, or a value that is not positive.
 
     >>> round(parse_temperature("0.5:0.1", steps=100).value(50), 3)
     0.224
@@ -134,10 +135,10 @@ def parse_temperature(text: float | str, steps: int) -> ScalarSchedule:
 
 
 def parse_momentum(text: float | str, steps: int) -> ScalarSchedule:
-    """Return the course of how much of itself a slow network keeps at each step; 1 stands still.
+    """Return the schedule of a momentum encoder's momentum from ``"start:end:shape"`` or a number.
 
     Raises:
-        UsageError: it says no course, or one outside [0, 1], or one that starts at 1.
+        UsageError: another format, a value outside [0, 1], or a start of 1, with which the encoder never moves.
 
     Source: Grill et al. (2020), Bootstrap your own latent (BYOL), section 3.2, for the cosine from 0.996 to 1.
 
@@ -146,5 +147,5 @@ def parse_momentum(text: float | str, steps: int) -> ScalarSchedule:
     """
     start, end, shape = parse_schedule("momentum", text)
     good = 0 <= start < 1 and 0 <= end <= 1
-    check(good, f"momentum: expected numbers from 0 to 1, and below 1 at the start, got {start}:{end}.")
+    check(good, f"momentum: must be in [0, 1], and below 1 at the start, got {start}:{end}.")
     return ScalarSchedule(start, end, steps, shape)

@@ -14,7 +14,7 @@ import pytest
 import contraport
 from contraport.cli.commands import find_command
 from contraport.cli.parsing import parse
-from contraport.training.preflight import again, proposal
+from contraport.training.preflight import command_with, suggest_more_steps
 
 from .conftest import Outcome
 
@@ -24,7 +24,7 @@ NESTED = ("--objective_settings.temperature", "0.3", "--online_metrics", "alignm
 
 def proposed(log: Path) -> list[str]:
     """The words of the one command in a log, as a shell would read them."""
-    (found,) = re.findall(r"contraport (train .*?)(?:\. Weights|, or --init)", log.read_text())
+    (found,) = re.findall(r"contraport (train .*?)(?:\. Pretrained|, or --init)", log.read_text())
     return shlex.split(found)
 
 
@@ -78,14 +78,14 @@ def test_without_a_folder_it_names_one_that_is_free(command: Callable[..., Outco
 def test_what_a_command_cannot_say_is_left_to_the_call() -> None:
     change: dict[str, Any] = {"encoder": "gradients", "epochs": 9}
     told = "--encoder gradients --epochs 9"
-    assert again({"data": object()}, change) == told
-    assert again({"data": "photos", "augment": lambda image: image}, change) == told
+    assert command_with({"data": object()}, change) == told
+    assert command_with({"data": "photos", "augment": lambda image: image}, change) == told
     assert (
-        again({"data": Path("photos"), "epochs": 3}, change)
+        command_with({"data": Path("photos"), "epochs": 3}, change)
         == f"contraport train --data photos {told[20:]} {told[:19]}"
     )
 
 
 def test_steps_stay_steps_and_a_run_that_goes_on_keeps_its_batch() -> None:
-    assert proposal(320, 256, 10, {"steps": 10}) == ({"batch_size": 64, "steps": 1000}, 1000)
-    assert proposal(320, 256, 10, {"resume": True}) == ({"epochs": 1000}, 1000)
+    assert suggest_more_steps(320, 256, 10, {"steps": 10}) == ({"batch_size": 64, "steps": 1000}, 1000)
+    assert suggest_more_steps(320, 256, 10, {"resume": True}) == ({"epochs": 1000}, 1000)

@@ -1,21 +1,21 @@
 from pathlib import Path
 
 import pytest
+from tests.errors import raises_usage_error
 
-from contraport.errors import UsageError
 from contraport.runs.run_files import are_nested_numbers, is_of_kind, read_rows
 
 
 @pytest.mark.parametrize(("value", "holds"), [(1, True), (0.5, True), (None, True), (True, False), ("1", False)])
-def test_true_is_no_number(value: object, holds: bool) -> None:
+def test_true_is_not_a_number(value: object, holds: bool) -> None:
     assert is_of_kind(value, int, float, None) is holds
     if value is not None:
         assert are_nested_numbers({"loss": value}, depth=1) is holds
 
 
 @pytest.mark.parametrize("row", ['{"step": 2, "loss": "low"}', '{"step": 2.5}', '{"loss": 1.0}', '{"step": true}'])
-def test_a_row_is_of_numbers_and_has_a_step(tmp_path: Path, row: str) -> None:
+def test_rejects_rows_without_step_or_with_other_values(tmp_path: Path, row: str) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text(f'{{"step": 1, "loss": 0.5, "mi_bound": null}}\n{row}\n')
-    with pytest.raises(UsageError, match=r"metrics.jsonl is corrupt: line 2 is no row of numbers with a step\."):
+    with raises_usage_error("run.corrupt", "metrics.jsonl", "line 2"):
         read_rows(file)

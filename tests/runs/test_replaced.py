@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.errors import raises_usage_error
 
 from contraport._utils.files import write_json
-from contraport.errors import UsageError
 from contraport.runs import Run
 
 
@@ -131,13 +131,13 @@ def test_a_process_that_is_killed_while_it_lets_go_of_a_run_keeps_the_new_one(tm
 
 
 @pytest.mark.parametrize("name", ["train.log", "checkpoints"])
-def test_overwrite_takes_nothing_where_something_else_stands_in_place_of_a_file_or_folder(run: Run, name: str) -> None:
+def test_overwrite_rejects_foreign_files_and_folders(run: Run, name: str) -> None:
     run.append_metrics({"step": 1})
     run.checkpoints.rmdir()
     if name == "train.log":
         run.log_path.mkdir()
     else:
         run.checkpoints.write_text("mine")
-    with pytest.raises(UsageError, match=f"{name} is not what a run has there"):
+    with raises_usage_error("out.foreign_file", name):
         Run.create(run.path, {}, overwrite=True)
     assert run.metrics() == [{"step": 1}]

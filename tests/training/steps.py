@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from contraport.catalog import resolve_recipe
 from contraport.data import Batch, Dataset, Share, from_arrays
 from contraport.distributed import local_batch
-from contraport.training.components import build_objective, build_pipeline
+from contraport.training.components import build_objective, build_training_module
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
 from tests.processes import Report
@@ -60,22 +60,22 @@ def weighted(dataset: Dataset) -> Dataset:
 
 def pipeline_of(dataset: Dataset, **chosen: Any) -> TrainingModule:
     settings = Settings(**{"projection": 8, "epochs": 5, **resolve_recipe(chosen)})
-    return build_pipeline(settings, dataset, build_objective(settings), epoch=4)
+    return build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=4)
 
 
-def gradients(pipeline: TrainingModule) -> dict[str, Tensor]:
-    return {name: p.grad.clone() for name, p in pipeline.named_parameters() if p.grad is not None}
+def gradients(module: TrainingModule) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
 
 
-def take_steps(pipeline: TrainingModule, batches: list[Batch], *, first: int = 0) -> list[float]:
-    optimizer = torch.optim.SGD([p for p in pipeline.parameters() if p.requires_grad], lr=0.1)
+def take_steps(module: TrainingModule, batches: list[Batch], *, first: int = 0) -> list[float]:
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1)
     losses = []
     for step, batch in enumerate(batches, first):
-        loss = pipeline(batch, step)
+        loss = module(batch, step)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        pipeline.after_step(step)
+        module.after_step(step)
         losses.append(loss.item())
     return losses
 
@@ -86,24 +86,24 @@ def some_batches(dataset: Dataset, count: int, size: int = 8) -> list[Batch]:
 
 def shared_results(dataset: Dataset, chosen: dict[str, Any], rank: int, processes: int) -> dict[str, Tensor]:
     """Two steps of one process's share of each batch: averaged gradients, then what is kept."""
-    pipeline = pipeline_of(dataset, **chosen)
-    for module in pipeline.modules():
-        if isinstance(module, nn.BatchNorm1d):
-            module.eval()  # by the batch it is another's business: shared batch norm
+    module = pipeline_of(dataset, **chosen)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm1d):
+            part.eval()  # by the batch it is another's business: shared batch norm
     found = {}
     for step, batch in enumerate(some_batches(dataset, 2)):
         own = slice(rank * 8 // processes, (rank + 1) * 8 // processes)
         present, weights = (None if known is None else known[own] for known in (batch.present, batch.weights))
         views = tuple(view[own] for view in batch.views)
         held = Batch(views, batch.labels[own], None, batch.ids[own], present, weights)
-        pipeline.zero_grad()
-        pipeline(held, step, 0, Share(own.start, 8)).backward()
-        for name, gradient in gradients(pipeline).items():
+        module.zero_grad()
+        module(held, step, 0, Share(own.start, 8)).backward()
+        for name, gradient in gradients(module).items():
             if processes > 1:
                 dist.all_reduce(gradient)
             found[f"{step} {name}"] = gradient / processes
-        pipeline.after_step(step)
-    return found | {name: value.clone() for name, value in pipeline.named_buffers() if "comparison" in name}
+        module.after_step(step)
+    return found | {name: value.clone() for name, value in module.named_buffers() if "comparison" in name}
 
 
 def compare_steps(rank: int, report: Report) -> None:

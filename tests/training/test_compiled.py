@@ -11,10 +11,10 @@ import timm
 import torch
 
 from contraport.data import Dataset, from_arrays
-from contraport.errors import UsageError
 from contraport.training import train
-from contraport.training.components import build
+from contraport.training.components import build_components
 from contraport.training.config import Settings
+from tests.errors import raises_usage_error
 
 from .test_train import same, weights_of
 
@@ -62,25 +62,25 @@ def test_activations_computed_twice_give_the_same_gradient(pictures: Dataset) ->
     batch = pictures.__getitems__(list(range(8)))
     for twice in (False, True):
         settings = Settings(data=pictures, batch_size=8, encoder=vit(), activation_checkpointing=twice)
-        pipeline = build(settings).pipeline
+        module = build_components(settings).module
         counted = Counted()
         with torch.autograd.graph.saved_tensors_hooks(counted, lambda value: value):
-            loss = pipeline(batch, 0)
+            loss = module(batch, 0)
         loss.backward()
         kept.append(counted.numbers)
-        gradients.append({name: weights.grad for name, weights in pipeline.named_parameters()})
+        gradients.append({name: weights.grad for name, weights in module.named_parameters()})
     assert kept[1] < 0.6 * kept[0]
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, msg=name)
 
 
 @pytest.mark.parametrize(
-    ("encoder", "message"),
+    ("encoder", "code"),
     [
-        ("mlp", "activation_checkpointing: requires an encoder of timm or transformers, got MLP"),
-        ("resnet10t", "activation_checkpointing: requires an encoder without batch norm"),
+        ("mlp", "activation_checkpointing.unsupported"),
+        ("resnet10t", "activation_checkpointing.batch_norm"),
     ],
 )
-def test_rejects_encoders_that_cannot(pictures: Dataset, encoder: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        build(Settings(data=pictures, batch_size=8, encoder=encoder, activation_checkpointing=True))
+def test_rejects_encoders_that_cannot(pictures: Dataset, encoder: str, code: str) -> None:
+    with raises_usage_error(code):
+        build_components(Settings(data=pictures, batch_size=8, encoder=encoder, activation_checkpointing=True))

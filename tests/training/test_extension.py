@@ -13,6 +13,7 @@ from contraport import embed, evaluate, export, train
 from contraport.data.arrays import ArrayStore
 from contraport.errors import UsageError
 from contraport.runs import Run
+from tests.errors import raises_usage_error
 from tests.processes import FORKS
 
 from .conftest import Pull
@@ -28,7 +29,7 @@ def test_a_killed_extension(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     run = train(data=vectors(), out=tmp_path / "run", **{**SETTINGS, **IN_BATCH, "epochs": 2})
     before = measured(run, vectors())
     assert before["epochs"] == 2
-    assert not any("is that after" in note for note in before["notes"])
+    assert not any("is that of epoch" in note for note in before["notes"])
     more = {"data": vectors(), "out": run.path, "resume": True, "epochs": 3_000, "progress": False}
     process = FORKS.Process(target=train, kwargs=more)
     process.start()
@@ -41,7 +42,7 @@ def test_a_killed_extension(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     process.join()
     after = measured(run, vectors())
     assert after["epochs"] == 2
-    assert sum("after epoch 2: the training was then extended to 3000" in note for note in after["notes"]) == 1
+    assert sum("epoch 2" in note and "3000 epochs" in note for note in after["notes"]) == 1
     assert after["rows"] == before["rows"], "the model is still that of the first end"
     assert run.evaluation() == after
     for door in (
@@ -51,7 +52,7 @@ def test_a_killed_extension(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
         caplog.clear()
         with caplog.at_level(logging.WARNING, "contraport"):
             door()
-        assert "is that after epoch 2" in caplog.text
+        assert "that of epoch 2" in caplog.text
 
 
 def test_the_end_of_the_extension_takes_the_old_evaluation_with_it(settings: dict[str, Any]) -> None:
@@ -64,7 +65,7 @@ def test_the_end_of_the_extension_takes_the_old_evaluation_with_it(settings: dic
     assert not run.evaluation_path.exists()
     result = measured(run, settings["data"])
     assert result["epochs"] == 4
-    assert not any("is that after" in note for note in result["notes"])
+    assert not any("is that of epoch" in note for note in result["notes"])
     train(**again, objective=Pull())
     assert run.evaluation() == result, "nothing was trained, so it holds"
 
@@ -83,10 +84,10 @@ def test_a_model_that_does_not_tell(settings: dict[str, Any]) -> None:
     run.trained_path.unlink()
     result = measured(run, settings["data"])
     assert result["epochs"] is None
-    assert any("not told after how many epochs" in note for note in result["notes"])
+    assert any("is not recorded" in note for note in result["notes"])
     for text in ("", "{}", "[1]", '{"epochs": "two"}', '{"epochs": null}'):
         run.trained_path.write_text(text)
-        with pytest.raises(UsageError, match=r"training\.json is corrupt"):
+        with raises_usage_error("run.corrupt", "training.json"):
             measured(run, settings["data"])
     train(data=settings["data"], out=run.path, resume=True, progress=False)
     assert measured(run, settings["data"])["epochs"] == 2

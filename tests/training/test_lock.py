@@ -72,7 +72,7 @@ def test_failed_training_releases_lock(settings: dict[str, Any], error: BaseExce
 def test_rejected_folder_is_not_locked(settings: dict[str, Any]) -> None:
     settings["out"].mkdir()
     (settings["out"] / "thesis.tex").write_text("years of work")
-    with pytest.raises(UsageError, match=r"config\.yaml"):
+    with raises_usage_error("out.not_a_run"):
         train(**settings, overwrite=True)
     assert [path.name for path in settings["out"].iterdir()] == ["thesis.tex"]
 

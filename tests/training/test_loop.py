@@ -16,6 +16,7 @@ from contraport.training import train
 from contraport.training.callbacks import FiniteGuard
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule
+from tests.errors import raises_usage_error
 
 from .conftest import Pull
 from .test_train import same, weights_of
@@ -165,7 +166,7 @@ def test_a_run_clips_its_gradients(settings: dict[str, Any]) -> None:
 
     assert farthest(tight, longer) < 1e-6 < 1e-3 < farthest(tight, plain)
     assert tight.config()["gradient_clip"] == 1e-9
-    with pytest.raises(UsageError, match="gradient_clip: expected a positive"):
+    with raises_usage_error("gradient_clip.invalid"):
         train(**settings, out=out / "wrong", gradient_clip=0.0)
 
 

@@ -13,7 +13,6 @@ from sklearn.metrics import roc_auc_score
 from contraport.auditing.pairs import PairedFeatures
 from contraport.auditing.pairs.pair_filter import PairFilter
 from contraport.data import Dataset, from_arrays
-from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
 from tests.errors import raises_usage_error
@@ -61,11 +60,11 @@ def test_it_trains_on_what_seems_right_and_keeps_the_scores(audited: dict[str, A
 def test_a_batch_leaves_the_audit_room(audited: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     chosen = {"epochs": 1, "progress": True}
     train(**{**audited, **chosen, "batch_size": 200})
-    assert "the audit leaves out 100 of 300 pairs at most, as a batch has 200; --batch_size 75" in told(capsys)
+    assert "100 of 300 pairs with batches of 200; use --batch_size 75" in told(capsys)
     del audited["batch_size"]
     run = train(**{**audited, **chosen, "overwrite": True})
     assert run.settings().batch_size == 75
-    assert "a batch has 75 of the 300 pairs" in told(capsys)
+    assert "batch_size: 75, reduced" in told(capsys)
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> str:
@@ -134,11 +133,11 @@ def test_what_is_no_pair_is_refused_before_anything_is_written(audited: dict[str
     one_view = from_arrays(np.random.default_rng(0).normal(size=(60, 4)), name="single")
     with raises_usage_error("data.views", "single", 1):
         train(**{**audited, "data": one_view})
-    with pytest.raises(UsageError, match="audit: finds out which pairs belong together, and a target says so"):
+    with raises_usage_error("audit.target"):
         train(**{**audited, "target": "labels"})
-    with pytest.raises(UsageError, match="audit: judges by what is learned; expected no freeze"):
+    with raises_usage_error("audit.frozen", "freeze"):
         train(**{**audited, "pretrained": True, "encoder": "resnet18", "freeze": True})
     assert not audited["out"].exists()
     plain = train(**{**audited, "audit": False, "epochs": 1})
-    with pytest.raises(UsageError, match=r"has no pairs\.npz yet: only a training with audit=True"):
+    with raises_usage_error("run.missing_file", "pairs.npz", "audit=True"):
         plain.pairs()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from contraport.training import train
-from contraport.training.components import build
+from contraport.training.components import build_components
 from contraport.training.config import Settings
 from contraport.training.preflight import views_are_identical
 
@@ -28,28 +28,28 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "data.npy"
 
 
-def test_items_steps_and_what_is_left_out_are_told(file: Path, tmp_path: Path) -> None:
+def test_logs_items_steps_and_dropped_items(file: Path, tmp_path: Path) -> None:
     assert log_size(tmp_path, file, epochs=3, test_fraction=0.1) == [
-        ("INFO", "12 more are held out for evaluation (--test_fraction)"),
-        ("INFO", "6 steps: 3 epochs of 2 batches of 40 items; each epoch leaves out 28 items, chosen anew"),
+        ("INFO", "12 items held out for evaluation (--test_fraction)"),
+        ("INFO", "6 steps: 3 epochs of 2 batches of 40 items; 28 items dropped per epoch, other ones each time"),
         (
             "WARNING",
-            "few steps: 6; below about 200 little is learned. --batch_size 32 --epochs 334 makes 1,002 steps",
+            "few steps: 6; an encoder learns little in fewer than 200. --batch_size 32 --epochs 334 gives 1,002 steps",
         ),
     ]
 
 
-def test_steps_of_several_batches_are_counted(file: Path, tmp_path: Path) -> None:
+def test_logs_steps_with_accumulation(file: Path, tmp_path: Path) -> None:
     lines = log_size(tmp_path, file, batch_size=32, grad_accum_steps=2)
-    assert ("INFO", "2 steps: 1 epoch of 3 batches of 32 items, 2 to a step") in lines
+    assert ("INFO", "2 steps: 1 epoch of 3 batches of 32 items, 2 per step") in lines
 
 
-def test_a_split_of_the_datas_own_is_named(tmp_path: Path) -> None:
+def test_logs_the_test_split_of_the_data(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(80, 4))
     np.savez(tmp_path / "data.npz", x=rows, x_test=rows)
     lines = log_size(tmp_path, tmp_path / "data.npz", batch_size=2, epochs=5, objective="byol", predictor=True)
     assert lines == [
-        ("INFO", "evaluation is on the test split of the data"),
+        ("INFO", "evaluation uses the test split of the data"),
         ("INFO", "200 steps: 5 epochs of 40 batches of 2 items"),
     ]
 
@@ -64,36 +64,31 @@ def test_a_split_of_the_datas_own_is_named(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_way_is_proposed_for_texts_in_pairs(
-    tmp_path: Path, columns: str, options: dict[str, Any], told: bool
-) -> None:
+def test_suggests_options_for_pairs_of_texts(tmp_path: Path, columns: str, options: dict[str, Any], told: bool) -> None:
     rows = [",".join(f"word{number} of {name}" for name in columns.split(",")) for number in range(80)]
     (tmp_path / "texts.csv").write_text("\n".join([columns, *rows]))
     lines = log_size(tmp_path, tmp_path / "texts.csv", **options)
     way = "--objective info-nce --temperature 0.05 --projection 0"
-    proposal = ("WARNING", f"texts that belong together: as a rule more of their partners are found with {way}")
-    assert (proposal in lines) is told
+    assert any(level == "WARNING" and way in text for level, text in lines) is told
 
 
 @pytest.mark.parametrize(
     ("options", "doubt"),
     [
-        ({"batch_size": 31}, "each item is told from 30 others; a larger --batch_size or --negatives queue"),
-        ({"batch_size": 31, "momentum": 0.9}, "each item is told from 30 others"),
+        ({"batch_size": 31}, "30 negatives"),
+        ({"batch_size": 31, "momentum": 0.9}, "30 negatives"),
         ({"batch_size": 32}, None),
-        ({"batch_size": 31, "objective": "dclw"}, "each item is told from 30 others"),
+        ({"batch_size": 31, "objective": "dclw"}, "30 negatives"),
         ({"batch_size": 31, "objective": "vic-reg"}, None),
         ({"batch_size": 31, "recipe": "moco"}, None),
         ({"batch_size": 31, "recipe": "byol"}, None),
         ({"batch_size": 31, "recipe": "predictive", "views": 2}, None),
-        ({"recipe": "swav", "prototypes": 41}, "batches of 40 are small for 41 prototypes"),
+        ({"recipe": "swav", "prototypes": 41}, "40 items for 41 prototypes"),
         ({"recipe": "swav", "prototypes": 40}, None),
     ],
     ids=str,
 )
-def test_batches_that_are_smaller_than_the_objective_needs(
-    file: Path, tmp_path: Path, options: dict[str, Any], doubt: str | None
-) -> None:
+def test_warns_of_small_batches(file: Path, tmp_path: Path, options: dict[str, Any], doubt: str | None) -> None:
     warnings = [
         text for level, text in log_size(tmp_path, file, **options) if level == "WARNING" and "steps" not in text
     ]
@@ -111,19 +106,19 @@ def test_batches_that_are_smaller_than_the_objective_needs(
     ],
     ids=["nothing", "changed", "dropout", "held"],
 )
-def test_views_that_are_the_same_are_told(file: Path, tmp_path: Path, options: dict[str, Any], same: bool) -> None:
+def test_warns_of_identical_views(file: Path, tmp_path: Path, options: dict[str, Any], same: bool) -> None:
     if options.get("freeze"):
         options["init"] = train(data=options["data"], epochs=1, out=tmp_path / "begun", progress=False).path
     lines = log_size(tmp_path, options.pop("data", file), **options)
-    assert any("the views of an item are the same" in text for _, text in lines) == same
+    assert any("--augment none" in text for _, text in lines) == same
 
 
-def test_to_try_whether_views_differ_changes_nothing(file: Path, tmp_path: Path) -> None:
+def test_views_are_identical_changes_no_state(file: Path, tmp_path: Path) -> None:
     settings = Settings(data=str(file), encoder="mlp", augment="none", batch_size=40)
-    built = build(settings)
-    before = {name: value.clone() for name, value in built.pipeline.state_dict().items()}
+    components = build_components(settings)
+    before = {name: value.clone() for name, value in components.module.state_dict().items()}
     state = torch.get_rng_state()
-    assert views_are_identical(built.pipeline, built.dataset)
+    assert views_are_identical(components.module, components.dataset)
     assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(value, before[name]) for name, value in built.pipeline.state_dict().items())
-    assert all(part.training for part in built.pipeline.model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in components.module.state_dict().items())
+    assert all(part.training for part in components.module.model.modules())

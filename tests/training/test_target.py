@@ -12,12 +12,12 @@ import torch
 
 from contraport import SimilarityMatrix, nt_xent, objective
 from contraport.data import from_arrays
-from contraport.errors import UsageError
 from contraport.evaluation import evaluate
 from contraport.runs import Run
 from contraport.training import replay, train
-from contraport.training.components import build
+from contraport.training.components import build_components
 from contraport.training.config import Settings
+from tests.errors import raises_usage_error
 
 from .test_train import same, weights_of
 
@@ -42,22 +42,22 @@ def items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 )
 def test_any_objective_takes_any_target(items: dict[str, Any], objective: str, target: str) -> None:
     more = {"predictor": True} if objective == "byol" else {}
-    pipeline = build(Settings(**items, objective=objective, target=target, **more)).pipeline
-    batch = build(Settings(**items)).dataset.__getitems__(list(range(8)))
-    loss = pipeline(batch, 0)
+    module = build_components(Settings(**items, objective=objective, target=target, **more)).module
+    batch = build_components(Settings(**items)).dataset.__getitems__(list(range(8)))
+    loss = module(batch, 0)
     loss.backward()
     assert math.isfinite(float(loss.detach()))
 
 
 def test_the_loss_is_that_of_the_target(items: dict[str, Any]) -> None:
-    built = build(Settings(**items, target="matrix:matrix.npy", augment="none"))
-    batch = built.dataset.__getitems__([5, 60, 0, 33])
-    model = built.pipeline.model
+    components = build_components(Settings(**items, target="matrix:matrix.npy", augment="none"))
+    batch = components.dataset.__getitems__([5, 60, 0, 33])
+    model = components.module.model
     with torch.no_grad():
         (z,) = model.project(model.encode([torch.cat([batch.views[0]] * 2)]))
         target = SimilarityMatrix(torch.from_numpy(np.load("matrix.npy")), batch.ids)
         expected = nt_xent()(*z.chunk(2), target=target)
-        assert float(built.pipeline(batch, 0)) == pytest.approx(float(expected), rel=1e-5)
+        assert float(components.module(batch, 0)) == pytest.approx(float(expected), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -68,28 +68,26 @@ def test_the_loss_is_that_of_the_teachers_features(
 ) -> None:
     np.save("teacher.npy", np.random.default_rng(1).normal(size=(64, *shape)))
     chosen = {"objective": name, "objective_settings": own, "teacher": "teacher.npy", "augment": "none"}
-    built = build(Settings(**items, **chosen))
+    components = build_components(Settings(**items, **chosen))
     rows = [5, 60, 0, 33]
-    batch = built.dataset.__getitems__(rows)
-    model = built.pipeline.model
+    batch = components.dataset.__getitems__(rows)
+    model = components.module.model
     known = torch.from_numpy(np.load("teacher.npy")[rows]).float()
     with torch.no_grad():
         (z,) = model.project(model.encode([torch.cat([batch.views[0]] * 2)]))
         expected, others = (float(objective(name, **own)(*z.chunk(2), features=of)) for of in (known, known.flip(0)))
-        assert float(built.pipeline(batch, 0)) == pytest.approx(expected, rel=1e-5)
+        assert float(components.module(batch, 0)) == pytest.approx(expected, rel=1e-5)
     assert expected != pytest.approx(others, rel=1e-3), "the features say something"
 
 
 def test_guidance_that_would_leave_nothing_out_is_told(items: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"teacher: .* nothing is left out; expected a margin above 0"):
+    with raises_usage_error("teacher.per_item", "margin"):
         train(**items, objective="guided", teacher="teacher.npy", out="run")
 
 
 def test_features_of_other_items_are_told(items: dict[str, Any]) -> None:
     np.save("short.npy", np.ones((63, 3)))
-    with pytest.raises(
-        UsageError, match=r"teacher: short\.npy: expected numbers \(items, k\) or .*, a row for each of the 64"
-    ):
+    with raises_usage_error("teacher.shape", "short.npy", 64):
         train(**items, objective="x-clr", teacher="short.npy", out="run")
 
 
@@ -103,7 +101,7 @@ def test_a_run_goes_on_with_its_teacher_and_is_judged_without(items: dict[str, A
     found = evaluate(grown, metrics=["knn"], progress=False)
     assert any("No plan of test items is drawn" in note and "features" in note for note in found["notes"])
     Path("teacher.npy").unlink()
-    with pytest.raises(UsageError, match=r"teacher: teacher\.npy cannot be read as a file: .*No such file"):
+    with raises_usage_error("teacher.*", "teacher.npy", "No such file"):
         train(resume=True, out="part", epochs=3, progress=False)
 
 
@@ -111,7 +109,7 @@ def test_a_run_goes_on_with_its_target(items: dict[str, Any]) -> None:
     chosen = {"target": "soft:teacher.npy,temperature=0.2", "lr_scheduler": "constant", "warmup_epochs": 0}
     whole = train(**items, **chosen, out="whole")
     part = train(**items | {"epochs": 1}, **chosen, out="part")
-    with pytest.raises(UsageError, match="target: the run in part has 'soft:teacher"):
+    with raises_usage_error("target.changed", "soft:teacher"):
         train(resume=True, out="part", target="labels", progress=False)
     grown = train(resume=True, out="part", epochs=2, progress=False)
     assert part.config()["target"] == "soft:teacher.npy,temperature=0.2"
@@ -122,7 +120,7 @@ def test_a_run_goes_on_with_its_target(items: dict[str, Any]) -> None:
 def test_a_file_that_is_gone_is_told_on_resume(items: dict[str, Any]) -> None:
     train(**items, target="soft:teacher.npy", out="run")
     Path("teacher.npy").unlink()
-    with pytest.raises(UsageError, match=r"target: file: teacher\.npy cannot be read as a file: .*No such file"):
+    with raises_usage_error("target.*", "teacher.npy", "No such file"):
         train(resume=True, out="run", epochs=3, progress=False)
 
 
@@ -131,7 +129,7 @@ def test_a_step_is_replayed_with_its_target(items: dict[str, Any]) -> None:
         train(**items, target="matrix:matrix.npy", lr=1e30, warmup_epochs=0, out="run")
     step = replay("run")
     assert not step.loss().isfinite()
-    assert step.pipeline.comparison.wanted(step.batch).matrix.shape == (64, 64)
+    assert step.module.comparison.target(step.batch).matrix.shape == (64, 64)
 
 
 def test_the_plan_of_test_items_is_drawn_beside_what_was_wanted(items: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from contraport.data import Dataset
 from contraport.training import threads, train
-from contraport.training.components import build
+from contraport.training.components import build_components
 from contraport.training.config import Settings
 from contraport.training.threads import choose_threads, fastest, thread_limit
 
@@ -57,7 +57,7 @@ def test_takes_the_fewest_threads_that_make_steps_fast(
 ) -> None:
     settings = Settings(data=vectors, batch_size=32)
     found = timed(monkeypatch, seconds)
-    assert choose_threads(settings, build(settings)) == expected
+    assert choose_threads(settings, build_components(settings)) == expected
     assert found == tried
 
 
@@ -65,10 +65,10 @@ def test_takes_the_fewest_threads_that_make_steps_fast(
 def test_what_the_user_says_stands(vectors: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = timed(monkeypatch, {})
     settings = Settings(data=vectors, batch_size=32)
-    built = build(settings)
-    assert choose_threads(replace(settings, threads=3), built) == 3
+    components = build_components(settings)
+    assert choose_threads(replace(settings, threads=3), components) == 3
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert choose_threads(settings, built) is None
+    assert choose_threads(settings, components) is None
     assert tried == []
 
 
@@ -76,12 +76,12 @@ def test_what_the_user_says_stands(vectors: Dataset, monkeypatch: pytest.MonkeyP
 def test_timing_leaves_no_trace(vectors: Dataset) -> None:
     objective = Pull()
     settings = Settings(data=vectors, batch_size=32, objective=objective)
-    built = build(settings)
-    before = {name: value.clone() for name, value in built.pipeline.state_dict().items()}
+    components = build_components(settings)
+    before = {name: value.clone() for name, value in components.module.state_dict().items()}
     calls, state = objective.calls, torch.get_rng_state()
-    assert choose_threads(settings, built) in (1, 2, 4)
-    assert same(built.pipeline.state_dict(), before)
-    assert all(weights.grad is None for weights in built.pipeline.parameters())
+    assert choose_threads(settings, components) in (1, 2, 4)
+    assert same(components.module.state_dict(), before)
+    assert all(weights.grad is None for weights in components.module.parameters())
     assert (objective.calls, torch.get_num_threads()) == (calls, 4)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -121,4 +121,4 @@ def fastest_is_not_asked(*args: Any, **kwargs: Any) -> int:
 def test_steps_are_timed_with_real_threads(vectors: Dataset) -> None:
     settings = Settings(data=vectors, batch_size=32)
     batch = vectors.__getitems__(list(range(32)))
-    assert fastest(build(settings).pipeline, batch, settings, most=2) in (1, 2)
+    assert fastest(build_components(settings).module, batch, settings, most=2) in (1, 2)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import contraport
 from contraport.data import Dataset, from_arrays
-from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
+from tests.errors import raises_usage_error
 
 from .conftest import Pull
 
@@ -287,10 +287,7 @@ def test_a_batch_has_a_quarter_of_few_items_at_most(
     run = train(data=vectors, epochs=1, out=tmp_path / "run", progress=False)
     assert run.config()["batch_size"] == size
     assert run.metrics()[-1]["step"] == items // size
-    told = (
-        f"a batch has {size} items, not the usual 256, as there are only {items} items in all; --batch_size changes it"
-    )
-    assert (told in caplog.text) == (size < 256)
+    assert (f"batch_size: {size}, reduced from 256" in caplog.text) == (size < 256)
     run = train(resume=True, epochs=2, data=vectors, out=tmp_path / "run", progress=False)
     assert run.metrics()[-1]["step"] == 2 * (items // size)
 
@@ -299,5 +296,5 @@ def test_a_batch_that_was_chosen_stays(tmp_path: Path) -> None:
     vectors = from_arrays(np.random.default_rng(0).normal(size=(140, 4)))
     run = train(data=vectors, epochs=1, batch_size=140, out=tmp_path / "run", progress=False)
     assert run.metrics()[-1]["step"] == 1
-    with pytest.raises(UsageError, match="batch_size: expected at most the 140 items"):
+    with raises_usage_error("batch_size.few_items", 140, 256):
         train(data=vectors, epochs=1, batch_size=256, out=tmp_path / "other", progress=False)

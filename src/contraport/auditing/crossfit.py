@@ -35,7 +35,7 @@ from contraport.embedding import LoaderConfig
 from contraport.errors import check, report_write_errors, unreadable_error
 from contraport.seeding import generator, torch_seed
 from contraport.training.callbacks import FiniteGuard
-from contraport.training.components import build_objective, build_pipeline
+from contraport.training.components import build_objective, build_training_module
 from contraport.training.config import Settings
 from contraport.training.loop import Loop
 from contraport.training.optimization import build_lr_schedule, create_optimizer
@@ -205,7 +205,7 @@ def _train_and_encode(dataset: Dataset, settings: Settings, trained_on: Tensor) 
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=settings.num_workers, drop_last=True
     )
     cast(BatchOrder, batches.batch_sampler).draw(trained_on.numpy())
-    pipeline = build_pipeline(settings, dataset, build_objective(settings), epoch=len(batches))
+    pipeline = build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=len(batches))
     pipeline.to(settings.device)
     optimizer = create_optimizer(
         pipeline, optimizer=settings.optimizer, lr=settings.lr, weight_decay=settings.weight_decay

@@ -39,7 +39,7 @@ from contraport.errors import UsageError, check, out_of_memory_message, report_w
 from contraport.metrics import Metric
 from contraport.metrics.registry import BASELINES
 from contraport.options import to_config_value
-from contraport.training.components import build
+from contraport.training.components import build_components
 from contraport.training.dry_run import dry_run
 from contraport.training.resolve import resolve_settings
 
@@ -163,8 +163,8 @@ def _expected(grid: Grid, cell: Cell) -> float | None:
     """Return how many seconds a training takes, as a few steps of it tell, or none where it refuses its settings."""
     try:
         settings = resolve_settings({**cell.options, **grid.machine})
-        built = build(settings)
-        return dry_run(settings, built).seconds * built.epoch * settings.epochs
+        components = build_components(settings)
+        return dry_run(settings, components).seconds * components.steps_per_epoch * settings.epochs
     except (UsageError, MemoryError, RuntimeError) as error:
         if not isinstance(error, UsageError) and out_of_memory_message(error) is None:
             raise

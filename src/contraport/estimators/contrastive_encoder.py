@@ -33,7 +33,7 @@ from contraport.errors import UsageError, check
 from contraport.estimators.array_input import non_numeric_columns
 from contraport.options import warn_renamed
 from contraport.training.callbacks import AuditCallback, FiniteGuard
-from contraport.training.components import build_pipeline, check_components
+from contraport.training.components import build_training_module, check_components
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule, create_optimizer
@@ -367,7 +367,9 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         compared = check_components(settings)
         check(self.device != "auto", "device: expected cpu, cuda or mps, got 'auto'.")
         criterion = copy.deepcopy(compared)
-        self.pipeline_ = build_pipeline(settings, dataset, criterion, epoch=self._batches(len(dataset)))
+        self.pipeline_ = build_training_module(
+            settings, dataset, criterion, steps_per_epoch=self._batches(len(dataset))
+        )
         self.pipeline_.to(self.device).views.release()
         self.loss_curve_ = []
         self.n_iter_ = 0

@@ -15,7 +15,7 @@ from contraport.objectives import Loss, Objective
 from contraport.options import is_object_placeholder
 from contraport.runs import Run, read
 from contraport.training.components import build_objective, build_schedules
-from contraport.training.components.model_builder import adapted
+from contraport.training.components.model_builder import apply_lora
 from contraport.training.config import Settings
 from contraport.training.restore import read_checkpoint
 from contraport.training.step.target_spec import constant_target
@@ -60,7 +60,7 @@ def load_epoch_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iter
 
     def load_model(path: Path) -> Model:
         weights = read_checkpoint(path)["pipeline"]
-        intermediate = adapted(copy.deepcopy(model), settings)
+        intermediate = apply_lora(copy.deepcopy(model), settings)
         intermediate.load_state_dict(
             {name.removeprefix(_MODEL): weight for name, weight in weights.items() if name.startswith(_MODEL)}
         )
@@ -106,7 +106,7 @@ def objective_at_epoch(initial: Loss, run: Run, settings: Settings, epochs: int 
     """
     objective, done = copy.deepcopy(initial), settings.epochs if epochs is None else epochs
     # Schedules as if an epoch had two steps, at the second of the last epoch: a temperature has reached its end there.
-    for schedule in build_schedules(settings, objective, steps=1, epoch=2):
+    for schedule in build_schedules(settings, objective, steps=1, steps_per_epoch=2):
         schedule.apply(objective, 2 * max(done, 1) - 1)
     if isinstance(objective, Objective) and objective.constraint.requires_weights:
         return "No plan of test items is drawn: its marginals were weights of training items."

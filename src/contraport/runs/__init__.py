@@ -1,4 +1,4 @@
-"""A training as it is asked for, and as it is kept: its settings, and the folder that holds it."""
+"""Run folders: the files of a training, read and written."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Options that commands on a run have in common."""
+"""Options shared by the commands that take a run folder."""
 
 from __future__ import annotations
 
@@ -12,63 +12,59 @@ from contraport.options import Options, int_in_range, option, option_metadata
 if TYPE_CHECKING:
     from contraport.runs import Run as Run
 else:
-    Run = Any  # a command's options are read without torch, and their types with them
+    Run = Any  # options and their types are read without importing torch, so that --help is fast
 
 
 VIEW = (
-    "one of the run's views, by its name, number or kind, such as image: what the loss sees of it alone, where views "
-    "can be compared; default: the representation of items as a whole."
+    "View of the run, by its name, number or kind, such as image: use the projection of this view alone, if the views "
+    "share an embedding space; default: the representation of the whole item."
 )
-"""Help of the option ``view``."""
+"""Help text of the option `view`."""
 
 
 def is_run(name: str, value: Any) -> None:
-    """Check that what a command gives as run folders are such."""
+    """Check that a path, or each path of a list, is a run folder."""
     for one in value if isinstance(value, list) else [value]:
         import_object("contraport.runs.run_folder:RunFolder")(one).check_is_run()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrustOptions(Options):
-    """Options where a run folder may name code as its encoder."""
+    """Option to allow encoders that a run folder names as code."""
 
     trust_remote_code: bool = option(
         False,
-        "import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.",
+        "Import and run the encoder that the run names as ``module:attribute``. Only for code you trust.",
         formerly="trust",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOptions(TrustOptions):
-    """Options of a command that opens a run and looks at data with its encoder, but the run.
+    """Options of a command that embeds data with the encoder of a run."""
 
-    Raises:
-        UsageError: a value that is wrong.
-    """
-
-    data: str | Path | Any | None = option(None, "as in `contraport train`; default: the run's own.")
+    data: str | Path | Any | None = option(None, "Data, as in `contraport train`; default: those of the run.")
     columns: dict[str, Any] | None = option(
-        None, "what the columns of a table are for, as in `contraport train`; default: the run's own of its data."
+        None, "Roles of table columns, as in `contraport train`; default: those of the run, for its own data."
     )
-    root: str | Path | None = option(None, "folder of named data; default: the run's own.")
+    root: str | Path | None = option(None, "Root folder of named data; default: that of the run.")
     batch_size: int = option(
         512,
-        "items fetched at a time, rounded up to whole blocks of 64, in which they are embedded; it changes no number.",
+        "Number of items loaded at a time, rounded up to a multiple of 64. Results do not depend on it.",
         check=int_in_range(1),
     )
     num_workers: int | None = option(
         None,
-        "processes that fetch data; default: none for data in memory, else one per core but one.",
+        "Number of data loading processes; default: 0 for data in memory, else the number of cores minus one.",
         check=int_in_range(0),
         formerly="workers",
     )
-    device: str = option("auto", "auto, cpu, cuda or another of torch's devices.")
-    progress: bool = option(True, "show progress bars on a terminal.")
+    device: str = option("auto", "Device: auto (the fastest available), cpu, cuda or another torch device.")
+    progress: bool = option(True, "Show progress bars on a terminal.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(EncoderOptions):
-    """Options of such a command on one run."""
+    """Options of a command that embeds data with the encoder of one run."""
 
-    run: str | Path | Run = field(kw_only=False, metadata=option_metadata("the run folder.", check_exists=is_run))
+    run: str | Path | Run = field(kw_only=False, metadata=option_metadata("Run folder.", check_exists=is_run))

@@ -1,15 +1,15 @@
-"""A run: what is in its folder, read and written."""
+"""Run: reads and writes the files of a run folder."""
 
 from __future__ import annotations
 
 import copy
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import yaml
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from contraport.encoders import Model
     from contraport.encoders.model import Encoders
 
+T = TypeVar("T")
+
 _MAIN = ("data", "objective", "epochs", "batch_size")
-"""The settings that a notebook shows even where they are the defaults."""
+"""Settings that the notebook table shows even if they have their default values."""
 
 
 @dataclass
 class _Config:
-    """Contents of `config.yaml`, and the settings that they are once these were asked for."""
+    """Cached content of `config.yaml`; `settings` is filled at first use."""
 
     version: tuple[int, int, int] | None
     values: dict[str, Any]
@@ -41,15 +43,14 @@ class _Config:
 
 
 class Run(RunFolder):
-    """One training, by what its folder holds.
+    """Run folder of one training.
 
-    Making a `Run` touches no file; the methods that read raise `UsageError` where a file is missing or corrupt.
+    Creating a `Run` touches no file. Methods that read raise `UsageError` if a file is missing or corrupt.
 
     Args:
-        path: the folder.
-        encoder: where the run trained a module of your own rather than a named encoder, this module as it was given to
-            `contraport.train`, or one per view: the folder holds no code. The run that `contraport.train` returns has
-            it.
+        path: the run folder.
+        encoder: the encoder module that was passed to `contraport.train`, or one per view, if it was not a named
+            encoder; the folder stores no code. Runs returned by `contraport.train` have it.
 
     >>> Run("runs/demo/nt-xent").name
     'nt-xent'
@@ -64,122 +65,116 @@ class Run(RunFolder):
         return f"Run({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        """Return as a table, for a notebook, the main settings, the others that are no defaults, and the last metrics.
-
-        Of a folder that is no run it says so.
-        """
+        """Return an HTML table of the main settings, the non-default settings and the last metrics."""
         try:
-            given = {name: value for name, value in self.config().items() if value is not None}
-            settings = {name: value for name, value in given.items() if name in _MAIN or not _default(name, value)}
+            config = {name: value for name, value in self.config().items() if value is not None}
+            settings = {name: value for name, value in config.items() if name in _MAIN or not _is_default(name, value)}
             rows = self.metrics() if self.metrics_path.exists() else []
         except UsageError as error:
             return format_html_mapping(repr(self), {}, str(error))
         last = {f"last {name}": _short(value) for name, value in (rows[-1] if rows else {}).items()}
-        note = "Settings that are not shown are the defaults." if rows else "It has no metrics yet."
+        note = "Settings not shown have their default values." if rows else "No metrics yet."
         return format_html_mapping(repr(self), settings | last, note)
 
     @property
     def resuming(self) -> str:
-        """What goes on with the training; it trusts the code that the run itself was given as encoder.
+        """Command that resumes the training; a Python call if the run was given objects, which a command cannot name.
 
-        A command; or a call, where the run was given objects, which the folder does not hold and a command cannot name.
+        It trusts the encoder code that the run itself was given.
         """
-        # Here, not above, as in `model`.
         from contraport.encoders.factory import custom_code_names
 
         config: dict[str, Any] = {}
-        with suppress(UsageError):  # another file is what is told of
+        with suppress(UsageError):  # this text is part of a message about another file
             config = self.config()
         objects = [name for name, value in config.items() if is_object_placeholder(value)]
         trusting = bool(custom_code_names(config.get("encoder"))) and "encoder" not in objects
         if not objects:
             flags = "--resume --trust_remote_code" if trusting else "--resume"
             return f"contraport train {flags} --out {shlex.quote(str(self.path))}"
-        given = [
-            f"out={str(self.path)!r}",
-            *["trust_remote_code=True"] * trusting,
-            *(f"{name}=..." for name in objects),
-        ]
-        return f"contraport.train(resume=True, {', '.join(given)}) in Python, with the objects that the run was given"
+        arguments = [f"out={str(self.path)!r}", *["trust_remote_code=True"] * trusting]
+        arguments += [f"{name}=..." for name in objects]
+        return f"contraport.train(resume=True, {', '.join(arguments)}) in Python, with the same objects"
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Say of a file that cannot be written what is left and what to do.
+        """Context manager that turns an `OSError` of a write into a `UsageError` with the command to resume.
 
         Raises:
-            UsageError: it cannot: the disk is full, or the folder not to be written to.
+            UsageError: the disk is full, or the folder is not writable.
         """
 
         def remedy() -> str:
-            kept = self.last_checkpoint.exists()
-            return f" What was saved before is whole: mend it, and go on with: {self.resuming}" if kept else ""
+            if not self.last_checkpoint.exists():
+                return ""
+            return f" The last checkpoint is intact. Fix the cause, then resume: {self.resuming}"
 
         with report_write_errors("out", self.path, remedy):
             yield
 
     @classmethod
     def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False) -> Run:
-        """Start a run folder that holds `config.yaml` and an empty `checkpoints/`.
+        """Create a run folder with `config.yaml` and an empty `checkpoints/`.
 
-        With `overwrite` the files of an older run are kept as the `replaced` one; a file that is not a run's own is
-        never touched.
+        With `overwrite` the files of an older run are moved to a backup; files that do not belong to a run are never
+        touched.
 
         Raises:
-            UsageError: `path` is a file; or is not empty and `overwrite` is false, or what it holds is no run.
+            UsageError: `path` is a file; or it is not empty, and `overwrite` is false or it is not a run folder.
         """
         run = cls(path)
         run.check_free(overwrite=overwrite)
         run.replaced.settle()
         if run.config_path.exists():
             run.replaced.create_backup()
-        run.checkpoints.mkdir(parents=True, exist_ok=True)  # one that is there is empty
+        run.checkpoints.mkdir(parents=True, exist_ok=True)  # an existing one is empty: checked above
         write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return run
 
     def config(self) -> dict[str, Any]:
-        """Return the keyword arguments of the training.
+        """Return the keyword arguments of the training, the content of `config.yaml`.
 
         Raises:
-            UsageError: the folder is missing or no run, or its `config.yaml` is corrupt.
+            UsageError: the folder is not a run, or its `config.yaml` is corrupt.
         """
         return copy.deepcopy(self._config().values)
 
-    def settings(self, **given: Any) -> Settings:
-        """Return the settings of the training, with some that are given in place of its own.
+    def settings(self, **changes: Any) -> Settings:
+        """Return the settings of the training, with some of them replaced.
 
         Raises:
-            UsageError: the folder is missing or no run, or its `config.yaml` is corrupt.
+            UsageError: the folder is not a run, or its `config.yaml` is corrupt.
         """
         config = self._config()
         if config.settings is None:
-            own = {name: config.values[name] for name in KEPT.keys() & config.values.keys()}
             try:
-                config.settings = Settings(**own)
+                config.settings = Settings(**{name: config.values[name] for name in KEPT.keys() & config.values.keys()})
             except UsageError as error:
-                raise UsageError(f"run: {self.config_path} is corrupt: {error}") from error
-        return replace(config.settings, **given) if given else config.settings
+                raise UsageError(f"run: {self.config_path} is corrupt: {error}", kind="corrupt") from error
+        return replace(config.settings, **changes) if changes else config.settings
 
     def _config(self) -> _Config:
-        """Return what `config.yaml` holds; it is read and checked again only if the file changed."""
+        """Return the content of `config.yaml`, read again only if the file changed.
+
+        Evaluation and reports use the settings many times; reading and checking them each time dominated their start.
+        """
         version = _version(self.config_path)
         if self._read is None or version is None or self._read.version != version:
             self.check_is_run()
             values = read(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
-            check(isinstance(values, dict), f"run: {self.config_path} is corrupt: expected keys and values.")
-            values = replace_deprecated_names(KEPT, values, warn=False)  # runs of earlier versions
+            check(isinstance(values, dict), f"run: {self.config_path} is corrupt: must be a mapping.", "corrupt")
+            values = replace_deprecated_names(KEPT, values, warn=False)  # option names of earlier versions
             check_kept(values, self.config_path)
             self._read = _Config(version, values)
         return self._read
 
     def metrics(self) -> list[MetricsRow]:
-        """Return one row per logged step; a last line that was cut off while it was written is left out.
+        """Return the rows of `metrics.jsonl`, one per logged step; an incomplete last line is ignored.
 
         Raises:
-            UsageError: the folder is no run, has no `metrics.jsonl`, or a line of it is corrupt.
+            UsageError: the folder is not a run, has no `metrics.jsonl`, or a line of it is corrupt.
         """
-        self.check_is_run()
-        rows: list[MetricsRow] = read(self.metrics_path, read_rows)
-        return rows
+        return self._load(self.metrics_path, read_rows)
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add one row to `metrics.jsonl`."""
@@ -187,7 +182,7 @@ class Run(RunFolder):
             file.write(json.dumps(row) + "\n")
 
     def write_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Replace all rows of `metrics.jsonl`, as a resumed training does with those after its checkpoint."""
+        """Replace all rows of `metrics.jsonl`."""
         write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
     @accept_deprecated(trust_remote_code="trust")
@@ -198,39 +193,33 @@ class Run(RunFolder):
             trust_remote_code: import and run an encoder that the run names as ``module:attribute``.
 
         Raises:
-            UsageError: the folder is no run, or its model is missing or corrupt, or names code to run.
+            UsageError: not a run folder, the model is missing or corrupt, or it is code without `trust_remote_code`.
         """
-        # Here, not above: to read a run's numbers neither an encoder nor the hub's client is needed.
-        from contraport.encoders import Model
-
-        self.check_is_run()
-        model: Model = read(
-            self.model_path,
-            lambda path: Model.from_pretrained(path, trust_remote_code=trust_remote_code, encoder=self.encoder),
-        )
-        return model.eval()
+        return self._load_model(self.model_path, trust_remote_code=trust_remote_code)
 
     def save_model(self, model: Model, *, epochs: int) -> None:
-        """Write the model, each file as a whole, and its number of epochs; what was measured of another one goes.
+        """Write the model and its number of epochs; delete the evaluation of a model of another epoch.
 
         Raises:
-            UsageError: it cannot be written.
+            UsageError: the folder is not writable.
         """
-        told = json.dumps({"epochs": epochs})
+        record = json.dumps({"epochs": epochs})
         with self.writing():
-            if not self.trained_path.exists() or self.trained_path.read_text("utf-8", errors="replace") != told:
+            if not self.trained_path.exists() or self.trained_path.read_text("utf-8", errors="replace") != record:
                 for outdated in (self.evaluation_path, self.samples_path, self.items_path, self.trained_path):
                     outdated.unlink(missing_ok=True)
             _save(model, self.model_path)
-            write_text(self.trained_path, told)
+            write_text(self.trained_path, record)
 
     def save_initial(self, model: Model, *, drawn: bool = False) -> None:
-        """Write the model as the training begins with it, so that it can go on where that was is gone.
+        """Write the initial model, so that the training can resume without the source of its weights.
 
-        Of weights that are drawn nothing is written but what encoders of transformers are built of.
+        Args:
+            model: the model before the first step.
+            drawn: its weights are random: only tokenizer and architecture of transformers models are written.
 
         Raises:
-            UsageError: it cannot be written.
+            UsageError: the folder is not writable.
         """
         with self.writing():
             if drawn:
@@ -240,154 +229,144 @@ class Run(RunFolder):
 
     @accept_deprecated(trust_remote_code="trust")
     def initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
-        """Return the model as the training began with it, or none where its weights were drawn.
+        """Return the initial model, or None if its weights were random.
 
         Args:
-            trust_remote_code: as of `model`.
+            trust_remote_code: see `model`.
 
         Raises:
-            UsageError: it is corrupt, or refused without `trust_remote_code`.
+            UsageError: it is corrupt, or it names code without `trust_remote_code`.
         """
-        # Here, not above, as in `model`.
-        from contraport.encoders import Model
         from contraport.encoders.model import CONFIG_FILE
 
         if not (self.initial_path / CONFIG_FILE).exists():
             return None
-        model: Model = read(
-            self.initial_path,
-            lambda path: Model.from_pretrained(path, trust_remote_code=trust_remote_code, encoder=self.encoder),
-        )
-        return model.eval()
+        return self._load_model(self.initial_path, trust_remote_code=trust_remote_code)
 
     def model_epochs(self) -> int | None:
-        """Return after how many epochs the model was saved, or none where that is not told.
+        """Return the number of epochs after which the model was saved, or None if it is not recorded.
 
         Raises:
-            UsageError: what tells it is corrupt.
+            UsageError: `training.json` is corrupt.
         """
         if not self.trained_path.exists():
             return None
-        epochs: int = read(self.trained_path, lambda path: int(json.loads(path.read_text("utf-8"))["epochs"]))
-        return epochs
+        return read(self.trained_path, lambda path: int(json.loads(path.read_text("utf-8"))["epochs"]))
 
     def caveat(self, settings: Settings | None = None) -> str | None:
-        """Say which model the folder holds where it is not known to be that of the training's end.
+        """Return a warning if the saved model is not that of the last epoch, else None.
 
         Args:
-            settings: of the run, where they were read before.
+            settings: the settings of the run; default: they are read.
         """
-        epochs, asked = self.model_epochs(), (settings or self.settings()).epochs
+        epochs, planned = self.model_epochs(), (settings or self.settings()).epochs
         if epochs is None:
-            return f"It is not told after how many epochs the model in {self.model_path} was saved."
-        if epochs >= asked:
+            return f"The epoch of the model in {self.model_path} is not recorded."
+        if epochs >= planned:
             return None
         return (
-            f"The model in {self.model_path} is that after epoch {epochs}: the training was then extended to {asked}, "
-            "and that has not ended."
+            f"The model in {self.model_path} is that of epoch {epochs}; the training was extended to {planned} epochs "
+            "and is not complete."
         )
 
     def model_config(self) -> dict[str, Any]:
-        """Return what the trained model was built with: its encoder, shape, projection and standardisation.
+        """Return the configuration of the trained model: encoder, shapes, projection and normalization.
 
         Raises:
-            UsageError: the folder is no run, or its model is missing or corrupt.
+            UsageError: the folder is not a run, or its model is missing or corrupt.
         """
-        self.check_is_run()
-        config = read(self.model_path / "config.json", lambda path: json.loads(path.read_text("utf-8")))
-        check(isinstance(config, dict), f"run: {self.model_path}/config.json is corrupt: expected an object.")
+        config = self._load(self.model_path / "config.json", lambda path: json.loads(path.read_text("utf-8")))
+        check(isinstance(config, dict), f"run: {self.model_path}/config.json is corrupt: must be an object.", "corrupt")
         return dict(config)
 
     def evaluation(self) -> dict[str, Any]:
-        """Return what `contraport.evaluate` measured.
+        """Return the results of `contraport.evaluate`.
 
         Raises:
-            UsageError: the folder is no run, was not evaluated, or its `evaluation.json` is corrupt.
+            UsageError: the folder is not a run, was not evaluated, or its `evaluation.json` is corrupt.
         """
-        self.check_is_run()
-        evaluation: dict[str, Any] = read(self.evaluation_path, read_evaluation, AGAIN)
-        return evaluation
+        return self._load(self.evaluation_path, read_evaluation, AGAIN)
 
     def samples(self) -> dict[str, np.ndarray]:
-        """Return the arrays that `contraport.evaluate` kept for the page, by name.
+        """Return the arrays that `contraport.evaluate` wrote for the HTML page, by name.
 
         Raises:
-            UsageError: the folder is no run, was not evaluated, or its `samples.npz` is corrupt.
+            UsageError: the folder is not a run, was not evaluated, or its `samples.npz` is corrupt.
         """
-        self.check_is_run()
-        samples: dict[str, np.ndarray] = read(self.samples_path, read_arrays, AGAIN)
-        return samples
+        return self._load(self.samples_path, read_arrays, AGAIN)
 
     def items(self) -> dict[str, np.ndarray]:
-        """Return by measure what it says of each test item, ``(n,)`` or ``(n, k)``, where the number is their mean.
+        """Return the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is their mean.
 
         Raises:
-            UsageError: the folder is no run, was not evaluated, or its `items.npz` is corrupt.
+            UsageError: the folder is not a run, was not evaluated, or its `items.npz` is corrupt.
         """
-        self.check_is_run()
-        found: dict[str, np.ndarray] = read(self.items_path, read_arrays, AGAIN)
-        return found
+        return self._load(self.items_path, read_arrays, AGAIN)
 
-    def save_pairs(self, found: Mapping[str, np.ndarray]) -> None:
-        """Write what a training found of its pairs."""
-        write_arrays(self.pairs_path, found)
+    def save_pairs(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the scores of the online audit."""
+        write_arrays(self.pairs_path, arrays)
 
     def pairs(self) -> dict[str, np.ndarray]:
-        """Return what a training with `audit` found of its `n` pairs at its last look.
+        """Return the last scores of the online audit of `n` pairs.
 
-        `scores`, `fdr`, `kept`, and of a training that is done `partners` and `partner_scores`, each ``(n,)``;
-        `mismatched`, the scores of known mismatches; `epoch`, `rate`, `low`, `high` and `remembered`,
-        without dimensions. See `contraport.auditing.Audit`.
+        Per pair, ``(n,)``: `scores`, `fdr`, `kept`, and after the last epoch `partners` and `partner_scores`. Scores of
+        the decoys: `mismatched`. Without dimensions: `epoch`, `rate`, `low`, `high` and `remembered`. See
+        `contraport.auditing.Audit`.
 
         Raises:
-            UsageError: the folder is no run, was not trained so, or its `pairs.npz` is corrupt.
+            UsageError: the folder is not a run, was not trained with `audit`, or its `pairs.npz` is corrupt.
         """
-        self.check_is_run()
-        found: dict[str, np.ndarray] = read(self.pairs_path, read_arrays)
-        return found
+        return self._load(self.pairs_path, read_arrays)
 
     def save_split(self, record: SplitRecord) -> None:
-        """Write which items are trained on and which are held out."""
+        """Write the digests of the training and held-out items."""
         with self.writing():
             write_arrays(self.split_path, record.arrays())
 
     def split(self) -> SplitRecord | None:
-        """Return which items the run was trained on and which it held out.
-
-        None of a stream, and of a run of an earlier version, which kept no record.
+        """Return the digests of the training and held-out items; None for a stream and for runs of version 0.1.0.
 
         Raises:
-            UsageError: the folder is no run, or its `split.npz` is corrupt.
+            UsageError: the folder is not a run, or its `split.npz` is corrupt.
         """
-        # Here, not above, as in `model`.
         from contraport.data.split_record import SplitRecord
 
         self.check_is_run()
         if not self.split_path.exists():
             return None
-        record: SplitRecord = read(self.split_path, lambda path: SplitRecord.from_arrays(read_arrays(path)))
-        return record
+        return read(self.split_path, lambda path: SplitRecord.from_arrays(read_arrays(path)))
 
     def save_partners(self, partners: np.ndarray) -> None:
-        """Write which item each is paired with, where pairs were mismatched on purpose."""
+        """Write the partner of each training item, for pairs mismatched on purpose."""
         with self.writing():
             write_arrays(self.mismatched_path, {"partners": partners})
 
     def partners(self) -> np.ndarray:
-        """Return which item each of `n` training items is paired with, ``(n,)``: with itself where the pair is right.
+        """Return the partner of each training item, ``(n,)``; the item itself if the pair is correct.
 
         Raises:
-            UsageError: the folder is no run, was not trained with `mismatch`, or its `mismatched.npz` is corrupt.
+            UsageError: the folder is not a run, was not trained with `mismatch`, or its `mismatched.npz` is corrupt.
         """
+        return self._load(self.mismatched_path, read_arrays)["partners"]
+
+    def _load(self, path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
         self.check_is_run()
-        found: np.ndarray = read(self.mismatched_path, read_arrays)["partners"]
-        return found
+        return read(path, reader, remedy)
+
+    def _load_model(self, path: Path, *, trust_remote_code: bool) -> Model:
+        # Imported here: reading metrics requires neither encoders nor the client of the Hugging Face hub.
+        from contraport.encoders import Model
+
+        return self._load(
+            path, lambda path: Model.from_pretrained(path, trust_remote_code=trust_remote_code, encoder=self.encoder)
+        ).eval()
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:
-    """Return what differs between two versions of a file, or None if there is no file.
+    """Return inode, modification time and size of a file, or None if there is no file.
 
-    The inode too: a file is replaced as a whole, maybe within one tick of the clock.
+    The inode, since a file is replaced as a whole, possibly within the resolution of the modification time.
     """
     try:
         status = path.stat()
@@ -397,8 +376,7 @@ def _version(path: Path) -> tuple[int, int, int] | None:
 
 
 def _save(model: Model, place: Path) -> None:
-    """Write a model, each file as a whole."""
-    # Here, not above, as in `Run.model`.
+    """Write a model; each file is replaced atomically."""
     from safetensors import SafetensorError
 
     try:
@@ -408,7 +386,7 @@ def _save(model: Model, place: Path) -> None:
         raise OSError(str(error)) from error
 
 
-def _default(name: str, value: object) -> bool:
+def _is_default(name: str, value: object) -> bool:
     return name in KEPT and value == KEPT[name].serialize(KEPT[name].default)
 
 

@@ -1,4 +1,7 @@
-"""The run that another one replaces in its folder: whole at any moment, until the other has something of its own."""
+"""Backup of a run that is replaced with `overwrite`: kept until the new run has a checkpoint.
+
+A process may be killed between any two operations, and either the old or the new run is complete.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class RunBackup:
-    """What was in the folder of a run before it, kept in `.replaced` until the run has a checkpoint.
+    """Files of the replaced run, in `.replaced` inside the run folder.
 
-    It is whole once its `config.yaml` is there: that is the last to come and the first to go back, and the folder
-    itself has one at any moment. So a process may be killed between any two lines of this.
+    The backup is complete exactly if it has a `config.yaml`, which is copied last and moved back first. The run folder
+    itself has a `config.yaml` at any moment. This makes every state after a kill recognizable.
 
     Args:
-        run: the folder of the one that replaces it.
+        run: the run folder.
     """
 
     def __init__(self, run: RunFolder) -> None:
@@ -29,17 +32,17 @@ class RunBackup:
         self.path = run.path / ".replaced"
 
     def create_backup(self) -> None:
-        """Move the run that is in the folder here; where one is here already, remove what came after it.
+        """Move the current run to the backup; if a backup exists, delete the current run instead.
 
         Raises:
-            UsageError: a folder stands where a run has a file, or a file where it has a folder.
+            UsageError: a folder has the name of a file of a run, or a file that of a folder.
         """
         run = self._run
-        for path in (*run.written, self.path):  # before any goes
+        for path in (*run.written, self.path):  # all checks before the first move
             folder = path in run.folders or path == self.path
             good = not path.exists() or (path.is_dir() and not path.is_symlink()) == folder
-            check(good, f"out: {path} is not what a run has there, so that the run is not overwritten.")
-        if self._whole():  # another has begun to replace it, and has no checkpoint
+            check(good, f"out: {path} is not a file of a run, so the run is not overwritten.", "foreign_file")
+        if self._whole():  # an earlier replacement has no checkpoint yet: the backup is worth more than it
             self._remove_newer()
             return
         self.path.mkdir()
@@ -50,21 +53,21 @@ class RunBackup:
             shutil.copyfile(run.config_path, copy)
 
     def settle(self) -> None:
-        """Finish what a killed process left, where it had begun to move or to remove files."""
+        """Complete a move or a deletion that a killed process left unfinished."""
         if self._whole() and self._run.last_checkpoint.exists():
             self.delete_backup()
         elif not self._whole() and self.path.exists():
             self._move_back()
 
     def roll_back(self) -> None:
-        """Put it in its place again, unless the run that replaces it has a checkpoint."""
+        """Restore the backup, unless the new run has a checkpoint."""
         if self._whole() and not self._run.last_checkpoint.exists():
             self._remove_newer()
             os.replace(self.path / self._run.config_path.name, self._run.config_path)
         self.settle()
 
     def delete_backup(self) -> None:
-        """Remove it, if there is one."""
+        """Delete the backup, if there is one."""
         if not self._whole():
             return
         for path in self._run.written:

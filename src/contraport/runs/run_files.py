@@ -1,4 +1,4 @@
-"""What is read of a run's files, and what it may be: a corrupt one is told in a line."""
+"""Readers of the files of a run, which validate their content."""
 
 from __future__ import annotations
 
@@ -6,71 +6,78 @@ import json
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from contraport._utils.formatting import format_options
 from contraport.errors import UsageError, check, one_line_reason
 
+T = TypeVar("T")
+
 MetricsRow = dict[str, Any]
 NUMBER = (int, float)
 
 
-def read(path: Path, reader: Callable[[Path], Any], remedy: str = ".") -> Any:
-    """Return what a reader makes of a file of a run.
+def read(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
+    """Read a file of a run.
+
+    Args:
+        path: the file.
+        reader: parses the file; any exception that it raises means that the file is corrupt.
+        remedy: end of the message for a corrupt file.
 
     Raises:
-        UsageError: there is no such file, or it is corrupt; then the message ends with the remedy.
+        UsageError: the file is missing or corrupt.
     """
-    check(path.exists(), f"run: {path.parent} has no {path.name}{_remedy(path.name)}.")
+    check(path.exists(), f"run: {path.parent} has no {path.name}{_remedy(path.name)}.", "missing_file")
     try:
         return reader(path)
     except UsageError:
         raise
-    except Exception as error:  # a corrupt file fails in as many ways as there are readers
-        raise UsageError(f"run: {path} is corrupt: {one_line_reason(error)}{remedy}") from error
+    except Exception as error:  # on corrupt bytes the parsers raise arbitrary exceptions
+        raise UsageError(f"run: {path} is corrupt: {one_line_reason(error)}{remedy}", kind="corrupt") from error
 
 
 AGAIN = "; run `contraport evaluate` on the run again."
 
 
 def _remedy(name: str) -> str:
-    """Return how a run gets a file or folder that it lacks."""
+    """Return which command or option writes a missing file."""
     if name in ("evaluation.json", "samples.npz", "items.npz"):
-        return " yet: run `contraport evaluate` on it first"
+        return ": run `contraport evaluate` first"
     if name == "pairs.npz":
-        return f" yet: only a training with {format_options(audit=True)} judges its pairs"
+        return f": only a training with {format_options(audit=True)} writes it"
     if name == "mismatched.npz":
-        return f": only a training with {format_options(mismatch=...)} has one"
-    return f" yet: its training did not end; go on with {format_options(resume=True)}" if name == "model" else ""
+        return f": only a training with {format_options(mismatch=...)} writes it"
+    return f": its training is not complete; continue it with {format_options(resume=True)}" if name == "model" else ""
 
 
 def read_rows(path: Path) -> list[MetricsRow]:
-    """Return the rows of a `metrics.jsonl`; a last line that was cut off while it was written is left out."""
+    """Return the rows of a `metrics.jsonl`; an incomplete last line is ignored."""
     lines = path.read_text("utf-8").split("\n")
     rows = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise UsageError(f"run: {path} is corrupt: line {number} is no JSON.") from error
-        check(isinstance(row, dict), f"run: {path} is corrupt: line {number} is no object.")
-        good = is_of_kind(row.get("step"), int) and all(is_of_kind(value, *NUMBER, None) for value in row.values())
-        check(good, f"run: {path} is corrupt: line {number} is no row of numbers with a step.")
+            raise UsageError(f"run: {path} is corrupt: line {number} is not JSON.", kind="corrupt") from error
+        good = isinstance(row, dict) and is_of_kind(row.get("step"), int)
+        good = good and all(is_of_kind(value, *NUMBER, None) for value in row.values())
+        check(good, f"run: {path} is corrupt: line {number} must be an object of numbers with a step.", "corrupt")
         rows.append(row)
     return rows
 
 
 def is_of_kind(value: Any, *kinds: Any) -> bool:
-    """Return whether a value that a file gave is of one of some kinds; true and false are no numbers."""
+    """Return whether a JSON value has one of some types; true and false are not numbers."""
     if value is None or isinstance(value, bool):
         return value is None and None in kinds
     return isinstance(value, tuple(filter(None, kinds)))
 
 
 def are_nested_numbers(values: Any, *, depth: int) -> bool:
-    """Return whether a value that a file gave is objects within objects, so many deep, with numbers in the last.
+    """Return whether a JSON value is an object, nested to this depth, with numbers as its leaves.
 
     >>> are_nested_numbers({"raw": {"knn": 0.5}}, depth=2), are_nested_numbers({"raw": 0.5}, depth=2)
     (True, False)
@@ -81,26 +88,27 @@ def are_nested_numbers(values: Any, *, depth: int) -> bool:
 
 
 def check_kinds(path: Path, values: Mapping[str, Any], kinds: Mapping[str, tuple[Any, ...]], remedy: str = ".") -> None:
-    """Raise `UsageError` where a named value is of none of the kinds that it may be."""
+    """Raise `UsageError` if a named value has none of its allowed types."""
     for name, expected in kinds.items():
         good = name not in values or is_of_kind(values[name], *expected)
-        check(good, f"run: {path} is corrupt: {name} is {values.get(name)!r}{remedy}")
+        check(good, f"run: {path} is corrupt: {name} is {values.get(name)!r}{remedy}", "corrupt")
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """Return what an `evaluation.json` holds: numbers of encoders by measure, and what else is told of them."""
+    """Return the content of an `evaluation.json`: metrics by encoder, intervals and notes."""
     values = json.loads(path.read_text("utf-8"))
     corrupt = f"run: {path} is corrupt: expected an object with 'rows' of numbers{AGAIN}"
-    check(isinstance(values, dict) and isinstance(values.get("rows"), dict), corrupt)
-    check(all(isinstance(row, dict) for row in values["rows"].values()), corrupt)
-    check(all(is_of_kind(number, *NUMBER, None) for row in values["rows"].values() for number in row.values()), corrupt)
+    check(isinstance(values, dict) and isinstance(values.get("rows"), dict), corrupt, "corrupt")
+    for row in values["rows"].values():
+        good = isinstance(row, dict) and all(is_of_kind(number, *NUMBER, None) for number in row.values())
+        check(good, corrupt, "corrupt")
     check_kinds(path, values, _EVALUATION, AGAIN)
     for name in ("intervals", "differences", "directions"):
-        check(are_nested_numbers(values.get(name, {}), depth=3), f"run: {path} is corrupt: {name}{AGAIN}")
+        check(are_nested_numbers(values.get(name, {}), depth=3), f"run: {path} is corrupt: {name}{AGAIN}", "corrupt")
     return dict(values)
 
 
-# What is read of an evaluation, and what it may be.
+# Allowed types of the values of an evaluation.json.
 _EVALUATION: dict[str, tuple[Any, ...]] = {
     "data": (str,),
     "notes": (list,),
@@ -114,6 +122,7 @@ _EVALUATION: dict[str, tuple[Any, ...]] = {
     "uniformity_items": (int,),
     "pairs_of_runs": (int,),
 }
+# Dimensions and NumPy type codes of the arrays of .npz files.
 _ARRAYS = {
     "points": (2, "f"),
     "spectrum": (1, "f"),
@@ -155,14 +164,14 @@ _ARRAYS = {
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a `samples.npz` or `pairs.npz`, of the dimensions and types that are expected of them."""
+    """Return the arrays of a `samples.npz` or `pairs.npz`; their dimensions, types and lengths are checked."""
     if not zipfile.is_zipfile(path):
-        raise ValueError("it is no .npz file")
+        raise ValueError("not an .npz file")
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
-            raise ValueError(f"{name!r} is no array")
+            raise ValueError(f"{name!r} is not an array")
         dimensions, kinds = _ARRAYS.get(name, (array.ndim, array.dtype.kind))
         if array.ndim != dimensions or array.dtype.kind not in kinds:
             raise ValueError(f"{name!r} has shape {array.shape} and type {array.dtype}")
@@ -171,7 +180,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check_agree(arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise `ValueError` where what is kept of each item is of other items, or names an item that there is not."""
+    """Raise `ValueError` if arrays per item differ in length, or an index is out of range."""
     for of, names in _OF_ONE_LENGTH.items():
         for name in names:
             if of in arrays and name in arrays and len(arrays[name]) != len(arrays[of]):
@@ -180,9 +189,10 @@ def _check_agree(arrays: Mapping[str, np.ndarray]) -> None:
         if name in arrays and of in arrays and arrays[name].size:
             least, most = int(arrays[name].min()), int(arrays[name].max())
             if least < 0 or most >= len(arrays[of]):
-                raise ValueError(f"{name!r} has {least if least < 0 else most}, a place that {of!r} has not")
+                raise ValueError(f"{name!r} has the index {least if least < 0 else most}, out of range of {of!r}")
 
 
+# Arrays that have the length of the first.
 _OF_ONE_LENGTH = {
     "points": ("labels", "ids", "neighbors", "domains", "losses", "suspicion", "texts", "thumbnails"),
     "cosines": ("cosine_labels",),
@@ -190,6 +200,7 @@ _OF_ONE_LENGTH = {
     "plan": ("target",),
     "scores": ("kept", "fdr", "partners", "partner_scores"),
 }
+# Arrays of indices, and the array that they index.
 _PLACES = {
     "neighbors": "points",
     "labels": "class_names",

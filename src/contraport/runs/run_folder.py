@@ -1,28 +1,27 @@
-"""The folder of a run: which file of it is where.
+"""Layout of a run folder: the path of each of its files.
 
 ```
-DIR/config.yaml        the keyword arguments of `contraport.train`
-    metrics.jsonl      one JSON object a line, in the order of the steps
-    checkpoints/       what a resumed training needs
-    model/             config.json and model.safetensors, readable by `contraport.encoders.Model.from_pretrained`;
-                       training.json, after how many epochs that was; encoder0/ and so on, what tokenizer a
-                       model of transformers has, and how it is built
-    initial/           the model as the training began with it, where its weights were not drawn; else of a model
-                       of transformers its encoder0/, as in model/
-    features/          what a frozen encoder made of each item, where that is kept
-    decoded/           images as pixels, where they are decoded once
-    evaluation.json    the numbers of `contraport.evaluate`
-    items.npz          what a measure says of each test item
-    samples.npz        the points, thumbnails and plans that the page draws
-    pairs.npz          what a training with `audit` found of its pairs
-    mismatched.npz     who is paired with whom, where pairs were mismatched on purpose
-    split.npz          digests of the items that are trained on and of those that are held out
-    train.log          what the training said
-    profile/           where the time of some steps went, where that was asked for
-    loggers/           what TensorBoard, MLflow or Weights & Biases keep, where they were asked for
-    nonfinite.json     where the loss stopped being a number, if it did
-    lock.json          which process trains, while one does; evaluation.lock.json, which evaluates
-    .replaced/         the run that this one replaces, until this one has a checkpoint
+DIR/config.yaml        keyword arguments of `contraport.train`
+    metrics.jsonl      one JSON object per line, in the order of the steps
+    checkpoints/       state for resuming
+    model/             config.json and model.safetensors, for `contraport.encoders.Model.from_pretrained`;
+                       training.json, the number of epochs trained; encoder0/ and so on, tokenizer and
+                       architecture of transformers models
+    initial/           initial model, if its weights are not random; else encoder0/ of transformers models
+    features/          cached features of a frozen encoder
+    decoded/           cached decoded images
+    evaluation.json    results of `contraport.evaluate`
+    items.npz          metric values per test item
+    samples.npz        points, thumbnails and plans for the HTML page
+    pairs.npz          scores of the online audit
+    mismatched.npz     partners of the items, if pairs were mismatched on purpose
+    split.npz          digests of the training and held-out items
+    train.log          log of the training
+    profile/           profile of some steps
+    loggers/           files of TensorBoard, MLflow or Weights & Biases
+    nonfinite.json     step at which the loss or its gradient was not finite
+    lock.json          the process that trains; evaluation.lock.json, the process that evaluates
+    .replaced/         backup of the replaced run, until this one has a checkpoint
 ```
 """
 
@@ -40,15 +39,15 @@ from contraport.errors import UsageError, check, check_regular_file
 from contraport.features import is_feature_file
 from contraport.runs.run_backup import RunBackup
 
-_KEPT_ENCODER = re.compile(r"encoder\d+")
+_ENCODER_FOLDER = re.compile(r"encoder\d+")
 _NOT_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
 
 
 class RunFolder:
-    """The folder of one training, by the names of its files; to make one touches none of them.
+    """Paths of the files of a run. Creating the object does not touch the file system.
 
     Args:
-        path: the folder.
+        path: the run folder.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -80,66 +79,66 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The last part of the folder's path."""
+        """Name of the folder."""
         return self.path.resolve().name
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Its folders, all of which belong to one training."""
-        kept = (self.features_path, self.decoded_path, self.profile_path)
-        return (self.checkpoints, self.model_path, self.initial_path, *kept, self.loggers_path)
+        """Subfolders of a run."""
+        caches = (self.features_path, self.decoded_path)
+        return (self.checkpoints, self.model_path, self.initial_path, *caches, self.profile_path, self.loggers_path)
 
     @property
     def written(self) -> tuple[Path, ...]:
-        """All that belongs to one training, but `config.yaml`."""
-        measured = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
-        files = (*measured, self.mismatched_path, self.split_path, self.log_path, self.nonfinite_path)
-        return (*self.folders, *files)
+        """All files and subfolders of a run but `config.yaml`."""
+        results = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
+        records = (self.mismatched_path, self.split_path, self.log_path, self.nonfinite_path)
+        return (*self.folders, *results, *records)
 
     def check_free(self, *, overwrite: bool = False) -> None:
-        """Raise `UsageError` unless a run may start here, as `create` says.
+        """Raise `UsageError` unless a new run may be written here; see `Run.create`.
 
-        A lock is no content of the folder, nor is what a process leaves that is killed before `config.yaml` is there.
+        A lock does not count as content, nor do the leftovers of a process killed before it wrote `config.yaml`.
         """
         if not self.path.exists():
             return
-        check(self.path.is_dir(), f"out: {self.path} is a file; expected a folder or a new path.")
-        begun = {self.lock_path, *leftover_files(self.path)}
+        check(self.path.is_dir(), f"out: must be a folder or a new path, got the file {self.path}.", "not_a_folder")
+        leftovers = {self.lock_path, *leftover_files(self.path)}
         if self.checkpoints.is_dir() and not any(self.checkpoints.iterdir()):
-            begun.add(self.checkpoints)
-        empty = begun.issuperset(self.path.iterdir())
-        check(empty or overwrite, f"out: {self.path} is not empty; {format_options(overwrite=True)} replaces it.")
-        check(
-            empty or self.config_path.is_file(),
-            f"out: {self.path} is not empty and is no run (no config.yaml), so it is not overwritten.",
-        )
+            leftovers.add(self.checkpoints)
+        empty = leftovers.issuperset(self.path.iterdir())
+        message = f"out: {self.path} is not empty. {format_options(overwrite=True)} replaces the run in it."
+        check(empty or overwrite, message, "exists")
+        message = f"out: {self.path} is not empty and not a run folder (no config.yaml), so it is not overwritten."
+        check(empty or self.config_path.is_file(), message, "not_a_run")
 
     def check_is_run(self) -> None:
-        """Raise `UsageError` unless the folder holds a run, each file and folder of it where it should be."""
+        """Raise `UsageError` unless the path is a run folder with regular files and folders in their places."""
         if self.path.is_file():
-            of_features = " of features, which neighbors, search, duplicates and cluster take,"
-            told = f"a file{of_features if is_feature_file(self.path) else ''}"
-            raise UsageError(f"run: {self.path} is {told} and no run; expected a run folder.")
-        check(self.path.is_dir(), f"run: no such folder: {self.path}.")
-        check(self.config_path.is_file(), f"run: {self.path} is no run: it has no config.yaml.")
+            hint = ""
+            if is_feature_file(self.path):
+                hint = " It holds features, for neighbors, search, duplicates and cluster."
+            raise UsageError(f"run: must be a run folder, got the file {self.path}.{hint}", kind="not_a_folder")
+        check(self.path.is_dir(), f"run: no such folder: {self.path}.", "not_found")
+        check(self.config_path.is_file(), f"run: {self.path} is not a run folder: no config.yaml.", "not_a_run")
         for path in self.path.rglob("*"):
             if path.is_dir():
-                of_model = path.parent == self.model_path and _KEPT_ENCODER.fullmatch(path.name)
+                of_model = path.parent == self.model_path and _ENCODER_FOLDER.fullmatch(path.name)
                 if not of_model and path.parent in (self.checkpoints, self.model_path):
-                    raise UsageError(f"run: {path} is a folder, where a run has only files.")
+                    raise UsageError(f"run: {path} must be a file, got a folder.", kind="not_a_file")
             elif not path.is_file():
-                with suppress(OSError):  # what a training writes may be gone by now, and a link may lead nowhere
+                with suppress(OSError):  # a running training may have deleted it by now; a link may be dangling
                     check_regular_file("run", path)
 
 
 def default_path(data: str, method: str) -> Path:
-    """Return the folder of a run that was given none, named after its data and its method.
+    """Return the default run folder, named after data and method.
 
-    Of what the data are called only letters, digits, ``_`` and single dots are kept, joined by ``-``.
+    Letters, digits, ``_`` and single dots of the name of the data are kept; other characters become ``-``.
 
     >>> default_path("shards/train-{000..009}.tar", "gca-uot").as_posix()
     'runs/train-000-009-gca-uot'
     """
-    place = Path(os.path.abspath(data))  # "." has no name of its own
+    place = Path(os.path.abspath(data))  # absolute, since "." has an empty name
     name = _NOT_IN_NAMES.sub("-", place.name if place.is_dir() else place.stem).strip("-.")
     return Path("runs", f"{name or 'data'}-{method}")

@@ -1,4 +1,4 @@
-"""The training loop: a dataset, a model and an objective go in, a run folder comes out."""
+"""Training: the command `train`, its loop and callbacks, and the replay of a failed step."""
 
 from typing import TYPE_CHECKING
 

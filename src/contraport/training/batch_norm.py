@@ -1,4 +1,4 @@
-"""Batch norm over the whole batch when several processes share it."""
+"""Batch norm synchronized over processes, on any device."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from contraport import distributed
 
 
 class CrossProcessBatchNorm(_BatchNorm):
-    """Batch norm by the mean and variance of the items of all processes, on any device.
+    """Batch norm with mean and variance over the items of all processes, on any device.
 
-    Torch's own `SyncBatchNorm` does the same, faster, but on GPUs only.
+    `torch.nn.SyncBatchNorm` computes the same, faster, but on GPUs only.
 
     Shape: ``(b, C, ...)`` to the same; `b` may differ between processes.
 
@@ -30,12 +30,12 @@ class CrossProcessBatchNorm(_BatchNorm):
         """Return the normalised inputs."""
         if not (self.training or self.running_mean is None):
             return F.batch_norm(inputs, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        values = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+        values = inputs.to(torch.promote_types(inputs.dtype, torch.float32))  # bfloat16 is too coarse for the sums
         axes = [axis for axis in range(values.dim()) if axis != 1]
         shape = [-1 if axis == 1 else 1 for axis in range(values.dim())]
         count = distributed.world().all_reduce(values.new_tensor(float(values[:, 0].numel())))
         mean = distributed.world().all_reduce(values.sum(axes)) / count
-        centred = values - mean.view(shape)
+        centred = values - mean.view(shape)  # two passes: E[x^2] - E[x]^2 would cancel
         variance = distributed.world().all_reduce(centred.square().sum(axes)) / count
         self._follow(mean.detach(), variance.detach() * count / (count - 1))
         normalised = centred * torch.rsqrt(variance + self.eps).view(shape)
@@ -53,7 +53,7 @@ class CrossProcessBatchNorm(_BatchNorm):
 
 
 class _Activated(CrossProcessBatchNorm):
-    """What takes the place of timm's batch norm with dropout and activation."""
+    """Replacement of timm's batch norm with dropout and activation."""
 
     drop: nn.Module
     act: nn.Module
@@ -65,7 +65,7 @@ class _Activated(CrossProcessBatchNorm):
 
 
 def convert_batch_norm(module: nn.Module, device: torch.device) -> None:
-    """Make the batch norms within a module those of the whole batch; the keys of its state stay."""
+    """Replace the batch norms of a module in place by synchronized ones; state dict keys do not change."""
     for name, child in module.named_children():
         if device.type == "cuda":
             setattr(module, name, convert_sync_batchnorm(child))
@@ -78,5 +78,5 @@ def convert_batch_norm(module: nn.Module, device: torch.device) -> None:
 def _shared(norm: _BatchNorm) -> CrossProcessBatchNorm:
     kind = _Activated if hasattr(norm, "act") else CrossProcessBatchNorm
     shared = kind.__new__(kind)
-    shared.__dict__ = norm.__dict__  # its weights, buffers, settings and hooks: only what it computes is another
+    shared.__dict__ = norm.__dict__  # keeps parameters, buffers, settings and hooks; only forward differs
     return shared

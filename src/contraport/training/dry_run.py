@@ -25,7 +25,7 @@ from contraport.training.parallel import resolve_device
 from contraport.training.threads import choose_threads, thread_limit
 
 FIRST = 2
-"""Steps that are not measured: in the first, kernels are chosen and memory is allocated."""
+"""Number of steps before the timed ones: in the first steps kernels are chosen and memory is allocated."""
 
 MEASURED = 5
 
@@ -33,13 +33,13 @@ _ALL = range(FIRST + MEASURED)
 
 
 class DryRun(NamedTuple):
-    """Time and memory of a few steps.
+    """Result of a dry run.
 
     Attributes:
-        seconds: of a step, the median.
-        beforehand: seconds to compute the features of a frozen encoder that are cached; 0 where none are.
-        memory: largest number of bytes in use, of the device, or on a processor of the whole process.
-        device: where the steps were taken.
+        seconds: median seconds per step.
+        beforehand: estimated seconds to cache the features of a frozen encoder; 0 without a cache.
+        memory: peak memory in bytes, of the GPU, or on a CPU of the whole process.
+        device: device of the steps.
     """
 
     seconds: float
@@ -48,28 +48,28 @@ class DryRun(NamedTuple):
     device: torch.device
 
     def summary(self, steps: int) -> str:
-        """Return in a line the estimate for a training of so many steps.
+        """Return a one-line estimate for a training of this number of steps.
 
         >>> DryRun(0.5, 60.0, 3 * 2**30, torch.device("cpu")).summary(600)
-        'about 6 minutes on cpu: 1 minute to encode the items once, and 600 steps of 0.5 s; at most 3.0 GiB of memory'
+        'estimate: 6 minutes on cpu (1 minute to encode the items once, 600 steps of 0.5 s); peak memory 3.0 GiB'
         """
-        encoding = f"{_lasting(self.beforehand)} to encode the items once, and " if self.beforehand else ""
+        encoding = f"{_lasting(self.beforehand)} to encode the items once, " if self.beforehand else ""
         return (
-            f"about {_lasting(self.beforehand + steps * self.seconds)} on {self.device}: {encoding}{steps:,} steps of "
-            f"{format_significant(self.seconds)} s; at most {self.memory / 2**30:.1f} GiB of memory"
+            f"estimate: {_lasting(self.beforehand + steps * self.seconds)} on {self.device} ({encoding}{steps:,} steps "
+            f"of {format_significant(self.seconds)} s); peak memory {self.memory / 2**30:.1f} GiB"
         )
 
 
-class _Done(Exception):  # noqa: N818 - the end of a dry run
-    """Enough steps were timed."""
+class _Done(Exception):  # noqa: N818 - control flow
+    """All steps of the dry run are timed."""
 
 
 class _Timer(Callback):
-    """Times each step of a few, with the time that it waits for its batches; then ends the training."""
+    """Times each step, including the wait for its batches, and ends the training after the last."""
 
     def __init__(self, bars: ProgressBars) -> None:
         self.seconds: list[float] = []
-        self._shown = iter(bars.track(_ALL, "a few steps, to see how long one takes", len(_ALL)))
+        self._shown = iter(bars.track(_ALL, "timing steps", len(_ALL)))
 
     def on_start(self, loop: Loop) -> None:
         next(self._shown)
@@ -86,12 +86,12 @@ class _Timer(Callback):
 
 
 class _FeatureBatches:
-    """Batches of random numbers in the place of cached features, which take as long to train on."""
+    """Batches of random numbers with the shapes of cached features: timing does not depend on the values."""
 
-    def __init__(self, built: Components, draws: int) -> None:
-        model, views = built.pipeline.model, built.pipeline.views
-        self.batch_sampler = built.batches.batch_sampler
-        self._batches = built.batches
+    def __init__(self, components: Components, draws: int) -> None:
+        model, views = components.module.model, components.module.views
+        self.batch_sampler = components.batches.batch_sampler
+        self._batches = components.batches
         self._shapes = [(draws, model.tower(view).num_features) for view in range(len(views.shapes))]
 
     def __len__(self) -> int:
@@ -103,28 +103,30 @@ class _FeatureBatches:
 
 
 @torch.random.fork_rng()
-def dry_run(settings: Settings, built: Components) -> DryRun:
-    """Return time and memory of a few steps of a training; its weights are others afterwards.
+def dry_run(settings: Settings, components: Components) -> DryRun:
+    """Measure time and memory of a few training steps; the weights change.
 
-    Data are fetched, views made and weights moved as in the training; checkpoints, evaluation on the way and several
-    processes are not counted.
+    Loading, augmentation and optimizer steps are those of the training. Checkpoints and online metrics are not
+    included.
     """
-    device, pipeline, bars = resolve_device(settings.device), built.pipeline, ProgressBars(shown=settings.progress)
-    pipeline.to(device).train()
+    device, module, bars = resolve_device(settings.device), components.module, ProgressBars(shown=settings.progress)
+    module.to(device).train()
     if settings.compile:
-        for model in pipeline.encoding():
+        for model in module.encoding():
             compile_encoders(model)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     draws, beforehand = num_cached_draws(settings), 0.0
-    batches: Any = built.batches
+    batches: Any = components.batches
     if draws > 0:
-        beforehand = draws * len(built.dataset) / settings.batch_size * _seconds_to_encode(built, device, bars)
-        pipeline.encoded = True
-        batches = _FeatureBatches(built, draws)
-    optimizer, timer = build_optimizer(settings, pipeline, pipeline.model.encoders), _Timer(bars)
+        beforehand = (
+            draws * len(components.dataset) / settings.batch_size * _seconds_to_encode(components, device, bars)
+        )
+        module.encoded = True
+        batches = _FeatureBatches(components, draws)
+    optimizer, timer = build_optimizer(settings, module, module.model.encoders), _Timer(bars)
     loop = Loop(
-        pipeline,
+        module,
         batches,
         optimizer,
         build_lr_schedule(optimizer, lr_scheduler="constant", steps=1, warmup=0),
@@ -136,22 +138,22 @@ def dry_run(settings: Settings, built: Components) -> DryRun:
         callbacks=[timer],
     )
     try:
-        with thread_limit(choose_threads(settings, built)):
+        with thread_limit(choose_threads(settings, components)):
             loop.run()
     except _Done:
         pass
     finally:
-        built.batches.close()
+        components.batches.close()
     return DryRun(statistics.median(timer.seconds[FIRST:]), beforehand, _memory(device), device)
 
 
-def _seconds_to_encode(built: Components, device: torch.device, bars: ProgressBars) -> float:
-    """Return how long a frozen encoder takes for the random views of a batch, the median."""
-    pipeline, batches, seconds = built.pipeline, _endless(built.batches), []
-    with evaluation_mode(pipeline.model):
-        for _ in bars.track(_ALL, "a few batches, to see how long the encoder takes", len(_ALL)):
+def _seconds_to_encode(components: Components, device: torch.device, bars: ProgressBars) -> float:
+    """Return the median seconds to encode the random views of a batch."""
+    module, batches, seconds = components.module, _endless(components.batches), []
+    with evaluation_mode(module.model):
+        for _ in bars.track(_ALL, "timing the encoder", len(_ALL)):
             start = time.perf_counter()
-            pipeline.model.encode(pipeline.views(next(batches).to(device).views))
+            module.model.encode(module.views(next(batches).to(device).views))
             _wait(device)
             seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[FIRST:])
@@ -170,15 +172,15 @@ def _wait(device: torch.device) -> None:
 
 
 def _memory(device: torch.device) -> int:
-    """Return the most bytes that were in use, of a GPU, or else of this process."""
+    """Return the peak memory in bytes, of the GPU or else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes, Linux KiB
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _lasting(seconds: float) -> str:
-    """Return a time in words.
+    """Format a duration.
 
     >>> _lasting(59.4), _lasting(61), _lasting(3 * 3600)
     ('59 seconds', '1 minute', '3.0 hours')

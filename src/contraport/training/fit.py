@@ -1,4 +1,4 @@
-"""The loop of a run: restored from its last checkpoint, with all callbacks that a run folder has."""
+"""Runs the training loop of a run folder: resumes from its last checkpoint, with all callbacks."""
 
 from __future__ import annotations
 
@@ -43,100 +43,92 @@ if TYPE_CHECKING:
 
 
 def fit(
-    built: Components,
+    components: Components,
     run: Run,
     settings: Settings,
     *,
-    done: Position,
+    start: Position,
     loggers: Sequence[Logger],
     console: Console,
-    monitored: Callable[[torch.device], EvalContext] | None = None,
+    online_eval: Callable[[torch.device], EvalContext] | None = None,
 ) -> Meter:
-    """Train until all epochs are done, from the last checkpoint if some steps are, and return the meter.
+    """Train until all epochs are complete, starting from the last checkpoint, and return the meter.
 
     Args:
-        built: the parts of the training.
-        run: the folder.
-        settings: of the training.
-        done: the progress so far.
-        loggers: to which the rows of metrics go too.
-        console: on which the progress is shown.
-        monitored: makes what `online_metrics` measures, on a device.
+        components: the components of the training.
+        run: the run folder.
+        settings: settings of the training.
+        start: progress of earlier sessions.
+        loggers: receive the rows of metrics too.
+        console: shows the progress.
+        online_eval: creates the evaluation data of the online metrics on a device.
 
     Raises:
         FloatingPointError: the loss or its gradient is not finite.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; the message says how to go on.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; the message has the command to resume.
         UsageError: a file of the run cannot be written.
     """
-    device, pipeline = resolve_device(settings.device), built.pipeline
-    pipeline.to(device)
+    device, module = resolve_device(settings.device), components.module
+    module.to(device)
     if settings.compile:
-        for model in pipeline.encoding():
+        for model in module.encoding():
             compile_encoders(model)
-    unsharded = copy.deepcopy(pipeline.model).cpu() if settings.strategy == "fsdp" else None
-    forward = parallel(pipeline, device, settings.strategy)
+    unsharded = copy.deepcopy(module.model).cpu() if settings.strategy == "fsdp" else None
+    forward = parallel(module, device, settings.strategy)
+    scheduled = parse_scheduled_metrics(settings.online_metrics)
     file, stop, succeeded = CheckpointFile(run), StopRequest(), False
     read_every = finite_check_interval(device, settings)
     with _interruptible(run), torch.random.fork_rng(devices=_current_gpu()):
         try:
             while not succeeded:
-                meter = Meter(
-                    run,
-                    pipeline.objective,
-                    batch_size=settings.batch_size,
-                    every=settings.log_every,
-                    loggers=loggers,
-                )
-                callbacks = [
-                    RunFiniteGuard(run, file, seed=settings.seed, every=read_every),
-                    *(
-                        []
-                        if monitored is None
-                        else [OnlineMetrics(parse_scheduled_metrics(settings.online_metrics), monitored, meter)]
-                    ),
-                    meter,
-                    *([] if built.auditor is None else [AuditCallback(built.auditor, run)]),
-                    Checkpoints(
-                        run, file, minutes=settings.checkpoint_minutes, keep_every=settings.keep_every, stop=stop
-                    ),
-                    *([Profile(run)] if settings.profile and is_main_process() else []),
-                    progress_callback(console, meter),
-                ]
-                loop = _build_loop(built, settings, device, callbacks)
+                batch_size, every = settings.batch_size, settings.log_every
+                meter = Meter(run, module.objective, batch_size=batch_size, every=every, loggers=loggers)
+                callbacks: list[Callback] = [RunFiniteGuard(run, file, seed=settings.seed, every=read_every)]
+                if online_eval is not None:  # before the meter, which writes its values
+                    callbacks.append(OnlineMetrics(scheduled, online_eval, meter))
+                callbacks.append(meter)
+                if components.pair_filter is not None:  # before the checkpoints, which hold its scores
+                    callbacks.append(AuditCallback(components.pair_filter, run))
+                minutes, keep_every = settings.checkpoint_minutes, settings.keep_every
+                callbacks.append(Checkpoints(run, file, minutes=minutes, keep_every=keep_every, stop=stop))
+                if settings.profile and is_main_process():
+                    callbacks.append(Profile(run))
+                callbacks.append(progress_callback(console, meter))
+                loop = _build_loop(components, settings, device, callbacks)
                 loop.forward = forward
-                if done.step > 0:
+                if start.step > 0:
                     _restore(loop, run)
                 try:
                     loop.run()
                     succeeded = True
-                except (
-                    NonFiniteEarlierStep
-                ):  # back to the last checkpoint; from there each step is checked before it is taken
-                    read_every, done = 1, _go_back(run)
+                except NonFiniteEarlierStep:  # restart from the last checkpoint, and check each step before it is taken
+                    read_every, start = 1, _go_back(run)
         except StreamError as error:
-            remedy = f"; go on with: {run.resuming}" if run.last_checkpoint.exists() else ""
+            remedy = f" Resume: {run.resuming}" if run.last_checkpoint.exists() else ""
             raise_on_one_rank(UsageError(f"{error}{remedy}"))
         finally:
-            built.batches.close()
+            components.batches.close()
             close_loggers(loggers, run, succeeded=succeeded)
     if unsharded is not None:
-        unsharded.load_state_dict(whole(pipeline.model.state_dict()))
-        pipeline.model = unsharded
+        unsharded.load_state_dict(whole(module.model.state_dict()))
+        module.model = unsharded
     return meter
 
 
-def _build_loop(built: Components, settings: Settings, device: torch.device, callbacks: Sequence[Callback]) -> Loop:
-    """Return the loop of a training at its beginning, with a new optimizer."""
-    optimizer = build_optimizer(settings, built.pipeline, built.pipeline.model.encoders)
+def _build_loop(
+    components: Components, settings: Settings, device: torch.device, callbacks: Sequence[Callback]
+) -> Loop:
+    """Return the loop before its first step, with a new optimizer."""
+    optimizer = build_optimizer(settings, components.module, components.module.model.encoders)
     schedule = build_lr_schedule(
         optimizer,
         lr_scheduler=settings.lr_scheduler,
-        steps=settings.epochs * built.epoch,
-        warmup=int(settings.warmup * built.epoch),
+        steps=settings.epochs * components.steps_per_epoch,
+        warmup=int(settings.warmup * components.steps_per_epoch),
     )
     return Loop(
-        built.pipeline,
-        built.batches,
+        components.module,
+        components.batches,
         optimizer,
         schedule,
         epochs=settings.epochs,
@@ -150,27 +142,27 @@ def _build_loop(built: Components, settings: Settings, device: torch.device, cal
 
 
 def finite_check_interval(device: torch.device, settings: Settings) -> int:
-    """Return how often the finite guard reads its numbers; a CPU has them at once, so reading them costs nothing."""
+    """Return the number of steps between two finite checks: 1 on a CPU, where reading a number does not wait."""
     return 1 if device.type == "cpu" else settings.log_every
 
 
 def _restore(loop: Loop, run: Run) -> None:
-    """Put the training where the last checkpoint was written.
+    """Restore the last checkpoint.
 
     Raises:
-        UsageError: the checkpoint is of another training.
+        UsageError: the checkpoint belongs to another training.
     """
     try:
         restore(loop, read_checkpoint(run.last_checkpoint))
-    except Exception as error:  # a checkpoint of another training fits in no one way
+    except Exception as error:  # a checkpoint of another training raises arbitrary exceptions
         message = (
-            f"resume: {run.last_checkpoint} does not fit its run: {one_line_reason(error)}{checkpoint_remedy(run)}"
+            f"resume: {run.last_checkpoint} does not fit the run: {one_line_reason(error)}{checkpoint_remedy(run)}"
         )
-        raise_on_one_rank(UsageError(message))
+        raise_on_one_rank(UsageError(message, kind="checkpoint"))
 
 
 def _go_back(run: Run) -> Position:
-    """Remove the rows of steps after the last checkpoint, and return its position."""
+    """Delete the metrics of steps after the last checkpoint, and return its position."""
     state = read_checkpoint(run.last_checkpoint)
     position = Position(state["epoch"], state["batch"], state["step"])
     with propagate_errors():
@@ -186,8 +178,8 @@ def _current_gpu() -> list[int]:
 
 @contextmanager
 def _interruptible(run: Run) -> Iterator[None]:
-    """Say, once, how to resume after a stop."""
-    message = f"stopped; what the last checkpoint holds is kept. Go on with: {run.resuming}"
+    """Turn a stop into a `KeyboardInterrupt` of the first process, with the command to resume."""
+    message = f"stopped; the last checkpoint is kept. Resume: {run.resuming}"
     try:
         with restored_signals():
             yield

@@ -1,4 +1,4 @@
-"""A training whose encoder is frozen, on features: random views of each item are encoded once, and then drawn from."""
+"""Feature cache of a frozen encoder: random views of each item are encoded once, and each step draws one of them."""
 
 from __future__ import annotations
 
@@ -30,50 +30,49 @@ log = logging.getLogger("contraport.training")
 _ADDRESS = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
 
 
-def use_cached_features(built: Components, settings: Settings, folder: Path) -> Components:
-    """Return the same training on features of its items, which are taken from a folder, or made and put there.
+def use_cached_features(components: Components, settings: Settings, folder: Path) -> Components:
+    """Return the training on cached features, which are loaded from a folder or computed and written to it.
 
-    The features of an item are those of random views that the seed of the training draws; of views that nothing
-    changes at random there is one draw.
+    The seed of the training determines the random views. Without augmentation there is one view per item.
 
     Args:
-        built: the training, whose encoder is frozen.
-        settings: of it.
-        folder: where the features are kept.
+        components: components of the training; all encoders are frozen.
+        settings: settings of the training.
+        folder: cache folder.
 
     Raises:
-        UsageError: a feature is not finite, or the folder cannot be written to.
+        UsageError: a feature is not finite, or the folder is not writable.
     """
-    views = built.pipeline.views
+    views = components.module.views
     draws = 1 if views.augment == "none" else num_cached_draws(settings)
-    made_of = _made_of(built, settings, views, draws)
+    made_of = _made_of(components, settings, views, draws)
     arrays = load_or_build_arrays(
         folder,
         made_of,
-        lambda files: _fill(files, built, settings, views, folder, made_of),
+        lambda files: _fill(files, components, settings, views, folder, made_of),
         what="the features of the frozen encoder",
         argument="features",
         log=log,
     )
-    dataset = built.dataset.with_store(CachedFeatures(arrays))
+    dataset = components.dataset.with_store(CachedFeatures(arrays))
     batches = loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=0, drop_last=True, shared=True
     )
-    built.pipeline.encoded = True
-    return built._replace(dataset=dataset, batches=batches)
+    components.module.encoded = True
+    return components._replace(dataset=dataset, batches=batches)
 
 
 def _fill(
     files: Sequence[np.ndarray],
-    built: Components,
+    components: Components,
     settings: Settings,
     views: Views,
     folder: Path,
     made_of: Mapping[str, Any],
 ) -> None:
-    model, shapes = built.pipeline.model, made_of["shapes"]
+    model, shapes = components.module.model, made_of["shapes"]
     log.info(
-        "encoding %d random views of each item once, into %s: %.1f MB",
+        "caching features of %d random views per item in %s: %.1f MB",
         made_of["draws"] * len(shapes),
         folder,
         total_bytes(made_of) / 1e6,
@@ -86,29 +85,29 @@ def _fill(
     with fixed_seed(settings.seed, reader.device), evaluation_mode(model):
         for draw in range(made_of["draws"]):
             first = 0
-            for part in _encoded(model, views, built.dataset, reader, f"features, draw {draw + 1}"):
+            for part in _encoded(model, views, components.dataset, reader, f"features, draw {draw + 1}"):
                 check_finite(part)
                 for file, features in zip(files, part.split([shape[-1] for shape in shapes], dim=1), strict=True):
                     file[first : first + len(part), draw] = features.numpy()
                 first += len(part)
 
 
-def _encoded(model: Model, views: Views, dataset: Dataset, reader: LoaderConfig, told: str) -> Iterator[Tensor]:
-    """Yield the features of a random draw of all views, side by side, of some items after the other."""
+def _encoded(model: Model, views: Views, dataset: Dataset, reader: LoaderConfig, title: str) -> Iterator[Tensor]:
+    """Yield the features of one random draw of all views, concatenated, batch by batch in the order of the items."""
 
-    def encode(*given: Tensor) -> Tensor:
-        return torch.cat(model.encode(given), dim=1)
+    def encode(*inputs: Tensor) -> Tensor:
+        return torch.cat(model.encode(inputs), dim=1)
 
-    return (part for part, _ in reader.iterate_batches(encode, model, views, dataset, told))
+    return (part for part, _ in reader.iterate_batches(encode, model, views, dataset, title))
 
 
-def _made_of(built: Components, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
-    """Return what features are made of, as JSON has it: as long as it is the same, they are."""
-    model, items = built.pipeline.model, len(built.dataset)
+def _made_of(components: Components, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
+    """Return the cache key as JSON values: everything that determines the features."""
+    model, items = components.module.model, len(components.dataset)
     widths = [model.tower(view).num_features for view in range(len(views.shapes))]
     return {
         "version": __version__,
-        "data": dataset_digest(built.dataset),
+        "data": dataset_digest(components.dataset),
         "networks": [_described(encoder) for encoder in model.encoders],
         "weights": _digest_of_weights(model),
         "views": [views.augment, [list(shape) for shape in views.shapes]],
@@ -120,12 +119,12 @@ def _made_of(built: Components, settings: Settings, views: Views, draws: int) ->
 
 
 def _described(encoder: nn.Module) -> str:
-    """Return a digest of what an encoder is made of beside its weights, which are the same under another activation."""
+    """Return a digest of the architecture; weights alone do not identify it, for example its activation."""
     return hashlib.sha256(_ADDRESS.sub("", repr(encoder)).encode()).hexdigest()
 
 
 def _digest_of_weights(model: Model) -> str:
-    """Return a digest of all that an item passes on its way to its features."""
+    """Return a digest of the encoder weights and the input normalization."""
     digest = hashlib.sha256()
     for number, encoder in enumerate(model.encoders):
         tower = model.tower(number)

@@ -1,7 +1,7 @@
-"""The training loop: for each batch the loss, its gradient, clipping and a step; callbacks at named points.
+"""Training loop: loss, backward, gradient clipping and optimizer step for each batch, with callbacks at named points.
 
-Every training runs it: the command `train`, its dry run, the estimators, the cross-fit of an audit and fine-tuning.
-It writes nothing and knows of no run folder; callbacks do (`contraport.training.callbacks`).
+It is the only training loop: `train`, its dry run, the estimators, the cross-fit of an audit and fine-tuning use it.
+The loop itself writes no files; callbacks do (`contraport.training.callbacks`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from contraport.data.data_loader import Loader, StreamLoader
 from contraport.training.sharding import clip_gradients
 
 DATA, FORWARD, BACKWARD, STEP = SECTIONS = ("wait for data", "views and loss", "backward", "optimizer")
-"""Sections of a step, as `torch.profiler` names them."""
+"""Sections of a step in the traces of `torch.profiler`."""
 
 
 class Position(NamedTuple):
-    """Progress of a training: whole epochs, batches of the next one, and optimizer steps in all, that are done."""
+    """Progress of a training: complete epochs, batches of the current epoch, and optimizer steps in total."""
 
     epoch: int = 0
     batch: int = 0
@@ -34,49 +34,49 @@ class Position(NamedTuple):
 
 
 class Trainable(Protocol):
-    """A module that makes the loss of a batch, such as `contraport.training.step.training_module.TrainingModule`."""
+    """Interface of a module that computes the loss of a batch, such as `TrainingModule`."""
 
     def __call__(self, batch: Batch, step: int, part: int = 0, share: Share | None = None) -> Tensor:
-        """Return the loss; everything random in it is a function of the seed, the step and the part."""
+        """Return the loss. All randomness must be a function of the seed, the step and the part."""
 
     def after_step(self, step: int) -> None:
-        """Update what follows the optimizer's step, such as a momentum encoder."""
+        """Update after an optimizer step, such as that of a momentum encoder."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Return the parameters."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return all that learns or remembers."""
+        """Return all parameters and buffers."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> object:
-        """Restore all that learns or remembers."""
+        """Restore all parameters and buffers."""
 
 
 class Loop:
-    """A training in progress. Callbacks read its attributes.
+    """Training loop and its state. Callbacks read its attributes.
 
     Args:
-        trained: makes the loss of a batch.
-        batches: the batches of an epoch.
-        optimizer: of the trained parameters.
-        schedule: sets the learning rate of each step.
-        epochs: at the end of which the training is done.
-        start: the progress so far.
-        device: where to compute; the parameters are there.
-        grad_accum_steps: batches whose gradients are added up for one step.
-        gradient_clip: largest norm of a step's gradient; default: gradients are not clipped.
-        amp: compute the loss in bfloat16 where that is safe.
+        trained: the module that computes the loss of a batch.
+        batches: batches of an epoch.
+        optimizer: optimizer of the module's parameters.
+        schedule: learning rate schedule, advanced after each step.
+        epochs: number of epochs.
+        start: progress of an earlier session; default: none.
+        device: device of the parameters.
+        grad_accum_steps: number of batches whose gradients are accumulated for one step.
+        gradient_clip: maximum gradient norm; default: no clipping.
+        amp: automatic mixed precision in bfloat16.
         share: the items of a batch that this process holds; default: all of them.
-        callbacks: called in this order.
+        callbacks: callbacks, called in this order.
 
     Attributes:
-        forward: what is called for the loss: the trained module, or `DistributedDataParallel` around it.
-        epoch: whole epochs that are done.
-        batch: batches of the current epoch that are done.
-        step: optimizer steps that are done.
-        part: batches of the current step that are done; 0 between two steps.
+        forward: called for the loss: the module, or `DistributedDataParallel` around it.
+        epoch: number of complete epochs.
+        batch: number of complete batches of the current epoch.
+        step: number of optimizer steps done.
+        part: number of complete batches of the current step; 0 between two steps.
         is_last_batch: whether the current batch is the last of its epoch.
-        norm: norm of the step's gradient before clipping, a tensor without dimensions.
+        norm: gradient norm of the step before clipping, a tensor without dimensions.
         waited: seconds that the loop waited for batches.
     """
 
@@ -116,21 +116,21 @@ class Loop:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps of the whole training."""
+        """Number of optimizer steps of the whole training."""
         return self.epochs * -(-len(self.batches) // self.grad_accum_steps)
 
     def place(self, position: Position) -> None:
-        """Set the progress so far."""
+        """Set the progress, as when a checkpoint is restored."""
         self.epoch, self.batch, self.step = position
         self.part = 0
 
     def run(self) -> None:
-        """Train until all epochs are done."""
+        """Train until the last epoch is complete."""
         order = cast(BatchOrder, self.batches.batch_sampler)
         try:
             for callback in self.callbacks:
                 callback.on_start(self)
-            order.begin_at(epoch=self.epoch, batch=self.batch)
+            order.begin_at(epoch=self.epoch, batch=self.batch)  # skips batches without loading their items
             while self.epoch < self.epochs:
                 order.set_epoch(self.epoch)
                 for batch in self._timed():
@@ -151,7 +151,7 @@ class Loop:
         with self._gradients_exchanged(completes_step):
             with record_function(FORWARD), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
                 loss: Tensor = self.forward(batch, self.step, self.part, self.share)
-            with record_function(BACKWARD):
+            with record_function(BACKWARD):  # scaled before the sum, so that the step is the mean over its batches
                 (loss / self.grad_accum_steps).backward()
         for callback in self.callbacks:
             callback.after_backward(self, batch, loss.detach())
@@ -175,14 +175,14 @@ class Loop:
         self.step, self.part = self.step + 1, 0
 
     def _gradients_exchanged(self, completes_step: bool) -> AbstractContextManager[Any]:
-        """Exchange gradients between processes only with the last batch of a step."""
+        """Reduce gradients over processes only with the last batch of a step: `no_sync` for the others."""
         if completes_step or not hasattr(self.forward, "no_sync"):
             return nullcontext()
         context: AbstractContextManager[Any] = self.forward.no_sync()
         return context
 
     def _timed(self) -> Iterator[Batch]:
-        """Yield the batches of an epoch; measure how long the loop waits for them."""
+        """Yield the batches of an epoch, and add up the time that the loop waits for them."""
         batches = iter(self.batches)
         while True:
             start = time.perf_counter()
@@ -195,35 +195,35 @@ class Loop:
 
 
 class Callback:
-    """What happens around the steps; the loop calls each method at the point that it names."""
+    """Base class of callbacks: the loop calls each method at the point that it names."""
 
     def on_start(self, loop: Loop) -> None:
-        """Before the first batch; the progress of an earlier session is restored."""
+        """Called before the first batch, after an earlier session is restored."""
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """When the gradient of a batch is added up; `loss` has no graph."""
+        """Called after the backward pass of a batch; `loss` is detached."""
 
     def before_step(self, loop: Loop) -> None:
-        """Before the optimizer's step; the gradients are those that it takes."""
+        """Called before the optimizer step; gradients are final."""
 
     def after_batch(self, loop: Loop) -> None:
-        """After a batch, and after the optimizer's step where the batch completes one: then `loop.part` is 0."""
+        """Called after a batch, and after the optimizer step if it completes one; then `loop.part` is 0."""
 
     def after_epoch(self, loop: Loop) -> None:
-        """After an epoch; `loop.epoch` counts it."""
+        """Called after an epoch; `loop.epoch` includes it."""
 
     def before_save(self, loop: Loop) -> None:
-        """Before a checkpoint is written of the state after the last step."""
+        """Called before a checkpoint is written."""
 
     def on_end(self, loop: Loop) -> None:
-        """After the last epoch."""
+        """Called after the last epoch."""
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
-        """When the training ends early, for whatever reason."""
+        """Called when the training ends by an exception."""
 
     def state(self) -> dict[str, Any] | None:
-        """Return what a checkpoint holds of the callback; default: nothing."""
+        """Return the state for a checkpoint, under the name of the class; default: none."""
         return None
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what a checkpoint holds of the callback."""
+        """Restore the state of a checkpoint."""

@@ -1,4 +1,4 @@
-"""The optimiser and the learning rate of each step."""
+"""Optimizer and learning rate schedule."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from contraport.errors import check, unknown_name_error
 from contraport.schedules import ScalarSchedule
 from contraport.training.config import Settings
 
-# Learning rates that suit small encoders and batches of a few hundred items.
+# Suited to small encoders and batches of a few hundred items.
 DEFAULT_LR = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-3, "lars": 0.3}
 
 
 def check_optimizer(optimizer: str, lr: float | None) -> None:
-    """Raise `UsageError` unless timm knows the optimiser and its learning rate is given or has a default."""
+    """Raise `UsageError` if timm has no such optimizer, or `lr` is required because it has no default."""
     if optimizer not in list_optimizers():
         raise unknown_name_error("optimizer", optimizer, DEFAULT_LR)
     has_lr = lr is not None or optimizer in DEFAULT_LR
-    check(has_lr, f"lr: has no default for {format_options(optimizer=optimizer)}; give it.", "missing")
+    check(has_lr, f"lr: required with {format_options(optimizer=optimizer)}, got none.", "missing")
 
 
 def create_optimizer(
@@ -37,19 +37,19 @@ def create_optimizer(
     encoder_lr_scale: float = 1.0,
     layer_decay: float | None = None,
 ) -> Optimizer:
-    """Return timm's optimiser of that name; biases, norms and scalars (a learnable temperature) do not decay.
+    """Create a timm optimizer; biases, norms and scalars (a learned temperature) have no weight decay.
 
     Args:
-        module: what is trained.
+        module: the module to train.
         optimizer: name of the optimizer.
-        lr: peak learning rate; default: that of the optimiser.
-        weight_decay: of weights.
-        encoders: those within the module whose rate is another.
-        encoder_lr_scale: what their rate is multiplied by.
-        layer_decay: what it is multiplied by once more for each layer below their last, as timm counts layers.
+        lr: peak learning rate; default: that of the optimizer.
+        weight_decay: weight decay.
+        encoders: encoders within the module with their own learning rate.
+        encoder_lr_scale: factor on the learning rate of the encoders.
+        layer_decay: additional factor per layer of an encoder below its last.
 
     Raises:
-        UsageError: the layers of an encoder are not known.
+        UsageError: an encoder does not define its layers.
     """
     rate = DEFAULT_LR[optimizer] if lr is None else lr
     if encoder_lr_scale == 1 and layer_decay is None:
@@ -57,7 +57,7 @@ def create_optimizer(
         return uniform
     theirs = {id(weights) for encoder in encoders for weights in encoder.parameters()}
     rest = [(name, weights) for name, weights in module.named_parameters() if id(weights) not in theirs]
-    groups = _decayed(rest, rate, weight_decay)  # first, as what is logged is the rate of the first
+    groups = _decayed(rest, rate, weight_decay)  # first: the learning rate of the first group is the one that is logged
     for encoder in encoders:
         if layer_decay is None:
             groups += _decayed(list(encoder.named_parameters()), rate * encoder_lr_scale, weight_decay)
@@ -71,7 +71,7 @@ def create_optimizer(
 
 
 def build_optimizer(settings: Settings, module: nn.Module, encoders: Sequence[nn.Module]) -> Optimizer:
-    """Return the optimiser that the settings of a training say; see `create_optimizer`."""
+    """Return the optimizer of a training; see `create_optimizer`."""
     return create_optimizer(
         module,
         optimizer=settings.optimizer,
@@ -84,15 +84,13 @@ def build_optimizer(settings: Settings, module: nn.Module, encoders: Sequence[nn
 
 
 def check_layers(encoder: nn.Module) -> None:
-    """Raise `UsageError` unless an encoder says what its layers are, as timm's do."""
-    check(
-        hasattr(encoder, "group_matcher"),
-        f"layer_decay: expected an encoder of timm's, which says what its layers are, got {type(encoder).__name__}.",
-    )
+    """Raise `UsageError` unless an encoder defines its layers, as those of timm do."""
+    message = f"layer_decay: requires a timm encoder, got {type(encoder).__name__}."
+    check(hasattr(encoder, "group_matcher"), message)
 
 
 def _decayed(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the weights that learn in two groups: those that decay, and biases, norms and scalars."""
+    """Return two parameter groups of the trainable weights: without and with weight decay."""
     learning = [(name, weights) for name, weights in named if weights.requires_grad]
     plain = [weights for name, weights in learning if weights.ndim <= 1 or name.endswith(".bias")]
     fading = [weights for name, weights in learning if not (weights.ndim <= 1 or name.endswith(".bias"))]
@@ -103,7 +101,7 @@ def _decayed(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay:
 
 
 def build_lr_schedule(optimizer: Optimizer, *, lr_scheduler: str, steps: int, warmup: int) -> LambdaLR:
-    """Return a schedule that rises linearly over `warmup` steps and then falls to the end of `steps`.
+    """Return a learning rate schedule: linear warmup, then a decay to 0 at `steps`.
 
     The rate is a function of the step alone, so a run that is resumed with more epochs follows the longer schedule.
 
@@ -113,9 +111,9 @@ def build_lr_schedule(optimizer: Optimizer, *, lr_scheduler: str, steps: int, wa
     >>> [schedule.lr_lambdas[0](step) for step in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
-    fall = ScalarSchedule(1, 0, steps - warmup, lr_scheduler)
+    decay = ScalarSchedule(1, 0, steps - warmup, lr_scheduler)
 
-    def share(step: int) -> float:
-        return (step + 1) / warmup if step < warmup else fall.value(step - warmup)
+    def factor(step: int) -> float:
+        return (step + 1) / warmup if step < warmup else decay.value(step - warmup)
 
-    return LambdaLR(optimizer, share)
+    return LambdaLR(optimizer, factor)

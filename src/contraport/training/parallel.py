@@ -1,4 +1,4 @@
-"""Devices and processes of a training."""
+"""Device selection and distributed wrapping (DDP, FSDP) of the training module."""
 
 from __future__ import annotations
 
@@ -17,66 +17,71 @@ from contraport.training.sharding import shard, sharded_parameter_names
 from contraport.training.step.training_module import TrainingModule
 
 _KNOWN_WHOLE = ("contraport", "torch")
-"""Packages whose modules give each of their parameters a gradient in each step."""
+"""Packages whose modules give a gradient to each of their parameters in each step."""
 
 
 _SYNC = next(
     name
-    for name in ("forward_sync_buffers", "broadcast_buffers")  # older versions of torch know the second alone
+    for name in ("forward_sync_buffers", "broadcast_buffers")  # older versions of torch have only the second
     if name in inspect.signature(DistributedDataParallel.__init__).parameters
 )
 
 
 def check_strategy(settings: Settings) -> None:
-    """Raise `UsageError` where encoders that are kept in parts do not go with the rest of a training."""
+    """Raise `UsageError` if `strategy` fsdp is not supported with the other settings."""
     if settings.strategy == "ddp":
         return
-    check(world().size > 1, "strategy: fsdp requires several processes; start them by torchrun.")
+    check(world().size > 1, "strategy: fsdp requires several processes; start them with torchrun.", "one_process")
     others = {
         "audit": settings.audit,
         settings.freeze_source: settings.freezes,
         "online_metrics": bool(settings.online_metrics),
+        "freeze_epochs": settings.freeze_epochs > 0,
     }
-    wrong = [name for name, is_given in others.items() if is_given]
-    check(not wrong, f"strategy: fsdp cannot be combined with {', '.join(wrong)}, which one process computes alone.")
-    check(settings.freeze_epochs == 0, "strategy: fsdp cannot be combined with freeze_epochs.")
+    wrong = [name for name, is_used in others.items() if is_used]
+    # Each of these runs the encoder in a single process, which has only its shard.
+    check(not wrong, f"strategy: fsdp cannot be combined with {', '.join(wrong)}.", "conflict")
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of that name; of `auto` the fastest of this machine."""
+    """Return the device of this name; for `auto` the fastest one available."""
     if name != "auto":
         return torch.device(name)
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    return torch.device(next((kind for kind, found in there.items() if found), "cpu"))
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def parallel(pipeline: TrainingModule, device: torch.device, strategy: str = "ddp") -> nn.Module:
-    """Return what the processes of a training call for the loss: the pipeline, or one whose gradients they average.
+def parallel(module: TrainingModule, device: torch.device, strategy: str = "ddp") -> nn.Module:
+    """Return the module to call for the loss: the module itself, or wrapped to average gradients over processes.
 
     Args:
-        pipeline: is on the device.
-        device: of this process.
-        strategy: `ddp`, each process has all weights; or `fsdp`, each has a part of those of the encoders.
+        module: the module, on the device.
+        device: device of this process.
+        strategy: `ddp`, each process has all weights; or `fsdp`, the weights of the encoders are sharded.
     """
     if world().size == 1:
-        return pipeline
-    convert_batch_norm(pipeline, device)
+        return module
+    convert_batch_norm(module, device)
     if strategy == "fsdp":
-        shard([encoder for model in pipeline.encoding() for encoder in model.encoders], device)
-    ignored = sharded_parameter_names(pipeline)
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(pipeline, ignored)
-    if not any(weights.requires_grad for name, weights in pipeline.named_parameters() if name not in ignored):
-        return pipeline
+        shard([encoder for model in module.encoding() for encoder in model.encoders], device)
+    ignored = sharded_parameter_names(module)
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ignored)
+    if not any(weights.requires_grad for name, weights in module.named_parameters() if name not in ignored):
+        return module
     how: dict[str, Any] = {"device_ids": [torch.cuda.current_device()]} if device.type == "cuda" else {}
-    how[_SYNC] = False  # all processes make the same buffers: statistics, queue, bank
-    return DistributedDataParallel(pipeline, find_unused_parameters=may_have_unused_parameters(pipeline), **how)
+    how[_SYNC] = False  # no broadcast: all processes compute equal buffers (statistics, queue, bank)
+    return DistributedDataParallel(module, find_unused_parameters=may_have_unused_parameters(module), **how)
 
 
-def may_have_unused_parameters(pipeline: TrainingModule) -> bool:
-    """Return whether a step may leave weights without a gradient: held at first, or in parts of other packages."""
-    for_some_steps = pipeline.freezing is not None and pipeline.freezing.steps is not None
+def may_have_unused_parameters(module: TrainingModule) -> bool:
+    """Return whether some parameters may get no gradient in a step.
+
+    That is so for encoders frozen for the first epochs, and possible for modules of other packages.
+    """
+    for_some_steps = module.freezing is not None and module.freezing.steps is not None
     return for_some_steps or any(
         type(module).__module__.partition(".")[0] not in _KNOWN_WHOLE
         and any(weights.requires_grad for weights in module.parameters())
-        for module in pipeline.modules()
+        for module in module.modules()
     )

@@ -1,4 +1,4 @@
-"""The step that stopped a training, once more."""
+"""Replay of the training step whose loss or gradient was not finite."""
 
 from __future__ import annotations
 
@@ -15,67 +15,67 @@ from contraport.encoders import check_trusted
 from contraport.errors import check
 from contraport.options import accept_deprecated, is_object_placeholder
 from contraport.runs import Run, read
-from contraport.training.components import build, fitted, load_initial_weights
+from contraport.training.components import build_components, load_initial_weights, with_initial_encoder
 from contraport.training.restore import read_checkpoint
 from contraport.training.step.training_module import TrainingModule
 
 
 class FailedStep(NamedTuple):
-    """A step of a training whose loss or gradient was not finite.
+    """Training step whose loss or gradient was not finite.
 
     Attributes:
-        pipeline: the networks with the weights before the step; `pipeline.views`, `.model` and `.objective` are its
-            parts. What a forward pass changes, such as running statistics, is as the step left it.
-        batch: the raw items, of all processes.
-        step: how many steps were done before.
-        part: which of the batches of the step it is, where gradients are added up.
+        module: the module with the weights before the step; its parts are `.views`, `.model` and `.objective`.
+            Buffers that a forward pass changes, such as running statistics, are as the step left them.
+        batch: the raw items of all processes.
+        step: number of steps done before.
+        part: number of the batch within the step, with gradient accumulation.
     """
 
-    pipeline: TrainingModule
+    module: TrainingModule
     batch: Batch
     step: int
     part: int
 
     def loss(self) -> Tensor:
-        """Return the loss, with the random numbers of the step."""
-        loss: Tensor = self.pipeline(self.batch, self.step, self.part)
+        """Return the loss, computed with the random numbers of the step."""
+        loss: Tensor = self.module(self.batch, self.step, self.part)
         return loss
 
 
 @accept_deprecated(trust_remote_code="trust")
 def replay(path: str | Path, *, trust_remote_code: bool = False, **objects: Any) -> FailedStep:
-    """Return the step that stopped the training in a run folder.
+    """Load the step that stopped a training because its loss or gradient was not finite.
 
     Args:
         path: the run folder.
-        trust_remote_code: import and run the encoder that the run names as ``module:attribute``.
-        objects: the arguments of `contraport.train` that were objects, such as `data` or `objective`.
+        trust_remote_code: import and run an encoder named as ``module:attribute``. Only for code you trust.
+        objects: arguments of `contraport.train` that were objects, such as `data` or `objective`.
 
     Raises:
-        UsageError: no step stopped it, or an object is missing, or the run names code to run.
+        UsageError: the run has no such step, an object is missing, or code without `trust_remote_code`.
     """
     run = Run(path)
     file = run.nonfinite_items
-    check(file.exists(), f"run: {run.path} has no {file.name}: no step of it had a loss that is not finite.")
+    check(file.exists(), f"run: {run.path} has no {file.name}: the loss was finite at all steps.", "missing_file")
     settings = run.settings(**{"num_workers": 0, **objects})
     missing = [name for name, value in settings.kept().items() if is_object_placeholder(value) and name not in objects]
-    check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.")
+    check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.", "object_required")
     check_trusted(settings.encoder, str(run.config_path), trust_remote_code=trust_remote_code or "encoder" in objects)
     step, part = read(run.nonfinite_path, _step)
-    begun = load_initial_weights(settings, run)
-    pipeline = build(fitted(settings, begun), begun, run=run).pipeline
+    weights = load_initial_weights(settings, run)
+    module = build_components(with_initial_encoder(settings, weights), weights, run=run).module
 
     def restore(file: Path) -> None:
-        pipeline.load_state_dict(read_checkpoint(file)["pipeline"])
+        module.load_state_dict(read_checkpoint(file)["pipeline"])
 
     read(run.nonfinite_checkpoint, restore)
-    return FailedStep(pipeline, read(file, _batch), step, part)
+    return FailedStep(module, read(file, _batch), step, part)
 
 
 def _step(file: Path) -> tuple[int, int]:
-    """Return how many steps were done before, and which part of the next one failed."""
-    told = json.loads(file.read_text("utf-8"))
-    return int(told["step"]) - 1, int(told["part"])
+    """Return the number of steps done before, and the part of the failed step."""
+    record = json.loads(file.read_text("utf-8"))
+    return int(record["step"]) - 1, int(record["part"])
 
 
 def _batch(file: Path) -> Batch:

@@ -1,4 +1,4 @@
-"""From what a call gives to all settings of its training: the rest is as the run that goes on has it, or the recipe."""
+"""Resolves the settings of a training: explicit > resumed run > recipe > default."""
 
 from __future__ import annotations
 
@@ -13,52 +13,43 @@ from contraport.runs import Run
 from contraport.training.config import KEPT, Settings
 
 
-def resolve_settings(given: Mapping[str, Any]) -> Settings:
-    """Return the settings of a training that was given some of them.
+def resolve_settings(options: Mapping[str, Any]) -> Settings:
+    """Return all settings of a training from the explicit options.
 
     Raises:
-        UsageError: a wrong setting, an unknown recipe, or what differs from the run that is to go on.
+        UsageError: an invalid setting, an unknown recipe, or a change of an option that is fixed on resume.
 
     >>> resolve_settings({"recipe": "byol", "momentum": 0.9}).predictor
     True
     """
-    return Settings(**resolve_recipe(_continued(given) if given.get("resume") else given))
+    return Settings(**resolve_recipe(_with_resumed_run(options) if options.get("resume") else options))
 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
-def _continued(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is given, over what the run in `out` has."""
-    out = given.get("out")
-    check(out is not None, "out: resume needs the folder of the run.")
+def _with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the run in `out`, overridden by the explicit ones."""
+    out = options.get("out")
+    check(out is not None, "out: required with resume, got none.", "missing")
     run = Run(str(out))
-    config, kept = run.config(), run.settings()
+    config = run.config()
     for name, value in config.items():
         if name not in KEPT:
             raise unknown_name_error(f"{out}/config.yaml", name, KEPT)
-        if name not in given:
-            check(
-                not is_object_placeholder(value),
-                f"{name}: the run in {out} was given the object {value}; pass it again to go on.",
-            )
-    check_trusted(
-        kept.encoder,
-        f"{out}/config.yaml",
-        trust_remote_code=given.get("trust_remote_code", False) or "encoder" in given,
-    )
-    for name in KEPT.keys() & given.keys() & config.keys():
-        _check_agrees(name, given[name], config[name], out)
-    return {**config, **given}
+        message = f"{name}: the run in {out} was given the object {value}; pass it again to resume."
+        check(name in options or not is_object_placeholder(value), message, "object_required")
+    trust = options.get("trust_remote_code", False) or "encoder" in options
+    check_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
+    for name in KEPT.keys() & options.keys() & config.keys():
+        _check_unchanged(name, options[name], config[name], out)
+    return {**config, **options}
 
 
-def _check_agrees(name: str, value: Any, kept: Any, out: object) -> None:
-    known = KEPT[name]
-    if known.extendable:
-        known.validate(value)
-        check(value >= kept, f"{name}: the run in {out} has {kept}, got {value}; on resume {name} may only grow.")
-    elif known.scope == "run":
-        value = known.serialize(value)
-        grow = " and ".join(name for name, known in KEPT.items() if known.extendable)
-        check(
-            value == kept,
-            f"{name}: the run in {out} has {kept!r}, got {value!r}; on resume only {grow} may change.",
-        )
+def _check_unchanged(name: str, value: Any, recorded: Any, out: object) -> None:
+    option = KEPT[name]
+    if option.extendable:
+        option.validate(value)
+        check(value >= recorded, f"{name}: must be at least {recorded}, as in the run {out}, got {value}.", "decreased")
+    elif option.scope == "run":
+        value = option.serialize(value)
+        message = f"{name}: must be {recorded!r}, as in the resumed run {out}, got {value!r}."
+        check(value == recorded, message, "changed")

@@ -1,12 +1,12 @@
-"""Restoring a training: a new run folder, or one that is taken back to its last checkpoint.
+"""Checkpoints and resuming: creates a run folder, or resets it to its last checkpoint.
 
 A checkpoint is a dictionary:
 
 ```
-epoch, batch, step     the progress: whole epochs, batches of the next one, and optimizer steps in all
-pipeline               the state of all that learns or remembers
+epoch, batch, step     progress: complete epochs, batches of the current epoch, optimizer steps in total
+pipeline               parameters and buffers
 optimizer, schedule    their states
-callbacks              by the name of its class, the state of each callback that has one
+callbacks              states of callbacks, by class name
 ```
 """
 
@@ -39,16 +39,16 @@ log = logging.getLogger("contraport.training")
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
 def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | None = None) -> Position:
-    """Make the run's folder; or, to resume, take it back to its last checkpoint.
+    """Create the run folder; or, to resume, reset it to its last checkpoint. Return the progress.
 
     Args:
-        run: the folder.
-        settings: of the training.
-        record: of its items, which on resume are to be those that it began with; None of a stream.
+        run: the run folder.
+        settings: settings of the training.
+        record: digests of the items, which must not change on resume; None for a stream.
 
     Raises:
-        UsageError: the folder is in the way or cannot be written to, or the checkpoint is corrupt or of other items;
-            nothing was changed.
+        UsageError: the folder is occupied or not writable, or the checkpoint is corrupt or of other items; nothing was
+            changed.
     """
     if not settings.resume:
         with run.writing():
@@ -61,16 +61,17 @@ def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | Non
         run.replaced.settle()
     position, before = _position(run), run.split()
     if record is not None and before is None:
-        log.warning("%s is of an earlier version: whether its items are those of before is not checked", run.path)
+        log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)
         run.save_split(record)
     check(
         record is None or before is None or record.fingerprint == before.fingerprint,
-        f"data: the run in {run.path} was trained on other items than those that came; on resume they must be the "
-        "same.",
+        f"data: must be the items that the run in {run.path} was trained on.",
+        "changed",
     )
     check(
         position.epoch <= settings.epochs,
-        f"epochs: {run.last_checkpoint} has done {position.epoch}, more than the {settings.epochs} asked for.",
+        f"epochs: must be at least {position.epoch}, the epochs done in {run.last_checkpoint}, got {settings.epochs}.",
+        "below_checkpoint",
     )
     with run.writing():
         _remove_halves(run)
@@ -83,16 +84,16 @@ def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | Non
 
 
 def drop_metrics_after(run: Run, position: Position) -> None:
-    """Remove the metrics of steps after a position."""
+    """Delete the metrics of steps after a position."""
     if run.metrics_path.exists():
         run.write_metrics(row for row in run.metrics() if row["step"] <= position.step)
 
 
 @contextmanager
 def rollback_on_failure(run: Run) -> Iterator[None]:
-    """Put the run that this one replaces back where this one fails before it has a checkpoint.
+    """Restore the replaced run if the new one fails before its first checkpoint.
 
-    Where it was stopped, or its loss was not finite, both are kept: the new one has the reason, and can be resumed.
+    After a stop or a loss that is not finite both are kept: the new run holds the cause, and can be resumed.
     """
     try:
         yield
@@ -106,7 +107,7 @@ def rollback_on_failure(run: Run) -> Iterator[None]:
 
 
 def _remove_halves(run: Run) -> None:
-    """Remove the temporary files of a killed process."""
+    """Delete the temporary files of a killed process."""
     for folder in (run.path, run.checkpoints, run.model_path):
         for half in leftover_files(folder):
             half.unlink()
@@ -115,7 +116,7 @@ def _remove_halves(run: Run) -> None:
 
 
 def checkpoint_state(loop: Loop) -> dict[str, Any]:
-    """Return what a checkpoint holds of a training."""
+    """Return the state of a training for a checkpoint."""
     states = {type(callback).__name__: callback.state() for callback in loop.callbacks}
     return {
         "epoch": loop.epoch,
@@ -129,10 +130,10 @@ def checkpoint_state(loop: Loop) -> dict[str, Any]:
 
 
 def restore(loop: Loop, state: dict[str, Any]) -> None:
-    """Put a training where a checkpoint was written.
+    """Restore the state of a checkpoint.
 
     Raises:
-        Exception: the checkpoint is of another training.
+        Exception: the checkpoint belongs to another training.
     """
     loop.place(Position(state["epoch"], state["batch"], state["step"]))
     loop.trained.load_state_dict(shard_state(state["pipeline"], like=loop.trained.state_dict()))
@@ -141,24 +142,24 @@ def restore(loop: Loop, state: dict[str, Any]) -> None:
     shard_optimizer_state(loop.optimizer)
     loop.schedule.load_state_dict(state["schedule"])
     for callback in loop.callbacks:
-        kept = state["callbacks"].get(type(callback).__name__)
-        if kept is not None:
-            callback.restore(kept)
+        callback_state = state["callbacks"].get(type(callback).__name__)
+        if callback_state is not None:
+            callback.restore(callback_state)
 
 
 def _shape_as_weights(optimizer: Optimizer) -> None:
-    """Give what an optimizer keeps of a learned number its shape, (1,): older checkpoints have ()."""
-    for weights, kept in optimizer.state.items():
-        for name, value in kept.items():
+    """Reshape optimizer state of learned scalars from (), as in version 0.1.0, to (1,)."""
+    for weights, state in optimizer.state.items():
+        for name, value in state.items():
             if name != "step" and isinstance(value, Tensor) and value.ndim == 0 and weights.shape == (1,):
-                kept[name] = value.reshape(1)
+                state[name] = value.reshape(1)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Return what a checkpoint holds, on the CPU; nothing is unpickled.
+    """Read a checkpoint to the CPU. Its checksum is verified and no code is unpickled.
 
     Raises:
-        Exception: it is not what was written.
+        Exception: the file is corrupt.
     """
     check_checksum(path)
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
@@ -169,7 +170,7 @@ _PREFIX = "pipeline."
 
 
 def _of_lightning(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint of version 0.1.0, which Lightning wrote, in the form of today."""
+    """Convert a checkpoint of version 0.1.0, written by Lightning, to the current format."""
     loop, callbacks = state["loops"]["fit_loop"], dict(state["callbacks"])
     epochs, batches = (loop[name]["current"] for name in ("epoch_progress", "epoch_loop.batch_progress"))
     is_within = epochs["ready"] > epochs["processed"]
@@ -188,14 +189,14 @@ def _of_lightning(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def checkpoint_remedy(run: Run) -> str:
-    """Return what can be done where the last checkpoint is of no use."""
+    """Return the end of a message: what to do about a last checkpoint that cannot be used."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
-    return f"; {other}train anew with {format_options(overwrite=True)}."
+    return f"; {other}restart with {format_options(overwrite=True)}."
 
 
 def _position(run: Run) -> Position:
-    """Return the progress of the last checkpoint."""
+    """Return the progress that the last checkpoint records."""
     if not run.last_checkpoint.exists():
         return Position()
 
@@ -203,8 +204,7 @@ def _position(run: Run) -> Position:
         state = read_checkpoint(path)
         position = Position(state["epoch"], state["batch"], state["step"])
         if not all(isinstance(number, int) and number >= 0 for number in position):
-            raise ValueError(f"expected whole numbers of epochs, batches and steps, got {tuple(position)}")
+            raise ValueError(f"epochs, batches and steps must be integers >= 0, got {tuple(position)}")
         return position
 
-    found: Position = read(run.last_checkpoint, reader, checkpoint_remedy(run))
-    return found
+    return read(run.last_checkpoint, reader, checkpoint_remedy(run))

@@ -1,4 +1,4 @@
-"""Logging of a training: all of it to `train.log`, the essentials to the console."""
+"""Logging of a training: DEBUG and above to `train.log`, INFO and above to the console."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("contraport")
 
 @contextmanager
 def console_logging(*, progress: bool) -> Iterator[None]:
-    """Send what the package logs at INFO and above to the console alone, which is silent on demand."""
+    """Log INFO and above to the console, unless `progress` is false."""
     level = log.level
     log.setLevel(logging.INFO)
     try:
@@ -29,7 +29,7 @@ def console_logging(*, progress: bool) -> Iterator[None]:
 
 @contextmanager
 def first_process_logging() -> Iterator[None]:
-    """Of several processes, let only the first log while the block runs: all of them see the same."""
+    """Silence the logs of all processes but the first, which would repeat each line."""
     level = log.level
     if not is_main_process():
         log.setLevel(logging.CRITICAL + 1)
@@ -41,9 +41,9 @@ def first_process_logging() -> Iterator[None]:
 
 @contextmanager
 def run_logging(run: Run, *, progress: bool) -> Iterator[Console]:
-    """Send what the package logs to `train.log`, and INFO and above to the console too, which is silent on demand.
+    """Log to `train.log`, and INFO and above to the console unless `progress` is false; yield the console.
 
-    Of several processes only the first does, see `first_process_logging`.
+    Only the first process logs; see `first_process_logging`.
 
     Raises:
         UsageError: `train.log` cannot be written.
@@ -83,7 +83,7 @@ def _handled_by(*handlers: logging.Handler) -> Iterator[None]:
 
 
 class _ToConsole(logging.Handler):
-    """A console, the lines of which are as long as they are."""
+    """Handler that prints to a console without wrapping lines."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.INFO)
@@ -94,7 +94,7 @@ class _ToConsole(logging.Handler):
 
 
 class _LogFile(logging.FileHandler):
-    """A file whose lines are written, or the training stops."""
+    """Log file handler that raises if a line cannot be written."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run.log_path, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Weights that processes share: torch's FSDP2 keeps a part of each weight in each process."""
+"""Sharded weights and optimizer state by torch's FSDP2."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from contraport.distributed import world
 
 
 def is_sharded(value: Any) -> bool:
-    """Return whether a value is a tensor of which this process has a part."""
-    known = sys.modules.get("torch.distributed.tensor")  # half a second to import: without it there are no parts
-    return known is not None and isinstance(value, known.DTensor)
+    """Return whether a value is a sharded tensor."""
+    module = sys.modules.get("torch.distributed.tensor")  # takes half a second to import; not imported: no shards
+    return module is not None and isinstance(value, module.DTensor)
 
 
 def shard(networks: Iterable[nn.Module], device: torch.device) -> None:
-    """Keep in each process a part of the weights of some networks, which gather them when they compute.
+    """Shard the weights of networks over processes; each layer gathers its weights when it computes.
 
-    The blocks of timm's transformers gather theirs one by one. All let go of them after their forward pass: one
-    without a gradient, such as that of a momentum encoder, has no backward pass that would.
+    Blocks of timm transformers are gathered one by one. Gathered weights are freed after the forward pass, since a
+    network without gradients, such as a momentum encoder, has no backward pass that would free them.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -40,12 +40,12 @@ def shard(networks: Iterable[nn.Module], device: torch.device) -> None:
 
 
 def sharded_parameter_names(module: nn.Module) -> list[str]:
-    """Return the names of the weights of which this process has a part."""
+    """Return the names of the sharded parameters."""
     return [name for name, weights in module.named_parameters() if is_sharded(weights)]
 
 
 def whole(values: Any) -> Any:
-    """Return a state with whole tensors in the place of parts; all processes call it.
+    """Return a state with sharded tensors gathered; collective: all processes call it.
 
     >>> whole({"weight": torch.ones(2), "steps": [3]})
     {'weight': tensor([1., 1.]), 'steps': [3]}
@@ -58,12 +58,12 @@ def whole(values: Any) -> Any:
 
 
 def shard_state(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state with the parts that another state of the same names has, in the place of whole tensors."""
+    """Shard the full tensors of a state like those of the same names in another state."""
     return {name: _part(value, like.get(name)) for name, value in values.items()}
 
 
 def shard_optimizer_state(optimizer: Optimizer) -> None:
-    """Put parts in the place of the whole tensors of a state that an optimizer has loaded."""
+    """Shard, in place, the full tensors of a loaded optimizer state."""
     for weights, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == weights.shape:
@@ -79,7 +79,7 @@ def _part(value: Any, like: Any) -> Any:
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], most: float | None) -> Tensor:
-    """Return the norm of the gradient of some parameters, which is scaled down to `most` where it is larger.
+    """Clip the gradient of parameters to the norm `most` in place, and return the norm before clipping.
 
     >>> weights = nn.Parameter(torch.zeros(2))
     >>> weights.grad = torch.tensor([3.0, 4.0])
@@ -88,6 +88,7 @@ def clip_gradients(parameters: Sequence[nn.Parameter], most: float | None) -> Te
     """
     in_parts = [weights for weights in parameters if is_sharded(weights.grad)]
     others = [weights for weights in parameters if not is_sharded(weights.grad)]
+    # Sharded and plain gradients are clipped apart, as torch mixes them in no function, but by their common norm.
     norm = get_total_norm([weights.grad for weights in others if weights.grad is not None])
     if in_parts:
         of_parts: Any = get_total_norm([weights.grad for weights in in_parts if weights.grad is not None])

@@ -11,22 +11,22 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(Exception):  # noqa: N818 - it is no error
-    """The training was requested to stop, and is saved."""
+class Stopped(Exception):  # noqa: N818 - control flow
+    """The training stopped on request, after it saved a checkpoint."""
 
 
 class StopRequest:
-    """A request to stop, made by a signal; a second Ctrl-C does not wait for the step.
+    """Flag set by SIGINT and SIGTERM; a second Ctrl-C interrupts without waiting for the step.
 
     Attributes:
-        made: whether there was a signal.
+        made: whether a signal arrived.
     """
 
     def __init__(self) -> None:
         self.made = False
 
     def listen(self) -> None:
-        """Handle the signals from now on, where Python can: in the main thread."""
+        """Install the signal handlers, if in the main thread, where alone Python allows it."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 signal.signal(number, self._note)

@@ -1,4 +1,8 @@
-"""Threads of a training on a processor: as many as make its steps fast."""
+"""Number of CPU threads of a training: chosen by timing a few steps.
+
+Torch's threads wait for one another by spinning. For small networks, and beside other processes, the waiting takes
+longer than the work, so that one thread is often fastest.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +23,24 @@ from contraport.training.parallel import resolve_device
 from contraport.training.step.training_module import TrainingModule
 
 LARGE = 1.0
-"""Seconds of a step on one thread from which on all threads are taken: each has enough to do."""
+"""Seconds per step on one thread above which all threads are used without further timing."""
 
 MANY_WEIGHTS = 20_000_000
-"""A network of so many weights is large without being timed."""
+"""Number of weights above which all threads are used without timing."""
 
 TIMED = 5
-"""Steps that are timed with each number of threads, after one that is not."""
+"""Number of timed steps per number of threads, after one that is not timed."""
 
 BUDGET = 1.0
-"""Seconds after which no further step is timed with a number of threads, if one was."""
+"""Seconds of timing per number of threads, after at least one timed step."""
 
 GAIN = 0.9
-"""More threads are taken where a step takes at most this part of its time with fewer."""
+"""More threads are chosen if a step takes less than this fraction of its time with fewer."""
 
 
 @contextmanager
 def thread_limit(number: int | None) -> Iterator[None]:
-    """Let torch compute with so many threads within the block; None changes nothing."""
+    """Context manager that sets the number of torch threads; None changes nothing."""
     before = torch.get_num_threads()
     if number is not None:
         torch.set_num_threads(number)
@@ -46,52 +50,51 @@ def thread_limit(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def choose_threads(settings: Settings, built: Components) -> int | None:
-    """Return how many threads a training takes: those of its settings, or those that make a few steps of it fast.
+def choose_threads(settings: Settings, components: Components) -> int | None:
+    """Return the number of CPU threads: that of the settings, else the fastest in a few steps of a copy.
 
-    The threads of torch wait for one another spinning. For small networks, and beside other processes, that takes
-    longer than the work. Results differ in their last bits with the number of threads, so a run records it, and a
-    resumed run takes what was recorded.
+    Results depend on the number of threads in their last bits. A run therefore records it, and a resumed run uses the
+    recorded number.
 
-    Returns None, which is torch's own number, on other devices, for several processes, where OMP_NUM_THREADS is set,
-    and where the features of a frozen encoder are trained on. A copy of the pipeline takes the steps.
+    Returns None, for torch's default, on other devices, with several processes, if OMP_NUM_THREADS is set, and for
+    training on cached features.
     """
-    most, pipeline = torch.get_num_threads(), built.pipeline
+    most, module = torch.get_num_threads(), components.module
     if settings.threads is not None or settings.resume:
         return settings.threads
     is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or world().size > 1
     if is_chosen or resolve_device(settings.device).type != "cpu" or num_cached_draws(settings) > 0:
         return None
-    if sum(weights.numel() for weights in pipeline.parameters()) >= MANY_WEIGHTS:
+    if sum(weights.numel() for weights in module.parameters()) >= MANY_WEIGHTS:
         return most
     try:
-        batch = built.dataset.__getitems__(list(range(settings.batch_size)))
-        return fastest(copy.deepcopy(pipeline), batch, settings, most=most)
-    except Exception:  # what cannot be copied is not timed; what fails here fails in the training, which says why
+        batch = components.dataset.__getitems__(list(range(settings.batch_size)))
+        return fastest(copy.deepcopy(module), batch, settings, most=most)
+    except Exception:  # a module that cannot be copied is not timed; other errors recur in the training, with a message
         return None
 
 
 @torch.random.fork_rng(devices=[])
-def fastest(pipeline: TrainingModule, batch: Batch, settings: Settings, *, most: int) -> int:
-    """Return how many threads, `most` at most, make the steps of a pipeline fast; its state is another afterwards."""
-    best, seconds = 1, time_step(pipeline, batch, settings, threads=1)
+def fastest(module: TrainingModule, batch: Batch, settings: Settings, *, most: int) -> int:
+    """Return the fastest number of threads, at most `most`; the state of the module changes."""
+    best, seconds = 1, time_step(module, batch, settings, threads=1)
     if seconds >= LARGE:
         return most
     for number in [*(number for number in (2, 4) if number < most), most]:
-        found = time_step(pipeline, batch, settings, threads=number)
-        if found < GAIN * seconds:
-            best, seconds = number, found
+        measured = time_step(module, batch, settings, threads=number)
+        if measured < GAIN * seconds:
+            best, seconds = number, measured
     return best
 
 
-def time_step(pipeline: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
-    """Return how long the loss of a batch and its gradient take, the median; of a large network, of its first step."""
+def time_step(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
+    """Return the median seconds of forward and backward of a batch; for slow steps, those of the first."""
     seconds: list[float] = []
     with thread_limit(threads):
         while len(seconds) <= TIMED and (len(seconds) < 2 or sum(seconds) < BUDGET):
             start = time.perf_counter()
             with torch.autocast("cpu", torch.bfloat16, enabled=settings.amp):
-                loss = pipeline(batch, 0)
+                loss = module(batch, 0)
             loss.backward()
             seconds.append(time.perf_counter() - start)
             if seconds[0] >= 2 * LARGE:

@@ -1,4 +1,4 @@
-"""The command `train`: builds a training from its settings and runs it in a folder."""
+"""The command `train`: resolves settings, builds the components and runs the training in a run folder."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from contraport.training.callbacks import open_loggers
 from contraport.training.components import (
     Components,
     EvalContextFactory,
-    build,
     build_batches,
+    build_components,
     build_dataset,
     build_held_out_dataset,
     build_online_eval,
     check_components,
     feature_cache_blocker,
-    fitted,
     load_initial_weights,
     normalize_freeze,
     num_cached_draws,
     steps_to_epochs,
+    with_initial_encoder,
 )
 from contraport.training.config import TRAIN, Settings
 from contraport.training.dry_run import dry_run
@@ -58,14 +58,14 @@ log = logging.getLogger("contraport.training")
 
 
 @TRAIN.with_signature
-def train(given: dict[str, Any]) -> Run:
-    """Train an encoder without labels and return its run folder, which with `dry_run` is not made.
+def train(options: dict[str, Any]) -> Run:
+    """Train an encoder without labels and return its run; with `dry_run` the run folder is not created.
 
     Raises:
-        UsageError: a wrong argument; nothing was written or lost.
-        FloatingPointError: the loss or its gradient was not finite; `nonfinite.json` tells where, and
-            `contraport.training.replay` computes the step again.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; the message says how to go on.
+        UsageError: an invalid argument; nothing was written.
+        FloatingPointError: the loss or its gradient was not finite; `nonfinite.json` has the step, and
+            `contraport.training.replay` computes it again.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; the message has the command to resume.
 
     >>> import tempfile
     >>> import numpy as np
@@ -76,25 +76,26 @@ def train(given: dict[str, Any]) -> Run:
     ...     [row["step"] for row in run.metrics()]
     [2]
     """
-    with torchrun_process_group(given.get("device", "auto")), first_process_logging():
+    with torchrun_process_group(options.get("device", "auto")), first_process_logging():
         with propagate_errors():
-            settings = resolve_settings(given)
-            compared = check_components(settings)
-            goes_on = Run(settings.out) if settings.resume and settings.out else None
-            begun = load_initial_weights(settings, goes_on)
-            settings = fitted(settings, begun)
+            settings = resolve_settings(options)
+            objective = check_components(settings)
+            resumed = Run(settings.out) if settings.resume and settings.out else None
+            initial_weights = load_initial_weights(settings, resumed)
+            settings = with_initial_encoder(settings, initial_weights)
             dataset = build_dataset(settings)
-            given_freeze = settings.freeze
+            explicit_freeze = settings.freeze
             settings = normalize_freeze(settings, dataset)
-            settings, notes = _of_size(settings, dataset, chosen="batch_size" in given)
-            settings = steps_to_epochs(settings, dataset, chosen="epochs" in given)
-            built = build(settings, begun, dataset, compared=compared, run=goes_on)._replace(notes=notes)
-            monitored = build_online_eval(settings, built, dataset)
-            settings = settings.derive(threads=choose_threads(settings, built))
-            path = settings.out or default_path(built.dataset.name, settings.method)
+            settings, notes = _fit_batch_size(settings, dataset, chosen="batch_size" in options)
+            settings = steps_to_epochs(settings, dataset, chosen="epochs" in options)
+            components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
+            components = components._replace(notes=notes)
+            online_eval = build_online_eval(settings, components, dataset)
+            settings = settings.derive(threads=choose_threads(settings, components))
+            path = settings.out or default_path(components.dataset.name, settings.method)
             run = Run(path, settings.own_encoder)
             if settings.dry_run:
-                _dry_run(settings, built, run, given)
+                _dry_run(settings, components, run, options)
                 return run
             if not settings.resume:
                 run.check_free(overwrite=settings.overwrite)
@@ -103,19 +104,19 @@ def train(given: dict[str, Any]) -> Run:
             _check_same_items(dataset, record)
         with _locked(run), rollback_on_failure(run):
             with propagate_errors():
-                kept = settings.derive(freeze=given_freeze)  # so that the same can be given to go on
-                done = create_or_resume_run(run, kept, record) if is_main_process() else Position()
-                if is_main_process() and done.step == 0:
-                    run.save_initial(merge_lora(built.pipeline.model), drawn=begun is None)
-                if built.partners is not None and is_main_process():
-                    run.save_partners(built.partners.numpy())
-            _fit(settings, built, run, broadcast_object(done), monitored, given)
+                recorded = settings.derive(freeze=explicit_freeze)  # as it may be given again on resume
+                progress = create_or_resume_run(run, recorded, record) if is_main_process() else Position()
+                if is_main_process() and progress.step == 0:
+                    run.save_initial(merge_lora(components.module.model), drawn=initial_weights is None)
+                if components.partners is not None and is_main_process():
+                    run.save_partners(components.partners.numpy())
+            _fit(settings, components, run, broadcast_object(progress), online_eval, options)
     return run
 
 
 @contextmanager
 def _locked(run: Run) -> Iterator[None]:
-    """Keep other processes out of the run's folder; of several processes of this training the first locks it."""
+    """Lock the run folder against other commands; with several processes the first holds the lock."""
     with ExitStack() as lock:
         with propagate_errors():
             if is_main_process():
@@ -124,154 +125,148 @@ def _locked(run: Run) -> Iterator[None]:
 
 
 def _check_same_items(dataset: Dataset, record: SplitRecord | None) -> None:
-    """Raise `UsageError` where this process has other items than the first: their steps would not fit together."""
+    """Raise `UsageError` if this process has other items than the first: their batches would not fit together."""
     own = None if record is None else record.fingerprint
     items, first = broadcast_object((len(dataset), own))
-    told = f"data: process {world().rank} found other items than the first, {len(dataset):,} and {items:,} in number"
-    check(first == own, f"{told}; expected the same {dataset.name!r} on each machine, readable everywhere.")
+    message = (
+        f"data: must be equal in all processes; {dataset.name!r} has {len(dataset):,} items in process {world().rank}, "
+        f"{items:,} in the first, or items differ."
+    )
+    check(first == own, message, "differs_between_processes")
 
 
-def _of_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings with a smaller batch where nobody chose one and the items are few, and say so."""
+def _fit_batch_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings with a batch size reduced for few items, unless it was chosen, and notes on it."""
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
         return settings, ()
     if settings.audit and items >= 2 and size > (most := max_audited_batch_size(items)):
         if chosen or settings.resume:
-            left = max(0, items - size)
-            told = f"the audit leaves out {left} of {items} pairs at most, as a batch has {size}; --batch_size {most}"
-            return settings, (f"{told} lets it leave out more",)
-        told = f"a batch has {most} of the {items} pairs, so that the audit can leave out most of them; --batch_size"
-        return settings.derive(batch_size=most), (f"{told} says otherwise",)
+            dropped = max(0, items - size)
+            note = f"audit: can drop at most {dropped} of {items} pairs with batches of {size}; use --batch_size {most}"
+            return settings, (note,)
+        note = f"batch_size: {most}, reduced so that the audit can drop most of the {items} pairs"
+        return settings.derive(batch_size=most), (note,)
     smaller = suggest_batch_size(items, size)
     if chosen or settings.resume or smaller == size or items < 2:
         return settings, ()
-    told = f"a batch has {smaller} items, not the usual {size}, as there are only {items:,} items in all"
-    return settings.derive(batch_size=smaller), (f"{told}; --batch_size changes it",)
+    return settings.derive(batch_size=smaller), (f"batch_size: {smaller}, reduced from {size} for {items:,} items",)
 
 
-def _where(own: CustomTransform, built: Components) -> str:
-    """Say on what a change of the user's own acts, and where."""
+def _describe_transform(own: CustomTransform, components: Components) -> str:
+    """Return whether a custom augmentation runs on batches or on items, and in how many processes."""
     if own.on_batches:
-        return "whole batches, where the model is"
-    num_workers = 0 if isinstance(built.batches, StreamLoader) else built.batches.num_workers
-    beside = f", in {pluralize(num_workers, 'process', 'processes')} beside this one" if num_workers else ""
-    return f"each item by itself{beside}"
+        return "batches, on the device of the model"
+    workers = 0 if isinstance(components.batches, StreamLoader) else components.batches.num_workers
+    return "items" + (f", in {pluralize(workers, 'loading process', 'loading processes')}" if workers else "")
 
 
-def _dry_run(settings: Settings, built: Components, run: Run, given: Mapping[str, Any]) -> None:
-    check(world().size == 1, f"dry_run: expected one process, got {world().size}.")
-    steps = settings.epochs * built.epoch
+def _dry_run(settings: Settings, components: Components, run: Run, options: Mapping[str, Any]) -> None:
+    check(world().size == 1, f"dry_run: requires a single process, got {world().size}.")
+    steps = settings.epochs * components.steps_per_epoch
     with console_logging(progress=settings.progress):
-        _introduce(run, settings, built)
-        preflight(settings, built.dataset, built.pipeline, steps=steps, given=given)
-        log.info("%s", dry_run(settings, built).summary(steps))
+        _log_start(run, settings, components)
+        preflight(settings, components.dataset, components.module, steps=steps, options=options)
+        log.info("%s", dry_run(settings, components).summary(steps))
 
 
 def _fit(
     settings: Settings,
-    built: Components,
+    components: Components,
     run: Run,
-    done: Position,
-    monitored: EvalContextFactory | None,
-    given: Mapping[str, Any],
+    start: Position,
+    online_eval: EvalContextFactory | None,
+    options: Mapping[str, Any],
 ) -> None:
-    steps = settings.epochs * built.epoch
+    steps = settings.epochs * components.steps_per_epoch
     with run_logging(run, progress=settings.progress) as console:
-        _introduce(run, settings, built)
-        preflight(settings, built.dataset, built.pipeline, steps=steps, given=given, path=run.path)
+        _log_start(run, settings, components)
+        preflight(settings, components.dataset, components.module, steps=steps, options=options, path=run.path)
         if num_cached_draws(settings) > 0:
-            built = use_cached_features(built, settings, Path(settings.features or run.features_path))
+            components = use_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":
-            built = _with_decoded(built, settings, Path(settings.decoded or run.decoded_path))
-        loggers = open_loggers(settings.logger, run, settings.kept(), step=done.step) if is_main_process() else []
+            components = _cache_decoded(components, settings, Path(settings.decoded or run.decoded_path))
+        loggers = open_loggers(settings.logger, run, settings.kept(), step=start.step) if is_main_process() else []
         with thread_limit(settings.threads):
             meter = fit(
-                built,
-                run,
-                settings,
-                done=done,
-                loggers=loggers,
-                console=console,
-                monitored=monitored,
+                components, run, settings, start=start, loggers=loggers, console=console, online_eval=online_eval
             )
         with propagate_errors():
             if is_main_process():
-                run.save_model(merge_lora(built.pipeline.model), epochs=settings.epochs)
-        ended = f"nothing to do, as {pluralize(settings.epochs, 'epoch')} were done before; a larger --epochs goes on"
-        log.info("%s; the model is in %s", meter.summary() if meter.steps else ended, run.model_path)
+                run.save_model(merge_lora(components.module.model), epochs=settings.epochs)
+        complete = f"the run already has {pluralize(settings.epochs, 'epoch')}; increase --epochs to continue it"
+        log.info("%s; model: %s", meter.summary() if meter.steps else complete, run.model_path)
 
 
-def _with_decoded(built: Components, settings: Settings, folder: Path) -> Components:
-    """Return the same training with its images decoded once; of several processes the first decodes them."""
-    dataset = built.dataset
+def _cache_decoded(components: Components, settings: Settings, folder: Path) -> Components:
+    """Return the training on a cache of decoded images, which the first process writes."""
+    dataset = components.dataset
     if settings.audit or not has_encoded_images(dataset):
-        return built
+        return components
     with propagate_errors():
         if is_main_process():
             dataset = cache_decoded_images(dataset, folder, num_workers=settings.num_workers)
     if not is_main_process():
         dataset = cache_decoded_images(dataset, folder)
     if not dataset.in_memory:
-        return built
-    if built.dataset.paired and built.partners is not None:
-        dataset = with_partners(dataset, built.partners)
-    views = built.pipeline.views
+        return components
+    if components.dataset.paired and components.partners is not None:
+        dataset = with_partners(dataset, components.partners)
+    views = components.module.views
     batches = build_batches(settings, dataset, views, num_workers=settings.num_workers if views.on_items else 0)
-    return built._replace(dataset=dataset, batches=batches)
+    return components._replace(dataset=dataset, batches=batches)
 
 
-def replaced(settings: Settings) -> list[str]:
-    """Return the names of the recipe's settings that a training does not follow."""
+def overridden_options(settings: Settings) -> list[str]:
+    """Return the names of the recipe's options that explicit options override."""
     return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
 
 
-def _lacking(dataset: Dataset) -> str | None:
-    """Return how many items lack which views, such as images without captions, or None where all have all."""
+def _missing_views_note(dataset: Dataset) -> str | None:
+    """Return a note on the number of items that lack views, such as images without captions, or None."""
     if dataset.present is None:
         return None
     numbers = (~dataset.present).sum(0).tolist()
     views = ", ".join(f"{number:,} {name}" for name, number in zip(dataset.view_names, numbers, strict=True) if number)
     items = int((~dataset.present.all(1)).sum())
-    return f"{items:,} of {len(dataset):,} items lack a view ({views}); they take part with those that they have"
+    return f"{items:,} of {len(dataset):,} items lack a view ({views}); they are used with their other views"
 
 
-def _introduce(run: Run, settings: Settings, built: Components) -> None:
-    dataset, model = built.dataset, built.pipeline.model
+def _log_start(run: Run, settings: Settings, components: Components) -> None:
+    dataset, model = components.dataset, components.module.model
     shapes = " and ".join(map(describe_item_shape, model.shapes))
     if len(dataset.shapes) > 1:
-        named = (
-            f"{name} ({describe_item_shape(shape)})"
-            for name, shape in zip(dataset.view_names, dataset.shapes, strict=True)
+        views = zip(dataset.view_names, dataset.shapes, strict=True)
+        shapes = f"{len(dataset.shapes)} views: " + ", ".join(
+            f"{name} ({describe_item_shape(shape)})" for name, shape in views
         )
-        shapes = f"{len(dataset.shapes)} views: {', '.join(named)}"
     weights = sum(parameter.numel() for parameter in model.parameters())
     number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} items"
     log.info("%s: %s on %s, %s of %s", run.path, settings.method, dataset.name, number, shapes)
     if run.replaced.path.exists():
-        log.info("the run that this one replaces is in %s until the first checkpoint", run.replaced.path)
+        log.info("the replaced run is kept in %s until the first checkpoint", run.replaced.path)
     if settings.mismatch is not None:
-        log.info("mismatch %s: who is paired with whom is in %s", settings.mismatch, run.mismatched_path)
-    if others := replaced(settings):
-        log.info("the recipe's own %s gave way to yours", ", ".join(others))
-    if (own := built.pipeline.views.own) is not None:
-        log.info("augment: %s changes %s", own.name, _where(own, built))
-    if settings.freezes_all and settings.frozen_draws is None and (hindered := feature_cache_blocker(settings)):
-        log.info("each step passes its views through the frozen encoder anew, which takes longer: %s", hindered)
-    if (lacking := _lacking(dataset)) is not None:
-        log.warning("%s", lacking)
-    for note in built.notes:
+        log.info("mismatch %s: the partners of the items are in %s", settings.mismatch, run.mismatched_path)
+    if others := overridden_options(settings):
+        log.info("options of the recipe that are overridden: %s", ", ".join(others))
+    if (own := components.module.views.own) is not None:
+        log.info("augment: %s, applied to %s", own.name, _describe_transform(own, components))
+    if settings.freezes_all and settings.frozen_draws is None and (blocker := feature_cache_blocker(settings)):
+        log.info("no feature cache, each step runs the frozen encoder: %s", blocker)
+    if (note := _missing_views_note(dataset)) is not None:
+        log.warning("%s", note)
+    for note in components.notes:
         log.warning("%s", note)
     if settings.threads is not None:
-        log.info("computed with %s; --threads changes it", pluralize(settings.threads, "thread"))
+        log.info("CPU threads: %d (--threads)", settings.threads)
     if settings.grad_accum_steps > 1:
         log.warning(
-            "grad_accum_steps: each of the %d batches of a step has its own negatives and its own plan; "
-            "cache_chunk gives the gradient of one large batch.",
+            "grad_accum_steps: each of %d batches of a step has its own negatives and plan; use cache_chunk for the "
+            "gradient of one large batch",
             settings.grad_accum_steps,
         )
     log.debug(
         "contraport %s, torch %s, %s weights, %s", __version__, torch.__version__, f"{weights:,}", settings.kept()
     )
     if dataset.skipped:
-        log.debug("left out, as unreadable: %s", ", ".join(dataset.skipped))
+        log.debug("skipped unreadable files: %s", ", ".join(dataset.skipped))

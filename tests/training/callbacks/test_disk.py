@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.errors import raises_usage_error
 
 from contraport.cli import main
-from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
 from contraport.training.callbacks import checkpoints
@@ -56,7 +56,7 @@ def test_a_full_disk(
     whole = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=Pull())
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, full_at(call, getattr(owner, name)))
-        with pytest.raises(UsageError, match=FULL + r"\. What was saved before is whole: .*\(resume=True, out="):
+        with raises_usage_error("out.not_writable", "(resume=True, out="):
             train(**settings, objective=Pull())
     run = Run(settings["out"])
     assert torch.load(run.checkpoints / "last.ckpt", weights_only=True)["step"] >= 2
@@ -72,14 +72,14 @@ def test_a_device_in_the_place_of_a_file(settings: dict[str, Any], file: str) ->
     run = train(**settings, objective=Pull())
     (run.path / file).unlink()
     (run.path / file).symlink_to("/dev/full")
-    with pytest.raises(UsageError, match=rf"{file} is no regular file"):
+    with raises_usage_error("run.*", file):
         train(out=run.path, resume=True, epochs=3, data=settings["data"], objective=Pull(), progress=False)
     assert torch.load(run.checkpoints / "last.ckpt", weights_only=True)["step"] >= 4
 
 
 def test_a_folder_that_cannot_be_made(settings: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UsageError, match=r"out: .*file/run cannot be written to: .*Not a directory"):
+    with raises_usage_error("out.not_writable", "file/run"):
         train(**{**settings, "out": tmp_path / "file" / "run"})
 
 

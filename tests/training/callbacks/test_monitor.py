@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from tests.errors import raises_usage_error
 
 import contraport
 from contraport.data import Views, from_arrays
 from contraport.embedding import LoaderConfig
-from contraport.errors import UsageError
 from contraport.metrics import METRICS
 from contraport.metrics import fine_tuning as tuning
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import as_metric_result
 from contraport.seeding import torch_generator
 from contraport.training.callbacks.progress_bar import format_metrics_row
-from contraport.training.components import build, build_online_eval
+from contraport.training.components import build_components, build_online_eval
 from contraport.training.config import Settings
 
 LABELS = [0, 1] * 15
@@ -87,7 +87,7 @@ def test_items_that_lack_a_view_are_left_out(tmp_path) -> None:
     second[::3] = np.nan
     data = from_arrays((first, second), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"])
-    judged = build_online_eval(settings, build(settings), data)(torch.device("cpu"))
+    judged = build_online_eval(settings, build_components(settings), data)(torch.device("cpu"))
     assert (len(judged.train), len(judged.test)) == (30, 30)
     assert train(tmp_path / "run", data, encoder=None, batch_size=30, online_metrics=["knn"]).metrics()[-1]["knn"] <= 1
 
@@ -97,7 +97,7 @@ def test_pairs_that_are_mismatched_on_purpose_are_measured_as_they_are(views: in
     random = np.random.default_rng(0)
     data = from_arrays(tuple(random.normal(size=(90, 4)) for _ in range(views)), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"], mismatch=1.0)
-    judged = build_online_eval(settings, build(settings), data)(torch.device("cpu"))
+    judged = build_online_eval(settings, build_components(settings), data)(torch.device("cpu"))
     drawn = torch.randperm(90, generator=torch_generator("training.monitor"))
     expected = data.__getitems__(drawn[1::2].tolist()).views
     assert same(judged.test.__getitems__(list(range(45))).views, expected)
@@ -116,18 +116,16 @@ def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "code", "value"),
     [
-        ({"online_metrics": ["kn"]}, "metrics: unknown name 'kn'; did you mean 'knn'"),
+        ({"online_metrics": ["kn"]}, "*unknown", "knn"),
         (
             {"online_metrics": ["knn:often"]},
-            "expected knn:every=N, N a whole number of epochs from 1 on, got 'knn:often'",
+            "online_metrics.*",
+            "knn:often",
         ),
-        ({"online_metrics": ["knn:every=0"]}, "online_metrics: expected knn:every=N"),
-        (
-            {"online_metrics": ["knn"], "data": pictures(labels=False)},
-            "online_metrics: kNN cannot be measured: there are no labels",
-        ),
+        ({"online_metrics": ["knn:every=0"]}, "online_metrics.*", "knn"),
+        ({"online_metrics": ["knn"], "data": pictures(labels=False)}, "online_metrics.unavailable", "kNN"),
         (
             {
                 "online_metrics": ["knn"],
@@ -135,12 +133,13 @@ def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
                 "data": from_arrays(np.eye(30), labels=[0, 1] * 15),
                 "encoder": None,
             },
-            "neighbors: expected a number from 1 to 15",
+            "neighbors.*",
+            15,
         ),
     ],
 )
-def test_what_cannot_be_measured_is_told_before_anything_is_written(tmp_path, given, message) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_rejects_unavailable_metrics_before_writing(tmp_path, given, code, value) -> None:
+    with raises_usage_error(code, value):
         train(tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
 

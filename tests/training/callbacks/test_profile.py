@@ -24,7 +24,7 @@ def test_writes_a_trace_and_a_table(settings: dict[str, Any], caplog: pytest.Log
     assert all(names.count(section) == 10 for section in SECTIONS[1:])
     table = (run.profile_path / "steps.txt").read_text()
     assert "Self CPU time total" in table
-    shares = next(record.getMessage() for record in caplog.records if "profile of 10 steps" in record.getMessage())
+    shares = next(record.getMessage() for record in caplog.records if "CPU time of 10 steps" in record.getMessage())
     assert all(section in shares for section in SECTIONS)
     assert same(weights_of(run), weights_of(plain))
     assert "profile" not in run.config()
@@ -35,5 +35,5 @@ def test_writes_a_trace_and_a_table(settings: dict[str, Any], caplog: pytest.Log
 def test_says_where_a_session_is_too_short(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "contraport"):
         run = train(**settings, profile=True)
-    assert "profile: nothing was recorded; a session needs more than 7 steps" in caplog.text
+    assert "profile: nothing was recorded" in caplog.text
     assert not run.profile_path.exists()

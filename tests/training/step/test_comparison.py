@@ -14,10 +14,9 @@ import contraport
 from contraport.data import Batch
 from contraport.encoders import Model
 from contraport.training.step.memory import Bank, Queue
-from contraport.training.step.objective_loss import ObjectiveLoss, QueryKeyLoss, Together
+from contraport.training.step.objective_loss import AllViewsLoss, ObjectiveLoss, QueryKeyLoss
 from contraport.training.step.prototype_loss import PrototypeLoss
-from contraport.training.step.reconstruction_loss import ReconstructionLoss
-from contraport.training.step.step_loss import EmbeddedBatch
+from contraport.training.step.step_loss import EmbeddedBatch, ReconstructionLoss
 
 N, D = 6, 4
 
@@ -33,31 +32,31 @@ def embedded(views: int, keys: int | None = None, *, same: bool = False) -> Embe
 
 def test_two_views_are_compared_once() -> None:
     given = embedded(2)
-    assert torch.equal(Together(contraport.gca_uot())(given), contraport.gca_uot()(*given.queries))
+    assert torch.equal(AllViewsLoss(contraport.gca_uot())(given), contraport.gca_uot()(*given.queries))
 
 
 def test_an_objective_for_two_takes_the_mean_over_pairs() -> None:
     given, loss = embedded(4), contraport.nt_xent()
     pairs = [loss(a, b) for a, b in combinations(given.queries, 2)]
-    torch.testing.assert_close(Together(loss)(given), torch.stack(pairs).mean())
+    torch.testing.assert_close(AllViewsLoss(loss)(given), torch.stack(pairs).mean())
 
 
 def test_small_crops_are_not_compared_with_each_other() -> None:
     given, loss = embedded(5, keys=2), contraport.nt_xent()
     pairs = [loss(given.queries[v], given.queries[w]) for v, w in combinations(range(5), 2) if v < 2]
     assert len(pairs) == 7
-    torch.testing.assert_close(Together(loss)(given), torch.stack(pairs).mean())
+    torch.testing.assert_close(AllViewsLoss(loss)(given), torch.stack(pairs).mean())
 
 
 def test_an_objective_for_several_takes_them_all() -> None:
     given = embedded(3)
-    assert torch.equal(Together(contraport.cmc())(given), contraport.cmc()(*given.queries))
+    assert torch.equal(AllViewsLoss(contraport.cmc())(given), contraport.cmc()(*given.queries))
 
     class Everything(nn.Module):
         def forward(self, *views: Tensor) -> Tensor:
             return torch.tensor(float(len(views)))
 
-    assert Together(Everything())(given) == 3
+    assert AllViewsLoss(Everything())(given) == 3
 
 
 def test_each_view_in_turn() -> None:
@@ -110,7 +109,7 @@ def test_each_ordered_pair_of_views_has_its_own_normaliser() -> None:
     """The first call begins each average with that batch's own, so that the loss is that of fresh objectives."""
     given = embedded(3)
     comparison = QueryKeyLoss(contraport.cmc_nce(), views=3)
-    fresh = [contraport.cmc_nce()(given.queries[v], given.keys[w]) for v, w in given.turns()]
+    fresh = [contraport.cmc_nce()(given.queries[v], given.keys[w]) for v, w in given.view_pairs()]
     torch.testing.assert_close(comparison(given), torch.stack(fresh).mean())
     state = comparison.state_dict()
     kept = state["each_divergence_log_normalizer"]
@@ -121,10 +120,10 @@ def test_each_ordered_pair_of_views_has_its_own_normaliser() -> None:
     torch.testing.assert_close(again(embedded(3)), comparison(given), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("comparison", [QueryKeyLoss, Together])
+@pytest.mark.parametrize("comparison", [QueryKeyLoss, AllViewsLoss])
 def test_of_a_core_graph_each_pair_has_the_first_view(comparison: type[ObjectiveLoss]) -> None:
     given = embedded(4)
-    turns = [(v, w) for v, w in given.turns() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)]
+    turns = [(v, w) for v, w in given.view_pairs() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)]
     assert len(turns) == (6 if comparison is QueryKeyLoss else 3)
     others = given.keys if comparison is QueryKeyLoss else given.queries
     expected = [contraport.cmc_nce()(given.queries[v], others[w]) for v, w in turns]
@@ -197,5 +196,5 @@ def test_an_objective_is_told_what_it_asks_for() -> None:
             return z0.sum()
 
     objective = Asking()
-    Together(objective)(embedded(2))
+    AllViewsLoss(objective)(embedded(2))
     assert objective.domains.tolist() == [2, 2, 1, 1, 0, 0]

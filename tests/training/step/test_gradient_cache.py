@@ -7,13 +7,13 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from tests.errors import raises_usage_error
 from tests.processes import reports_of
 from tests.training.ranks import compare_chunks
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import contraport
-from contraport.errors import UsageError
 from contraport.training.step.gradient_cache import check_chunk_size, embed_in_chunks
 
 
@@ -108,6 +108,6 @@ def test_several_processes_see_the_chunks_that_one_does() -> None:
 
 
 @pytest.mark.parametrize(("items", "size", "good"), [(9, 2, False), (9, 3, True), (8, 2, True), (3, 2, False)])
-def test_a_chunk_has_two_items(items: int, size: int, good: bool) -> None:
-    with nullcontext() if good else pytest.raises(UsageError, match=r"cache_chunk: .* each needs 2 items"):
+def test_chunks_have_two_items(items: int, size: int, good: bool) -> None:
+    with nullcontext() if good else raises_usage_error("cache_chunk.small_chunks", 2, items, size):
         check_chunk_size(items, size)

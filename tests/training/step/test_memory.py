@@ -16,7 +16,7 @@ def test_the_queue_holds_the_last_embeddings(size: int, batches: list[int]) -> N
     queue, seen = Queue(size, views=2, dimensions=1), []
     for count in batches:
         fresh = torch.arange(len(seen), len(seen) + count)
-        queue.keep([fresh[:, None].float(), -fresh[:, None].float()], fresh)
+        queue.stage([fresh[:, None].float(), -fresh[:, None].float()], fresh)
         assert sorted(queue.entries(0).ids.tolist()) == sorted(seen[-size:]), "nothing is written before the step"
         queue.after_step()
         seen += fresh.tolist()
@@ -28,7 +28,7 @@ def test_the_queue_holds_the_last_embeddings(size: int, batches: list[int]) -> N
 
 def test_an_empty_queue_offers_nothing() -> None:
     keys = torch.randn(3, 4)
-    positives, negatives = Queue(5, views=1, dimensions=4).offer(0, keys, torch.arange(3))
+    positives, negatives = Queue(5, views=1, dimensions=4).look_up(0, keys, torch.arange(3))
     assert positives is keys
     assert negatives is None
 
@@ -48,7 +48,7 @@ def test_a_queue_goes_on_from_its_state() -> None:
 def test_all_batches_of_a_step_are_written() -> None:
     queue = Queue(8, views=1, dimensions=1)
     for part in range(2):
-        queue.keep([torch.full((2, 1), float(part))], torch.tensor([0, 1]))
+        queue.stage([torch.full((2, 1), float(part))], torch.tensor([0, 1]))
     queue.after_step()
     queue.after_step()
     assert queue.entries(0).embeddings.flatten().tolist() == [0, 0, 1, 1]
@@ -59,7 +59,7 @@ def test_the_bank_averages_and_normalises() -> None:
     bank = Bank(items=6, views=2, dimensions=4, draws=5)
     before = bank.embeddings.clone()
     keys, ids = [7 * torch.randn(3, 4), torch.randn(3, 4)], torch.tensor([5, 0, 2])
-    bank.keep(keys, ids)
+    bank.stage(keys, ids)
     assert torch.equal(bank.embeddings, before)
     bank.after_step()
     for view, key in enumerate(keys):
@@ -72,7 +72,7 @@ def test_the_bank_averages_and_normalises() -> None:
 def test_the_bank_offers_the_items_own_and_random_ones() -> None:
     bank = Bank(items=6, views=2, dimensions=4, draws=1000)
     ids = torch.tensor([3, 1])
-    positives, negatives = bank.offer(1, torch.zeros(2, 4), ids)
+    positives, negatives = bank.look_up(1, torch.zeros(2, 4), ids)
     assert torch.equal(positives, bank.embeddings[ids, 1])
     assert negatives is not None
     assert torch.equal(negatives.embeddings, bank.embeddings[negatives.ids, 1])
@@ -82,7 +82,7 @@ def test_the_bank_offers_the_items_own_and_random_ones() -> None:
 
 def test_half_precision_keys_are_kept_in_single() -> None:
     queue = Queue(4, views=1, dimensions=2)
-    queue.keep([torch.ones(2, 2, dtype=torch.bfloat16)], torch.arange(2))
+    queue.stage([torch.ones(2, 2, dtype=torch.bfloat16)], torch.arange(2))
     queue.after_step()
     assert queue.entries(0).embeddings.dtype == torch.float32
 

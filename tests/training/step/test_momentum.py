@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+from tests.errors import raises_usage_error
 
 from contraport.encoders import Model
-from contraport.errors import UsageError
 from contraport.schedules import parse_momentum
 from contraport.training.step.momentum import MomentumEncoder, Predictor
 
@@ -31,8 +31,8 @@ def test_a_number_stays() -> None:
 
 
 @pytest.mark.parametrize("text", [1, 1.0, -0.1, "0.9:1.1", "nan", "1:0.5", math.nan])
-def test_a_momentum_out_of_range_is_refused(text: float | str) -> None:
-    with pytest.raises(UsageError, match="momentum: expected"):
+def test_rejects_momentum_out_of_range(text: float | str) -> None:
+    with raises_usage_error("momentum.invalid"):
         parse_momentum(text, 10)
 
 
@@ -45,7 +45,7 @@ def test_weights_follow_by_the_rule(model: Model) -> None:
                 parameter.add_(torch.randn_like(parameter))
         share = min(0.5 + 0.1 * step, 0.9)
         wanted = [share * w + (1 - share) * p.double() for w, p in zip(wanted, model.parameters(), strict=True)]
-        momentum_encoder.follow(model, step)
+        momentum_encoder.update(model, step)
     for found, value in zip(momentum_encoder.parameters(), wanted, strict=True):
         torch.testing.assert_close(found.double(), value, rtol=1e-5, atol=1e-5)
 

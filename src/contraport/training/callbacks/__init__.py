@@ -1,4 +1,4 @@
-"""Callbacks of the training loop: what is checked, measured, written and shown while it runs."""
+"""Callbacks of the training loop: checkpoints, metrics, finite guard, profiler, progress, loggers."""
 
 from contraport.auditing.pairs.callback import AuditCallback
 from contraport.training.callbacks.checkpoints import CheckpointFile, Checkpoints

@@ -1,4 +1,4 @@
-"""Checkpoints: when they are written, and that each is written whole."""
+"""Checkpoint callback and atomic checkpoint files."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from contraport.training.signals import Stopped, StopRequest
 
 
 class CheckpointFile:
-    """Writes a checkpoint whole or not at all.
+    """Writes checkpoints atomically: a reader sees the old or the new file, never a part.
 
     Args:
-        run: the folder.
+        run: the run folder.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def write(self, loop: Loop, path: Path) -> None:
-        """Write the state of a training beside its place, then move it there with its checksum; all processes call it.
+        """Write the state of the training and its checksum; collective: all processes call it.
 
         Raises:
-            UsageError: it cannot be written.
+            UsageError: the folder is not writable.
         """
         with propagate_errors():
-            state = checkpoint_state(loop)
+            state = checkpoint_state(loop)  # gathers shards, so that all processes take part; only the first writes
             if not is_main_process():
                 return
             with self._run.writing():
@@ -45,7 +45,7 @@ class CheckpointFile:
 
 
 def _save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
-    """Save; raise an error of the disk, which torch hides behind one of its own."""
+    """Call `torch.save`, but raise the `OSError` of a full disk, which torch replaces by a `RuntimeError`."""
     try:
         torch.save(checkpoint, file)
     except RuntimeError as error:
@@ -53,16 +53,16 @@ def _save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
 
 
 class Checkpoints(Callback):
-    """Writes `checkpoints/last.ckpt` every few minutes, at the end of each epoch, and when the training is to stop.
+    """Writes `checkpoints/last.ckpt` every few minutes, after each epoch and before a requested stop.
 
-    A checkpoint is only written between two steps of the optimizer, and holds the state after the first.
+    Checkpoints are written only between two optimizer steps, since accumulated gradients are not saved.
 
     Args:
-        run: the folder.
+        run: the run folder.
         file: writes the checkpoints.
-        minutes: between two checkpoints within an epoch.
-        keep_every: epochs between two checkpoints that are kept beside the last.
-        stop: whether someone requested an end.
+        minutes: minutes between two checkpoints within an epoch.
+        keep_every: number of epochs between two checkpoints that are kept in addition to the last; None: none.
+        stop: request to stop by a signal.
     """
 
     def __init__(
@@ -75,18 +75,19 @@ class Checkpoints(Callback):
         self._stop = stop
 
     def on_start(self, loop: Loop) -> None:
-        """Start the clock; listen to signals."""
+        """Start the clock; handle signals from now on."""
         self._saved_at = time.monotonic()
         self._stop.listen()
 
     def after_batch(self, loop: Loop) -> None:
-        """Save when it is time or when someone requested an end; the end of an epoch saves by itself.
+        """Save if a checkpoint is due or a stop was requested.
 
         Raises:
-            Stopped: someone did.
+            Stopped: a stop was requested.
         """
-        if loop.part > 0 or loop.is_last_batch:
+        if loop.part > 0 or loop.is_last_batch:  # the last batch is followed by after_epoch, which saves
             return
+        # Clocks and signals differ between processes: all act as soon as one of them has to.
         is_due, is_over = any_process(time.monotonic() - self._saved_at >= self._seconds, self._stop.made)
         if is_due or is_over:
             self._save(loop)
@@ -97,7 +98,7 @@ class Checkpoints(Callback):
         """Save.
 
         Raises:
-            Stopped: someone requested an end.
+            Stopped: a stop was requested.
         """
         self._save(loop)
         if self._keep_every is not None and loop.epoch % self._keep_every == 0:
@@ -106,7 +107,7 @@ class Checkpoints(Callback):
             raise Stopped
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
-        """Save where a stream broke between two steps, so that the run continues at its place."""
+        """Save if a stream failed between two steps, so that the run resumes at that position of the stream."""
         if isinstance(error, StreamError) and loop.step > 0 and loop.part == 0:
             self._save(loop)
 

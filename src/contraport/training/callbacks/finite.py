@@ -1,4 +1,4 @@
-"""Finite guard: stops a training whose loss or gradient is not finite, and keeps what replays the step."""
+"""Finite guard: stops a training whose loss or gradient is not finite and saves the step for a replay."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from contraport.training.callbacks.checkpoints import CheckpointFile
 from contraport.training.loop import Callback, Loop
 
 
-class NonFiniteEarlierStep(Exception):  # noqa: N818 - the training goes back and meets it again
-    """A step that was taken already was not finite."""
+class NonFiniteEarlierStep(Exception):  # noqa: N818 - control flow: the training restarts from its last checkpoint
+    """An earlier step, whose update is applied already, was not finite."""
 
 
 class _Step(NamedTuple):
-    """The losses of the batches of a step, and the norm of its gradient."""
+    """Losses of the batches of a step, and the norm of its gradient."""
 
     losses: tuple[Tensor, ...]
     norm: Tensor
@@ -34,20 +34,20 @@ class _Step(NamedTuple):
 
 
 class FiniteGuard(Callback):
-    """Stops the training before a step whose loss or gradient is not finite."""
+    """Stops the training before an optimizer step whose loss or gradient is not finite."""
 
     def __init__(self) -> None:
         self._losses: list[Tensor] = []
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Note the loss; a step has several where gradients are accumulated."""
+        """Record the loss; a step has several with gradient accumulation."""
         self._losses.append(loss)
 
     def before_step(self, loop: Loop) -> None:
-        """Check the step.
+        """Check the losses and the gradient norm of the step.
 
         Raises:
-            UsageError: it is not finite; the weights are those before it.
+            UsageError: one of them is not finite; the step was not taken.
         """
         losses, self._losses = self._losses, []
         numbers = _Step(tuple(losses), loop.norm).numbers().tolist()
@@ -55,29 +55,29 @@ class FiniteGuard(Callback):
             self.report(loop, numbers[:-1], numbers[-1])
 
     def report(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
-        """Raise an error for a step that is not finite."""
-        *_, loss = losses
+        """Raise the error for a step that is not finite."""
         raise UsageError(
-            f"lr: the loss must be finite, got a loss of {loss:g} and a gradient of norm {norm:g} after {loop.step} "
-            "steps; lower lr or raise temperature."
+            f"lr: the loss must be finite, got loss {losses[-1]:g} and gradient norm {norm:g} after {loop.step} steps. "
+            "Lower lr or raise temperature.",
+            kind="nonfinite_loss",
         )
 
 
 class RunFiniteGuard(FiniteGuard):
-    """Stops a run before a step that is not finite, and keeps what replays it.
+    """Finite guard of a run folder: saves the failed step for `contraport.training.replay`.
 
-    `nonfinite.json` has step, seed and loss; `checkpoints/nonfinite.ckpt` the weights before the step and
-    `checkpoints/nonfinite.npz` the raw items, of all processes.
+    `nonfinite.json` holds step, seed and loss, `checkpoints/nonfinite.ckpt` the weights before the step,
+    `checkpoints/nonfinite.npz` the raw items of all processes.
 
-    To read a number from a GPU the host waits until all queued work is done. So on a GPU the numbers of many steps are
-    read at once, and before each checkpoint. When one of them is not finite the training goes back to the last
-    checkpoint (`NonFiniteEarlierStep`), and from there each step is checked before it is taken.
+    Reading a number from a GPU makes the host wait for all queued work. On a GPU the numbers of many steps are
+    therefore read at once, and before each checkpoint. If one of them is not finite, the training restarts from the
+    last checkpoint (`NonFiniteEarlierStep`) and checks each step before it is taken.
 
     Args:
-        run: the folder.
+        run: the run folder.
         file: writes checkpoints.
-        seed: of the run.
-        every: steps between two readings.
+        seed: seed of the run.
+        every: number of steps between two readings.
     """
 
     def __init__(self, run: Run, file: CheckpointFile, *, seed: int, every: int = 1) -> None:
@@ -91,25 +91,26 @@ class RunFiniteGuard(FiniteGuard):
         self._has_checkpoint = False
 
     def on_start(self, loop: Loop) -> None:
-        """Remove what an earlier failure left."""
+        """Delete the files of an earlier failure."""
         self._has_checkpoint = loop.step > 0
         if is_main_process():
-            kept = self._run.nonfinite_checkpoint
-            for file in (self._run.nonfinite_path, kept, checksum_path(kept), self._run.nonfinite_items):
+            checkpoint = self._run.nonfinite_checkpoint
+            files = (self._run.nonfinite_path, checkpoint, checksum_path(checkpoint), self._run.nonfinite_items)
+            for file in files:
                 file.unlink(missing_ok=True)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Note the loss and the items."""
+        """Record the loss and, while each step is checked, the items."""
         super().after_backward(loop, batch, loss)
         if self._reads_each_step:
             self._batches.append(batch)
 
     def before_step(self, loop: Loop) -> None:
-        """Check the step; where numbers are read late, earlier steps when it is time.
+        """Check this step, or all steps since the last reading if a reading is due.
 
         Raises:
-            FloatingPointError: the step is not finite; the weights are those before it.
-            NonFiniteEarlierStep: an earlier step was not.
+            FloatingPointError: the loss or gradient of this step is not finite; the step was not taken.
+            NonFiniteEarlierStep: that of an earlier step was not finite.
         """
         if self._reads_each_step:
             super().before_step(loop)
@@ -121,13 +122,13 @@ class RunFiniteGuard(FiniteGuard):
             self._read()
 
     def before_save(self, loop: Loop) -> None:
-        """Read all numbers, so that each checkpoint is of finite steps alone."""
+        """Check all steps so far, so that a checkpoint contains only finite steps."""
         self._read()
         self._has_checkpoint = True
 
     @property
     def _reads_each_step(self) -> bool:
-        """Whether each step is checked before it is taken; before the first checkpoint there is none to go back to."""
+        """Whether each step is checked before it is taken; always so until there is a checkpoint to restart from."""
         return self.every == 1 or not self._has_checkpoint
 
     def _read(self) -> None:
@@ -136,7 +137,7 @@ class RunFiniteGuard(FiniteGuard):
             raise NonFiniteEarlierStep
 
     def report(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
-        """Write what replays the step, and raise `FloatingPointError` in the first process."""
+        """Save the step for a replay, and raise `FloatingPointError` in the first process."""
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
         step, epoch = loop.step + 1, loop.epoch + 1
         batch = _gathered(self._batches[part])
@@ -157,9 +158,9 @@ class RunFiniteGuard(FiniteGuard):
                     },
                 )
         message = (
-            f"the loss is {losses[part]:g} and its gradient's norm {norm:g} at step {step} (epoch {epoch}, seed "
-            f"{self._seed}); see {self._run.nonfinite_path}; contraport.training.replay computes the step again. "
-            "A lower lr or a higher temperature may help."
+            f"loss {losses[part]:g}, gradient norm {norm:g} at step {step} (epoch {epoch}, seed {self._seed}); see "
+            f"{self._run.nonfinite_path}. contraport.training.replay computes the step again. "
+            "Lower lr or raise temperature."
         )
         with hint_on_error("contraport docs troubleshooting the-loss-is-not-finite"):
             raise_on_one_rank(FloatingPointError(message), status=1)

@@ -1,4 +1,4 @@
-"""Loggers: TensorBoard, MLflow and Weights & Biases take the rows of `metrics.jsonl` too."""
+"""Experiment trackers that receive the rows of `metrics.jsonl`: TensorBoard, MLflow, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from contraport.runs import MetricsRow, Run
 _PROJECT = "contraport"
 _VERSIONS = "versions.json"
 _MLFLOW_VALUE = 250
-"""Characters of a setting that every MLflow server takes."""
+"""Maximum length of a parameter value that every MLflow server accepts."""
 _MLFLOW_SETTINGS = 100
-"""Settings that an MLflow server takes at once."""
+"""Maximum number of parameters per request to an MLflow server."""
 
 
 class Logger(ABC):
-    """A place that keeps rows of numbers.
+    """Interface of an experiment tracker.
 
     Attributes:
-        version: identifies the run at that place; a resumed run continues there.
-        last_step: step of the last row there, -1 where there is none; earlier rows are not sent again.
+        version: identifier of the run at the tracker; a resumed run continues it.
+        last_step: step of the last row at the tracker, -1 without rows; earlier rows are not sent again.
     """
 
     version: str = ""
@@ -35,19 +35,19 @@ class Logger(ABC):
 
     @abstractmethod
     def log_settings(self, settings: Mapping[str, Any]) -> None:
-        """Keep the settings of a new run."""
+        """Record the settings of a new run."""
 
     @abstractmethod
     def log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
-        """Keep a row of numbers."""
+        """Record a row of metrics."""
 
     @abstractmethod
     def close(self, *, succeeded: bool) -> None:
-        """Write what is pending, and end the session."""
+        """Flush pending rows and end the session."""
 
 
 class TensorBoard(Logger):
-    """Event files in `loggers/tensorboard`; rows of an interrupted session after its checkpoint are taken back."""
+    """TensorBoard event files in `loggers/tensorboard`; rows after the checkpoint of a resumed run are purged."""
 
     def __init__(self, run: Run, version: str | None, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # takes a second to import
@@ -66,7 +66,7 @@ class TensorBoard(Logger):
 
 
 class MLflow(Logger):
-    """A run of the server in MLFLOW_TRACKING_URI, or of a data base in `loggers/mlflow`. It takes no row back."""
+    """MLflow run at MLFLOW_TRACKING_URI, or in a database in `loggers/mlflow`. MLflow cannot delete rows."""
 
     def __init__(self, run: Run, version: str | None, step: int) -> None:
         from mlflow.tracking import MlflowClient
@@ -74,7 +74,7 @@ class MLflow(Logger):
         server, place = os.environ.get("MLFLOW_TRACKING_URI"), None
         if server is None:
             folder = (run.loggers_path / "mlflow").absolute()
-            folder.mkdir(exist_ok=True)  # MLflow writes to no plain files any more
+            folder.mkdir(exist_ok=True)  # recent MLflow versions require a database
             server, place = f"sqlite:///{folder / 'mlflow.db'}", folder.as_uri()
         self._client = MlflowClient(server)
         if version is not None:
@@ -109,13 +109,13 @@ class MLflow(Logger):
 
 
 class WeightsAndBiases(Logger):
-    """A run of Weights & Biases, which ignores rows of steps that it has."""
+    """Weights & Biases run, which ignores rows of steps that it already has."""
 
     def __init__(self, run: Run, version: str | None, step: int) -> None:
         import wandb
 
         project = os.environ.get("WANDB_PROJECT", _PROJECT)
-        self._is_ours = wandb.run is None  # else the caller's, which takes the rows and stays open
+        self._is_ours = wandb.run is None  # a run that the caller opened receives the rows and stays open
         self._run = wandb.init(name=run.name, project=project, dir=str(run.loggers_path), id=version, resume="allow")
         self.version = self._run.id
 
@@ -135,46 +135,46 @@ LOGGERS: dict[str, Callable[[Run, str | None, int], Logger]] = {
     "mlflow": MLflow,
     "wandb": WeightsAndBiases,
 }
-"""How each logger is made: of a run, the version that it had before, if any, and the steps that are done."""
+"""Loggers by name; arguments: the run, the version of an earlier session or None, the number of steps done."""
 
 
 def check_loggers(names: Iterable[str]) -> None:
-    """Raise `UsageError` unless the package of each of some loggers is installed."""
+    """Raise `UsageError` unless the packages of the named loggers are installed."""
     for name in names:
         import_optional(name, "loggers", f"logger {name!r}")
 
 
 def open_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, step: int) -> list[Logger]:
-    """Return the loggers of a run; a new one gets the settings, a resumed run continues with those it had.
+    """Open the loggers of a run; a resumed run continues its sessions.
 
     Args:
-        names: some of `LOGGERS`.
-        run: whose folder `loggers/` they write to.
-        config: the settings.
-        step: the steps that are done.
+        names: keys of `LOGGERS`.
+        run: the run; local files go to its folder `loggers/`.
+        config: the settings, recorded by new sessions.
+        step: number of steps done.
 
     Raises:
-        UsageError: one cannot be opened, such as a server that does not answer.
+        UsageError: a logger cannot be opened, such as a server that does not respond.
     """
     makers = {name: LOGGERS[name] for name in names}
     if not makers:
         return []
     run.loggers_path.mkdir(exist_ok=True)
-    kept = run.loggers_path / _VERSIONS
-    versions: dict[str, str] = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
+    file = run.loggers_path / _VERSIONS
+    versions: dict[str, str] = json.loads(file.read_text("utf-8")) if file.exists() else {}
     with _reaching(run):
         loggers = {name: make(run, versions.get(name), step) for name, make in makers.items()}
-        for name in loggers.keys() - versions:  # MLflow lets no setting change, not even `epochs` on resume
+        for name in loggers.keys() - versions:  # MLflow parameters are immutable, even `epochs` on resume
             loggers[name].log_settings(config)
-    write_json(kept, {**versions, **{name: logger.version for name, logger in loggers.items()}})
+    write_json(file, {**versions, **{name: logger.version for name, logger in loggers.items()}})
     return list(loggers.values())
 
 
 def send_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
-    """Send the numbers of a row to the loggers that do not have it.
+    """Send a row of metrics to the loggers that do not have it.
 
     Raises:
-        UsageError: one does not take them.
+        UsageError: a logger fails.
     """
     numbers = {name: value for name, value in row.items() if name != "step" and value is not None}
     with _reaching(run):
@@ -185,10 +185,10 @@ def send_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
 
 
 def close_loggers(loggers: Iterable[Logger], run: Run, *, succeeded: bool) -> None:
-    """End the sessions of loggers; where the training failed, its error is raised and not one of a logger.
+    """Close the loggers; after a failed training errors of loggers are suppressed in favor of its own.
 
     Raises:
-        UsageError: a logger cannot write what is pending.
+        UsageError: a logger cannot flush its rows.
     """
     for logger in loggers:
         if succeeded:
@@ -203,15 +203,15 @@ def close_loggers(loggers: Iterable[Logger], run: Run, *, succeeded: bool) -> No
 def _reaching(run: Run) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # each package has errors of its own
+    except Exception as error:  # each package has its own exceptions
         message = str(error).strip().partition("\n")[0].rstrip(".")
         raise UsageError(
-            f"logger: {type(error).__name__}: {message}. Mend it, and go on with: {run.resuming}"
+            f"logger: {type(error).__name__}: {message}. Fix the cause, then resume: {run.resuming}", kind="failed"
         ) from error
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each setting; those of a mapping by themselves, as in ``columns/labels``."""
+    """Yield names and values; entries of a mapping as ``columns/labels``."""
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{prefix}{name}/")

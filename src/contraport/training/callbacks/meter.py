@@ -1,4 +1,4 @@
-"""Meter: a row of metrics every few steps, with its time and how long the loop waited for data."""
+"""Meter: writes a row of training metrics every few steps, with throughput and data loading time."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ log = logging.getLogger("contraport.training")
 
 
 class Meter(Callback):
-    """Writes a row to `metrics.jsonl` every few steps and at the end of each epoch: means since the last row.
+    """Writes a row to `metrics.jsonl` every few steps and after each epoch: means since the last row.
 
     Args:
-        run: the folder.
-        objective: gives temperature, plan mass and the bound of mutual information, where it has them.
-        batch_size: items in a batch, of all processes together.
-        every: steps between two rows.
-        loggers: to which the rows go too.
+        run: the run folder.
+        objective: source of temperature, plan mass and mutual information bound, if it has them.
+        batch_size: number of items per batch, over all processes.
+        every: number of steps between two rows.
+        loggers: receive the rows too.
 
     Attributes:
         row: the last row, empty before the first.
-        steps: steps of this session.
-        seconds: seconds of this session.
-        noted: what others measured last, by name.
-        items: items that went through the encoder in this session, each with all its views, in all processes.
+        steps: number of steps of this session.
+        seconds: duration of this session.
+        noted: last values of the online metrics, by name.
+        items: number of items processed in this session, over all processes.
+        waited: seconds that the loop waited for data.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Meter(Callback):
         self._steps_of_row = 0
 
     def state(self) -> dict[str, Any]:
-        """Return the seconds of all sessions so far, and the part of the next row that is there."""
+        """Return the seconds of all sessions so far, and the losses since the last row."""
         return {
             "seconds": self._earlier + self.seconds,
             "losses": _floats(self._losses),
@@ -74,7 +75,7 @@ class Meter(Callback):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue the count of an earlier session."""
+        """Continue from the state of an earlier session."""
         self._earlier = state["seconds"]
         self._losses = list(state["losses"])
         self._steps_of_row = state["steps_of_row"]
@@ -85,11 +86,11 @@ class Meter(Callback):
         self._last = (0, 0.0, loop.waited)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Note the loss; it is read with the row, as reading from a GPU waits for all its work."""
+        """Record the loss. It is read with the row: reading from a GPU waits for all queued work."""
         self._losses.append(loss)
 
     def before_step(self, loop: Loop) -> None:
-        """Count the step; note the learning rate, the temperature and the plan's mass that it uses."""
+        """Count the step; record the learning rate, temperature and plan mass before they change."""
         self.steps += 1
         self._steps_of_row += 1
         if self._steps_of_row == self._every or loop.is_last_batch:
@@ -100,35 +101,35 @@ class Meter(Callback):
             }
 
     def after_batch(self, loop: Loop) -> None:
-        """Write a row when it is time."""
+        """Write a row if one is due."""
         self.items += self._batch_size
         self.seconds = time.perf_counter() - self._start
         if self._steps_of_row == self._every or loop.is_last_batch:
             self._write_row(loop)
 
     def after_epoch(self, loop: Loop) -> None:
-        """Log how the epoch ended."""
+        """Log the last row of the epoch."""
         log.debug("epoch %d of %s: %s", loop.epoch, loop.epochs, self.row)
 
     def note(self, values: MetricsRow, *, seconds: float) -> None:
-        """Put what others measured into the next row; the seconds that it took count as none of the training's."""
+        """Add values to the next row; the seconds that they took to compute do not count as training time."""
         self._new |= values
         self.noted |= values
         self._start += seconds
 
     def summary(self) -> str:
-        """Return the session in one line."""
+        """Return a one-line summary of the session."""
         bound = self.row["mi_bound"]
-        is_informative = bound is not None and bound > 0  # two views share none at the least
-        shared = f"; the views share at least {bound:.2f} nats" if is_informative else ""
+        is_informative = bound is not None and bound > 0  # mutual information is nonnegative
+        shared = f"; mutual information of the views >= {bound:.2f} nats" if is_informative else ""
         return (
             f"{pluralize(self.steps, 'step')} in {self.seconds:.1f} s: {self.items / self.seconds:,.0f} items/s, "
-            f"{self.waited / self.seconds:.1%} of the time waiting for data; last loss {self.row['loss']:.4f}{shared}"
+            f"{self.waited / self.seconds:.1%} waiting for data; last loss {self.row['loss']:.4f}{shared}"
         )
 
     def _write_row(self, loop: Loop) -> None:
         losses = _floats(self._losses)
-        self.seconds = time.perf_counter() - self._start  # the losses are read: a GPU has done its work
+        self.seconds = time.perf_counter() - self._start  # after reading the losses, for which a GPU finishes its work
         self.waited = loop.waited
         items, seconds, waited = self._last
         self._last = (self.items, self.seconds, self.waited)
@@ -154,7 +155,7 @@ class Meter(Callback):
 
 
 def _temperature(objective: nn.Module | None) -> float | None:
-    """Return the objective's temperature, or None where it has none."""
+    """Return the temperature of the objective, or None if it has none."""
     temperature = getattr(objective, "temperature", None)
     if temperature is None:
         return None
@@ -162,7 +163,7 @@ def _temperature(objective: nn.Module | None) -> float | None:
 
 
 def _floats(values: Sequence[float | Tensor]) -> list[float]:
-    """Return numbers of which some are tensors; those are read at once."""
+    """Return numbers as floats; all tensors among them are read in one transfer."""
     if not any(isinstance(value, Tensor) for value in values):
         return list(map(float, values))
     read = iter(torch.stack([value for value in values if isinstance(value, Tensor)]).tolist())

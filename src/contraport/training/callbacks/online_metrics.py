@@ -1,4 +1,4 @@
-"""Monitor: online metrics of the encoder at the end of epochs."""
+"""Online metrics of the encoder after epochs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 
 class OnlineMetrics(Callback):
-    """Computes metrics at the end of some epochs, in the first process, for the epoch's last row.
+    """Computes metrics after some epochs, in the first process, and adds them to the epoch's last row.
 
-    It stands before the meter, so that the row is not yet written. No weight, no buffer and no random state changes.
+    It precedes the meter in the list of callbacks, so that the row is not yet written. Weights, buffers and random
+    state do not change.
 
     Args:
-        watches: the metrics, and how often each is computed.
-        subject: makes what is measured, on a device.
+        watches: the metrics with their intervals in epochs.
+        subject: creates the evaluation data on a device.
         meter: writes the rows.
     """
 

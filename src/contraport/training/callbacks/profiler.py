@@ -1,4 +1,4 @@
-"""Profile of some steps by torch's profiler: a trace, and a table of where their time goes."""
+"""Profiler of some training steps: a trace and a table of times, by torch's profiler."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contraport.runs import Run
 from contraport.training.loop import SECTIONS, Callback, Loop
 
 FIRST = 5
-"""Steps that are passed over: in the first, kernels are chosen and memory is allocated."""
+"""Number of steps that are skipped: in the first steps kernels are chosen and memory is allocated."""
 
 WARM_UP = 2
-"""Steps that the profiler itself needs."""
+"""Number of warmup steps of the profiler."""
 
 RECORDED = 10
 
@@ -24,10 +24,10 @@ log = logging.getLogger("contraport.training")
 
 
 class Profile(Callback):
-    """Records some steps of a session, and writes `profile/trace.json` and `profile/steps.txt`.
+    """Profiles some steps of a session; writes `profile/trace.json` and `profile/steps.txt`.
 
     Args:
-        run: the folder.
+        run: the run folder.
     """
 
     def __init__(self, run: Run) -> None:
@@ -52,23 +52,20 @@ class Profile(Callback):
             self._profiler.step()
 
     def on_end(self, loop: Loop) -> None:
-        """Stop the profiler; a shorter session is recorded as far as it went."""
-        self._stop()
-
-    def on_exception(self, loop: Loop, error: BaseException) -> None:
-        """Stop the profiler, and write nothing: the error is what matters."""
-        if self._profiler is not None:
-            self._profiler.on_trace_ready = None
-            self._profiler.stop()
-            self._profiler = None
-
-    def _stop(self) -> None:
+        """Stop the profiler; a shorter session is recorded up to its end."""
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
         profiler.stop()
         if not self._run.profile_path.exists():
-            log.warning("profile: nothing was recorded; a session needs more than %d steps", FIRST + WARM_UP)
+            log.warning("profile: nothing was recorded; it requires more than %d steps.", FIRST + WARM_UP)
+
+    def on_exception(self, loop: Loop, error: BaseException) -> None:
+        """Stop the profiler without writing."""
+        if self._profiler is not None:
+            self._profiler.on_trace_ready = None
+            self._profiler.stop()
+            self._profiler = None
 
     def _write(self, profiler: profile) -> None:
         events = profiler.key_averages()
@@ -83,4 +80,4 @@ class Profile(Callback):
         seconds = {event.key: event.cpu_time_total / 1e6 for event in events if event.key in SECTIONS}
         total = sum(seconds.values())
         shares = ", ".join(f"{name} {seconds.get(name, 0) / total:.0%}" for name in SECTIONS)
-        log.info("profile of %d steps of the host: %s; see %s", RECORDED, shares, self._run.profile_path)
+        log.info("CPU time of %d steps: %s; see %s", RECORDED, shares, self._run.profile_path)

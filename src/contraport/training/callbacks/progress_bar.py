@@ -1,4 +1,4 @@
-"""Progress of a training: a bar in a terminal, elsewhere a line now and then."""
+"""Progress of a training: a bar in a terminal, a line every half minute elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class ProgressBar(Callback):
-    """Shows in a terminal the epoch, the last row and the time that is left."""
+    """Progress bar in a terminal: epoch, last metrics, remaining time."""
 
     def __init__(self, console: Console, meter: Meter) -> None:
         self._meter = meter
@@ -37,7 +37,7 @@ class ProgressBar(Callback):
         self._progress.start()
 
     def after_batch(self, loop: Loop) -> None:
-        """Move the bar on."""
+        """Update the bar."""
         self._progress.update(
             self._bar,
             completed=loop.step,
@@ -46,23 +46,23 @@ class ProgressBar(Callback):
         )
 
     def on_end(self, loop: Loop) -> None:
-        """Give the console back."""
+        """Remove the bar."""
         self._progress.stop()
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
-        """Give the console back, with its cursor, after Ctrl-C or an error too."""
+        """Remove the bar and restore the cursor."""
         self._progress.stop()
 
 
 class _MeasuredColumn(ProgressColumn):
-    """What was measured; alone of all columns it gives way in a narrow terminal."""
+    """Column of the last metrics, the only one that is truncated in a narrow terminal."""
 
     def render(self, task: Task) -> Text:
         return Text(task.fields["measured"], no_wrap=True, overflow="ellipsis")
 
 
 class ProgressLines(Callback):
-    """Writes to a file or pipe a line with the first row, and then with one every half minute."""
+    """Progress lines for files and pipes: one with the first metrics, then one every half minute."""
 
     def __init__(self, console: Console, meter: Meter) -> None:
         self._console = console
@@ -70,11 +70,11 @@ class ProgressLines(Callback):
         self._written_at = -SECONDS_BETWEEN_LINES
 
     def on_start(self, loop: Loop) -> None:
-        """Note where this session begins."""
+        """Record the first step of this session."""
         self._begin = loop.step
 
     def after_batch(self, loop: Loop) -> None:
-        """Write the line when it is time."""
+        """Print a line if one is due."""
         row, seconds = self._meter.row, self._meter.seconds
         if not row or seconds - self._written_at < SECONDS_BETWEEN_LINES:
             return
@@ -90,7 +90,7 @@ class ProgressLines(Callback):
 
 
 def progress_callback(console: Console, meter: Meter) -> Callback:
-    """Return what shows the progress on a console."""
+    """Return the progress callback for a console: a bar in a terminal, else lines."""
     return ProgressBar(console, meter) if console.is_terminal else ProgressLines(console, meter)
 
 
@@ -99,15 +99,15 @@ def _epoch(loop: Loop) -> str:
 
 
 _ROUNDING = 1e-4
-"""A plan whose mass is this close to 1 has let nothing go."""
+"""Tolerance within which the mass of a plan counts as 1."""
 
 
 def format_metrics_row(row: MetricsRow, noted: MetricsRow) -> str:
-    """Return what a row says, and what was measured beside it, in a few words.
+    """Format the metrics of a row and the last online metrics for the console.
 
     >>> row = {"loss": 1.5, "temperature": 0.2, "plan_mass": 0.8, "images_per_second": 1e4, "data_wait": 0.01}
     >>> format_metrics_row(row, {"knn": 0.912})
-    "loss 1.500  temperature 0.2  kept 80.0% of the pairs' mass  kNN 91.2%  10,000 items/s  wait 1%"
+    'loss 1.500  temperature 0.2  plan mass 80.0%  kNN 91.2%  10,000 items/s  data wait 1%'
     """
     if not row:
         return ""
@@ -115,6 +115,6 @@ def format_metrics_row(row: MetricsRow, noted: MetricsRow) -> str:
     if row["temperature"] is not None:
         parts.append(f"temperature {row['temperature']:.3g}")
     if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > _ROUNDING:
-        parts.append(f"kept {row['plan_mass']:.1%} of the pairs' mass")
+        parts.append(f"plan mass {row['plan_mass']:.1%}")
     parts += [f"{measure.title} {measure.format(noted[measure.key])}" for measure in metrics_of_rows([noted])]
-    return "  ".join([*parts, f"{row['images_per_second']:,.0f} items/s", f"wait {row['data_wait']:.0%}"])
+    return "  ".join([*parts, f"{row['images_per_second']:,.0f} items/s", f"data wait {row['data_wait']:.0%}"])

@@ -1,8 +1,7 @@
-"""A training built as a whole, and checked before any of it is."""
+"""Builds all components of a training, and checks them before any data are read."""
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple, cast
 
 import torch
@@ -23,14 +22,15 @@ from contraport.objectives.plan_weights import parse_plan_weights
 from contraport.runs import Run
 from contraport.training.callbacks.loggers import check_loggers
 from contraport.training.components.data_builder import (
+    apply_mismatch,
     build_batches,
     build_dataset,
     check_stream,
-    mismatched,
     num_cached_draws,
+    steps_per_epoch,
 )
 from contraport.training.components.objective_builder import build_objective
-from contraport.training.components.step_builder import build_pipeline
+from contraport.training.components.step_builder import build_training_module
 from contraport.training.config import Settings
 from contraport.training.optimization import check_optimizer
 from contraport.training.parallel import check_strategy
@@ -40,100 +40,106 @@ from contraport.training.step.training_module import TrainingModule
 
 
 class Components(NamedTuple):
-    """What a training is made of.
+    """Components of a training.
 
     Attributes:
-        dataset: what is trained on.
-        batches: gives its items.
-        pipeline: makes the loss of a batch.
-        epoch: how many steps one has.
-        auditor: judges the pairs between epochs, where that is asked for.
-        notes: what there is to say of it before it begins.
-        partners: which item each is paired with, where pairs were mismatched.
+        dataset: the training items.
+        batches: the loader of their batches.
+        module: computes the loss of a batch.
+        steps_per_epoch: number of optimizer steps per epoch.
+        pair_filter: selects the pairs of the online audit; None without it.
+        notes: notes for the log.
+        partners: the partner of each item, if pairs were mismatched on purpose.
     """
 
     dataset: Dataset
     batches: Loader | StreamLoader
-    pipeline: TrainingModule
-    epoch: int
-    auditor: PairFilter | None = None
+    module: TrainingModule
+    steps_per_epoch: int
+    pair_filter: PairFilter | None = None
     notes: tuple[str, ...] = ()
     partners: Tensor | None = None
 
 
-def build(
+def build_components(
     settings: Settings,
-    begun: InitialWeights | None = None,
+    initial_weights: InitialWeights | None = None,
     dataset: Dataset | None = None,
     *,
-    compared: nn.Module | None = None,
+    objective: nn.Module | None = None,
     run: Run | None = None,
 ) -> Components:
-    """Return what the settings say; torch's random state stays as it is.
+    """Build the components of a training. Torch's global random state does not change.
 
     Args:
-        settings: of the training.
-        begun: the weights that the encoders begin with, as `load_initial_weights` gives them.
-        dataset: what is trained on; default: it is built too.
-        compared: the objective, as `check_components` returns it; default: it is built too.
-        run: the one that goes on, if one does; its folder keeps what encoders of transformers are built of.
+        settings: settings of the training.
+        initial_weights: initial weights of the encoders, see `load_initial_weights`.
+        dataset: the training items; default: built from the settings.
+        objective: the objective, see `check_components`; default: built from the settings.
+        run: the resumed run, if any; its folder has the architecture of transformers encoders.
 
     Raises:
         UsageError: settings that do not fit the data or one another.
     """
-    compared = build_objective(settings) if compared is None else compared
+    objective = build_objective(settings) if objective is None else objective
     dataset = build_dataset(settings) if dataset is None else dataset
     if isinstance(dataset, Stream):
-        check_stream(settings, dataset, compared)
-    dataset, partners = mismatched(settings, dataset, run)
+        check_stream(settings, dataset, objective)
+    dataset, partners = apply_mismatch(settings, dataset, run)
     if settings.audit:
         dataset = add_decoys(dataset, seed=settings.seed)
     if settings.cache_chunk is not None:
         check_chunk_size(settings.batch_size, settings.cache_chunk)
-    few = f"batch_size: expected at most the {len(dataset)} items of {dataset.name!r}, got {settings.batch_size}."
-    check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), few)
-    num_cached_draws(settings)
-    epoch = settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
-    kept = None if run is None else run.initial_path
-    pipeline = build_pipeline(settings, dataset, compared, epoch=epoch, begun=begun, kept=kept)
-    batches, auditor = build_batches(settings, dataset, pipeline.views, num_workers=settings.num_workers), None
+    message = f"batch_size: must be at most the {len(dataset)} items of {dataset.name!r}, got {settings.batch_size}."
+    check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), message, "few_items")
+    num_cached_draws(settings)  # raises if the feature cache is requested and not supported
+    epoch = steps_per_epoch(settings, dataset)
+    architecture = None if run is None else run.initial_path
+    module = build_training_module(
+        settings,
+        dataset,
+        objective,
+        steps_per_epoch=epoch,
+        initial_weights=initial_weights,
+        architecture=architecture,
+    )
+    batches, pair_filter = build_batches(settings, dataset, module.views, num_workers=settings.num_workers), None
     if isinstance(dataset, DecoyDataset):
-        order = cast(BatchOrder, batches.batch_sampler)
-        auditor = PairFilter(
-            dataset, pipeline, order, epochs=settings.epochs, reader=LoaderConfig(num_workers=settings.num_workers)
-        )
-    return Components(dataset, batches, pipeline, epoch, auditor, partners=partners)
+        order, reader = cast(BatchOrder, batches.batch_sampler), LoaderConfig(num_workers=settings.num_workers)
+        pair_filter = PairFilter(dataset, module, order, epochs=settings.epochs, reader=reader)
+    return Components(dataset, batches, module, epoch, pair_filter, partners=partners)
 
 
 def check_components(settings: Settings) -> nn.Module | None:
-    """Check what only the parts of a training can judge, and this machine, before any data are read.
+    """Check settings that depend on components or on this machine, before any data are read.
 
     Returns:
-        The objective, which is built for it, or None where nothing is compared.
+        The objective, or None for predictive learning.
 
     Raises:
-        UsageError: one of them refuses its setting.
+        UsageError: a setting is not supported.
     """
     if settings.constraint is not None:
         parse_constraint(settings.constraint, 1)
     if settings.target is not None:
         parse_target_spec(settings.target)
-    compared = build_objective(settings)
-    seen = settings.constraint is None or not isinstance(compared, Objective) or compared.depends_on_constraint
-    told = "constraint: expected none, as the objective judges the kernel alone, whichever plans are allowed; got"
-    check(seen, f"{told} {settings.constraint!r}.")
+    objective = build_objective(settings)
+    has_effect = not isinstance(objective, Objective) or objective.depends_on_constraint
+    message = f"constraint: has no effect on this objective, which uses the kernel only; got {settings.constraint!r}."
+    check(settings.constraint is None or has_effect, message, "no_effect")
     if settings.teacher is not None:
         check_existing_file("teacher", settings.teacher)
     if settings.has_plan_weights:
         parse_plan_weights(str(settings.sample_weight), 1)
     if settings.has_file_weights:
         check_existing_file("sample_weight", str(settings.sample_weight))
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    check(there.get(settings.device, True), f"device: this machine has no {settings.device!r}.")
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    message = f"device: {settings.device!r} is not available on this machine."
+    check(available.get(settings.device, True), message, "unavailable")
     if settings.lora is not None:
         check_peft_installed()
     check_optimizer(settings.optimizer, settings.lr)
     check_strategy(settings)
     check_loggers(settings.logger)
     num_cached_draws(settings)
-    return compared
+    return objective

@@ -1,4 +1,4 @@
-"""From the settings of a training to its data: items, the random views of them, and batches."""
+"""Builds the data of a training: items, views and batches."""
 
 from __future__ import annotations
 
@@ -39,103 +39,102 @@ from contraport.training.config import Settings
 
 log = logging.getLogger("contraport.training")
 
-DRAWS = 4
-"""How many random views of each kind and item are kept, unless it is said."""
+DEFAULT_DRAWS = 4
+"""Default number of cached random views per item and view."""
 
 
 def steps_to_epochs(settings: Settings, dataset: Dataset, *, chosen: bool) -> Settings:
-    """Return the settings with as many epochs as give the steps; of a stream, steps are those of an epoch.
+    """Return the settings with `steps` converted to `epochs`; for a stream, `steps` is the length of an epoch.
 
     Args:
-        settings: of the training.
-        dataset: what is trained on.
-        chosen: whether the epochs were given.
+        settings: settings of the training.
+        dataset: the training items.
+        chosen: whether `epochs` was given.
 
     Raises:
-        UsageError: a stream without steps, or both steps and epochs of what is no stream.
+        UsageError: a stream without steps, or both steps and epochs for other data.
     """
     if isinstance(dataset, Stream):
-        check(settings.steps is not None, "steps: nobody knows how many items a stream has; expected --steps.")
+        check(settings.steps is not None, "steps: required for a stream, whose length is unknown.", "missing")
         return settings if chosen or settings.resume else replace(settings, epochs=1)
     if settings.steps is None:
         return settings
-    check(not chosen, f"steps: epochs say how long to train, too; expected one of the two, got {settings.steps}.")
-    epoch = max(1, math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps))
-    return replace(settings, epochs=math.ceil(settings.steps / epoch), steps=None)
+    check(not chosen, f"steps: cannot be combined with epochs, got {settings.steps}.", "conflict")
+    return replace(settings, epochs=math.ceil(settings.steps / max(1, steps_per_epoch(settings, dataset))), steps=None)
 
 
-def check_stream(settings: Settings, stream: Stream, compared: nn.Module | None) -> None:
-    """Raise `UsageError` for what needs to know all items, which nobody does of a stream."""
-    needs = {
+def steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
+    """Return the number of optimizer steps per epoch; incomplete batches are dropped."""
+    return settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
+
+
+def check_stream(settings: Settings, stream: Stream, objective: nn.Module | None) -> None:
+    """Raise `UsageError` for options that require all items, which a stream does not have."""
+    unsupported = {
         "negatives": settings.negatives == "bank",
         "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
         "teacher": settings.teacher is not None,
         "audit": settings.audit,
         "mismatch": settings.mismatch is not None,
-        "objective": isinstance(compared, Loss) and compared.requires_ids,
+        "objective": isinstance(objective, Loss) and objective.requires_ids,
     }
-    wrong = next((name for name, asked in needs.items() if asked), None)
-    check(wrong is None, f"{wrong}: needs to know each item, and {stream.name} is a stream.")
-    check(
-        not settings.num_workers,
-        f"num_workers: {stream.name} is a stream, which is read as it comes; got {settings.num_workers}.",
-    )
+    wrong = next((name for name, is_used in unsupported.items() if is_used), None)
+    check(wrong is None, f"{wrong}: not supported for streams, as {stream.name}.", "stream")
+    message = f"num_workers: must be 0 for the stream {stream.name}, got {settings.num_workers}."
+    check(not settings.num_workers, message, "stream")
 
 
 def normalize_freeze(settings: Settings, dataset: Dataset) -> Settings:
-    """Return the settings with `freeze` of all views where it names each, so that their features can be kept.
+    """Return the settings with `freeze` true if it names each view, so that features can be cached.
 
     Raises:
-        UsageError: it names a view that is not there, or features are to be kept and some view's encoder learns.
+        UsageError: an unknown view, or features are to be cached but some encoder is trained.
     """
     if isinstance(settings.freeze, Mapping):
         if all(values_per_view("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
             return settings.derive(freeze=True)
-        settings.check_kept("freeze of all views with it")
+        settings.check_kept()
     return settings
 
 
 def num_cached_draws(settings: Settings) -> int:
-    """Return how many random views of each kind and item are kept, 0 where none is.
+    """Return the number of cached random views per item and view, 0 without a feature cache.
 
     Raises:
-        UsageError: some are to be kept, and cannot.
+        UsageError: a feature cache was requested and is not supported.
     """
     if not settings.freezes_all:
         return 0
-    hindered = feature_cache_blocker(settings)
-    for argument, given, expected in (
-        ("frozen_draws", settings.frozen_draws or None, "0"),
-        ("features", settings.features, "none"),
-    ):
-        check(hindered is None or given is None, f"{argument}: {hindered}; expected {expected}, got {given}.")
+    blocker = feature_cache_blocker(settings)
+    for argument, value in (("frozen_draws", settings.frozen_draws or None), ("features", settings.features)):
+        check(blocker is None or value is None, f"{argument}: {blocker}; got {value}.", "no_cache")
     if settings.frozen_draws is None:
-        return DRAWS if hindered is None else 0
+        return DEFAULT_DRAWS if blocker is None else 0
     return settings.frozen_draws
 
 
 def feature_cache_blocker(settings: Settings) -> str | None:
-    """Return why the features of a frozen encoder cannot be kept, and each step encodes its views; None: they can."""
+    """Return why a frozen encoder's features cannot be cached, or None if they can."""
     if (processes := distributed.world().size) > 1:
-        return f"one process keeps features, and there are {processes}"
+        return f"the feature cache requires a single process, not {processes}"
     if (own := parse_custom_transform(settings.augment)) is not None:
-        return f"features are kept by the name of a change, and {own.name} is none"
+        return f"the feature cache requires a named augmentation, not {own.name}"
     if isinstance(settings.data, Stream) or is_stream(settings.data):
-        return "features are kept of items whose number is known, and that of a stream is not"
+        return "the feature cache requires data of known length, not a stream"
     return None
 
 
 def build_dataset(settings: Settings, split: str = "train") -> Dataset:
-    """Return a split of the data that the settings say.
+    """Load a split of the data, with subsets, weights and perturbations.
 
     Raises:
-        UsageError: there are no such data, or they cannot be read as the settings say.
+        UsageError: the data are missing, or cannot be read with the settings.
     """
     if settings.data is None:
-        raise UsageError("data: expected a name, a folder, a file or a Dataset, got nothing.")
+        raise UsageError("data: required: a name, a folder, a file or a Dataset.", kind="missing")
     columns, weights = settings.columns, settings.sample_weight
     if settings.has_column_weights:
-        check("weights" not in (columns or {}), "sample_weight: given twice, by itself and in columns.")
+        check("weights" not in (columns or {}), "sample_weight: given twice, also in columns.", "duplicate")
         columns = {**(columns or {}), "weights": str(weights)}
     dataset = load(
         settings.data,
@@ -149,10 +148,10 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if isinstance(dataset, Stream):
         _check_as_it_comes(settings, dataset)
     if settings.has_file_weights and dataset.split == "train":
-        given = weights_of(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
-        if len(given) > len(dataset) and len(given) > int(dataset.rows.max()):
-            given = given[dataset.rows]  # there is one for each row of the source, those of other splits too
-        dataset = dataset.with_weights(given)
+        values = weights_of(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
+        if len(values) > len(dataset) and len(values) > int(dataset.rows.max()):
+            values = values[dataset.rows]  # one per row of the source, including other splits
+        dataset = dataset.with_weights(values)
     if settings.validation is not None:
         dataset = dataset.only(
             torch.from_numpy(_held_out(dataset, settings.validation, split, purpose="data.validation")), split
@@ -160,41 +159,49 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     most = settings.max_items if split == "train" or settings.test_items is None else settings.test_items
     if most is not None and most < len(dataset):
         dataset = dataset.only(torch.from_numpy(_held_out(dataset, most / len(dataset), "test", purpose="data.items")))
-    return _version(settings, dataset)
+    return _apply_perturbations(settings, dataset)
 
 
 def build_held_out_dataset(settings: Settings) -> Dataset | None:
-    """Return the items that a training holds out, or None where nothing is held out or known."""
+    """Return the held-out items, or None if nothing is held out or the data have a single split."""
     one_split = isinstance(settings.data, torch.utils.data.Dataset) or is_stream(settings.data)
     if one_split or settings.test_fraction == 0:
         return None
     try:
         return build_dataset(settings, "test")
-    except UsageError as error:  # a training does not need them
-        log.info("no held-out items are recorded: %s", error)
+    except UsageError as error:  # only the record of the split depends on them
+        log.info("held-out items are not recorded: %s", error)
         return None
 
 
 def _held_out(dataset: Dataset, share: float, split: str, *, purpose: str) -> Positions:
-    """Return the positions of one split of some data of which a share of each class is held out."""
+    """Return the positions of one split, with a share of each class held out."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
     return split_positions(classes, split, fraction=share, purpose=purpose)
 
 
 def _check_as_it_comes(settings: Settings, stream: Stream) -> None:
-    """Raise `UsageError` for what would choose among the items of a stream, or change them."""
-    asked = ("sample_weight", "validation", "max_items", "test_items", "imbalance", "given_views", "domains", "corrupt")
+    """Raise `UsageError` for options that select or change items of a stream."""
+    options = (
+        "sample_weight",
+        "validation",
+        "max_items",
+        "test_items",
+        "imbalance",
+        "given_views",
+        "domains",
+        "corrupt",
+    )
     wrong = [
         name
-        for name in asked
+        for name in options
         if getattr(settings, name) and not (name == "sample_weight" and settings.has_plan_weights)
     ]
-    told = f"{stream.name} is a stream, whose items are taken as they come; expected nothing."
-    check(not wrong, f"{', '.join(wrong)}: {told}")
+    check(not wrong, f"{', '.join(wrong)}: not supported for streams, as {stream.name}.", "stream")
 
 
-def _version(settings: Settings, dataset: Dataset) -> Dataset:
-    """Return the items as the settings say that they are to be seen; only training items are left out or weighed."""
+def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
+    """Apply the perturbations of the settings; imbalance and class weights only to training items."""
     if settings.imbalance is not None and dataset.split == "train":
         dataset = imbalanced(dataset, parse_imbalance(settings.imbalance))
     if settings.given_views:
@@ -208,20 +215,17 @@ def _version(settings: Settings, dataset: Dataset) -> Dataset:
     return dataset
 
 
-def mismatched(settings: Settings, dataset: Dataset, run: Run | None = None) -> tuple[Dataset, Tensor | None]:
-    """Return the training pairs, of which `mismatch` makes some wrong, and the partner of each, if it does.
+def apply_mismatch(settings: Settings, dataset: Dataset, run: Run | None = None) -> tuple[Dataset, Tensor | None]:
+    """Return the training items with mismatched pairs, and the partner of each item; None without `mismatch`.
 
-    A run that goes on keeps the partners that it began with.
+    A resumed run keeps its partners.
     """
     mismatch = None if settings.mismatch is None else parse_mismatch(settings.mismatch)
     if mismatch is None or mismatch.share == 0:
         return dataset, None
     frozen = settings.freezes_all and len(dataset.shapes) == 1
-    told = (
-        f"mismatch: {settings.freeze_source} keeps features of each item by itself; "
-        f"expected no mismatch of random views."
-    )
-    check(not frozen, told)
+    # Features are cached per item, so that random views of two items cannot be paired.
+    check(not frozen, f"mismatch: cannot be combined with {settings.freeze_source} for random views.", "frozen")
     if run is not None and run.mismatched_path.exists():
         partners = torch.from_numpy(run.partners())
     else:
@@ -230,14 +234,14 @@ def mismatched(settings: Settings, dataset: Dataset, run: Run | None = None) -> 
 
 
 def build_views(settings: Settings, dataset: Dataset) -> Views:
-    """Return what makes the random views of some data.
+    """Return the random views of the data.
 
     Raises:
-        UsageError: the data have no such views.
+        UsageError: the data do not support the views or the augmentation.
     """
     if isinstance(settings.augment, str) and is_object_placeholder(
         settings.augment
-    ):  # a folder tells of it, and does not hold it
+    ):  # placeholder of a callable in config.yaml
         views = Views(dataset, augment="none", views=settings.views)
         views.forgotten = settings.augment
         return views
@@ -245,10 +249,10 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
 
 
 def build_plain_views(settings: Settings, dataset: Dataset) -> Views:
-    """Return what makes the plain views of some data, of which nothing is changed at random.
+    """Return the views of the data without augmentation.
 
     Raises:
-        UsageError: the data have no such views.
+        UsageError: the data do not support the views.
     """
     return Views(dataset, augment="none", views=settings.views if settings.views == COLOUR else None)
 
@@ -256,7 +260,7 @@ def build_plain_views(settings: Settings, dataset: Dataset) -> Views:
 def build_batches(
     settings: Settings, dataset: Dataset, views: Views, *, num_workers: int | None
 ) -> Loader | StreamLoader:
-    """Return the batches of a training; where views are made item by item, batches bring them."""
+    """Return the loader of the training batches; augmentation of single items is applied in it."""
     if views.on_items and not isinstance(dataset, Stream):
         assert views.own is not None
         dataset = Changed(dataset, views.own, number=views.number, seed=settings.seed)

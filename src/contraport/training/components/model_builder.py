@@ -1,4 +1,4 @@
-"""From the settings of a training to its networks, and the weights that they begin with."""
+"""Builds the model of a training: encoders, initial weights, LoRA adapters, projection heads."""
 
 from __future__ import annotations
 
@@ -27,111 +27,114 @@ from contraport.training.config import Settings
 from contraport.training.optimization import check_layers
 
 
-@torch.random.fork_rng(devices=[])  # a model that is read has drawn weights first
+@torch.random.fork_rng(devices=[])  # constructing a model draws weights before they are replaced
 def load_initial_weights(settings: Settings, run: Run | None = None) -> InitialWeights | None:
-    """Return the weights that the encoders of a training begin with, or None where they are drawn.
+    """Return the initial weights of the encoders, or None if they are random.
 
-    Torch's random state stays as it is.
+    Torch's global random state does not change.
 
     Args:
-        settings: of the training.
-        run: the one that goes on, if one does; its folder keeps what it began with.
+        settings: settings of the training.
+        run: the resumed run, if any; its folder stores the initial weights.
 
     Raises:
-        UsageError: they cannot be had, or are of other encoders than the settings say.
+        UsageError: the weights are unavailable, or belong to another encoder.
     """
-    theirs, given = settings.pretrained, settings.init
-    if not theirs and given is None:
+    pretrained_views, init = settings.pretrained, settings.init
+    if not pretrained_views and init is None:
         return None
     if run is not None and (run.initial_path / CONFIG_FILE).exists():
         return read_initial_weights(run.initial_path, settings.encoder, trust_remote_code=settings.trust_remote_code)
-    if theirs is True:
+    if pretrained_views is True:
         return load_pretrained(settings.encoder)
-    if given is not None and not isinstance(given, Mapping):
-        return read_initial_weights(given, settings.encoder, trust_remote_code=settings.trust_remote_code)
-    parts = {view: load_pretrained(_asked(settings.encoder, view)) for view, wanted in (theirs or {}).items() if wanted}
-    for view, where in (given or {}).items():
+    if init is not None and not isinstance(init, Mapping):
+        return read_initial_weights(init, settings.encoder, trust_remote_code=settings.trust_remote_code)
+    encoder = settings.encoder
+    parts = {
+        view: load_pretrained(_encoder_of(encoder, view)) for view, used in (pretrained_views or {}).items() if used
+    }
+    for view, source in (init or {}).items():
         parts[view] = read_initial_weights(
-            where, _asked(settings.encoder, view), trust_remote_code=settings.trust_remote_code, view=view
+            source, _encoder_of(encoder, view), trust_remote_code=settings.trust_remote_code, view=view
         )
     return combine_by_view(parts) if parts else None
 
 
-def _asked(encoder: Encoders, view: str) -> str | nn.Module | None:
-    """Return the encoder that was asked for a view as it is called; None: none, or one by another of its names."""
+def _encoder_of(encoder: Encoders, view: str) -> str | nn.Module | None:
+    """Return the explicit encoder of a view; None if there is none under this name of the view."""
     if isinstance(encoder, Mapping):
         return encoder.get(view)
     if encoder is None or isinstance(encoder, str | nn.Module):
         return encoder
     numbered = {str(number): one for number, one in enumerate(encoder)}
-    check(
-        view in numbered,
-        f"init: the encoders are a list; expected views by their numbers, {', '.join(numbered)}, got {view!r}.",
-    )
+    message = f"init: views must be numbers with a list of encoders, {', '.join(numbered)}, got {view!r}."
+    check(view in numbered, message, "view_number")
     return numbered[view]
 
 
-def fitted(settings: Settings, begun: InitialWeights | None) -> Settings:
-    """Return the settings with the encoders and the size of images of the weights to begin with, unless they say them.
+def with_initial_encoder(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
+    """Return the settings with encoders and image size of the initial weights, unless they are explicit.
 
-    >>> begun = InitialWeights("runs/a", ["resnet18"], [{}], image_size=64)
-    >>> fitted(Settings(image_size=32), begun).encoder, fitted(Settings(), begun).image_size
-    (['resnet18'], 64)
+    >>> weights = InitialWeights("runs/a", ["resnet18"], [{}], image_size=64)
+    >>> settings = with_initial_encoder(Settings(image_size=32), weights)
+    >>> settings.encoder, settings.image_size, with_initial_encoder(Settings(), weights).image_size
+    (['resnet18'], 32, 64)
     """
-    if begun is None:
+    if initial_weights is None:
         return settings
-    encoder, theirs = settings.encoder, begun.encoder
+    encoder, theirs = settings.encoder, initial_weights.encoder
     if isinstance(theirs, Mapping):
         theirs = {view: name for view, name in theirs.items() if name is not None}
         encoder = theirs | dict(encoder) if isinstance(encoder, Mapping) else encoder
     encoder = theirs or None if encoder is None else encoder
-    return replace(settings, encoder=encoder, image_size=settings.image_size or begun.image_size)
+    return replace(settings, encoder=encoder, image_size=settings.image_size or initial_weights.image_size)
 
 
 def build_untrained_model(settings: Settings, model: Model, encoder: Encoders = None) -> Model:
-    """Return a model whose weights are drawn as those of a training that begins with none.
+    """Return the untrained model: the architecture of a model, with the random weights of the training's seed.
 
     Args:
-        settings: of the training.
-        model: what it ended with.
-        encoder: the module that was given as encoder, or one per view, if some was.
+        settings: settings of the training.
+        model: the trained model.
+        encoder: the module that was passed as encoder, or one per view, if any.
     """
-    given = {"encoder": model.encoder_sources if encoder is None else encoder}
     with seeded_weights(settings):
-        return Model(**model.config | given)
+        return Model(**model.config | {"encoder": model.encoder_sources if encoder is None else encoder})
 
 
 @contextmanager
 def seeded_weights(settings: Settings) -> Iterator[None]:
-    """Draw weights by the seed of the training, on the CPU."""
+    """Context manager in which weights are drawn from the seed of the training, on the CPU."""
     with torch.random.fork_rng(devices=[]):
         seed_global_generators(
             settings.seed
-        )  # bare, which no other use is: the untrained weights of existing runs must not change
+        )  # without a purpose in the key: the untrained weights of existing runs must not change
         yield
 
 
-def build_model(settings: Settings, views: Views, begun: InitialWeights | None, kept: Path | None = None) -> Model:
-    """Return the encoder of each view, or the one of all, with its projection.
+def build_model(
+    settings: Settings, views: Views, initial_weights: InitialWeights | None, architecture: Path | None = None
+) -> Model:
+    """Build the encoders, one per view or shared, and the projection heads.
 
     Args:
-        settings: of the training.
-        views: what the encoders take.
-        begun: the weights that they begin with.
-        kept: the folder with what those of transformers are built of, of a training that goes on.
+        settings: settings of the training.
+        views: the views to encode.
+        initial_weights: initial weights; None: random.
+        architecture: folder with tokenizer and architecture of transformers encoders, of a resumed run.
     """
-    check(
-        settings.shared_encoder is not False or len(views.plain_shapes) > 1,
-        "shared_encoder: false needs items of several views, such as an image and a caption, each with an encoder of "
-        f"its own; these are of one, {views.plain_names[0]!r}. Random changes of one view share an encoder.",
+    message = (
+        "shared_encoder: false requires items of several views, such as an image and a caption; got the single view "
+        f"{views.plain_names[0]!r}, whose random views share an encoder."
     )
-    one = _is_shared(settings, views)
-    statistics = views.statistics()[: 1 if one else None]
-    folders_by_tower: Path | list[Path | None] | None = kept
-    if begun is not None:
+    check(settings.shared_encoder is not False or len(views.plain_shapes) > 1, message, "one_view")
+    is_shared = _is_shared(settings, views)
+    statistics = views.statistics()[: 1 if is_shared else None]
+    architectures: Path | list[Path | None] | None = architecture
+    if initial_weights is not None:
         towers = len(statistics)
-        statistics = begun.resolve_statistics(statistics, views.plain_names, views.plain_shapes)
-        folders_by_tower = kept or begun.folders_by_tower(towers, views.plain_names, views.plain_shapes)
+        statistics = initial_weights.resolve_statistics(statistics, views.plain_names, views.plain_shapes)
+        architectures = architecture or initial_weights.folders_by_tower(towers, views.plain_names, views.plain_shapes)
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
     model = Model(
         settings.encoder,
@@ -140,16 +143,16 @@ def build_model(settings: Settings, views: Views, begun: InitialWeights | None, 
         mean,
         std,
         settings.represented(len(views.plain_shapes)),
-        shared=one,
+        shared=is_shared,
         projection_layers=settings.projection_layers or 2,
-        low_resolution=begun is None or begun.low_resolution,
+        low_resolution=initial_weights is None or initial_weights.low_resolution,
         view_names=views.plain_names,
-        encoder_folders=folders_by_tower,
+        encoder_folders=architectures,
     )
-    given = [False] * len(model.towers) if begun is None else begun.load_into(model)
+    trained = [False] * len(model.towers) if initial_weights is None else initial_weights.load_into(model)
     for argument in ("freeze", "lora"):
-        _check_learned(argument, settings, model, given)
-    adapted(model, settings)
+        _check_trained(argument, settings, model, trained)
+    apply_lora(model, settings)
     if settings.activation_checkpointing:
         checkpoint_activations(model)
     if settings.layer_decay is not None:
@@ -159,20 +162,23 @@ def build_model(settings: Settings, views: Views, begun: InitialWeights | None, 
 
 
 def checkpoint_activations(model: Model) -> None:
-    """Let encoders of timm and transformers compute their activations a second time instead of keeping them.
+    """Enable activation checkpointing in encoders of timm and transformers.
 
     Raises:
-        UsageError: no encoder can, or one has batch norm.
+        UsageError: no encoder supports it, or one has batch norm.
     """
     networks = [getattr(encoder, "network", encoder) for encoder in model.encoders]
     able = [each for each in networks if hasattr(each, "set_grad_checkpointing") or is_transformers_model(each)]
     kinds = ", ".join(sorted({type(network).__name__ for network in networks}))
-    check(len(able) > 0, f"activation_checkpointing: requires an encoder of timm or transformers, got {kinds}.")
+    message = f"activation_checkpointing: requires an encoder of timm or transformers, got {kinds}."
+    check(len(able) > 0, message, "unsupported")
     for network in able:
         check(
             not any(isinstance(part, _BatchNorm) for part in network.modules()),
-            f"activation_checkpointing: requires an encoder without batch norm, whose running statistics would count "
-            f"each batch twice, got {type(network).__name__}; cache_chunk saves memory too.",
+            # Recomputing the forward pass would update running statistics twice.
+            f"activation_checkpointing: requires an encoder without batch norm, got {type(network).__name__}. Use "
+            "cache_chunk to save memory.",
+            "batch_norm",
         )
         if is_transformers_model(network):
             network.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
@@ -181,34 +187,34 @@ def checkpoint_activations(model: Model) -> None:
 
 
 def is_transformers_model(network: nn.Module) -> bool:
-    """Return whether a network is a model of transformers that can compute its activations again."""
+    """Return whether a network is a transformers model that supports activation checkpointing."""
     return bool(getattr(network, "supports_gradient_checkpointing", False))
 
 
 def compile_encoders(model: Model) -> None:
-    """Compile the encoders in place; the names of their weights stay."""
+    """Compile the encoders in place; the names of their parameters do not change."""
     for encoder in model.encoders:
-        # A model of transformers stands behind its tokenizer, which cannot be compiled.
+        # Of a transformers encoder only the network is compiled: its tokenizer cannot be.
         getattr(encoder, "network", encoder).compile()
 
 
 def _is_shared(settings: Settings, views: Views) -> bool:
-    """Return whether one encoder takes all views: unless it is said, random changes of one view, or texts alone.
+    """Return whether one encoder is shared by all views.
 
-    Texts of which encoders, or what becomes of these, are asked one by one have one each.
+    Default: for random views of one input, and for texts unless an option is given by view.
     """
     if settings.shared_encoder is not None:
         return settings.shared_encoder
-    asked = (settings.encoder, settings.init, settings.pretrained, settings.freeze, settings.lora)
-    one_by_one = any(isinstance(value, Mapping) or (isinstance(value, list) and len(value) > 1) for value in asked)
-    return len(views.plain_shapes) == 1 or (all(map(is_text_shape, views.plain_shapes)) and not one_by_one)
+    options = (settings.encoder, settings.init, settings.pretrained, settings.freeze, settings.lora)
+    by_view = any(isinstance(value, Mapping) or (isinstance(value, list) and len(value) > 1) for value in options)
+    return len(views.plain_shapes) == 1 or (all(map(is_text_shape, views.plain_shapes)) and not by_view)
 
 
-def adapted(model: Model, settings: Settings) -> Model:
-    """Return the model with the adapters that the settings ask for put beside the weights of its encoders.
+def apply_lora(model: Model, settings: Settings) -> Model:
+    """Add the LoRA adapters of the settings to the encoders, in place, and return the model.
 
     Raises:
-        UsageError: an encoder has nothing to adapt, or the package that makes adapters is not installed.
+        UsageError: an encoder has no layer to adapt, or `peft` is not installed.
     """
     for encoder, rank in zip(model.encoders, option_per_tower("lora", settings.lora, model), strict=True):
         if rank is not None:
@@ -217,29 +223,29 @@ def adapted(model: Model, settings: Settings) -> Model:
 
 
 def option_per_tower(argument: str, value: Any, model: Model) -> list[Any]:
-    """Return what an option says for each tower: of some views by what they are called, or one value for all."""
+    """Return the value of an option for each tower, from a mapping by view or a single value."""
     towers = len(model.towers)
     if isinstance(value, Mapping):
         return values_per_view(argument, value, model.view_names[:towers], model.shapes[:towers])
     return [value] * towers
 
 
-def _check_learned(argument: str, settings: Settings, model: Model, given: Sequence[bool]) -> None:
-    """Raise `UsageError` where what an option holds was drawn, and so would stay."""
-    held = option_per_tower(argument, getattr(settings, argument), model)
-    for number, (holds, trained) in enumerate(zip(held, given, strict=True)):
-        encoder = model.encoder_sources[number]
-        brought = isinstance(encoder, nn.Module) or bool(custom_code_names(encoder))
-        brought = brought or next(model.tower(number).encoder.parameters(), None) is None  # which has nothing to learn
-        check(
-            not holds or trained or brought,
-            f"{argument}: the encoder of the view {model.view_names[number]!r} was never trained, and would stay so; "
-            f"expected weights for it (--init.{model.view_names[number]}), or {argument} of the other views alone.",
+def _check_trained(argument: str, settings: Settings, model: Model, trained: Sequence[bool]) -> None:
+    """Raise `UsageError` if an option freezes an encoder with random weights."""
+    frozen = option_per_tower(argument, getattr(settings, argument), model)
+    for number, (is_frozen, is_trained) in enumerate(zip(frozen, trained, strict=True)):
+        encoder, view = model.encoder_sources[number], model.view_names[number]
+        may_be_trained = isinstance(encoder, nn.Module) or bool(custom_code_names(encoder))
+        has_weights = next(model.tower(number).encoder.parameters(), None) is not None
+        message = (
+            f"{argument}: requires trained weights for the encoder of view {view!r}: add --init.{view}, or apply "
+            f"{argument} to the other views only."
         )
+        check(not is_frozen or is_trained or may_be_trained or not has_weights, message, "untrained_view")
 
 
 def check_encodes(model: Model, views: Views) -> None:
-    """Raise `UsageError` where views are of other shapes than the items, and the encoder does not take these."""
+    """Raise `UsageError` if random views have other shapes than the items and the encoder does not support them."""
     plain = views.plain_shapes[0]
     for shape in dict.fromkeys(views.shapes) if len(model.towers) == 1 else ():
         if shape == plain:
@@ -248,13 +254,15 @@ def check_encodes(model: Model, views: Views) -> None:
         try:
             with torch.no_grad():
                 model.eval().encode([blank_items(1, shape)])
-        except Exception as error:  # each network refuses in its own way
-            told = f"the items are of shape {plain}, and some views of {shape}: {one_line_reason(error)}"
-            raise UsageError(f"encoder: expected one that takes any size, as {told}") from error
+        except Exception as error:  # networks raise arbitrary exceptions
+            message = (
+                f"encoder: must support views of shape {shape} besides items of shape {plain}: {one_line_reason(error)}"
+            )
+            raise UsageError(message, kind="fixed_size") from error
         finally:
             model.train(was_training)
 
 
 def projection_sizes(model: Model) -> list[int]:
-    """Return how many numbers the projection of each view has."""
+    """Return the projection size of each tower."""
     return [model.tower(view).projection_width for view in range(len(model.towers))]

@@ -1,4 +1,4 @@
-"""From the settings of a training to what is measured while it runs."""
+"""Builds the evaluation data of the online metrics."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
 
 
 EvalContextFactory: TypeAlias = "Callable[[torch.device], EvalContext]"
-"""Makes what is measured during a training, on a device."""
+"""Creates the evaluation data of the online metrics on a device."""
 
 
 MONITOR_ITEMS = 2_000
-"""At most so many training items are measured on while an encoder is trained."""
+"""Maximum number of training items for online metrics."""
 
 
-def build_online_eval(settings: Settings, built: Components, dataset: Dataset) -> EvalContextFactory | None:
-    """Return what makes the subject of the measures that `online_metrics` names, or None where it names none.
+def build_online_eval(settings: Settings, components: Components, dataset: Dataset) -> EvalContextFactory | None:
+    """Return a function that creates the evaluation data of the online metrics, or None without `online_metrics`.
 
-    At most `MONITOR_ITEMS` training items are drawn, always the same, and kept in memory: half of them are what a probe
-    learns from, the other half what it is judged on. No test item is seen.
+    The data are a fixed random subset of the training items, at most `MONITOR_ITEMS`: one half to fit probes, the other
+    to score them. No test item is used.
 
     Args:
-        settings: of the training.
-        built: what it is made of.
-        dataset: the training items as they are, where pairs are mismatched on purpose the right ones.
+        settings: settings of the training.
+        components: components of the training.
+        dataset: the training items, before pairs are mismatched on purpose.
 
     Raises:
-        UsageError: a measure cannot be taken of these items.
+        UsageError: a metric cannot be computed on these items.
     """
     watches = parse_scheduled_metrics(settings.online_metrics)
     if not watches:
         return None
-    # Here, not above: most trainings need no scikit-learn, which takes a while to import.
+    # Imported here: scikit-learn is slow to import, and trainings without online metrics do not use it.
     from contraport.metrics.eval_context import EvalContext
     from contraport.metrics.probes import check_neighbors
 
-    model, objective = built.pipeline.model, built.pipeline.objective
-    whole = dataset.complete()  # of what lacks a view there is no representation
+    model, objective = components.module.model, components.module.objective
+    whole = dataset.complete()  # items that lack a view have no representation
     drawn = torch.randperm(len(whole), generator=torch_generator("training.monitor"))[:MONITOR_ITEMS].numpy()
-    check(len(drawn) > 3, f"online_metrics: expected four training items or more, got {len(drawn)}.")
+    check(len(drawn) > 3, f"online_metrics: requires at least 4 training items, got {len(drawn)}.", "few_items")
     learnt, judged = take(whole, drawn[::2], "train"), take(whole, drawn[1::2], "test")
 
     def subject(device: torch.device) -> EvalContext:
@@ -65,7 +65,9 @@ def build_online_eval(settings: Settings, built: Components, dataset: Dataset) -
     first = subject(torch.device("cpu"))
     for measure, _ in watches:
         need = measure.unmet(first)
-        check(need is None, f"online_metrics: {measure.title} cannot be measured: {need and need.reason}.")
+        check(
+            need is None, f"online_metrics: {measure.title} cannot be computed: {need and need.reason}.", "unavailable"
+        )
         if measure.key == "knn":
             check_neighbors(first.neighbors, len(learnt))
     return subject

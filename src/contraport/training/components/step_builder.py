@@ -1,4 +1,4 @@
-"""From the settings of a training to its step: networks, comparison, memories."""
+"""Builds the training module: networks, loss of a step, memories."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ from contraport.training.components.model_builder import (
     projection_sizes,
     seeded_weights,
 )
-from contraport.training.components.objective_builder import build_schedules, target_of
+from contraport.training.components.objective_builder import build_schedules, resolve_target
 from contraport.training.config import Settings
 from contraport.training.step.encoder_freezer import EncoderFreezer
+from contraport.training.step.item_arrays import read_teacher_features
 from contraport.training.step.memory import Bank, Memory, Queue
 from contraport.training.step.momentum import MomentumEncoder, Predictor
-from contraport.training.step.objective_loss import ObjectiveLoss, QueryKeyLoss, Together
+from contraport.training.step.objective_loss import AllViewsLoss, ObjectiveLoss, QueryKeyLoss
 from contraport.training.step.prototype_loss import PrototypeLoss
-from contraport.training.step.reconstruction_loss import ReconstructionLoss
-from contraport.training.step.step_loss import StepLoss
+from contraport.training.step.step_loss import ReconstructionLoss, StepLoss
 from contraport.training.step.target_spec import build_target
-from contraport.training.step.teacher import read_teacher_features
 from contraport.training.step.training_module import TrainingModule, num_key_views
 
 LARGEST_QUEUE = 65_536
-
+"""Default size of the queue for large data."""
 
 LARGEST_DRAW = 4_096
+"""Default number of negatives from a bank for large data."""
 
 
-def build_pipeline(
+def build_training_module(
     settings: Settings,
     dataset: Dataset,
-    compared: nn.Module | None,
+    objective: nn.Module | None,
     *,
-    epoch: int,
-    begun: InitialWeights | None = None,
-    kept: Path | None = None,
+    steps_per_epoch: int,
+    initial_weights: InitialWeights | None = None,
+    architecture: Path | None = None,
 ) -> TrainingModule:
-    """Return the pipeline that the settings say, its weights drawn by their seed; torch's random state stays as it is.
+    """Build the training module, with random weights by the seed. Torch's global random state does not change.
 
     Args:
-        settings: of the training.
-        dataset: what is trained on.
-        compared: the objective, as `build_objective` gives it.
-        epoch: how many steps one has.
-        begun: the weights that the encoders begin with; default: they are drawn.
-        kept: as `build_model` takes it.
+        settings: settings of the training.
+        dataset: the training items.
+        objective: the objective, see `build_objective`.
+        steps_per_epoch: number of optimizer steps per epoch.
+        initial_weights: initial weights of the encoders; default: random.
+        architecture: see `build_model`.
 
     Raises:
         UsageError: settings that do not fit the data or one another.
@@ -69,108 +69,118 @@ def build_pipeline(
     >>> from contraport.data import load, loader
     >>> from contraport.training.components import build_objective
     >>> digits, settings = load("digits"), Settings(encoder="mlp")
-    >>> pipeline = build_pipeline(settings, digits, build_objective(settings), epoch=42)
-    >>> loss = pipeline(next(iter(loader(digits, 32))), step=0)
-    >>> loss.shape, pipeline.after_step(0)
+    >>> module = build_training_module(settings, digits, build_objective(settings), steps_per_epoch=42)
+    >>> loss = module(next(iter(loader(digits, 32))), step=0)
+    >>> loss.shape, module.after_step(0)
     (torch.Size([]), None)
     """
-    views, steps = build_views(settings, dataset), settings.epochs * epoch
+    views, steps = build_views(settings, dataset), settings.epochs * steps_per_epoch
     momentum = None if settings.momentum is None else parse_momentum(settings.momentum, steps)
-    schedules = build_schedules(settings, compared, steps=steps, epoch=epoch)
-    weights = parse_plan_weights(str(settings.sample_weight), steps) if settings.has_plan_weights else None
-    check_weights(compared, dataset, weights)
+    schedules = build_schedules(settings, objective, steps=steps, steps_per_epoch=steps_per_epoch)
+    plan_weights = parse_plan_weights(str(settings.sample_weight), steps) if settings.has_plan_weights else None
+    check_weights(objective, dataset, plan_weights)
     with seeded_weights(settings):
-        model = build_model(settings, views, begun, kept)
+        model = build_model(settings, views, initial_weights, architecture)
         check_encodes(model, views)
-        check(len(views.shapes) >= 2, f"views: expected at least 2, to compare them, got {len(views.shapes)}.")
-        comparison = _comparison(settings, dataset, model, views, compared, weights)
-        _check_gaps(comparison, dataset)
+        check(len(views.shapes) >= 2, f"views: must be at least 2, got {len(views.shapes)}.", "too_few")
+        loss = _build_step_loss(settings, dataset, model, views, objective, plan_weights)
         momentum_encoder = None if momentum is None else MomentumEncoder(model, momentum)
         predictor = Predictor(projection_sizes(model)) if settings.predictor else None
     return TrainingModule(
         model,
         views,
-        comparison,
+        loss,
         seed=settings.seed,
         momentum_encoder=momentum_encoder,
         predictor=predictor,
         schedules=schedules,
-        weights=weights,
+        weights=plan_weights,
         cache_chunk=settings.cache_chunk,
-        freezing=_freezing(settings, model, momentum_encoder, epoch),
+        freezing=_build_freezer(settings, model, momentum_encoder, steps_per_epoch),
     )
 
 
-def _freezing(
-    settings: Settings, model: Model, momentum_encoder: MomentumEncoder | None, epoch: int
+def _build_freezer(
+    settings: Settings, model: Model, momentum_encoder: MomentumEncoder | None, steps_per_epoch: int
 ) -> EncoderFreezer | None:
     if not (settings.freezes or settings.freeze_epochs or settings.lora):
         return None
-    steps = settings.freeze_epochs * epoch or None
-    held = option_per_tower("freeze", settings.freezes_all or steps is not None or settings.freeze, model)
+    steps = settings.freeze_epochs * steps_per_epoch or None
+    frozen = option_per_tower("freeze", settings.freezes_all or steps is not None or settings.freeze, model)
     adapted = option_per_tower("lora", settings.lora, model)
 
-    def of(one: Model | None, which: Sequence[Any]) -> list[nn.Module]:
-        return [] if one is None else [encoder for encoder, has in zip(one.encoders, which, strict=True) if has]
+    def select(source: Model | None, selected: Sequence[Any]) -> list[nn.Module]:
+        if source is None:
+            return []
+        return [encoder for encoder, is_selected in zip(source.encoders, selected, strict=True) if is_selected]
 
-    follows = None if momentum_encoder is None else momentum_encoder.model
-    return EncoderFreezer(of(model, held), steps, of(follows, held), [*of(model, adapted), *of(follows, adapted)])
+    follower = None if momentum_encoder is None else momentum_encoder.model
+    with_lora = [*select(model, adapted), *select(follower, adapted)]
+    return EncoderFreezer(select(model, frozen), steps, select(follower, frozen), with_lora)
 
 
-def _comparison(
+def _build_step_loss(
     settings: Settings,
     dataset: Dataset,
     model: Model,
     views: Views,
-    compared: nn.Module | None,
-    weights: PlanWeightsSchedule | None,
+    objective: nn.Module | None,
+    plan_weights: PlanWeightsSchedule | None,
 ) -> StepLoss:
+    loss: StepLoss
     if settings.predict is not None:
-        check(not any(map(is_text_shape, views.shapes)), "predict: decodes numbers, and a view of the items is a text.")
-        return ReconstructionLoss(model, views.shapes, settings.predict)
-    assert compared is not None
-    sizes, made = projection_sizes(model), len(views.shapes)
-    check(len(set(sizes)) == 1, f"projection: expected a size, as the encoders differ in theirs, {sizes}; got 0.")
-    memory = _memory(settings, dataset, num_key_views(model, views.shapes), sizes[0])
-    target = target_of(settings, dataset, compared, made)
-    in_turn = memory is not None or settings.momentum is not None or settings.predictor
-    comparison: ObjectiveLoss
-    if settings.prototypes is not None:
-        comparison = PrototypeLoss(compared, settings.prototypes, sizes[0], views=made)
+        check(not any(map(is_text_shape, views.shapes)), "predict: requires numeric views, got texts.", "texts")
+        loss = ReconstructionLoss(model, views.shapes, settings.predict)
     else:
-        file = settings.teacher
-        known = {
-            "views": made,
-            "wanted": None if target is None else build_target(target, dataset),
-            "features": None if file is None else read_teacher_features("teacher", str(file), len(dataset), views=made),
-        }
-        comparison = QueryKeyLoss(compared, memory, **known) if in_turn else Together(compared, **known)
+        assert objective is not None
+        loss = _build_objective_loss(settings, dataset, model, views, objective, plan_weights)
+    if dataset.present is not None and (reason := loss.missing_views_blocker()) is not None:
+        lacking = int((~dataset.present.all(1)).sum())
+        raise UsageError(f"data: {lacking} of {len(dataset)} items lack a view; {reason}.", kind="missing_views")
+    return loss
+
+
+def _build_objective_loss(
+    settings: Settings,
+    dataset: Dataset,
+    model: Model,
+    views: Views,
+    objective: nn.Module,
+    plan_weights: PlanWeightsSchedule | None,
+) -> ObjectiveLoss:
+    sizes, number = projection_sizes(model), len(views.shapes)
+    message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
+    check(len(set(sizes)) == 1, message, "sizes_differ")
+    memory = _build_memory(settings, dataset, num_key_views(model, views.shapes), sizes[0])
+    target = resolve_target(settings, dataset, objective, number)
+    loss: ObjectiveLoss
+    if settings.prototypes is not None:
+        loss = PrototypeLoss(objective, settings.prototypes, sizes[0], views=number)
+    else:
+        target_of_batch = None if target is None else build_target(target, dataset)
+        teacher = None
+        if settings.teacher is not None:
+            teacher = read_teacher_features("teacher", str(settings.teacher), len(dataset), views=number)
+        if memory is not None or settings.momentum is not None or settings.predictor:
+            loss = QueryKeyLoss(objective, memory, views=number, target=target_of_batch, teacher=teacher)
+        else:
+            loss = AllViewsLoss(objective, views=number, target=target_of_batch, teacher=teacher)
     try:
-        check_objective_accepts(comparison, dataset, sizes[0], weights, predictor=settings.predictor)
+        check_objective_accepts(loss, dataset, sizes[0], plan_weights, predictor=settings.predictor)
     except MissingInputError as error:
         if error.fact != "labels" or not settings.ignore_labels:
             raise
-        ignoring = format_options(ignore_labels=True)
-        told = f"ignore_labels: {settings.method} needs a label of each item, got {ignoring}; leave it out."
-        raise UsageError(told) from error
+        message = f"ignore_labels: {settings.method} requires labels; leave out {format_options(ignore_labels=True)}."
+        raise UsageError(message, kind="labels_required") from error
     except UsageError as error:
         if settings.prototypes is not None or target == settings.target:
             raise
-        hint = (
-            f"Some items of {dataset.name!r} show the same; {format_options(target='pairs')} keeps to each item's own."
-        )
-        raise UsageError(f"{error} {hint}") from error
-    return comparison
+        hint = f"Items of {dataset.name!r} share content; {format_options(target='pairs')} ignores this."
+        raise UsageError(f"{error} {hint}", kind="shared_content") from error
+    return loss
 
 
-def _check_gaps(comparison: StepLoss, dataset: Dataset) -> None:
-    """Raise `UsageError` where items lack a view and the comparison has no use for such."""
-    if dataset.present is not None and (reason := comparison.missing_views_blocker()) is not None:
-        lacking = int((~dataset.present.all(1)).sum())
-        raise UsageError(f"data: {lacking} of {len(dataset)} items lack a view, and {reason}; expected all views.")
-
-
-def _memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -> Memory | None:
+def _build_memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -> Memory | None:
     items = len(dataset)
     if settings.negatives == "queue":
         most = LARGEST_QUEUE if isinstance(dataset, Stream) else min(LARGEST_QUEUE, items)

@@ -1,7 +1,7 @@
-"""Options of `contraport train`, by the part of a training: each with its name, type, default, check and help.
+"""Options of `contraport train`, one module per topic: name, type, default, check and help of each.
 
-A file has the options of one part, their checks, and what follows from them. What only the part itself can check (the
-name of an encoder, a constraint) it checks when it is built, which is before anything is written too.
+Checks that need a component, such as the name of an encoder, run when the component is components, before anything is
+written.
 """
 
 from contraport.training.config.data_options import DataSettings, ReadingSettings, ValidationSettings

@@ -1,4 +1,4 @@
-"""Options of the data: what to train on, how it is read, and how it is made noisier or more varied."""
+"""Options of the data: source, reading, and deliberate perturbations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contraport.options import Options, int_in_range, matches_type, option, opti
 
 
 def _named(data: Any) -> Any:
-    """Return a name or a path as it is, and of what a program holds the name of its kind, in angle brackets."""
+    """Return what `config.yaml` records: a name or path as it is, an object as its name in angle brackets."""
     if data is None or isinstance(data, str | Path):
         return to_config_value(data)
     name = getattr(data, "name", None)
@@ -21,22 +21,22 @@ def _named(data: Any) -> Any:
 
 
 def _share(name: str, value: Any) -> None:
-    good = matches_type(value, float) and 0 < value < 1
-    check(good, f"{name}: expected a number between 0 and 1, got {value!r}.")
+    check(matches_type(value, float) and 0 < value < 1, f"{name}: must be a number between 0 and 1, got {value!r}.")
 
 
 def _not_an_encoders(name: str, value: Any) -> None:
-    check(matches_type(value, str | Path), f"{name}: expected text or a path, got {value!r}.")
+    check(matches_type(value, str | Path), f"{name}: must be a string or a path, got {value!r}.")
     check(
         Path(value).suffix not in {".safetensors", ".pt", ".pth", ".ckpt"},
-        f"{name}: how much each item counts is a column, an .npy file, classes or plan, got {str(value)!r}; an "
-        "encoder's own weights are given as init (--init FILE).",
+        f"{name}: must be a column, an .npy file, classes or plan, got {str(value)!r}. "
+        "Pretrained weights of an encoder are given by init (--init FILE).",
+        "encoder_weights",
     )
 
 
 def _different(name: str, value: Any) -> None:
-    check(matches_type(value, Sequence[int]), f"{name}: expected numbers of views, got {value!r}.")
-    check(len(set(value)) == len(value), f"{name}: expected each view once, got {list(value)}.")
+    check(matches_type(value, Sequence[int]), f"{name}: must be a list of view numbers, got {value!r}.")
+    check(len(set(value)) == len(value), f"{name}: must name each view once, got {list(value)}.", "duplicate")
 
 
 def _mismatch(name: str, value: Any) -> None:
@@ -57,34 +57,34 @@ def _domains(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(Options):
-    """Options that name the data."""
+    """Options that select the data and the recipe."""
 
     data: str | Path | Any | None = field(
         default=None,
         kw_only=False,
         metadata=option_metadata(
-            "what to train on: a name (see `contraport list data`); a folder of images, of tar shards or of a Hugging "
-            "Face dataset; an .npz, .npy, .csv, .jsonl, .parquet or .tar file, or a pattern of tars; a URL of one of "
-            "these; or from Python a Dataset (of ours, torch or Hugging Face), a data frame, arrays, or a list of "
-            "texts, paths or images.",
+            "Training data: a name (see `contraport list data`); a folder of images, of tar shards or of a Hugging "
+            "Face dataset; an .npz, .npy, .csv, .jsonl, .parquet or .tar file, or a pattern of tar files; or a URL of "
+            "one of these. In Python also a Dataset (contraport, torch or Hugging Face), a data frame, arrays, or a "
+            "list of texts, paths or images.",
             serialize=_named,
-            group="what to train on, and how",
+            group="data and recipe",
             cli_flag=True,
         ),
     )
     recipe: str | None = option(
-        None, "a named way to train (see `contraport list recipes`): settings that hold unless given here."
+        None, "Named set of options (see `contraport list recipes`). Options given here take precedence."
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationSettings(Options):
-    """Which training items take the place of the test split."""
+    """Validation split."""
 
     validation: float | None = option(
         None,
-        "share of each class of the training items that is held out in the place of the test split, so that settings "
-        "can be chosen without a look at test items.",
+        "Share of each class of the training items to hold out as a validation split. It replaces the test split, so "
+        "that settings can be chosen without using test items. Between 0 and 1; default: none.",
         check=_share,
         group="reading the data",
     )
@@ -92,118 +92,112 @@ class ValidationSettings(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingSettings(Options):
-    """How the data are read, and what is made of them."""
+    """Reading, subsets, weights and perturbations of the data."""
 
     image_size: int | None = option(
         None,
-        "side in pixels of the square that images become; default: see `contraport.data.load`.",
+        "Side length in pixels to which images are resized (square); default: see `contraport.data.load`.",
         check=int_in_range(1),
         group="reading the data",
     )
     columns: dict[str, Any] | None = option(
         None,
-        'of a table, the parts that its columns play: ``{"views": ["audio_*", "image"], "labels": "kind"}``, also '
-        '"numbers", "domains", "split", "weights", "keys", what each row is called, and "sequence", which rows are the '
-        "frames of one series; default: by their names and types.",
+        'Roles of table columns, such as ``{"views": ["audio_*", "image"], "labels": "kind"}``. Roles: "views", '
+        '"numbers", "labels", "domains", "split", "weights", "keys" (names of the rows) and "sequence" (rows with the '
+        "same value are the frames of one series); default: inferred from column names and types.",
     )
     sample_weight: str | Path | None = option(
         None,
-        "how much each item counts: the loss of a batch is the weighted mean of its rows' values. A column of the "
-        "table; an .npy FILE with a nonnegative number for each training item, or for each row of the data, those that "
-        "are held out too; or classes, so that each class counts the same; or plan, by how sure the batch's own "
-        "balanced plan is of an item's pair, times the weights of the data: plan:0.9, with a strength from 0 to 1 or "
-        "its course over the training. With the constraints balanced:marginals=weights and "
-        "unbalanced:marginals=weights they are the masses that the plan's rows and columns are to have; default: those "
-        "that an .npz names `weights`, else all alike.",
+        "Sample weights: the loss of a batch is the weighted mean over its items. A column of the table; an .npy FILE "
+        "with one nonnegative number per training item, or per row of the data including held-out rows; classes, which "
+        "gives all classes the same total weight; or plan, which multiplies the weights of the data by the confidence "
+        "of the batch's balanced plan in each pair. plan:0.9 sets its strength (0 to 1), plan:0:0.9 a schedule. "
+        "With the constraints balanced:marginals=weights and unbalanced:marginals=weights the weights are the "
+        "marginals of the plan; default: the array `weights` of an .npz, else uniform.",
         check=_not_an_encoders,
         formerly="weights",
     )
     test_fraction: float | None = option(
         None,
-        "share of each class that is held out, to be measured on by `contraport evaluate`, where the data have no test "
-        "split of their own; 0 holds out none; default: 0.2.",
+        "Share of each class to hold out for `contraport evaluate`, if the data have no test split. 0 holds out none; "
+        "default: 0.2.",
     )
-    ignore_labels: bool = option(
-        False, "leave out the classes that the data tell, such as the folders that images are in."
-    )
+    ignore_labels: bool = option(False, "Drop the labels of the data, such as the folder names of images.")
     max_items: int | None = option(
         None,
-        "at most so many items of each split, drawn at random, always the same ones.",
+        "Maximum number of items per split, a fixed random subset; default: all.",
         check=int_in_range(4),
         formerly="items",
     )
     test_items: int | None = option(
         None,
-        "at most so many test items, in the place of `max_items`: few to learn from may be judged on many, which tell "
-        "small differences.",
+        "Maximum number of test items, in place of `items`. More test items than training items resolve smaller "
+        "differences.",
         check=int_in_range(4),
     )
     given_views: Sequence[int] = option(
-        (), "which of the views that the data give are used, by their numbers from 0; default: all.", check=_different
+        (), "Numbers (from 0) of the views of the data to use; default: all.", check=_different
     )
-    root: str | Path | None = option(None, "folder of named data, as torchvision lays it out.", scope="machine")
+    root: str | Path | None = option(None, "Root folder of named data, in torchvision's layout.", scope="machine")
     num_workers: int | None = option(
         None,
-        "processes that fetch data; default: none for data in memory, else one per core but one.",
+        "Number of data loading processes; default: 0 for data in memory, else the number of cores minus one.",
         check=int_in_range(0),
         scope="machine",
         formerly="workers",
     )
     decoded: str | Path | None = option(
         None,
-        "the folder where encoded images are kept as pixels of the size that is trained on, decoded once, which "
-        "several trainings of the same data may share; none: each epoch decodes them; default: `decoded` in the run "
-        "folder, none for one epoch.",
+        "Cache folder for decoded images, stored as pixels at the training size; several runs on the same data may "
+        "share it. none decodes the images in each epoch; default: `decoded` in the run folder, or none for one epoch.",
         scope="machine",
     )
     mismatch: float | str | None = option(
         None,
-        "share of the training pairs that is shuffled, to see what wrong pairs do: of these items all views but the "
-        "first are another one's. 0.2:class exchanges partners within a class. `mismatched.npz` keeps who is paired "
-        "with whom.",
+        "Share of the training pairs to mismatch on purpose: all views but the first are exchanged with those of "
+        "another item. 0.2:class exchanges them within a class. `mismatched.npz` records the partner of each item.",
         check=_mismatch,
-        group="noisier or more varied data",
+        group="perturbed data",
     )
     imbalance: float | None = option(
         None,
-        "leave out training items of some classes, always the same ones, to see what rare classes do: the sizes of the "
-        "classes, in their order, fall by a constant factor, from that of the largest to so small a part of it as in "
-        "100 for a hundredth.",
+        "Ratio of the largest to the smallest class after dropping training items: class sizes decrease geometrically "
+        "in the order of the classes, as in 100 for a smallest class of one hundredth. The subset is fixed.",
         check=_imbalance,
     )
     corrupt: str | None = option(
         None,
-        "make the items of both splits worse, each always alike: noise, blur, brightness, contrast, occlusion or jpeg, "
-        "of severity 1 to 5, as in blur:3, or several in turn, as in noise:3,blur:2; what is no image takes noise "
-        "alone.",
+        "Corruption of all items, fixed per item: noise, blur, brightness, contrast, occlusion or jpeg with a severity "
+        "from 1 to 5, such as blur:3, or several in order, such as noise:3,blur:2. Data other than images support "
+        "noise only.",
         check=_corrupt,
     )
     domains: str | None = option(
         None,
-        "deal images to four domains: rotate, by quarter turns, or style, plain, edges, posterised and inverted; with "
-        "style:edges the training items are of the other domains, and the test items of this one alone.",
+        "Assign images to four domains: rotate (quarter turns), or style (plain, edges, posterized, inverted). "
+        "style:edges trains on the other three domains and tests on edges.",
         check=_domains,
     )
 
     @property
     def has_file_weights(self) -> bool:
-        """Whether the weights are in a file by themselves, rather than in a column of the data."""
+        """Whether the sample weights are in an .npy file."""
         return (
             self.sample_weight is not None and not self.has_plan_weights and Path(self.sample_weight).suffix == ".npy"
         )
 
     @property
     def has_column_weights(self) -> bool:
-        """Whether the weights are in a column of the data that is named."""
+        """Whether the sample weights are in a column of the data."""
         elsewhere = self.has_plan_weights or self.has_file_weights or self.has_class_weights
         return self.sample_weight is not None and not elsewhere
 
     @property
     def has_class_weights(self) -> bool:
-        """Whether the weights are such that each class counts the same."""
+        """Whether the sample weights balance the classes."""
         return self.sample_weight == "classes"
 
     @property
     def has_plan_weights(self) -> bool:
-        """Whether the weights are those of each batch's own plan."""
+        """Whether the sample weights come from the plan of each batch."""
         return str(self.sample_weight).partition(":")[0] == "plan"

@@ -1,7 +1,7 @@
-"""Settings of a training, the options of `contraport train`: one class of those of all parts.
+"""Settings of a training: all options of `contraport train` in one class.
 
-From them follow the keywords of `contraport.train`, the options of the command line and their groups, what
-`config.yaml` keeps, and what may change when a run goes on.
+The keywords of `contraport.train`, the flags of the command line, the content of `config.yaml` and the options that may
+change on resume are derived from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contraport.training.config.run_options import RunningSettings
 from contraport.training.config.view_options import ViewSettings
 
 
-# A dataclass takes the fields of its bases from the last to the first: that is the order of the options.
+# A dataclass orders the fields of its bases from the last to the first; that is the order of the options in the help.
 @dataclass(frozen=True, kw_only=True)
 class Settings(
     RunningSettings,
@@ -34,40 +34,38 @@ class Settings(
     ObjectiveSettings,
     DataSettings,
 ):
-    """Settings of a training; see `contraport.train` for each.
+    """Settings of a training; `contraport.train` documents each.
 
     Raises:
-        UsageError: a value that is wrong, or values that do not go together.
+        UsageError: an invalid value, or values that exclude one another.
 
     >>> Settings(data="digits", epochs=3).grad_accum_steps
     1
-    >>> Settings(epochs=0)
-    Traceback (most recent call last):
-    contraport.errors.UsageError: epochs: expected a whole number from 1 on, got 0.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        told = "audit: finds out which pairs belong together, and a target says so; give one of the two."
-        check(not (self.audit and self.target is not None), told)
-        told = "teacher: it knows none of the pairs that audit puts beside the items; give one of the two."
-        check(not (self.audit and self.teacher is not None), told)
-        told = f"audit: judges by what is learned; expected no {self.freeze_source} with it."
-        check(not (self.audit and self.freezes), told)
-        if self.predict is not None:
-            check(self.projection == 0, f"projection: predict decodes features; expected 0, got {self.projection}.")
+        if self.audit:
+            # A target states the pairs that belong together, which the audit estimates.
+            check(self.target is None, "audit: cannot be combined with target.", "target")
+            # The teacher's file has no features of the decoys that the audit adds to the items.
+            check(self.teacher is None, "audit: cannot be combined with teacher.", "teacher")
             check(
                 not self.freezes,
-                f"{self.freeze_source}: predict decodes what the encoder gives; expected one of the two.",
+                f"audit: cannot be combined with {self.freeze_source}: it scores what is learned.",
+                "frozen",
             )
+        if self.predict is not None:
+            check(self.projection == 0, f"projection: must be 0 with predict, got {self.projection}.", "predict")
+            check(not self.freezes, f"{self.freeze_source}: cannot be combined with predict.", "predict")
 
     @property
     def method(self) -> str:
-        """Name of the method: the recipe, or the objective, or what it predicts by."""
+        """Name of the method: the recipe, else the objective, else predict-l1 or predict-l2."""
         return self.recipe or display_name(self.objective or f"predict-{self.predict}")
 
     def kept(self) -> dict[str, Any]:
-        """Return what `config.yaml` keeps: the settings that say what the run is, as plain values.
+        """Return the content of `config.yaml`: all settings but those of a single call, as plain values.
 
         >>> from pathlib import Path
         >>> kept = Settings(data=Path("photos"), objective=object(), out="runs/x").kept()
@@ -78,18 +76,18 @@ class Settings(
 
 
 OPTIONS = get_options(Settings)
-"""Declaration of each setting, by its name."""
+"""Options by name."""
 
 KEPT = {name: known for name, known in OPTIONS.items() if known.scope != "call"}
-"""Those that `config.yaml` keeps."""
+"""Options that `config.yaml` records."""
 
 
 def check_kept(config: Mapping[str, Any], where: object) -> None:
-    """Raise `UsageError` unless the values of a `config.yaml` can be settings; names that are none are passed."""
+    """Raise `UsageError` if a value of a `config.yaml` has the wrong type; unknown names are ignored."""
     for name in config.keys() & KEPT.keys():
         known, value = KEPT[name], config[name]
         if value is not known.default and not matches_type(value, known.type, objects=False):
-            raise UsageError(f"run: {where} is corrupt: {name} is {value!r}.")
+            raise UsageError(f"run: {where} is corrupt: {name} is {value!r}.", kind="corrupt")
 
 
 TRAIN = Command(
@@ -97,12 +95,12 @@ TRAIN = Command(
     "contraport.training:train",
     "Train an encoder without labels.",
     details="""
-        A step makes random views of a batch of items (`views`, `augment`), encodes and projects each (`encoder`,
-        `projection`), and compares the embeddings (`objective`): those of one item are pulled together, against the
-        rest of the batch and what `negatives`, `momentum`, `predictor` and `prototypes` put beside it. A `recipe` is
-        a named choice of these. The folder holds `config.yaml`, `metrics.jsonl`, `checkpoints/`, `model/` and
-        `train.log`. All that is random depends on `seed` alone. Ctrl-C stops a run; `resume` goes on and ends at the
-        same weights, bit for bit on the CPU, as if it had never stopped.
+        Each step creates random views of a batch of items (`views`, `augment`), encodes and projects them (`encoder`,
+        `projection`), and compares the embeddings with an `objective`; `negatives`, `momentum`, `predictor` and
+        `prototypes` change what they are compared with. A `recipe` is a named set of these options. The run folder
+        holds `config.yaml`, `metrics.jsonl`, `checkpoints/`, `model/` and `train.log`. All randomness depends on `seed`
+        alone. Ctrl-C stops a run; `resume` continues it and reaches the same weights, bit for bit on the CPU, as an
+        uninterrupted run.
     """,
     examples=(
         "contraport train --data digits --epochs 20",

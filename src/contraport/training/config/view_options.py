@@ -1,4 +1,4 @@
-"""Options of the views: how they are made of an item, and which pairs of them are trained on."""
+"""Options of the views: number, augmentation, online audit of the pairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contraport.options import Options, is_object_placeholder, option
 
 
 def _changing(augment: Any) -> Any:
-    """Return the name of a random change; of a callable that of its class or function, in angle brackets."""
+    """Return what `config.yaml` records: a name, or that of a callable in angle brackets."""
     if augment is None or isinstance(augment, str):
         return augment
     change = getattr(augment, "change", augment)
@@ -21,39 +21,39 @@ def _changing(augment: Any) -> Any:
 def _augment(name: str, value: Any) -> None:
     if isinstance(value, str) and not is_object_placeholder(
         value
-    ):  # what a folder tells of an object is none of the names
+    ):  # the placeholder of a callable in a run's config.yaml
         parse_augment(value)
     good = isinstance(value, str) or callable(value) or callable(getattr(value, "change", None))
-    check(good, f"augment: expected a name or a callable, got {value!r}.")
+    check(good, f"augment: must be a name or a callable, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings(Options):
-    """Options of the views of an item, and of the pairs that take part."""
+    """Views of an item and selection of pairs."""
 
     views: int | str | None = option(
         None,
-        "how many random views of an item to make; or colour (lightness and colours of an RGB image); or frames, two "
-        "windows next to one another in a time series (frames:16: of 16 steps each; default: of a quarter of it); or "
-        "multi-crop, which is 2+6: two large and six small crops; default: two, or all that the data give.",
+        "Views of an item: a number of random views; colour (lightness and color channels of an RGB image); frames "
+        "(two adjacent windows of a time series: frames:16 for 16 steps each, default a quarter of the series); or "
+        "2+6 (multi-crop: two large and six small crops); default: two random views, or all views of the data.",
         group="views",
     )
     augment: str | Any | None = option(
         None,
-        "how views are changed at random: none; weak, standard or strong, as suits the data; or what needs to know "
-        "nothing of them, isotropic-noise (x + delta, of one deviation in all directions), scaled-noise (in proportion "
-        "to each feature's deviation; also called noise) or mixup (x_i + lambda (x_j - x_i)), alone or with a "
-        "strength, as in scaled-noise:0.2, the deviation of delta in units of the data's own, and mixup:0.3, the "
-        "largest lambda; default: "
-        "standard, or none where the data give several views or these are frames. From Python also a callable, on each "
-        "item (torchvision's v2, albumentations, a function) or on batches (kornia, or "
-        "`contraport.data.BatchTransform`).",
+        "Random augmentation of the views. For each kind of data: none, weak, standard or strong. For any data: "
+        "isotropic-noise (the same standard deviation in all directions), scaled-noise or noise (in proportion to the "
+        "standard deviation of each feature) or mixup (x_i + lambda (x_j - x_i)), with an optional strength: "
+        "scaled-noise:0.2 for the standard deviation in units of the data's, mixup:0.3 for the largest lambda. In "
+        "Python also a callable on items (torchvision.transforms.v2, albumentations, a function) or on batches "
+        "(kornia, `contraport.data.BatchTransform`); default: standard, or none if the data have several views or the "
+        "views are frames.",
         serialize=_changing,
         check=_augment,
     )
     audit: bool = option(
         False,
-        "of data of two given views, look eight times which pairs seem wrong, and leave these out; the folder "
-        "keeps the scores. How many are wrong is estimated with known mismatches that take part for a third of it.",
-        group="which pairs",
+        "Online audit of data with two views: score all pairs at eight epochs and drop suspected mismatches. The share "
+        "of wrong pairs is estimated from decoys, pairs mismatched on purpose, which are trained on for the first "
+        "third of the epochs. The run folder keeps the scores.",
+        group="selection of pairs",
     )

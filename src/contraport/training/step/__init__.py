@@ -1,1 +1,1 @@
-"""One step of training, without the loop around it."""
+"""Training step: views, embeddings, loss, and state across steps."""

@@ -1,4 +1,4 @@
-"""Encoders that are held as they are, to the end or for the first steps, while what follows them learns."""
+"""Freezing of encoders, for the whole training or its first steps."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class EncoderFreezer:
-    """Holds encoders: no gradient reaches them, and their batch norm is in evaluation, so that no bit of them moves.
+    """Freezes encoders: parameters get no gradient, and batch norm is in evaluation mode, so that no bit changes.
 
     Args:
-        encoders: what is held.
-        steps: for how many of the first steps; None: to the end, and from now on, so that no optimiser takes them.
-        followers: copies that follow them and learn by no gradient; their batch norm is held with theirs.
-        adapted: those of which only adapters learn; their batch norm is held to the end.
+        encoders: the encoders to freeze.
+        steps: number of first steps; None: the whole training. Then they are frozen at once, so that the optimizer
+            does not include them.
+        followers: momentum copies of the encoders, without gradients; their batch norm is frozen too.
+        adapted: encoders of which only LoRA adapters are trained; their batch norm is frozen for the whole training.
 
     >>> encoder = nn.BatchNorm1d(3)
     >>> freezing = EncoderFreezer([encoder], steps=2)
@@ -42,13 +43,13 @@ class EncoderFreezer:
             self.apply(0)
 
     def apply(self, step: int) -> None:
-        """Hold the encoders, or let them go, as a step has them; whoever trains may have set them to train since."""
-        held = self.steps is None or step < self.steps
+        """Freeze or unfreeze the encoders for a step. Repeated at each step, since `train()` may have been called."""
+        frozen = self.steps is None or step < self.steps
         for encoder in self.encoders:
-            encoder.train(not held).requires_grad_(not held)
+            encoder.train(not frozen).requires_grad_(not frozen)
         for follower in self.followers:
-            follower.train(not held)
+            follower.train(not frozen)
         for encoder in self.adapted:
-            for part in encoder.modules():  # found each time, as several processes put others in the place of some
+            for part in encoder.modules():  # not cached: convert_batch_norm replaces modules
                 if isinstance(part, _BatchNorm):
                     part.eval()

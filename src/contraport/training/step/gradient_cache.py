@@ -1,4 +1,4 @@
-"""Gradient caching: the gradient of a big batch with the memory of a chunk of it."""
+"""Gradient caching: the gradient of a large batch with the memory of one chunk."""
 
 from __future__ import annotations
 
@@ -17,37 +17,33 @@ from contraport.training.step.missing_views import Embed
 
 
 def check_chunk_size(items: int, size: int) -> None:
-    """Raise `UsageError` unless each chunk of a batch has two items, as batch norm needs, and one of each process.
-
-    >>> check_chunk_size(9, size=2)
-    Traceback (most recent call last):
-    contraport.errors.UsageError: cache_chunk: of 9 items in a batch 5 chunks are made, of which each needs 2 items ...
-    """
+    """Raise `UsageError` unless each chunk has two items, as batch norm requires, and one of each process."""
     _, processes = distributed.world()
-    count, least = _number_of_chunks(items, size), max(2, processes)
+    count, least = math.ceil(items / size), max(2, processes)
     check(
         items // least >= count,
-        f"cache_chunk: of {items} items in a batch {count} chunks are made, of which each needs {least} items and one "
-        f"of each process; got {size}, expected more.",
+        f"cache_chunk: each chunk must have at least {least} items, one per process; {size} gives {count} chunks of "
+        f"{items} items. Increase it.",
+        "small_chunks",
     )
 
 
 def embed_in_chunks(
     embed: Embed, network: nn.Module, views: Sequence[Tensor], size: int, share: Share | None = None
 ) -> tuple[Tensor, ...]:
-    """Return what `embed` gives for a batch, keeping the activations of at most `size` items at a time.
+    """Return the outputs of `embed` for a batch, with the activations of at most `size` items in memory.
 
-    Only what `embed` returns is kept; backward computes each chunk again, with the random numbers of the first time,
-    so that the gradient is exactly that of the whole batch. Layers that look at the batch, such as batch norm, see one
-    chunk at a time; their running statistics move in the first pass only. Items are dealt to the chunks in turn, by
-    their place in the batch: each process has its part of every chunk, and chunks are the same however many share it.
+    Only outputs are stored. The backward pass recomputes each chunk, with the same random numbers, so that the gradient
+    is exactly that of the whole batch. Layers over the batch, such as batch norm, process one chunk at a time; their
+    running statistics are updated in the first pass only. Items are dealt to the chunks by their position in the
+    batch, so that each process has a part of every chunk, and chunks do not depend on the number of processes.
 
     Args:
-        embed: what is computed, item by item but for layers that look at the batch.
-        network: the modules that it uses, whose buffers the second pass leaves as they are.
-        views: of the batch, ``(b, ...)`` each.
-        size: most items in a chunk; the chunks of a batch are equal but for one item.
-        share: which items of a batch that processes share these are; default: they are all of it.
+        embed: the function, item by item except for layers over the batch.
+        network: the modules that it uses, whose buffers do not change in the second pass.
+        views: views of the batch, ``(b, ...)`` each.
+        size: maximum number of items per chunk; chunk sizes differ by at most one.
+        share: the items of a batch that this process holds; default: all of them.
 
     Source: Gao, Zhang, Han and Callan (2021), Scaling deep contrastive learning batch size under memory limited setup.
 
@@ -57,10 +53,10 @@ def embed_in_chunks(
     """
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _buffers_kept(network)
+        return nullcontext(), _restored_buffers(network)  # of the first pass, and of the recomputation
 
     start, total = (0, len(views[0])) if share is None else (share.start, share.total)
-    count = _number_of_chunks(total, size)
+    count = math.ceil(total / size)
     chunks = [slice((number - start) % count, None, count) for number in range(count)]
     pieces = [
         checkpoint(
@@ -73,24 +69,20 @@ def embed_in_chunks(
         for chunk in chunks
     ]
     places = torch.arange(len(views[0]), device=views[0].device)
-    back = torch.cat([places[chunk] for chunk in chunks]).argsort()
+    back = torch.cat([places[chunk] for chunk in chunks]).argsort()  # undoes the dealing
     return tuple(torch.cat(parts)[back] for parts in zip(*pieces, strict=True))
 
 
-def _number_of_chunks(items: int, size: int) -> int:
-    return math.ceil(items / size)
-
-
 @contextmanager
-def _buffers_kept(network: nn.Module) -> Iterator[None]:
-    """Let the modules move copies of their buffers, such as the running statistics of batch norm."""
-    kept = [(module, dict(module.named_buffers(recurse=False))) for module in network.modules()]
-    for module, buffers in kept:
+def _restored_buffers(network: nn.Module) -> Iterator[None]:
+    """Context manager that undoes changes of buffers, such as the running statistics of batch norm."""
+    originals = [(module, dict(module.named_buffers(recurse=False))) for module in network.modules()]
+    for module, buffers in originals:
         for name, buffer in buffers.items():
             setattr(module, name, buffer.clone())
     try:
         yield
     finally:
-        for module, buffers in kept:
+        for module, buffers in originals:
             for name, buffer in buffers.items():
                 setattr(module, name, buffer)

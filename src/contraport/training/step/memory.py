@@ -1,7 +1,7 @@
-"""Negatives from earlier batches: a queue of embeddings, or a bank with one entry per item.
+"""Memories of negatives: a queue of earlier embeddings, or a bank with one embedding per item.
 
-Both are buffers, so they are in every checkpoint, and are written with the embeddings of all processes, so they are the
-same on each. What a step brings is written after the step: a step never meets its own embeddings in them.
+Both are buffers, so that checkpoints contain them. They are written with the embeddings of all processes, so that they
+are equal on each. Embeddings are written after the step, so that a step never compares an item with itself.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ BANK_MOMENTUM = 0.5
 
 
 class Memory(nn.Module, ABC):
-    """Keeps embeddings of earlier batches, apart for each view."""
+    """Base of memories of embeddings, separate for each view."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._fresh: list[tuple[Tensor, Tensor]] = []
+        self._staged: list[tuple[Tensor, Tensor]] = []
 
     @abstractmethod
-    def offer(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
-        """Return the positives ``(b, d)`` and the further negatives of a view, or None while there are none.
+    def look_up(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
+        """Return positives ``(b, d)`` and additional negatives of a view, None while the memory is empty.
 
         Args:
-            view: the number of the view.
-            keys: its fresh embeddings, ``(b, d)``.
-            ids: which items they show, ``(b,)``.
+            view: number of the view.
+            keys: its current embeddings, ``(b, d)``.
+            ids: their items, ``(b,)``.
         """
 
     @abstractmethod
     def write(self, keys: Tensor, ids: Tensor) -> None:
-        """Take in the embeddings ``(b, views, d)`` of items ``(b,)``."""
+        """Write the embeddings ``(b, views, d)`` of items ``(b,)``."""
 
-    def keep(self, keys: Sequence[Tensor], ids: Tensor) -> None:
-        """Remember the fresh embeddings of the views, ``(b, d)`` each, until the step is done."""
-        self._fresh.append((gather(torch.stack([key.detach() for key in keys], 1).float()), gather(ids)))
+    def stage(self, keys: Sequence[Tensor], ids: Tensor) -> None:
+        """Hold the embeddings of all views, ``(b, d)`` each, until the step is done."""
+        self._staged.append((gather(torch.stack([key.detach() for key in keys], 1).float()), gather(ids)))
 
     def after_step(self) -> None:
-        """Write what the step brought."""
-        for keys, ids in self._fresh:
+        """Write the staged embeddings."""
+        for keys, ids in self._staged:
             self.write(keys, ids)
-        self._fresh.clear()
+        self._staged.clear()
 
 
 class Queue(Memory):
-    """The last embeddings, first in, first out, as negatives.
+    """FIFO queue of the last embeddings, as negatives.
 
     Args:
-        size: how many of each view.
-        views: how many views.
-        dimensions: of an embedding.
+        size: number of embeddings per view.
+        views: number of views.
+        dimensions: dimension of an embedding.
 
     Source: He et al. (2020), Momentum contrast (MoCo), section 3.2.
 
@@ -81,15 +81,15 @@ class Queue(Memory):
         self.register_buffer("written", torch.tensor(0))
 
     def entries(self, view: int) -> Negatives:
-        """Return what is there of a view: fewer than `size` while the queue fills."""
+        """Return the embeddings of a view, fewer than `size` while the queue fills."""
         return Negatives(self.embeddings[: int(self.written), view], self.ids[: int(self.written)])
 
-    def offer(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
-        """Return the fresh embeddings and the queue."""
+    def look_up(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
+        """Return the current embeddings and the queue."""
         return keys, self.entries(view) if self.written > 0 else None
 
     def write(self, keys: Tensor, ids: Tensor) -> None:
-        """Put the embeddings in the place of the oldest."""
+        """Replace the oldest embeddings."""
         size = len(self.embeddings)
         places = torch.arange(int(self.written), int(self.written) + len(keys), device=keys.device)[-size:] % size
         self.embeddings[places], self.ids[places] = keys[-size:], ids[-size:]
@@ -97,21 +97,21 @@ class Queue(Memory):
 
 
 class Bank(Memory):
-    """One embedding per item and view, normalised: the item's own is the positive, some drawn at random are negatives.
+    """Memory bank with one normalized embedding per item and view: positives, and randomly drawn negatives.
 
-    A new embedding is averaged into the old one, and the result normalised again.
+    An entry is an exponential moving average of the item's embeddings, normalized after each update.
 
     Args:
-        items: how many items the data has.
-        views: how many views.
-        dimensions: of an embedding.
-        draws: how many negatives are drawn at each step, with replacement.
+        items: number of items of the data.
+        views: number of views.
+        dimensions: dimension of an embedding.
+        draws: number of negatives drawn per step, with replacement.
 
     Source: Wu, Xiong, Yu and Lin (2018), Unsupervised feature learning via non-parametric instance discrimination;
     Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.4.
 
     >>> bank = Bank(items=5, views=2, dimensions=4, draws=3)
-    >>> positives, negatives = bank.offer(1, torch.zeros(2, 4), ids=torch.tensor([4, 0]))
+    >>> positives, negatives = bank.look_up(1, torch.zeros(2, 4), ids=torch.tensor([4, 0]))
     >>> positives.shape, negatives.embeddings.shape
     (torch.Size([2, 4]), torch.Size([3, 4]))
     """
@@ -123,8 +123,8 @@ class Bank(Memory):
         self.draws = draws
         self.register_buffer("embeddings", F.normalize(torch.randn(items, views, dimensions), dim=2))
 
-    def offer(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
-        """Return the items' own entries and some drawn from the whole bank, the same on every process."""
+    def look_up(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
+        """Return the entries of the items, and entries drawn from the whole bank, equal on all processes."""
         drawn = torch.randint(len(self.embeddings), (self.draws,)).to(ids.device)
         return self.embeddings[ids, view], Negatives(self.embeddings[drawn, view], drawn)
 

@@ -1,4 +1,4 @@
-"""Items that lack a view: of each view the networks see the items that have it, and nothing stands for the others."""
+"""Missing views: each view is encoded for the items that have it only, without imputation."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from torch import Tensor
 from contraport.distributed import world
 
 Embed = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
-"""Turns the views of some items, ``(b, ...)`` each, into tensors ``(b, ...)``, one or more for each view, in turn."""
+"""Maps the views of items, ``(b, ...)`` each, to output tensors ``(b, ...)``, one or more for each view, in order."""
 
-FEWEST = 2
-"""A view that fewer items of a batch have is left out of it: batch norm knows no variance of one."""
+MIN_ITEMS = 2
+"""A view that fewer items of a batch have is dropped from it: batch norm needs a variance."""
 
 
 def embed_present(embed: Embed) -> Embed:
-    """Return the function of views and, as the last of them, the marks of the items that have them, ``(b, views)``.
+    """Wrap a function of complete views to one of views with missing items.
 
-    What it returns is what `embed` makes of the items that have a view, zeros where others would stand, and, last, the
-    marks that it went by: those that were given, less the views that too few items of all processes have.
+    The last input is a mask ``(b, views)`` of the views that items have. Outputs are those of `embed` for items that
+    have the view, zeros for the others. The last output is the mask in effect: without views that fewer than
+    `MIN_ITEMS` items of all processes have.
 
     >>> import torch
     >>> double = embed_present(lambda views: tuple(2 * view for view in views))
-    >>> marks = torch.tensor([[True, True], [False, True], [True, True]])
-    >>> twice, _, _ = double([torch.tensor([[1.0], [torch.nan], [3.0]]), torch.ones(3, 1), marks])
+    >>> mask = torch.tensor([[True, True], [False, True], [True, True]])
+    >>> twice, _, _ = double([torch.tensor([[1.0], [torch.nan], [3.0]]), torch.ones(3, 1), mask])
     >>> twice.flatten().tolist()
     [2.0, 0.0, 6.0]
     """
 
-    def embedded(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        *views, present = given
+    def wrapped(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        *views, present = inputs
         counts = present.sum(0)
         world().all_reduce_(counts)
-        present = present & (counts >= FEWEST)
-        rows = [marks.nonzero()[:, 0] for marks in present.T]
+        present = present & (counts >= MIN_ITEMS)
+        rows = [column.nonzero()[:, 0] for column in present.T]
         outputs = embed([view[places] for view, places in zip(views, rows, strict=True)])
         whole = [
             output.new_zeros(len(present), *output.shape[1:]).index_copy(0, rows[number % len(views)], output)
@@ -42,4 +43,4 @@ def embed_present(embed: Embed) -> Embed:
         ]
         return *whole, present
 
-    return embedded
+    return wrapped

@@ -1,4 +1,4 @@
-"""Two networks that learn from each other: the one in training predicts, the other follows it slowly."""
+"""Momentum encoder and prediction head (MoCo, BYOL)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PREDICTOR_HIDDEN = 512
 
 
 class Predictor(nn.Module):
-    """What only the network in training has: a head on its projections, which predicts those of the other one.
+    """Prediction head on the projections of the trained network (BYOL).
 
     Args:
-        dimensions: of the projections of each tower; each has a head of its own, and a shared tower one for all views.
+        dimensions: projection size of each tower. Each tower has its own head; a shared tower has one for all views.
 
     Shape: projections ``(b, P)`` per view to predictions of the same shape.
 
@@ -32,20 +32,20 @@ class Predictor(nn.Module):
     def forward(self, projections: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the predictions of each view."""
         if len(self.heads) == 1:
-            # One pass over all views, as in the towers: batch norm sees them together.
-            together = self.heads[0](torch.cat(list(projections)))
-            return together.split([len(projection) for projection in projections])  # type: ignore[no-any-return]
+            # One pass over all views, as in the towers, so that batch norm normalizes them together.
+            predictions = self.heads[0](torch.cat(list(projections)))
+            return predictions.split([len(projection) for projection in projections])  # type: ignore[no-any-return]
         return tuple(head(projection) for head, projection in zip(self.heads, projections, strict=True))
 
 
 class MomentumEncoder(nn.Module):
-    """A copy of a model whose weights are a moving average of the model's: w' becomes m w' + (1 - m) w.
+    """Copy of a model with exponential moving averages of its weights: w' becomes m w' + (1 - m) w.
 
-    Its running statistics are its own: it normalises by the batch, as the model in training does.
+    It normalizes by batch statistics, as the model in training mode, and has its own running statistics.
 
     Args:
-        model: what it follows.
-        momentum: the course of m, which is how much of itself it keeps at each step.
+        model: the model to follow.
+        momentum: schedule of m.
 
     Source: He et al. (2020), Momentum contrast (MoCo), eq. 2.
     """
@@ -66,8 +66,8 @@ class MomentumEncoder(nn.Module):
         return self.model.project(features)
 
     @torch.no_grad()
-    def follow(self, model: Model, step: int) -> None:
-        """Move the weights towards those of the model, by what the momentum of the step lets through."""
+    def update(self, model: Model, step: int) -> None:
+        """Update the moving averages after a step."""
         share = 1 - self.momentum.value(step)
         for own, other in zip(self.model.parameters(), model.parameters(), strict=True):
             own.lerp_(other, share)

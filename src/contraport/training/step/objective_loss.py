@@ -1,4 +1,4 @@
-"""Comparisons by an objective: of all views together, or of each in turn with each other and a memory."""
+"""Losses of a step by an objective: of all views at once, or of queries against keys with a memory of negatives."""
 
 from __future__ import annotations
 
@@ -14,217 +14,217 @@ from contraport.data import Batch
 from contraport.distributed import gather
 from contraport.errors import check
 from contraport.objectives import Loss, Target
+from contraport.training.step.item_arrays import select_batch
 from contraport.training.step.memory import Memory
-from contraport.training.step.step_loss import EmbeddedBatch, StepLoss, mean_of
+from contraport.training.step.step_loss import EmbeddedBatch, StepLoss
 from contraport.training.step.target_spec import TargetOfBatch
-from contraport.training.step.teacher import of_batch
 
 SMALL_BATCH = 32
-"""With fewer items in a batch there is little to tell an item from."""
+"""Batch size below which each item has few negatives."""
 
 
 class ObjectiveLoss(StepLoss):
-    """A comparison by an objective, which is told what it asks for of what is known of the items.
+    """Base of losses that call an objective, with the keywords that it accepts.
 
     Args:
-        objective: what is called.
-        views: how many views there are. Where two of them are compared at a time, each ordered pair has its own of
-            what the objective keeps between calls, such as the normaliser of noise contrastive estimation; what it
-            learns is one for all.
-        wanted: which plan is wanted of a batch, instead of what the objective itself wants.
-        features: what a teacher knows of each item, (items, k), for an objective that asks for it.
+        objective: the objective.
+        views: number of views. Where the objective is called on two of them at a time, each ordered pair of views has
+            its own buffers, such as the normalizer of noise contrastive estimation; parameters are shared.
+        target: the target plan of each batch; default: that of the objective.
+        teacher: features of a teacher per training item, ``(items, k)`` or ``(items, views, k)``.
 
     Raises:
-        UsageError: something is wanted, and the objective takes no target; or there is a teacher, and it takes no
-            features.
+        UsageError: the call of the objective has no keyword for the target or the teacher's features.
     """
 
     objective: nn.Module
-    wanted: TargetOfBatch | None
-    features: Tensor | None
 
     def __init__(
         self,
         objective: nn.Module,
         *,
         views: int = 2,
-        wanted: TargetOfBatch | None = None,
-        features: Tensor | None = None,
+        target: TargetOfBatch | None = None,
+        teacher: Tensor | None = None,
     ) -> None:
         super().__init__(objective)
-        self._asked = accepted_keywords(objective)
+        self._accepted = accepted_keywords(objective)
         self.views = views
-        self.wanted = wanted
-        self.features = features
-        for argument, name, given in (("target", "target", wanted), ("teacher", "features", features)):
-            check(
-                given is None or name in self._asked,
-                f"{argument}: the call of {type(objective).__name__} has no keyword `{name}` to take it.",
-            )
-        kept = {} if self._loss is None else dict(self._loss.named_buffers())
-        self._kept = {name: f"each_{name.replace('.', '_')}" for name in kept}
-        for name, value in kept.items():
-            self.register_buffer(self._kept[name], value.expand(views, views, *value.shape).clone())
+        self.target = target
+        self.teacher = teacher
+        for argument, keyword, value in (("target", "target", target), ("teacher", "features", teacher)):
+            self._check_accepts(argument, keyword, value)
+        buffers = {} if self._loss is None else dict(self._loss.named_buffers())
+        self._pair_buffers = {name: f"each_{name.replace('.', '_')}" for name in buffers}
+        for name, value in buffers.items():
+            self.register_buffer(self._pair_buffers[name], value.expand(views, views, *value.shape).clone())
+
+    def _check_accepts(self, argument: str, keyword: str, value: object) -> None:
+        name = type(self.objective).__name__
+        message = f"{argument}: not supported by {name}, whose call has no keyword `{keyword}`."
+        check(value is None or keyword in self._accepted, message, "unsupported")
 
     @property
     def _loss(self) -> Loss | None:
-        """The objective, unless it is a module of one's own, which does not tell what it is."""
+        """The objective, or None for a custom module, which declares no properties."""
         return self.objective if isinstance(self.objective, Loss) else None
 
-    def compare(self, batch: Batch, *embeddings: Tensor, turn: tuple[int, int] | None = None, **known: Any) -> Tensor:
-        """Return the objective's value.
+    def call_objective(
+        self, batch: Batch, *embeddings: Tensor, pair: tuple[int, int] | None = None, **kwargs: Any
+    ) -> Tensor:
+        """Return the value of the objective.
 
         Args:
             batch: the items.
-            embeddings: what it is called on.
-            turn: which view is compared with which; default: all at once.
-            known: what is known beside the batch.
+            embeddings: the embeddings to compare.
+            pair: the ordered pair of views that they are, which selects buffers; default: all views.
+            kwargs: keywords in addition to those of the batch.
         """
         if batch.weights is not None and not bool(gather(batch.weights).any()):
-            return torch.stack([z[:0].sum() for z in embeddings]).sum()  # nothing of this batch counts
-        everything = self._known(batch, None if self.wanted is None else self.wanted(batch)) | known
-        asked = {name: value for name, value in everything.items() if name in self._asked}
-        # Entries are views of a buffer, so that what the call writes into them stays.
-        kept = {} if turn is None else {name: self.get_buffer(own)[turn] for name, own in self._kept.items()}
-        loss: Tensor = functional_call(self.objective, kept, embeddings, asked)
+            return torch.stack([z[:0].sum() for z in embeddings]).sum()  # all weights are 0: no loss, gradients of 0
+        available = self._batch_kwargs(batch, None if self.target is None else self.target(batch)) | kwargs
+        accepted = {name: value for name, value in available.items() if name in self._accepted}
+        # Entries are views of a buffer, so that in-place updates by the call persist.
+        buffers = {} if pair is None else {name: self.get_buffer(own)[pair] for name, own in self._pair_buffers.items()}
+        loss: Tensor = functional_call(self.objective, buffers, embeddings, accepted)
         return loss
 
-    def turns(self, embedded: EmbeddedBatch) -> list[tuple[int, int]]:
-        """Return which view is compared with which other one: of a core graph those turns that the first view is in."""
+    def view_pairs(self, embedded: EmbeddedBatch) -> list[tuple[int, int]]:
+        """Return the ordered pairs of views; with a core view, those that include the first view."""
         core = self._loss is not None and self._loss.has_core_view
-        return [turn for turn in embedded.turns() if not core or 0 in turn]
+        return [pair for pair in embedded.view_pairs() if not core or 0 in pair]
 
-    def example(self, z: Tensor, batch: Batch, target: Target | None) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Return with what the objective is called: views and keywords.
+    def example_inputs(
+        self, z: Tensor, batch: Batch, target: Target | None
+    ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Return embeddings and keywords of an example call of the objective.
 
         Args:
-            z: the embeddings of some items, (b, d), which stand for those of each view.
-            batch: what is known of the items.
-            target: what is wanted of them, instead of what the objective itself wants.
+            z: embeddings of some items, ``(b, d)``, used for each view.
+            batch: the items.
+            target: their target plan; None: that of the objective.
         """
-        return (z, z.clone()), self._known(batch, target)  # one tensor would stand for a view beside itself
+        return (z, z.clone()), self._batch_kwargs(batch, target)  # cloned: one tensor twice would be one view twice
 
-    def _known(self, batch: Batch, target: Target | None) -> dict[str, Any]:
-        known: dict[str, Any] = {"labels": batch.labels, "domains": batch.domains, "weights": batch.weights}
+    def _batch_kwargs(self, batch: Batch, target: Target | None) -> dict[str, Any]:
+        kwargs: dict[str, Any] = {"labels": batch.labels, "domains": batch.domains, "weights": batch.weights}
         if target is not None:
-            known["target"] = target
-        if self.features is not None:
-            known["features"] = of_batch(self.features, batch)
+            kwargs["target"] = target
+        if self.teacher is not None:
+            kwargs["features"] = select_batch(self.teacher, batch)
         if self._loss is not None and self._loss.requires_ids:
-            known["ids"] = batch.ids
-        return known
+            kwargs["ids"] = batch.ids
+        return kwargs
 
     def missing_views_blocker(self) -> str | None:
-        """Return that the objective's call has no word for it, or that it compares no items."""
+        """Return why all items must have all views: the objective has no keyword `present`, or compares coordinates."""
         if self._loss is not None and not self._loss.compares_items:
             return "the objective compares coordinates, each over the whole batch"
-        return None if "present" in self._asked else "the objective's call has no keyword `present`"
+        return None if "present" in self._accepted else "the call of the objective has no keyword `present`"
 
-    def doubt(self, items: int) -> str | None:
-        """Return that an item has few others to be told from, where the objective tells them apart in the batch."""
+    def batch_size_warning(self, items: int) -> str | None:
+        """Return a warning if each item has few negatives in a batch of this size; else None."""
         if items >= SMALL_BATCH or self._loss is None or not self._loss.has_negatives:
             return None
         return (
-            f"batches of {items} are small: each item is told from {pluralize(items - 1, 'other')}; a larger "
-            "--batch_size or --negatives queue brings more, --recipe byol needs none"
+            f"small batches: each item has {pluralize(items - 1, 'negative')}. Increase --batch_size, add --negatives "
+            "queue, or use --recipe byol, which has no negatives"
         )
 
 
-class Together(ObjectiveLoss):
-    """The objective of all views at once; of each pair of views, averaged, where the objective takes two."""
+class AllViewsLoss(ObjectiveLoss):
+    """Objective of all views at once; the mean over unordered pairs of views for objectives of two views."""
 
-    def __init__(self, objective: nn.Module, **known: Any) -> None:
-        super().__init__(objective, **known)
-        self._takes_several = multi_view(objective)
+    def __init__(self, objective: nn.Module, **kwargs: Any) -> None:
+        super().__init__(objective, **kwargs)
+        self._multi_view = multi_view(objective)
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         """Return the loss of a batch."""
-        queries = embedded.queries
-        if self._takes_several or len(queries) == 2:
-            return self.compare(embedded.batch, *queries, **embedded.facts())
-        pairs = [(w, v) for v, w in self.turns(embedded) if w < v]  # each once, the one that has keys first
-        return mean_of(
-            [
-                self.compare(embedded.batch, queries[v], queries[w], turn=(v, w), **embedded.facts(v, w))
-                for v, w in pairs
-            ]
-        )
+        batch, queries = embedded.batch, embedded.queries
+        if self._multi_view or len(queries) == 2:
+            return self.call_objective(batch, *queries, **embedded.objective_kwargs())
+        losses = [
+            self.call_objective(batch, queries[v], queries[w], pair=(v, w), **embedded.objective_kwargs(v, w))
+            for w, v in self.view_pairs(embedded)
+            if v < w  # each unordered pair once; v has keys, as the keys are those of the first views
+        ]
+        return torch.stack(losses).mean()
 
-    def example(self, z: Tensor, batch: Batch, target: Target | None) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Return all views, or two where the objective takes these at a time."""
-        (z0, z1), known = super().example(z, batch, target)
-        return (z,) * self.views if self._takes_several else (z0, z1), known
+    def example_inputs(
+        self, z: Tensor, batch: Batch, target: Target | None
+    ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Return embeddings and keywords of an example call, of all views or of two."""
+        pair, kwargs = super().example_inputs(z, batch, target)
+        return (z,) * self.views if self._multi_view else pair, kwargs
 
 
 class QueryKeyLoss(ObjectiveLoss):
-    """The objective of each view's queries against each other view's keys, averaged over the turns.
+    """Objective of each view's queries against each other view's keys, the mean over ordered pairs of views.
 
     Args:
-        objective: is called on queries and keys, with ``negatives=`` where the memory has some; those that show the
-            item of a row are left out of it.
-        memory: negatives of earlier batches.
-        known: as of `ObjectiveLoss`.
+        objective: called on queries and keys, and with ``negatives=`` if the memory has some. Negatives that are the
+            item of a row are excluded for this row.
+        memory: embeddings of earlier batches.
+        kwargs: see `ObjectiveLoss`.
 
     Raises:
-        UsageError: there is a memory, and the objective does not take negatives.
+        UsageError: there is a memory, and the call of the objective has no keyword `negatives`.
     """
 
-    def __init__(self, objective: nn.Module, memory: Memory | None = None, **known: Any) -> None:
-        super().__init__(objective, **known)
+    def __init__(self, objective: nn.Module, memory: Memory | None = None, **kwargs: Any) -> None:
+        super().__init__(objective, **kwargs)
         self.memory = memory
-        check(
-            memory is None or "negatives" in self._asked,
-            f"negatives: the call of {type(objective).__name__} has no keyword `negatives` to take them.",
-        )
+        self._check_accepts("negatives", "negatives", memory)
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         """Return the loss of a batch."""
         batch, keys = embedded.batch, embedded.keys
         losses = []
-        for v, w in self.turns(embedded):
+        for v, w in self.view_pairs(embedded):
             positives = keys[w]
-            known: dict[str, Any] = {}
+            kwargs: dict[str, Any] = {}
             if self.memory is not None:
-                positives, negatives = self.memory.offer(w, keys[w], batch.ids)
+                positives, negatives = self.memory.look_up(w, keys[w], batch.ids)
                 if negatives is not None:
-                    known = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
-                    known["shared_negatives"] = True  # the memory is the same on every process
-            known |= embedded.facts(v, w)
-            losses.append(self.compare(batch, embedded.queries[v], positives, turn=(v, w), **known))
+                    kwargs = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
+                    kwargs["shared_negatives"] = True  # the memory is the same on every process
+            kwargs |= embedded.objective_kwargs(v, w)
+            losses.append(self.call_objective(batch, embedded.queries[v], positives, pair=(v, w), **kwargs))
         if self.memory is not None:
-            self.memory.keep(keys, batch.ids)
-        return mean_of(losses)
+            self.memory.stage(keys, batch.ids)
+        return torch.stack(losses).mean()
 
-    def example(self, z: Tensor, batch: Batch, target: Target | None) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Return two views, and negatives of the next items where there is a memory."""
-        views, known = super().example(z, batch, target)
+    def example_inputs(
+        self, z: Tensor, batch: Batch, target: Target | None
+    ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Return embeddings and keywords of an example call, with negatives of other items if there is a memory."""
+        pair, kwargs = super().example_inputs(z, batch, target)
         if self.memory is not None:
-            known |= {"ids": batch.ids, "negatives": z, "negative_ids": batch.ids + 1}
-        return views, known
+            kwargs |= {"ids": batch.ids, "negatives": z, "negative_ids": batch.ids + 1}
+        return pair, kwargs
 
     def missing_views_blocker(self) -> str | None:
-        """Return that a memory keeps an embedding of each item."""
-        return (
-            super().missing_views_blocker() if self.memory is None else "a queue or a bank keeps all views of an item"
-        )
+        """Return why all items must have all views: a memory stores an embedding of each view."""
+        return super().missing_views_blocker() if self.memory is None else "a queue or a bank stores all views of items"
 
-    def doubt(self, items: int) -> str | None:
-        """Return none where a memory brings negatives."""
-        return super().doubt(items) if self.memory is None else None
+    def batch_size_warning(self, items: int) -> str | None:
+        """Return a warning on small batches, unless a memory provides negatives."""
+        return super().batch_size_warning(items) if self.memory is None else None
 
     def after_step(self) -> None:
-        """Write the step's keys into the memory."""
+        """Write the keys of the step to the memory."""
         if self.memory is not None:
             self.memory.after_step()
 
 
 def accepted_keywords(objective: nn.Module) -> frozenset[str]:
-    """Return the names of what the call of an objective takes."""
+    """Return the names of the parameters of an objective's call."""
     return frozenset(inspect.signature(objective.forward).parameters)
 
 
 def multi_view(objective: nn.Module) -> bool:
-    """Return whether an objective takes any number of views at once, rather than two."""
+    """Return whether an objective is called on any number of views at once, rather than on two."""
     if isinstance(objective, Loss):
         return objective.multi_view
     kinds = [parameter.kind for parameter in inspect.signature(objective.forward).parameters.values()]

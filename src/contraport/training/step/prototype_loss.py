@@ -1,4 +1,4 @@
-"""The comparison with prototypes, to which the other views of an item say that it belongs."""
+"""Loss against learned prototypes (SwAV)."""
 
 from __future__ import annotations
 
@@ -12,67 +12,70 @@ from contraport.data import Batch
 from contraport.errors import UsageError
 from contraport.objectives import Cross, Objective, Target, assignments
 from contraport.training.step.objective_loss import ObjectiveLoss
-from contraport.training.step.step_loss import EmbeddedBatch, mean_of
+from contraport.training.step.step_loss import EmbeddedBatch
 
 
 class PrototypeLoss(ObjectiveLoss):
-    """The objective of each view's queries against prototypes; its target is to which another view's keys belong.
+    """Objective of each view's queries against prototypes; the target is the assignment of another view's keys.
 
-    The objective keeps its kernel, plan and divergence, and compares items with prototypes. To which prototypes keys
-    belong is a balanced plan, so that none takes all; see `contraport.objectives.assignments`.
+    Kernel, plan and divergence are those of the objective. Keys are assigned by a balanced plan, so that no prototype
+    receives all items; see `contraport.objectives.assignments`.
 
     Args:
         objective: a single `Objective`.
-        prototypes: how many.
-        dimensions: of an embedding.
-        views: how many views there are.
+        prototypes: number of prototypes.
+        dimensions: dimension of an embedding.
+        views: number of views.
 
     Raises:
         UsageError: another kind of objective.
 
     Source: Caron et al. (2020), Unsupervised learning of visual features by contrasting cluster assignments (SwAV),
-    eq. 2-5; the views from which assignments are taken are those that have keys (section 3.2).
+    eq. 2-5; assignments are taken from the views that have keys (section 3.2).
     """
 
     def __init__(self, objective: nn.Module, prototypes: int, dimensions: int, *, views: int = 2) -> None:
         if not isinstance(objective, Objective):
-            raise UsageError(f"prototypes: expected a single Objective to compare them by, got {objective!r}.")
+            message = f"prototypes: requires a single Objective, got {objective!r}."
+            raise UsageError(message, kind="no_single_objective")
         layout = Cross(symmetric=False, shared_columns=True)
         kernel, constraint, divergence = objective.kernel, objective.constraint, objective.divergence
-        compared = Objective(layout, kernel, constraint, objective.target, divergence, objective.penalties)
-        super().__init__(compared, views=views)
+        against_prototypes = Objective(layout, kernel, constraint, objective.target, divergence, objective.penalties)
+        super().__init__(against_prototypes, views=views)
         self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dimensions)))
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         """Return the loss of a batch."""
+        batch, queries = embedded.batch, embedded.queries
         targets = [assignments(key, self.prototypes) for key in embedded.keys]
-        return mean_of(
-            [
-                self.compare(embedded.batch, embedded.queries[v], self.prototypes, turn=(v, w), target=targets[w])
-                for v, w in embedded.turns()
-            ]
-        )
+        losses = [
+            self.call_objective(batch, queries[v], self.prototypes, pair=(v, w), target=targets[w])
+            for v, w in embedded.view_pairs()
+        ]
+        return torch.stack(losses).mean()
 
-    def example(self, z: Tensor, batch: Batch, target: Target | None) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Return a view and the prototypes, to all of which each item belongs alike."""
-        _, known = super().example(z, batch, target)
+    def example_inputs(
+        self, z: Tensor, batch: Batch, target: Target | None
+    ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Return embeddings and prototypes of an example call, with uniform assignments."""
+        _, kwargs = super().example_inputs(z, batch, target)
         prototypes = self.prototypes.detach()
-        return (z, prototypes), known | {"target": torch.ones(len(z), len(prototypes))}
+        return (z, prototypes), kwargs | {"target": torch.ones(len(z), len(prototypes))}
 
     def missing_views_blocker(self) -> str | None:
-        """Return that what an item is assigned to comes from its other view."""
-        return "to which prototypes an item belongs is told by its other views"
+        """Return why all items must have all views: assignments come from the other views."""
+        return "prototypes are assigned by the other views of an item"
 
-    def doubt(self, items: int) -> str | None:
-        """Return that prototypes are more than the items that are assigned to them in equal parts."""
+    def batch_size_warning(self, items: int) -> str | None:
+        """Return a warning if a batch has fewer items than prototypes, which are assigned in equal parts."""
         if items >= len(self.prototypes):
             return None
         return (
-            f"batches of {items} are small for {len(self.prototypes)} prototypes, each of which gets an equal part; "
-            "a larger --batch_size or fewer --prototypes help"
+            f"small batches: {items} items for {len(self.prototypes)} prototypes, each of which is assigned an equal "
+            "part. Increase --batch_size or decrease --prototypes"
         )
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Put the prototypes back on the sphere."""
+        """Normalize the prototypes."""
         self.prototypes.copy_(F.normalize(self.prototypes))

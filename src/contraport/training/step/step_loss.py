@@ -1,4 +1,4 @@
-"""What a comparison is: the embeddings of a batch, of which it makes a loss."""
+"""Losses of a training step: the base class, and predictive learning without an objective."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.data import Batch
+from contraport.encoders import Decoder, Model
+from contraport.errors import unknown_name_error
 from contraport.objectives import PlanWeights
 
 
 class EmbeddedBatch(NamedTuple):
-    """What the networks made of a batch.
+    """Batch with its views, features and projections.
 
     Attributes:
         batch: the items.
         views: their random views, floats.
-        features: the encoder's output, ``(b, F)`` per view.
-        queries: what the objective sees, ``(b, P)`` per view, with a gradient.
-        keys: what each query is compared with, ``(b, P)`` for each of the first views: all, or the large ones of
+        features: encoder features, ``(b, F)`` per view.
+        queries: projections (or predictions) of all views, ``(b, P)`` each, with gradients.
+        keys: projections that queries are compared with, ``(b, P)`` for the first views: all, or the large ones of
             multi-crop.
-        present: which items have which views, ``(b, views)``; None where all have all.
-        weighting: by what plan items count, times the batch's weights; None where by these alone.
+        present: which items have which views, ``(b, views)``; None if all items have all views.
+        plan_weights: weights by the batch's plan, times those of the batch; None without.
     """
 
     batch: Batch
@@ -35,30 +38,27 @@ class EmbeddedBatch(NamedTuple):
     queries: tuple[Tensor, ...]
     keys: tuple[Tensor, ...]
     present: Tensor | None = None
-    weighting: PlanWeights | None = None
+    plan_weights: PlanWeights | None = None
 
-    def facts(self, *views: int) -> dict[str, Any]:
-        """Return what an objective of some views is told beside the batch, of all views by default.
-
-        That is which items lack a view, and by what they count where the batch does not say it.
-        """
-        told: dict[str, Any] = {}
+    def objective_kwargs(self, *views: int) -> dict[str, Any]:
+        """Return the keywords `present` and `weights` of an objective of some views (default: all), if needed."""
+        kwargs: dict[str, Any] = {}
         if self.present is not None:
-            told["present"] = self.present[:, list(views)] if views else self.present
-        if self.weighting is not None:
-            told["weights"] = replace(self.weighting, given=self.batch.weights)
-        return told
+            kwargs["present"] = self.present[:, list(views)] if views else self.present
+        if self.plan_weights is not None:
+            kwargs["weights"] = replace(self.plan_weights, given=self.batch.weights)
+        return kwargs
 
-    def turns(self) -> Iterator[tuple[int, int]]:
-        """Yield each view with each other view that has keys."""
+    def view_pairs(self) -> Iterator[tuple[int, int]]:
+        """Yield all ordered pairs (query view, key view)."""
         return ((v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.keys))
 
 
 class StepLoss(nn.Module, ABC):
-    """Makes the loss of a step.
+    """Computes the loss of a step.
 
     Attributes:
-        objective: what is called on embeddings, or None where nothing is.
+        objective: the objective that is called on embeddings; None for predictive learning.
     """
 
     def __init__(self, objective: nn.Module | None) -> None:
@@ -69,18 +69,51 @@ class StepLoss(nn.Module, ABC):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         """Return the loss of a batch, a tensor without dimensions."""
 
-    def doubt(self, items: int) -> str | None:
-        """Return why batches of so many items are too small to learn from, and what to do; None where they are not."""
+    def batch_size_warning(self, items: int) -> str | None:
+        """Return a warning if batches of this size are too small, with a remedy; else None."""
         return None
 
     def missing_views_blocker(self) -> str | None:
-        """Return why items may not lack a view, or None where they may."""
-        return "this comparison needs all views of an item"
+        """Return why all items must have all views, or None if views may be missing."""
+        return "predictive learning requires all views of each item"
 
     def after_step(self) -> None:
-        """Take in what the step brought."""
+        """Update state after the optimizer step."""
 
 
-def mean_of(losses: Sequence[Tensor]) -> Tensor:
-    """Return the mean of the losses of the turns."""
-    return torch.stack(list(losses)).mean()
+RECONSTRUCTION_ERRORS = {"l1": F.l1_loss, "l2": F.mse_loss}
+
+
+class ReconstructionLoss(StepLoss):
+    """Predictive learning baseline: decodes each view, normalized, from the features of each other view.
+
+    Args:
+        model: the model whose features are decoded.
+        shapes: shapes of the views.
+        error: ``"l1"``, mean absolute error, or ``"l2"``, mean squared error.
+
+    Raises:
+        UsageError: unknown error.
+
+    Source: the baseline of Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.1.
+    """
+
+    def __init__(self, model: Model, shapes: Sequence[tuple[int, ...]], error: str) -> None:
+        super().__init__(None)
+        if error not in RECONSTRUCTION_ERRORS:
+            raise unknown_name_error("predict", error, RECONSTRUCTION_ERRORS)
+        self._error = RECONSTRUCTION_ERRORS[error]
+        self._normalizers = tuple(model.tower(view).standardize for view in range(len(shapes)))
+        self.decoders = nn.ModuleDict(
+            {
+                f"{v}-{w}": Decoder(model.tower(v).num_features, shapes[w])
+                for v, w in permutations(range(len(shapes)), 2)
+            }
+        )
+
+    def forward(self, embedded: EmbeddedBatch) -> Tensor:
+        """Return the loss of a batch."""
+        targets = [normalize(view) for normalize, view in zip(self._normalizers, embedded.views, strict=True)]
+        features = embedded.features
+        losses = [self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.view_pairs()]
+        return torch.stack(losses).mean()

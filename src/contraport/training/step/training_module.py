@@ -1,4 +1,4 @@
-"""One step of training without the loop around it: random views, embeddings, loss, and what is kept for later steps."""
+"""Training module: random views, embeddings, loss, and state across steps."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from contraport.training.step.step_loss import EmbeddedBatch, StepLoss
 
 
 class TrainingModule(nn.Module):
-    """The parts of a training step: a model, what follows it, and the comparison of their embeddings.
+    """Model, augmentation, loss and their state, as one module that returns the loss of a batch.
 
-    Call it with a batch and the number of the step, take a step of the optimiser, then call `after_step`. All that is
-    random is a function of the seed and the step: views and draws are the same however many processes share the batch;
-    what the networks draw (dropout) is each process's own. Torch's random state is left where the step ends.
+    Call it with a batch and the step number, take an optimizer step, then call `after_step`. All randomness is a
+    function of seed and step. Views and negatives do not depend on the number of processes; dropout differs between
+    processes. Torch's global random state is not restored.
 
     Args:
-        model: what is trained.
-        views: makes the random views.
-        comparison: makes the loss of their embeddings.
-        seed: what all that is random depends on.
-        momentum_encoder: gives the keys; default: the model does.
-        predictor: is put on the model's projections, which then are fixed where they are keys.
-        schedules: set the objective's properties at each step.
-        weights: by what plan items count at each step; default: as the data have it.
-        cache_chunk: most items, of all processes, whose activations are kept at a time; default: the batch.
-        freezing: holds the encoders; default: they learn.
+        model: the model to train.
+        views: random views of items.
+        comparison: computes the loss of embeddings.
+        seed: random seed.
+        momentum_encoder: computes the keys; default: the model does.
+        predictor: prediction head on the projections; keys of the model are then detached.
+        schedules: schedules of the objective's properties.
+        weights: schedule of weights by the batch's plan; default: none.
+        cache_chunk: maximum number of items, over all processes, that are encoded at a time; default: the batch.
+        freezing: freezes the encoders; default: they are trained.
 
     Attributes:
-        encoded: whether batches hold features of several draws of each view, ``(b, draws, F)``, instead of raw items.
+        encoded: whether batches hold cached features of several draws of each view, ``(b, draws, F)``.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class TrainingModule(nn.Module):
         self.cache_chunk = cache_chunk
         self.freezing = freezing
         self.encoded = False
-        self._keyed = num_key_views(model, views.shapes)
+        self._key_views = num_key_views(model, views.shapes)
 
     @property
     def objective(self) -> nn.Module | None:
-        """What is called on embeddings, or None where nothing is."""
+        """The objective, or None for predictive learning."""
         return self.comparison.objective
 
     def encoding(self) -> tuple[Model, ...]:
-        """Return the models that encode views: the one in training, and the one that follows it, if there is one."""
+        """Return the models that encode views: the trained model, and the momentum encoder if there is one."""
         return (self.model,) if self.momentum_encoder is None else (self.model, self.momentum_encoder.model)
 
     def forward(self, batch: Batch, step: int, part: int = 0, share: Share | None = None) -> Tensor:
@@ -87,56 +87,57 @@ class TrainingModule(nn.Module):
 
         Args:
             batch: the items of this process.
-            step: how many steps of the optimiser were done before.
-            part: how many batches of this step were seen before, where gradients of several are added up.
-            share: which items of a batch that processes share these are; default: they are all of it.
+            step: number of optimizer steps done before.
+            part: number of the batch within the step, with gradient accumulation.
+            share: the items of the batch that this process holds; default: all of them.
         """
         for schedule in self.schedules:
             assert isinstance(self.objective, Loss)
             schedule.apply(self.objective, step)
-        weighting = None if self.weights is None else self.weights.at(step)
+        plan_weights = None if self.weights is None else self.weights.at(step)
         if self.freezing is not None:
             self.freezing.apply(step)
+        # One stream each for views, networks and loss, so that draws in one do not shift those of another.
         self._seed(step, part, 0)
         views = draw_cached_views(batch.views) if self.encoded else self.views(batch.views, share)
         self._seed(step, part, 1, 0 if share is None else share.start)
-        embedded = self._embed(batch, views, share)._replace(weighting=weighting)
+        embedded = self._embed(batch, views, share)._replace(plan_weights=plan_weights)
         self._seed(step, part, 2)
         try:
             loss: Tensor = self.comparison(embedded)
         except Exception:
             if all(bool(z.isfinite().all()) for z in (*embedded.queries, *embedded.keys)):
                 raise
-            return self._diverged()  # which is to be told, rather than what a part says of such embeddings
+            return self._nan_loss()  # reported by the finite guard, rather than by a consequent error of the loss
         return loss
 
     def after_step(self, step: int) -> None:
-        """Let the momentum encoder follow and the memory take in the step; call it after the optimiser's step."""
+        """Update momentum encoder and memory; call it after the optimizer step."""
         if self.momentum_encoder is not None:
-            self.momentum_encoder.follow(self.model, step)
+            self.momentum_encoder.update(self.model, step)
         self.comparison.after_step()
 
-    def _diverged(self) -> Tensor:
-        """Return a loss that is no number, and of which no gradient is."""
+    def _nan_loss(self) -> Tensor:
+        """Return a NaN loss with NaN gradients for all trained parameters."""
         return math.nan * torch.stack([weights.sum() for weights in self.parameters() if weights.requires_grad]).sum()
 
     def _embed(self, batch: Batch, views: tuple[Tensor, ...], share: Share | None = None) -> EmbeddedBatch:
-        outputs, present = self._through(self.model, self._trained, views, batch.present, share)
+        outputs, present = self._through(self.model, self._features_and_projections, views, batch.present, share)
         features, projections = outputs[: len(views)], outputs[len(views) :]
-        queries, keys = projections, projections[: self._keyed]
+        queries, keys = projections, projections[: self._key_views]
         if self.predictor is not None:
             queries, _ = self._through(self.predictor, self.predictor, projections, present, share, whole=True)
             keys = tuple(key.detach() for key in keys)
         if self.momentum_encoder is not None:
-            marks = None if batch.present is None else batch.present[:, : self._keyed]
-            keys, _ = self._through(self.momentum_encoder, self._followed, views[: self._keyed], marks, share)
+            mask = None if batch.present is None else batch.present[:, : self._key_views]
+            keys, _ = self._through(self.momentum_encoder, self._momentum_keys, views[: self._key_views], mask, share)
         return EmbeddedBatch(batch, views, features, queries, keys, present)
 
-    def _trained(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _features_and_projections(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         features = tuple(views) if self.encoded else self.model.encode(views)
         return *features, *self.model.project(features)
 
-    def _followed(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _momentum_keys(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         assert self.momentum_encoder is not None
         return self.momentum_encoder.project(views) if self.encoded else self.momentum_encoder(views)
 
@@ -150,13 +151,13 @@ class TrainingModule(nn.Module):
         *,
         whole: bool = False,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Return what is made of the views, chunk by chunk if so asked, and which items have them; see `gaps`."""
-        given = views if present is None else (*views, present)
+        """Apply `embed` to the views, in chunks and to the items that have them; return outputs and mask."""
+        inputs = views if present is None else (*views, present)
         embed = embed if present is None else embed_present(embed)
         if whole or self.cache_chunk is None:
-            outputs = embed(given)
+            outputs = embed(inputs)
         else:
-            outputs = embed_in_chunks(embed, network, given, self.cache_chunk, share)
+            outputs = embed_in_chunks(embed, network, inputs, self.cache_chunk, share)
         return (outputs, None) if present is None else (outputs[:-1], outputs[-1])
 
     def _seed(self, *position: int) -> None:
@@ -164,7 +165,7 @@ class TrainingModule(nn.Module):
 
 
 def num_key_views(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return how many of the first views give keys: those as large as the first, or all where each has its tower."""
+    """Return the number of first views that are keys: those of the first view's size; all with a tower per view."""
     if len(model.towers) > 1:
         return len(shapes)
     return sum(shape == shapes[0] for shape in shapes)
