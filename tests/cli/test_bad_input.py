@@ -226,9 +226,8 @@ def test_the_exit_status_reaches_the_shell(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [name for name in sys.modules if name.startswith(("contraport.reporting", "contraport.pages"))]:
+    for module in [name for name in sys.modules if name.startswith("contraport.reporting")]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.delattr("contraport.pages", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     line = refused(command, tmp_path, "report", "run", "--out", "page.html")
     assert "report needs the package 'jinja2': pip install 'contraport[train,report]'" in line

@@ -1,13 +1,13 @@
-"""The verdict says what the intervals allow, and the table marks no more."""
+"""Verdict sentences and the marked cells of the table."""
 
 from dataclasses import replace
 
 import pytest
 
 from contraport._utils.files import write_json
-from contraport.reporting.numbers import measured, table
-from contraport.reporting.report_run import shown
-from contraport.reporting.verdict import verdict
+from contraport.reporting.metric_tables import build_tables, evaluated_metrics
+from contraport.reporting.report_run import load_runs
+from contraport.reporting.verdict import write_verdict
 
 
 def evaluated(run, probe, **differences):
@@ -36,67 +36,65 @@ def pair(make_run, between):
     mirrored = -between[0], -between[2], -between[1]
     evaluated(one, 0.95, **BASELINES, **{str(two.path): between})
     evaluated(two, 0.95 - between[0], **BASELINES, **{str(one.path): mirrored})
-    return shown([one, two])
+    return load_runs([one, two])
 
 
-def test_a_sure_difference_is_told_with_its_interval(make_run):
+def test_significant_difference_has_its_interval(make_run):
     runs = pair(make_run, (0.012, 0.004, 0.02))
-    said = verdict(runs)
+    said = write_verdict(runs)
     assert said[0] == "one is better than two on the linear probe, 95.0% against 93.8%: by 1.2 points (0.4 to 2.0)."
     assert said[1] == (
-        "Both runs are surely better than the untrained encoder and raw inputs on the linear probe; the smallest gain "
+        "Both runs are significantly better than the untrained encoder and raw inputs on the linear probe; the smallest gain "
         "is 5.0 points (3.0 to 7.0)."
     )
-    assert said[2] == "One of the 400 test items is worth 0.25 points: look at nothing smaller."
-    assert said[3] == "They differ in temperature (0.5; 0.1)."
-    (group,) = table(runs, measured(runs))
+    assert said[2] == "1 of the 400 test items = 0.25 points; smaller differences are noise."
+    assert said[3] == "The runs differ in temperature (0.5; 0.1)."
+    (group,) = build_tables(runs, evaluated_metrics(runs))
     assert [encoder.name for encoder in group.encoders if encoder.cells[0].best] == ["one"]
     assert group.encoders[-2].cells[0].interval == "93.0–97.0%"
 
 
-def test_settings_of_the_machine_are_no_difference(make_run):
-    runs = shown([make_run("one", threads=1, device="cpu"), make_run("two", threads=2, device="cuda")])
-    assert "The runs have the same settings." in verdict(runs)
+def test_machine_settings_are_no_difference(make_run):
+    runs = load_runs([make_run("one", threads=1, device="cpu"), make_run("two", threads=2, device="cuda")])
+    assert "The runs have the same settings." in write_verdict(runs)
 
 
-def test_a_setting_of_several_values_is_told_by_their_names(make_run):
-    runs = shown([make_run("one", objective_settings={"q": 0.1, "lam": 0.5}), make_run("two")])
-    assert "They differ in objective_settings (q=0.1, lam=0.5; –)." in verdict(runs)
+def test_mapping_settings_list_their_names(make_run):
+    runs = load_runs([make_run("one", objective_settings={"q": 0.1, "lam": 0.5}), make_run("two")])
+    assert "The runs differ in objective_settings (q=0.1, lam=0.5; –)." in write_verdict(runs)
 
 
-def test_a_difference_within_its_interval_is_no_win_and_is_not_marked(make_run):
+def test_insignificant_difference_is_not_marked(make_run):
     runs = pair(make_run, (0.012, -0.004, 0.028))
-    told = "one and two cannot be told apart on the linear probe, 95.0% and 93.8%: 1.2 points (−0.4 to 2.8)."
-    assert verdict(runs)[0] == told
-    (group,) = table(runs, measured(runs))
+    told = "one and two do not differ significantly on the linear probe, 95.0% and 93.8%: 1.2 points (−0.4 to 2.8)."
+    assert write_verdict(runs)[0] == told
+    (group,) = build_tables(runs, evaluated_metrics(runs))
     assert not any(encoder.cells[0].best for encoder in group.encoders)
 
 
-def test_a_run_that_does_not_beat_a_baseline_is_named(make_run):
+def test_run_worse_than_a_baseline(make_run):
     run = evaluated(make_run("one"), 0.87, raw=(-0.03, -0.05, -0.01), untrained=(-0.01, -0.03, 0.01))
-    assert verdict(shown([run]))[0] == (
-        "one has 87.0% on the linear probe: surely worse than raw inputs, by 3.0 points (1.0 to 5.0); not surely "
+    assert write_verdict(load_runs([run]))[0] == (
+        "one has 87.0% on the linear probe: significantly worse than raw inputs, by 3.0 points (1.0 to 5.0); not significantly "
         "different from the untrained encoder, −1.0 points (−3.0 to 1.0)."
     )
 
 
-def test_a_gain_whose_interval_reaches_zero_is_not_called_better(make_run):
+def test_gain_with_interval_across_zero_is_not_better(make_run):
     run = evaluated(make_run("one"), 0.91, raw=(0.01, -0.01, 0.03), untrained=(0.03, 0.01, 0.05))
-    assert verdict(shown([run]))[0] == (
-        "one has 91.0% on the linear probe: surely better than the untrained encoder, by 3.0 points (1.0 to 5.0); not "
-        "surely different from raw inputs, 1.0 points (−1.0 to 3.0)."
+    assert write_verdict(load_runs([run]))[0] == (
+        "one has 91.0% on the linear probe: significantly better than the untrained encoder, by 3.0 points (1.0 to 5.0); not "
+        "significantly different from raw inputs, 1.0 points (−1.0 to 3.0)."
     )
 
 
-def test_two_runs_that_a_baseline_beats_are_worse(make_run):
+def test_two_runs_worse_than_a_baseline(make_run):
     runs = [
         evaluated(make_run(name), 0.9 - lost, raw=(-lost, -lost - 0.01, 0.01 - lost))
         for name, lost in (("one", 0.02), ("two", 0.03))
     ]
-    told = (
-        "Both runs are surely worse than raw inputs on the linear probe; the smallest loss is 2.0 points (1.0 to 3.0)."
-    )
-    assert told in verdict(shown(runs))
+    told = "Both runs are significantly worse than raw inputs on the linear probe; the smallest loss is 2.0 points (1.0 to 3.0)."
+    assert told in write_verdict(load_runs(runs))
 
 
 @pytest.mark.parametrize(
@@ -105,24 +103,24 @@ def test_two_runs_that_a_baseline_beats_are_worse(make_run):
         (
             (0.05, 0.02),
             (0.07, 0.04),
-            "Both runs are surely better than the untrained encoder and raw inputs on the linear probe; the smallest "
+            "Both runs are significantly better than the untrained encoder and raw inputs on the linear probe; the smallest "
             "gain is 2.0 points (1.0 to 3.0).",
         ),
         (
             (-0.05, -0.02),
             (-0.07, -0.04),
-            "Both runs are surely worse than the untrained encoder and raw inputs on the linear probe; the smallest "
+            "Both runs are significantly worse than the untrained encoder and raw inputs on the linear probe; the smallest "
             "loss is 2.0 points (1.0 to 3.0).",
         ),
         (
             (0.004, 0.001),
             (0.002, -0.003),
-            "Neither run is surely better than the untrained encoder or raw inputs on the linear probe; the largest "
+            "Neither run is significantly better than the untrained encoder or raw inputs on the linear probe; the largest "
             "gain is 0.4 points (−0.6 to 1.4).",
         ),
     ],
 )
-def test_of_all_gains_the_one_that_says_least_is_told(make_run, raw, untrained, told):
+def test_weakest_gain_over_baselines_is_given(make_run, raw, untrained, told):
     runs = [
         evaluated(
             make_run(name),
@@ -132,10 +130,10 @@ def test_of_all_gains_the_one_that_says_least_is_told(make_run, raw, untrained, 
         )
         for k, name in enumerate(("one", "two"))
     ]
-    assert told in verdict(shown(runs))
+    assert told in write_verdict(load_runs(runs))
 
 
-def test_of_a_measure_of_which_less_is_better_the_least_is_the_best(make_run):
+def test_lowest_value_is_best_if_lower_is_better(make_run):
     one, two = make_run("one"), make_run("two")
     for run, other, value, (low, high) in ((one, two, 3.0, (-8.0, -4.0)), (two, one, 9.0, (4.0, 8.0))):
         known = evaluated(run, 0.9).evaluation()
@@ -143,12 +141,12 @@ def test_of_a_measure_of_which_less_is_better_the_least_is_the_best(make_run):
         gain = {"value": value - (12.0 - value), "low": low, "high": high}
         known["differences"] = {str(other.path): {"median_rank": gain}}
         write_json(run.evaluation_path, known)
-    assert verdict(shown([two, one]))[0] == "one is better than two on the median rank, 3.0 against 9.0: by 6.000 " + (
-        "(4.000 to 8.000)."
-    )
+    assert write_verdict(load_runs([two, one]))[
+        0
+    ] == "one is better than two on the median rank, 3.0 against 9.0: by 6.000 " + ("(4.000 to 8.000).")
 
 
-def test_of_two_runs_it_is_told_on_how_many_measures_each_is_better(make_run):
+def test_counts_metrics_on_which_each_run_is_better(make_run):
     one, two = make_run("one"), make_run("two")
     keys = ("linear_probe", "knn", "few_shot@1", "few_shot@5", "uniformity", "hubness", "effective_rank")
     low = {"linear_probe": 0.01, "knn": -0.03, "few_shot@1": 0.01, "few_shot@5": -0.03}
@@ -162,73 +160,75 @@ def test_of_two_runs_it_is_told_on_how_many_measures_each_is_better(make_run):
             str(other.path): {key: {"value": sum(of) / 2, "low": of[0], "high": of[1]} for key, of in ends.items()}
         }
         write_json(run.evaluation_path, known)
-    said = verdict(shown([one, two]))
-    told = "Of 5 kinds of measures one is surely better on 2 (linear probe and hubness), two is surely better on 2 "
+    said = write_verdict(load_runs([one, two]))
+    told = "Of 5 metrics one is significantly better on 2 (linear probe and hubness), two is significantly better on 2 "
     assert told + "(kNN and uniformity)." in said, "few labels speak for either"
 
 
-def test_runs_that_were_measured_apart_are_told_how_to_be_compared(make_run):
+def test_runs_evaluated_separately_get_a_command(make_run):
     runs = [evaluated(make_run(name), probe, **BASELINES) for name, probe in (("one", 0.95), ("two", 0.94))]
-    said = verdict(shown(runs))
-    assert said[0] == "one has the highest value on the linear probe, 95.0%; how sure is not known."
+    said = write_verdict(load_runs(runs))
+    assert said[0] == "one has the highest value on the linear probe, 95.0%; no interval is known."
     paths = " ".join(str(run.path) for run in runs)
-    assert said[1] == f"To know how sure that is, measure all together: contraport evaluate {paths}"
+    assert said[1] == f"For intervals of differences, evaluate them together: contraport evaluate {paths}"
 
 
-def test_a_command_quotes_the_folders(make_run):
+def test_command_quotes_the_folders(make_run):
     runs = [evaluated(make_run(name), 0.9, **BASELINES) for name in ("a run", "$b")]
-    assert f"contraport evaluate '{runs[0].path}' '{runs[1].path}'" in verdict(shown(runs))[1]
+    assert f"contraport evaluate '{runs[0].path}' '{runs[1].path}'" in write_verdict(load_runs(runs))[1]
 
 
-def test_runs_judged_on_other_test_items_are_not_compared(make_run):
+def test_runs_on_different_test_items_are_not_compared(make_run):
     one, two = pair(make_run, (0.012, 0.004, 0.02))
     third = evaluated(make_run("three"), 0.97, **BASELINES)
     write_json(third.evaluation_path, third.evaluation() | {"test_items": 900, "train_items": 2000})
-    runs = [one, two, *shown([third])]
-    said = verdict(runs)
+    runs = [one, two, *load_runs([third])]
+    said = write_verdict(runs)
     assert said[0].startswith("one is better than two on the linear probe")
-    assert any(sentence.startswith("three has 97.0% on the linear probe: surely better") for sentence in said)
+    assert any(sentence.startswith("three has 97.0% on the linear probe: significantly better") for sentence in said)
     assert (
-        "On digits the runs were judged on 400 and 900 test items: those of different numbers are not compared." in said
+        "On digits the numbers of test items differ (400 and 900); only runs with equal numbers are compared." in said
     )
-    assert "One of the 900 test items of digits is worth 0.11 points: look at nothing smaller." in said
-    assert not any("measure all together" in sentence or "three has the highest" in sentence for sentence in said)
-    (group,) = table(runs, measured(runs))
+    assert "1 of the 900 test items of digits = 0.11 points; smaller differences are noise." in said
+    assert not any("evaluate them together" in sentence or "three has the highest" in sentence for sentence in said)
+    (group,) = build_tables(runs, evaluated_metrics(runs))
     assert group.sizes == (
         "On digits: 1,000 training and 400 test items of one and two; 2,000 training and 900 test items (uniformity: a "
         "random 400 of them) of three."
     )
 
 
-def test_only_the_best_is_ahead_where_those_beside_it_may_not_be(make_run):
+def test_only_the_best_is_ahead_if_others_are_unsure(make_run):
     runs = [make_run(name) for name in ("a", "b", "c")]
     to_b, to_c = (0.01, -0.01, 0.03), (0.02, 0.001, 0.05)
     evaluated(runs[0], 0.95, **BASELINES, **{str(runs[1].path): to_b, str(runs[2].path): to_c})
     evaluated(runs[1], 0.94, **BASELINES, **{str(runs[0].path): (-0.01, -0.03, 0.01), str(runs[2].path): to_b})
     evaluated(runs[2], 0.93, **BASELINES, **{str(runs[0].path): (-0.02, -0.05, -0.001)})
-    assert verdict(shown(runs))[0] == "On the linear probe a and b cannot be told apart; a is ahead of c."
+    assert (
+        write_verdict(load_runs(runs))[0] == "On the linear probe a and b do not differ significantly; a is ahead of c."
+    )
 
 
-def test_what_is_rounded_to_nothing_has_no_minus(make_run):
-    told = verdict(pair(make_run, (0.0001, -0.0004, 0.02)))[0]
+def test_rounded_zero_has_no_minus(make_run):
+    told = write_verdict(pair(make_run, (0.0001, -0.0004, 0.02)))[0]
     assert told.endswith(": 0.0 points (0.0 to 2.0).")
 
 
-def test_a_measure_that_is_no_per_cent_has_no_points(make_run):
+def test_metric_without_percent_has_no_points(make_run):
     run = make_run("one", labels=False)
     known = run.evaluation()
     known["rows"] = {row: {"nmi": value} for row, value in (("raw", 0.5), ("untrained", 0.5), ("trained", 0.612))}
     gain = {"nmi": {"value": 0.112, "low": 0.1, "high": 0.124}}
     known |= {"differences": {"raw": gain, "untrained": gain}, "test_items": 100}
     write_json(run.evaluation_path, known)
-    assert verdict(shown([run])) == [
-        "one has 0.612 on NMI: surely better than the untrained encoder, by 0.112 (0.100 to 0.124), and than raw "
+    assert write_verdict(load_runs([run])) == [
+        "one has 0.612 on NMI: significantly better than the untrained encoder, by 0.112 (0.100 to 0.124), and than raw "
         "inputs, by 0.112 (0.100 to 0.124)."
     ]
 
 
 @pytest.mark.parametrize("unsure", [0, 1, 2])
-def test_of_several_runs_those_that_cannot_be_told_apart_are_named(make_run, unsure):
+def test_names_runs_that_do_not_differ(make_run, unsure):
     runs = [make_run(name) for name in ("a", "b", "c")]
     found = [(0.01 * (k + 1), -0.01, 0.03) if k < unsure else (0.01 * (k + 1), 0.001, 0.05) for k in range(2)]
     evaluated(runs[0], 0.95, **BASELINES, **{str(run.path): d for run, d in zip(runs[1:], found, strict=True)})
@@ -236,63 +236,63 @@ def test_of_several_runs_those_that_cannot_be_told_apart_are_named(make_run, uns
         others = {str(runs[0].path): (-0.01, -0.02, 0.0), str(runs[2].path): (0.01, 0.001, 0.02)}
         evaluated(run, probe, **BASELINES, **others)
     assert (
-        verdict(shown(runs))[0]
+        write_verdict(load_runs(runs))[0]
         == [
             "a is the best on the linear probe, ahead of the next by 1.0 points (0.1 to 5.0).",
-            "On the linear probe a and b cannot be told apart; they are ahead of c.",
-            "On the linear probe none of the 3 runs can be told from the best, a.",
+            "On the linear probe a and b do not differ significantly; they are ahead of c.",
+            "On the linear probe none of the 3 runs differs significantly from the best, a.",
         ][unsure]
     )
 
 
-def test_nothing_is_said_of_what_was_not_measured(make_run):
-    assert verdict(shown([make_run("one", evaluated=False)])) == []
+def test_no_sentence_without_evaluation(make_run):
+    assert write_verdict(load_runs([make_run("one", evaluated=False)])) == []
 
 
-def test_how_many_pairs_seem_wrong_is_said(make_run):
+def test_states_the_mismatch_rate(make_run):
     run = make_run("one", evaluated=True, audited=True)
-    told = "Of the 60 pairs of one 10.0% (5.0 to 15.0) seem wrong: the ten to look at first are in the audit below."
-    assert told in verdict(shown([run]))
+    told = "An estimated 10.0% (5.0 to 15.0) of the 60 pairs of one are mismatched; the audit below lists the 10 with the lowest scores."
+    assert told in write_verdict(load_runs([run]))
 
 
-def test_runs_that_moved_are_known_by_their_numbers(make_run):
+def test_moved_runs_are_matched_by_their_values(make_run):
     """Differences were written under the paths of then; of a run that was measured anew an older one is none."""
     one, two = pair(make_run, (0.012, 0.004, 0.02))
     moved = [replace(run, path=f"elsewhere/{run.name}") for run in (one, two)]
-    assert verdict(moved) == verdict([one, two])
+    assert write_verdict(moved) == write_verdict([one, two])
     changed = replace(two, evaluation={**two.evaluation, "rows": {"trained": {"linear_probe": 0.9}}})
-    assert verdict([one, changed])[0].endswith("how sure is not known.")
+    assert write_verdict([one, changed])[0].endswith("no interval is known.")
 
 
-def test_of_given_views_retrieval_is_judged_beside_the_accuracy(make_run):
+def test_retrieval_is_a_headline_for_several_views(make_run):
     made = evaluated(make_run("one"), 0.95, **BASELINES)
     known = made.evaluation()
     for row, value in (("untrained", 0.01), ("trained", 0.25)):
         known["rows"][row]["recall@1"] = value
     known["differences"]["untrained"]["recall@1"] = {"value": 0.24, "low": 0.2, "high": 0.28}
     write_json(made.evaluation_path, known)
-    assert not any("recall" in sentence for sentence in verdict(shown([made]))), "both views were made of one"
+    assert not any("recall" in sentence for sentence in write_verdict(load_runs([made]))), "both views were made of one"
     numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
     write_json(made.evaluation_path, known | {"directions": {"image to text": numbers, "text to image": numbers}})
-    told = "one has 25.0% on recall@1: surely better than the untrained encoder, by 24.0 points (20.0 to 28.0)."
-    assert verdict(shown([made]))[1] == told
+    told = "one has 25.0% on recall@1: significantly better than the untrained encoder, by 24.0 points (20.0 to 28.0)."
+    assert write_verdict(load_runs([made]))[1] == told
 
 
-def test_the_verdict_says_where_the_items_to_look_at_first_are(make_run):
-    told = "Look first at the test items that the probe mistakes most surely: they are under its mistakes."
-    assert verdict(shown([make_run("one")]))[-1] == told
-    assert told not in verdict(shown([make_run("two", labels=False)]))
+def test_points_to_the_most_confident_errors(make_run):
+    told = "The most confident errors of the linear probe are listed under Confusion."
+    assert write_verdict(load_runs([make_run("one")]))[-1] == told
+    assert told not in write_verdict(load_runs([make_run("two", labels=False)]))
 
 
 @pytest.mark.parametrize(("pairs", "told"), [(0, False), (1, False), (3, True)])
-def test_intervals_that_hold_together_are_told_of_more_than_one_pair(make_run, pairs, told):
+def test_simultaneous_intervals_are_mentioned_for_several_pairs(make_run, pairs, told):
     one, two = pair(make_run, (0.012, 0.004, 0.02))
     runs = [replace(run, evaluation=run.evaluation | {"pairs_of_runs": pairs}) for run in (one, two)]
-    assert ("What is sure between runs is so for all 3 pairs of them at once." in verdict(runs)) == told
-    assert any("at once" in sentence for sentence in verdict(runs)) == told
+    assert ("The intervals between runs hold simultaneously for all 3 pairs." in write_verdict(runs)) == told
+    assert any("simultaneously" in sentence for sentence in write_verdict(runs)) == told
 
 
-def test_of_what_is_neither_better_nor_worse_none_is_the_best(make_run):
+def test_metric_without_direction_has_no_best(make_run):
     one, two = make_run("one"), make_run("two")
     for run, other, sign in ((one, two, 1), (two, one, -1)):
         known = evaluated(run, 0.9).evaluation()
@@ -300,9 +300,9 @@ def test_of_what_is_neither_better_nor_worse_none_is_the_best(make_run):
         known["rows"] = {"trained": {"effective_rank": 20.0 + sign * 5, "knn": 0.5 + sign * 5}}
         known["differences"] = {str(other.path): {"effective_rank": gain, "knn": gain}}
         write_json(run.evaluation_path, known)
-    runs = shown([one, two])
+    runs = load_runs([one, two])
     marked = {
-        measure.key: [encoder.name for encoder in table(runs, [measure])[0].encoders if encoder.cells[0].best]
-        for measure in measured(runs)
+        measure.key: [encoder.name for encoder in build_tables(runs, [measure])[0].encoders if encoder.cells[0].best]
+        for measure in evaluated_metrics(runs)
     }
     assert marked == {"knn": ["one"], "effective_rank": []}

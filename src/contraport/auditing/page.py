@@ -8,13 +8,13 @@ from typing import Any, TypedDict
 import numpy as np
 import torch
 
-from contraport import pages
 from contraport._utils.files import write_text
 from contraport._utils.formatting import format_significant
 from contraport.auditing.pairs.pair_statistics import STATISTICS
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.thumbnails import sketches
+from contraport.reporting.html_page import SketchData, describe_sketches, render_page
 
 MAX_PAIRS = 200
 """Pairs on the page, at most; with more the file would be slow to open."""
@@ -44,13 +44,13 @@ class PairRow(TypedDict):
     flagged: bool
     partner: int
     partner_score: float
-    views: list[pages.Drawing]
+    views: list[SketchData]
 
 
 def write_page(audit: Audit, dataset: Dataset, path: Path) -> None:
     """Write the page of an audit of a dataset."""
     rows = page_rows(audit, dataset)
-    html = pages.render(
+    html = render_page(
         "audit.html.j2",
         "contraport.auditing",
         audit=audit,
@@ -83,9 +83,9 @@ def page_rows(audit: Audit, dataset: Dataset) -> list[PairRow]:
     """Return the worst pairs, the worst first."""
     worst = audit.flagged(count=min(MAX_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]
-    first, second = map(pages.drawings, sketches(dataset, torch.from_numpy(worst), IMAGE_SIDE))
+    first, second = map(describe_sketches, sketches(dataset, torch.from_numpy(worst), IMAGE_SIDE))
     shown_partners = torch.from_numpy(np.where(partners < 0, worst, partners))
-    better = pages.drawings(sketches(dataset, shown_partners, IMAGE_SIDE)[1])
+    better = describe_sketches(sketches(dataset, shown_partners, IMAGE_SIDE)[1])
     flagged, fdr = set(audit.flagged().tolist()), audit.fdr
     return [
         {

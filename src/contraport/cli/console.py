@@ -66,7 +66,7 @@ _ENDLESS = 100_000
 def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
     """Print what was measured of some runs: a table for each, what there is to say, how they differ, a verdict."""
     # Here, not above: what else is printed needs neither torch nor the page.
-    from contraport.reporting.report_run import shown
+    from contraport.reporting.report_run import load_runs
     from contraport.reporting.verdict import compare_evaluations
 
     for name, result in results.items():
@@ -83,7 +83,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
     for name in others:
         if rows := difference_rows(results[name]["differences"].get(first, {})):
             print_table(f"{name} minus {first}, paired by item", rows)
-    for sentence in compare_evaluations(shown(list(results))):
+    for sentence in compare_evaluations(load_runs(list(results))):
         print(sentence)
 
 

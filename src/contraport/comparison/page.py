@@ -7,13 +7,13 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from contraport import pages
 from contraport._utils.files import atomic_write
 from contraport.comparison.comparison_tables import Comparison, arrow, epoch_tables, explain_verdict, size, written
 from contraport.comparison.seed_results import Entry
 from contraport.metrics.intervals import Interval
 from contraport.plots.colors import SERIES
 from contraport.plots.figure_setup import create_figure, escape_dollars
+from contraport.reporting.html_page import render_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -171,7 +171,7 @@ def render(of: Comparison, commands: list[str]) -> str:
             rows.append((row, cells))
         references = [(name, [of.reference(name, c, measure) for c in of.columns]) for name in of.references]
         tables.append((measure, rows, references, epoch_tables(of, measure)))
-    return pages.render(
+    return render_page(
         "comparison.html.j2",
         "contraport.comparison",
         of=of,

@@ -1,4 +1,8 @@
-"""Numbers and plans as pictures: one HTML page about runs."""
+"""HTML pages: the report on runs, and the frame and images that all pages share.
+
+Every page is one file that opens without a network, in light and in dark mode. Interactive figures are drawn by plotly
+in the browser; figures in Python are `contraport.plots`.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,4 @@
-"""What all figures of the page share: plotly figures as plain data, whose colours are CSS variables, so that the page
-paints them in light and in dark.
-"""
+"""Plotly figures of the report as JSON data; colors are CSS variables, so that they follow light and dark mode."""
 
 from __future__ import annotations
 
@@ -16,20 +14,20 @@ from contraport.plots.colors import MASS_ON_LIGHT
 from contraport.reporting.report_run import ReportRun
 
 Figure = dict[str, Any]
-"""Traces under ``data`` and how they are laid out under ``layout``, as plotly.js takes them."""
+"""Traces under ``data`` and settings under ``layout``, in the schema of plotly.js."""
 
 INK, MUTED, GRID = "var(--ink)", "var(--muted)", "var(--line)"
 STEPS = len(MASS_ON_LIGHT)
 COLORSCALE = [[step / (STEPS - 1), f"var(--mass-{step})"] for step in range(STEPS)]
 
 CURVE_HEIGHT = 290
-MOST_TICKS = 12
-LETTERS = 14
+MAX_INTEGER_TICKS = 12
+MAX_LABEL_CHARS = 14
 PERCENT = ".1~%"
-"""How an axis writes shares: with a decimal where it needs one."""
+"""Tick format of shares."""
 
 
-def figure(
+def build_figure(
     traces: Iterable[Mapping[str, Any]],
     *,
     height: int | None = None,
@@ -38,7 +36,7 @@ def figure(
     y: Mapping[str, Any] | None = None,
     **layout: Any,
 ) -> Figure:
-    """Return a figure of some traces; of the axes and the layout what is given comes beside what all have."""
+    """Build a figure from traces, with the common style; axis and layout settings override it."""
     axis: dict[str, Any] = {"gridcolor": GRID, "linecolor": GRID, "zeroline": False, "automargin": True}
     return {
         "data": [dict(trace) for trace in traces],
@@ -59,36 +57,37 @@ def figure(
     }
 
 
-def over(title: str, last: float | None = None) -> dict[str, Any]:
-    """Return what an axis from zero on has; a short one of whole numbers, such as epochs, has a tick at each."""
-    ticks = {} if last is None or last > MOST_TICKS else {"dtick": 1}
-    return titled(title, rangemode="tozero", **ticks)
+def axis_from_zero(title: str, last: float | None = None) -> dict[str, Any]:
+    """Return an axis that starts at zero, with a tick at each integer if it is short, such as epochs."""
+    ticks = {} if last is None or last > MAX_INTEGER_TICKS else {"dtick": 1}
+    return titled_axis(title, rangemode="tozero", **ticks)
 
 
-def titled(text: str, **further: Any) -> dict[str, Any]:
-    """Return what an axis of a title has."""
-    return {"title": {"text": text, "standoff": 10}, **further}
+def titled_axis(text: str, **settings: Any) -> dict[str, Any]:
+    """Return an axis with a title."""
+    return {"title": {"text": text, "standoff": 10}, **settings}
 
 
-def line(run: ReportRun, x: Sequence[Any], y: Sequence[Any], **further: Any) -> dict[str, Any]:
-    """Return a line in the colour and the dash of a run; one point is a marker."""
+def line_trace(run: ReportRun, x: Sequence[Any], y: Sequence[Any], **settings: Any) -> dict[str, Any]:
+    """Return a line in the color and dash of a run; a single point becomes a marker."""
     return {
         "type": "scatter",
         "x": list(x),
-        "y": [_number(value) for value in y],
+        # JSON has no NaN or infinity; null leaves a gap.
+        "y": [value if value is not None and math.isfinite(value) else None for value in y],
         "mode": "lines" if len(y) > 1 else "markers",
         "line": {"color": run.color, "dash": run.dash, "width": 1.8},
         "marker": {"color": run.color, "size": 6},
         "meta": run.position,
-        "name": escaped(run.name),
+        "name": escape_tags(run.name),
         "cliponaxis": False,
         "hovertemplate": "%{y:.4~g}<extra>%{fullData.name}</extra>",
-        **further,
+        **settings,
     }
 
 
-def heatmap(values: np.ndarray[Any, Any], **further: Any) -> dict[str, Any]:
-    """Return a heatmap of bytes, 0 to 255."""
+def heatmap_trace(values: np.ndarray[Any, Any], **settings: Any) -> dict[str, Any]:
+    """Return a heatmap of values from 0 to 255."""
     return {
         "type": "heatmap",
         "z": encode_byte_matrix(values),
@@ -97,34 +96,30 @@ def heatmap(values: np.ndarray[Any, Any], **further: Any) -> dict[str, Any]:
         "showscale": False,
         "hoverinfo": "none",
         "hoverongaps": True,
-        **further,
+        **settings,
     }
 
 
 def encode_byte_matrix(values: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Return a matrix of bytes as letters and the length of a row; the page makes rows of numbers of it."""
+    """Encode a matrix of bytes as base64 with its number of columns; the page decodes it.
+
+    This takes a third of the size of JSON numbers.
+    """
     return {"bytes": base64.b64encode(values.astype(np.uint8).tobytes()).decode(), "columns": values.shape[1]}
 
 
 def to_json(value: Any) -> str:
-    """Return figures or data as JSON that is safe inside a script element."""
-    return json.dumps(value, default=_plain, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    """Return JSON that is safe inside a script element."""
+    return json.dumps(value, default=lambda array: array.tolist(), separators=(",", ":"), allow_nan=False).replace(
+        "<", "\\u003c"
+    )
 
 
-def short(name: str) -> str:
-    """Return the beginning of a long name, for an axis or a label."""
-    return name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
+def shorten(name: str) -> str:
+    """Shorten a name for an axis or a label."""
+    return name if len(name) <= MAX_LABEL_CHARS else f"{name[: MAX_LABEL_CHARS - 1]}…"
 
 
-def escaped(text: str) -> str:
-    """Return a text as plotly shows it, which takes tags for markup."""
+def escape_tags(text: str) -> str:
+    """Escape a text for plotly, which interprets HTML tags."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _number(value: Any) -> Any:
-    """Return what JSON has of a number: one that is not finite is none."""
-    return None if value is None or not math.isfinite(value) else value
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist()

@@ -1,4 +1,4 @@
-"""What the page shows of each run, read once: what is missing is known here, and said on the page."""
+"""A run as the report shows it, read once from its folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 @dataclass(frozen=True)
 class ReportRun:
-    """One run as the page shows it."""
+    """Name, settings, logged metrics, evaluation and samples of one run; parts that do not exist yet are None."""
 
     name: str
     path: str
@@ -36,57 +36,63 @@ class ReportRun:
 
     @property
     def color(self) -> str:
-        """The colour of the run, the same in every figure."""
+        """Color of the run in every figure."""
         return SERIES[self.position % len(SERIES)]
 
     @property
     def dash(self) -> str:
-        """The line style of the run, which shows a line under another, in print, and to those who see no colours."""
+        """Line style of the run, which distinguishes it without color."""
         return DASHES[self.position % len(DASHES)]
 
     @property
     def data(self) -> str:
-        """The name of the data that the run was evaluated on, or else trained on."""
+        """Name of the data that the run was evaluated on, or else trained on."""
         return data_name((self.evaluation or self.config).get("data"))
 
     @property
     def evaluated_on(self) -> tuple[str, int | None]:
-        """The data that the run was evaluated on, and how many of its test items, where that is told."""
+        """Name of the evaluation data and number of test items."""
         return self.data, (self.evaluation or {}).get("test_items")
 
     @property
     def seconds(self) -> float | None:
-        """How long the training took, in seconds."""
+        """Training time in seconds."""
         return self.metrics[-1].get("seconds") if self.metrics else None
 
     @property
-    def values(self) -> dict[str, float]:
-        """What the trained encoder reaches, by measure; nothing before an evaluation."""
-        return dict((self.evaluation or {}).get("rows", {}).get("trained", {}))
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """Evaluated values by row (``trained``, baselines, epochs) and metric; empty without an evaluation."""
+        return dict((self.evaluation or {}).get("rows", {}))
+
+    def value(self, key: str, row: str = "trained") -> float | None:
+        """Return the value of a metric for the trained encoder or another row, or None."""
+        value = self.rows.get(row, {}).get(key)
+        return None if value is None else float(value)
 
     def difference(self, other: str | ReportRun, key: str) -> Difference | None:
-        """Return how much larger a measure of the run is than that of a baseline, by its row, or of another run.
+        """Return the paired difference of a metric from a baseline (by its row) or from another run.
 
-        None where the two were not measured together on the same items. Another run is known by its numbers: its
-        folder may have moved since, or have been measured anew, and then an older difference is none of it.
+        None unless both were evaluated together on the same items. Another run is found by its values, as its folder
+        may have moved; if it was evaluated again, stored differences from its older values no longer match.
         """
-        known = {row: of[key] for row, of in (self.evaluation or {}).get("differences", {}).items() if key in of}
+        stored = {row: of[key] for row, of in (self.evaluation or {}).get("differences", {}).items() if key in of}
         if isinstance(other, str):
-            return Difference(**known[other]) if other in known else None
-        if key not in self.values or key not in other.values:
+            return Difference(**stored[other]) if other in stored else None
+        own, others = self.rows.get("trained", {}), other.rows.get("trained", {})
+        if key not in own or key not in others:
             return None
-        apart = self.values[key] - other.values[key]
+        expected = own[key] - others[key]
         rows = [
             row
-            for row, found in known.items()
-            if row not in BASELINES and math.isclose(found["value"], apart, rel_tol=0, abs_tol=1e-12)
+            for row, found in stored.items()
+            if row not in BASELINES and math.isclose(found["value"], expected, rel_tol=0, abs_tol=1e-12)
         ]
         rows.sort(key=lambda row: (row != other.path, Path(row).name != Path(other.path).name))
-        return Difference(**known[rows[0]]) if rows else None
+        return Difference(**stored[rows[0]]) if rows else None
 
     @property
     def class_names(self) -> list[str]:
-        """The names of the classes in the order of their labels; empty without labels."""
+        """Class names in the order of their labels; empty without labels."""
         if self.samples is None or "labels" not in self.samples:
             return []
         if "class_names" in self.samples:
@@ -94,13 +100,13 @@ class ReportRun:
         return [str(label) for label in range(int(self.samples["labels"].max()) + 1)]
 
 
-def shown(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
-    """Read every run; a part that a run does not have yet is none, a corrupt part is an error.
+def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
+    """Read all runs.
 
     Raises:
         UsageError: there is no run, or a folder is no run or holds a corrupt file.
     """
-    check(len(runs) > 0, "runs: expected one run folder or more, got none.")
+    check(len(runs) > 0, "runs: must have at least one run folder, got none.", "missing")
     opened = [run if isinstance(run, Run) else Run(run) for run in runs]
     repeated = Counter(run.name for run in opened)
     return [
@@ -120,14 +126,14 @@ def shown(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
 
 
 def data_name(data: object) -> str:
-    """Return what the page calls some data: a name, the last part of a path, or the name of an object."""
+    """Return a short name of data: a registered name, the last part of a path, or the name of an object."""
     return Path(str(data).strip("<>")).name
 
 
 def _encoder(run: Run) -> str:
-    """Return the encoders that were asked for, or else the defaults that the training chose."""
-    chosen = run.config().get("encoder")
-    if chosen is None and run.model_path.exists():
-        chosen = run.model_config().get("encoder")
-    names = [chosen] if isinstance(chosen, str) else chosen or ["default encoder"]
-    return " + ".join(dict.fromkeys(map(str, names)))
+    """Return the names of the encoders from the settings, or else the defaults that training chose."""
+    names = run.config().get("encoder")
+    if names is None and run.model_path.exists():
+        names = run.model_config().get("encoder")
+    several = [names] if isinstance(names, str) else names or ["default encoder"]
+    return " + ".join(dict.fromkeys(map(str, several)))

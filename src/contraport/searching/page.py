@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from PIL import Image, ImageOps
 
-from contraport import pages
+from contraport.reporting.html_page import data_uri, pixels_to_image, render_page
 from contraport._utils.files import write_text
 from contraport.data import Dataset
 from contraport.data.thumbnails import thumbnails
@@ -79,7 +79,7 @@ class SearchPage:
             for group in contents.groups
         ]
         lead = contents.lead if pictures or not items else f"{contents.lead} {NO_PICTURES}"
-        html = pages.render(
+        html = render_page(
             "search.html.j2",
             "contraport.searching",
             contents=contents._replace(lead=lead, groups=groups),
@@ -125,7 +125,7 @@ def _picture_of_file(file: Path) -> str | None:
             image.draft("RGB", (PICTURE_SIDE, PICTURE_SIDE))
             upright = ImageOps.exif_transpose(image).convert("RGB")
             upright.thumbnail((2 * PICTURE_SIDE, 2 * PICTURE_SIDE))
-            return pages.uri(upright, "jpeg", quality=80)
+            return data_uri(upright, "jpeg", quality=80)
     except Exception as error:  # decoders raise errors of any class on damaged files
         log.debug("No picture of %s: %s", file, error)
         return None
@@ -143,7 +143,7 @@ def _pictures_of_run(features: Features, items: Iterable[int]) -> dict[int | Pat
         if present:
             views = dataset.store.fetch(torch.tensor([places[int(features.rows[item])] for item in present]))
             pixels = thumbnails(views[0], PICTURE_SIDE)
-            uris = [pages.uri(pages.image(one), "png") for one in pixels]
+            uris = [data_uri(pixels_to_image(one), "png") for one in pixels]
             pictures |= dict(zip(present, uris, strict=True))
     return pictures
 

@@ -1,4 +1,4 @@
-// The plotting library is most of the page; it is carried compressed.
+// The plotting library is most of the page, so it is stored compressed.
 async function unpack(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();

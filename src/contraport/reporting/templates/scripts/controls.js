@@ -1,4 +1,4 @@
-const MOST_TICKS = 12; // as in drawing.py
+const MOST_TICKS = 12; // as MAX_INTEGER_TICKS in plotly_figures.py
 
 // Buttons that show and hide lines and classes, and the axis along which curves are drawn.
 function toggle(button) {

@@ -1,4 +1,4 @@
-// Figures are drawn one after the other in the order of the page, so that it can be used at once.
+// Figures are drawn one at a time in page order, so that the page responds immediately.
 const POINTER = matchMedia("(hover: hover) and (pointer: fine)");
 const CONFIG = {
   responsive: true, displaylogo: false, plotlyServerURL: "", displayModeBar: POINTER.matches ? "hover" : false,

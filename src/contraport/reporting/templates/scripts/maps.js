@@ -1,8 +1,8 @@
-// Maps of test items: what a point is, by what points are coloured, and the neighbours of the one that was chosen.
+// Maps of test items: hover text, coloring, and the neighbors of the chosen point.
 const CONTINUOUS = [2, 3, 4, 5, 6];
 const STRIP = 10;
 
-function told(known, item) {
+function describe(known, item) {
   const lines = [known.classes.length ? known.classes[known.labels[item]] : "", `test item ${known.ids ? known.ids[item] : item}`];
   for (const [name, { values, of, names }] of Object.entries(known.colors)) {
     if (values) lines.push(`${name} ${values[item].toPrecision(3)}`);
@@ -14,7 +14,7 @@ function told(known, item) {
 
 LISTENERS.map.push((box) => {
   const known = DATA.maps[box.id];
-  box.on("plotly_hover", ({ event, points: [point] }) => showTip(event, told(known, point.customdata), known.sheet, point.customdata));
+  box.on("plotly_hover", ({ event, points: [point] }) => showTip(event, describe(known, point.customdata), known.sheet, point.customdata));
   box.on("plotly_unhover", hideTip);
   box.on("plotly_click", ({ points: [point] }) => pick(box.id, point.customdata));
 });
@@ -48,7 +48,7 @@ function place(id, item) {
 }
 
 function one(known, item, other = false) {
-  const text = told(known, item).replaceAll("\n", ", ") + (other ? ", of another class" : "");
+  const text = describe(known, item).replaceAll("\n", ", ") + (other ? ", of another class" : "");
   const element = document.createElement(known.sheet ? "i" : "span");
   if (known.sheet) {
     show(element, known.sheet, item);

@@ -1,5 +1,5 @@
-// The figures name their colours by CSS variables; plotly cannot read those, so they are painted here for the theme.
-// Matrices come as bytes in letters, and become rows of numbers.
+// Replaces CSS variables in figures by the colors of the theme, as plotly cannot read them.
+// Decodes matrices from base64 bytes to rows of numbers.
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 
 function rows({ bytes, columns, withoutSelf }) {

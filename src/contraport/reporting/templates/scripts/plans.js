@@ -1,7 +1,7 @@
-// Plans: the slider over the epochs, and the lines from the items of the first view to where their mass goes.
+// Plans: slider over the epochs, and lines from the items of the first view to those of the second.
 const ROW = 30, WIDE = 120, LEAST_SHARE = 0.05, MOST_LINES = 16;
 
-// Of a plan among all embeddings of both views the shares of its rows in the block from the first view to the second.
+// Shares of each row in the block from the first view to the second.
 function between({ plans, items, scale: [low, high] }, moment) {
   const bytes = rows(plans[moment]);
   const start = bytes[0].length > items ? items : 0;
@@ -52,8 +52,8 @@ function slide(card, input) {
   card.querySelector(".on-target").textContent = `${Math.round(100 * known.onTarget[moment])}%`;
   card.querySelector(".mass").textContent = known.mass[moment].toFixed(3);
   input.setAttribute("aria-valuetext", `epoch ${known.epochs[moment]}, ${Math.round(100 * known.onTarget[moment])}% on target`);
-  document.getElementById(card.dataset.plan).setAttribute("aria-label", known.said[moment]);
-  card.querySelector(".lines").setAttribute("aria-label", known.ofLines[moment]);
+  document.getElementById(card.dataset.plan).setAttribute("aria-label", known.labels[moment]);
+  card.querySelector(".lines").setAttribute("aria-label", known.lineLabels[moment]);
   lines(card);
 }
 

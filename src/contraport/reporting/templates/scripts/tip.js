@@ -1,4 +1,4 @@
-// What is under the pointer, in words and where there is one as a picture.
+// Tooltip: text, and the thumbnail if there is one.
 const tip = document.getElementById("tip");
 const [picture, words] = tip.children;
 

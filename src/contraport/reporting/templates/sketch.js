@@ -1,4 +1,4 @@
-// What an item is shown as: a picture, a text, bars of a vector, lines of a series.
+// Sketch of an item: image, text, bars of a vector or lines of a series.
 function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
   made.append(...children);

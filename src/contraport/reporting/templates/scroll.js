@@ -1,4 +1,4 @@
-// A table that is wider than the page says so.
+// Shows a hint above tables that are wider than the page.
 function hint() {
   for (const box of document.querySelectorAll(".hint + .scroll")) box.previousElementSibling.hidden = box.scrollWidth <= box.clientWidth;
 }

@@ -1,0 +1,112 @@
+"""Section of the test items in the plane, colored by class, domain, loss or suspicion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from contraport.plots.colors import class_colors
+from contraport.plots.label_placement import place_labels
+from contraport.reporting.page_builder import PageBuilder, PlotElement, Section
+from contraport.reporting.plotly_figures import INK, MUTED, Figure, build_figure, escape_tags, shorten
+from contraport.reporting.report_run import ReportRun
+
+MAX_CLASSES_IN_LEGEND = 24
+"""With more classes the names are in the hover text only."""
+
+RATIO_RANGE = 0.8, 1.7
+"""Range of a map's width over its height."""
+
+COLORINGS = {"label": "class", "domain": "domain", "loss": "loss", "suspicion": "suspicion"}
+
+
+def build_embedding_map(builder: PageBuilder) -> Section | None:
+    """Build the section with one map per run; None without sampled points."""
+    maps: list[tuple[ReportRun, PlotElement, str]] = []
+    for run in builder.runs:
+        if run.samples is None or "points" not in run.samples:
+            continue
+        points, method = run.samples["points"], str(run.samples.get("projection", "a projection"))
+        coloring = "colored by class" if run.class_names else "without labels"
+        label = f"{run.name}: {len(points):,} test items of {run.data} in the plane ({method}), {coloring}."
+        plot = builder.add_plot(f"map-{run.position}", draw_map(run), label, "map", ratio=_ratio(points))
+        sheet = builder.add_thumbnails(run.samples.get("thumbnails"))
+        builder.data.setdefault("maps", {})[plot.key] = describe_points(run, sheet)
+        maps.append((run, plot, method))
+    if not maps:
+        return None
+    available = {name for points in builder.data["maps"].values() for name in points["colors"]}
+    colorings = {name: title for name, title in COLORINGS.items() if name in available}
+    return Section("embeddings", "Embeddings", {"maps": maps, "legends": _legends(builder.runs), "colors": colorings})
+
+
+def _ratio(points: np.ndarray) -> float | None:
+    width, height = np.ptp(points.astype(float), axis=0)
+    return float(np.clip(width / height, *RATIO_RANGE)) if height > 0 else None
+
+
+def draw_map(run: ReportRun) -> Figure:
+    """Draw the test items of a run in the plane, one trace per class; the page adds the hover text."""
+    assert run.samples is not None
+    points = run.samples["points"].astype(np.float32).round(3)
+    positions = np.arange(len(points))
+    labels = run.samples.get("labels", np.zeros(len(points), dtype=int))
+    colors = class_colors(len(run.class_names)) or [MUTED]
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "x": points[labels == label, 0].tolist(),
+            "y": points[labels == label, 1].tolist(),
+            "customdata": positions[labels == label],
+            "meta": int(label),
+            "mode": "markers",
+            "marker": {"size": 5, "opacity": 0.8, "color": colors[int(label)], "line": {"width": 0}},
+            "hoverinfo": "none",
+        }
+        for label in np.unique(labels)
+    ]
+    # An empty trace that the page fills with rings around a chosen point and its neighbors.
+    ring = {"size": [], "color": "rgba(0,0,0,0)", "line": {"width": 2, "color": "var(--ink)"}}
+    empty = {"type": "scatter", "x": [], "y": [], "meta": -1, "mode": "markers", "marker": ring, "hoverinfo": "skip"}
+    traces.append(empty)
+    y = {"visible": False, "scaleanchor": "x"}
+    return build_figure(traces, margin=4, x={"visible": False}, y=y, annotations=_class_names(run, points, labels))
+
+
+def _class_names(run: ReportRun, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
+    """Return annotations with the class names, so that classes are distinguished without color."""
+    if not 1 < len(run.class_names) <= MAX_CLASSES_IN_LEGEND:
+        return []
+    style = {"showarrow": False, "font": {"size": 11, "color": INK}, "bgcolor": "var(--veil)", "borderpad": 1}
+    places = zip(np.unique(labels).tolist(), place_labels(points, labels).tolist(), strict=True)
+    return [
+        style | {"name": str(label), "text": escape_tags(shorten(run.class_names[label])), "x": x, "y": y}
+        for label, (x, y) in places
+    ]
+
+
+def describe_points(run: ReportRun, sheet: str) -> dict[str, Any]:
+    """Return the data of the points for the page's script: items, classes, neighbors and colorings."""
+    samples = run.samples or {}
+    result: dict[str, Any] = {"name": run.name, "sheet": sheet, "classes": run.class_names, "data": run.data}
+    result |= {name: samples[name] for name in ("ids", "labels", "neighbors", "texts") if name in samples}
+    colors: dict[str, Any] = {"label": {}} if run.class_names else {}
+    if "domains" in samples:
+        names = [str(name) for name in samples["domain_names"]]
+        colors["domain"] = {"of": samples["domains"], "names": names, "colors": class_colors(len(names))}
+    for name, key in (("loss", "losses"), ("suspicion", "suspicion")):
+        if key in samples and np.isfinite(samples[key]).all():  # otherwise there is no color scale
+            colors[name] = {"values": samples[key].astype(float).round(4)}
+    return result | {"colors": colors}
+
+
+def _legends(runs: Sequence[ReportRun]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
+    """Return classes and colors of each data set with few enough classes."""
+    names = {run.data: run.class_names for run in runs if run.class_names}
+    return [
+        (data, list(zip(classes, class_colors(len(classes)), strict=True)))
+        for data, classes in names.items()
+        if len(classes) <= MAX_CLASSES_IN_LEGEND
+    ]

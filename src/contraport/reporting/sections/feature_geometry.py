@@ -1,0 +1,156 @@
+"""Section of the feature geometry: cosines, singular spectrum, alignment and uniformity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from contraport.metrics.embedding_geometry import entropy_rank
+from contraport.metrics.registry import BEFORE
+from contraport.reporting.page_builder import PageBuilder, PlotElement, Section
+from contraport.reporting.plotly_figures import (
+    COLORSCALE,
+    CURVE_HEIGHT,
+    MUTED,
+    Figure,
+    axis_from_zero,
+    build_figure,
+    escape_tags,
+    heatmap_trace,
+    line_trace,
+    shorten,
+    titled_axis,
+)
+from contraport.reporting.report_run import ReportRun
+from contraport.reporting.sections.epoch_curves import list_epoch_rows
+
+SPECTRUM_FLOOR = 1e-7
+"""Singular values below this ratio to the largest are rounding errors and are not drawn."""
+
+MAX_NAMED_CLASSES = 24
+
+LOG_TICKS = {10.0**-k: "1" if k == 0 else f"10<sup>−{k}</sup>" for k in range(8)}
+
+CHAR_WIDTH = 0.0125
+"""Width of a character of a class name beside a heatmap, relative to the width of both."""
+
+
+class CosineSummary(NamedTuple):
+    """Heatmap of a run's cosines, and their means within and between classes."""
+
+    run: ReportRun
+    plot: PlotElement
+    within: float | None
+    between: float | None
+
+
+def build_geometry(builder: PageBuilder) -> Section | None:
+    """Build the section; None if no run has any of its data."""
+    lowest = _scale_start(builder.runs)
+    cosines = [summary for run in builder.runs if (summary := _summarize(builder, run, lowest)) is not None]
+    sampled = [run for run in builder.runs if run.samples is not None and "spectrum" in run.samples]
+    spectrum = builder.add_plot("spectrum", *draw_spectra(sampled)) if sampled else None
+    paths = [run for run in builder.runs if len(_path(run)) > 1]
+    sphere = builder.add_plot("sphere", *draw_alignment_uniformity(paths)) if paths else None
+    if not cosines and spectrum is None and sphere is None:
+        return None
+    values = {"cosines": cosines, "lowest": lowest, "spectrum": spectrum, "sphere": sphere}
+    return Section("geometry", "Geometry", values)
+
+
+def _scale_start(runs: Sequence[ReportRun]) -> float:
+    """Return the low end of the color scale: the smallest 1% quantile of the cosines, rounded down to a tenth."""
+    quantiles = [
+        float(np.quantile(run.samples["cosines"], 0.01)) for run in runs if run.samples and "cosines" in run.samples
+    ]
+    return min(0.9, math.floor(10 * min(quantiles, default=0.0)) / 10)
+
+
+def _summarize(builder: PageBuilder, run: ReportRun, lowest: float) -> CosineSummary | None:
+    if run.samples is None or "cosines" not in run.samples:
+        return None
+    cosines, labels = run.samples["cosines"], run.samples.get("cosine_labels")
+    within = between = None
+    label = f"cosines of {len(cosines)} test items"
+    if labels is not None and len(np.unique(labels)) > 1:
+        same = labels[:, None] == labels
+        others = same & ~np.eye(len(labels), dtype=bool)
+        if others.any():
+            within, between = float(cosines[others].mean()), float(cosines[~same].mean())
+            label += f", {within:.2f} within classes and {between:.2f} between"
+    figure = draw_cosines(cosines, labels, run.class_names, lowest)
+    names = figure["layout"]["yaxis"].get("ticktext", [""])
+    ratio = 1 / (1 - CHAR_WIDTH * max(map(len, names)))  # a square, and room for the names beside it
+    plot = builder.add_plot(f"cosines-{run.position}", figure, f"{run.name}: {label}.", "square", ratio)
+    return CosineSummary(run, plot, within, between)
+
+
+def draw_cosines(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest: float) -> Figure:
+    """Draw cosines from `lowest` to 1 as a heatmap, with lines between classes."""
+    trace = heatmap_trace(((cosines - lowest) / (1 - lowest)).clip(0, 1) * 255, colorscale=COLORSCALE)
+    places = [f"item {k + 1}" for k in range(len(cosines))]
+    axis: dict[str, Any] = {"showgrid": False, "showticklabels": False, "ticks": "", "constrain": "domain"}
+    shapes = []
+    if labels is not None:
+        ends = np.flatnonzero(np.diff(labels)) + 0.5
+        edges = np.concatenate([[-0.5], ends, [len(labels) - 0.5]])
+        present = [names[int(label)] for label in labels[np.ceil(edges[:-1]).astype(int)]]
+        if len(present) <= MAX_NAMED_CLASSES:
+            ticks = {"tickvals": ((edges[1:] + edges[:-1]) / 2).tolist(), "showticklabels": True}
+            axis |= ticks | {"ticktext": [escape_tags(shorten(name)) for name in present]}
+        style = {"type": "line", "line": {"color": MUTED, "width": 0.6}}
+        for end in ends.tolist():
+            shapes.append(style | {"x0": end, "x1": end, "y0": -0.5, "y1": len(labels) - 0.5})
+            shapes.append(style | {"y0": end, "y1": end, "x0": -0.5, "x1": len(labels) - 0.5})
+        places = [names[int(label)] for label in labels]
+    trace["meta"] = {"places": places, "scale": [lowest, 1.0]}
+    y = {**axis, "autorange": "reversed", "scaleanchor": "x", "constraintoward": "top"}
+    return build_figure([trace], x={**axis, "showticklabels": False}, y=y, shapes=shapes)
+
+
+def draw_spectra(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
+    """Draw the singular values divided by the largest, one line per run; return the figure and its description."""
+    lines, ranks = [], []
+    for run in runs:
+        assert run.samples is not None
+        values = run.samples["spectrum"].astype(float)
+        ratios = values / (values[0] or 1)
+        ratios = ratios[ratios > SPECTRUM_FLOOR]
+        hover = "%{y:.2e}<extra>%{fullData.name}</extra>"
+        lines.append(line_trace(run, range(1, len(ratios) + 1), ratios.tolist(), hovertemplate=hover))
+        ranks.append(f"{run.name}: effective rank {entropy_rank(torch.from_numpy(values)):.1f} of {len(values)}")
+    x = axis_from_zero("direction")
+    y = {"type": "log", "tickvals": list(LOG_TICKS), "ticktext": list(LOG_TICKS.values())}
+    figure = build_figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y=y)
+    return figure, f"Singular values. {'; '.join(ranks)}."
+
+
+def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
+    """Draw alignment against uniformity from the untrained to the trained encoder, one path per run."""
+    lines, last = [], []
+    for run in runs:
+        path = _path(run)
+        names, x, y = zip(*path, strict=True)
+        marker = {
+            "color": run.color,
+            "size": [6] * (len(path) - 1) + [11],
+            "symbol": ["circle-open"] + ["circle"] * (len(path) - 1),
+        }
+        hover = "%{text}<br>uniformity %{x:.3f}<br>alignment %{y:.3f}<extra>%{fullData.name}</extra>"
+        lines.append(line_trace(run, x, y, mode="lines+markers", marker=marker, text=names, hovertemplate=hover))
+        last.append(f"{run.name}: uniformity {x[-1]:.2f}, alignment {y[-1]:.2f}")
+    x_axis = titled_axis("uniformity (lower: more even)")
+    y_axis = titled_axis("alignment (lower: closer views)")
+    figure = build_figure(lines, height=CURVE_HEIGHT, x=x_axis, y=y_axis)
+    return figure, f"Alignment against uniformity. {'; '.join(last)}."
+
+
+def _path(run: ReportRun) -> list[tuple[str, float, float]]:
+    """Return row, uniformity and alignment of the evaluated encoders in the order of training."""
+    names = [row for _, row in list_epoch_rows(run)] or [row for row in (*BEFORE, "trained") if row in run.rows]
+    path = [(name, run.rows[name].get("uniformity"), run.rows[name].get("alignment")) for name in names]
+    return [(name, x, y) for name, x, y in path if x is not None and y is not None]

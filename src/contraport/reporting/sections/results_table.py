@@ -1,0 +1,119 @@
+"""Sections of the results (metrics by run, differences, cross-view retrieval) and of all settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from contraport.metrics import Metric, metrics_of_rows
+from contraport.metrics.intervals import Difference
+from contraport.reporting.metric_tables import (
+    MISSING,
+    Cell,
+    build_tables,
+    compare_settings,
+    evaluated_metrics,
+    format_interval,
+    training_speed,
+)
+from contraport.reporting.page_builder import PageBuilder, PlotElement, Section
+from contraport.reporting.plotly_figures import GRID, MUTED, build_figure, escape_tags, titled_axis
+from contraport.reporting.report_run import ReportRun
+from contraport.reporting.sections.robustness_curves import ROBUSTNESS
+from contraport.reporting.summary_text import list_missing_parts
+
+ROW_HEIGHT = 24
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
+
+
+def build_results(builder: PageBuilder) -> Section:
+    """Build the section of the results, and notes on missing parts."""
+    runs = builder.runs
+    metrics = [metric for metric in evaluated_metrics(runs) if metric.group != ROBUSTNESS]
+    values = {
+        "groups": build_tables(runs, metrics),
+        "metrics": metrics,
+        "notes": list_missing_parts(runs),
+        "differing": [(key, values) for key, values, differs in compare_settings(runs) if differs],
+        "differences": _draw_differences(builder, metrics),
+        "directions": _directions(runs),
+    }
+    return Section("results", "Results", values)
+
+
+def build_settings(builder: PageBuilder) -> Section:
+    """Build the section of all settings and the training speed."""
+    values = {"settings": compare_settings(builder.runs), "speeds": training_speed(builder.runs)}
+    return Section("settings", "Settings", values)
+
+
+def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[tuple[ReportRun, PlotElement]]:
+    """Draw a forest plot per data set: differences of the runs from the first one, with intervals."""
+    metrics = [metric for metric in metrics if metric.in_percent and metric.better != "neither"]
+    result = []
+    for data in dict.fromkeys(run.data for run in builder.runs):
+        first, *others = [run for run in builder.runs if run.data == data]
+        gains = [
+            (metric, run, gain)
+            for metric in metrics
+            for run in others
+            if (gain := run.difference(first, metric.key)) is not None
+        ]
+        if not gains:
+            continue
+        titles = list(dict.fromkeys(escape_tags(metric.title) for metric, *_ in gains))
+        traces = []
+        for place, run in enumerate(others):
+            own = [(metric, gain) for metric, of, gain in gains if of is run]
+            shift = 0.36 * (place - (len(others) - 1) / 2) / max(1, len(others) - 1)
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "x": [100 * gain.value for _, gain in own],
+                    "y": [titles.index(escape_tags(metric.title)) + shift for metric, _ in own],
+                    "error_x": {
+                        "type": "data",
+                        "symmetric": False,
+                        "array": [100 * (gain.high - gain.value) for _, gain in own],
+                        "arrayminus": [100 * (gain.value - gain.low) for _, gain in own],
+                        "color": run.color,
+                        "thickness": 2,
+                        "width": 4,
+                    },
+                    "marker": {"color": run.color, "size": 9, "symbol": SYMBOLS[place % len(SYMBOLS)]},
+                    "name": escape_tags(run.name),
+                    "meta": run.position,
+                    "customdata": [_format_points(gain) for _, gain in own],
+                    "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>",
+                }
+            )
+        height = 64 + ROW_HEIGHT * len(titles) * max(1, len(others))
+        ticks = {"tickvals": list(range(len(titles))), "ticktext": titles, "range": [len(titles) - 0.5, -0.5]}
+        title = f"difference from {escape_tags(first.name)}, points"
+        x = titled_axis(title, zeroline=True, zerolinecolor=MUTED, zerolinewidth=1.5)
+        figure = build_figure(traces, height=height, x=x, y={**ticks, "showgrid": False, "linecolor": GRID})
+        parts = "; ".join(f"{metric.title}, {run.name}: {_format_points(gain)}" for metric, run, gain in gains)
+        label = f"Differences from {first.name} on {data}: {parts}."
+        result.append((first, builder.add_plot(f"differences-{first.position}", figure, label, "forest")))
+    return result
+
+
+def _directions(runs: Sequence[ReportRun]) -> tuple[list[Metric], list[tuple[ReportRun, dict[str, list[Cell]]]]]:
+    """Return the metrics of cross-view retrieval, and the cells of each run by direction."""
+    evaluated = [(run, ways) for run in runs if (ways := (run.evaluation or {}).get("directions"))]
+    metrics = metrics_of_rows(values for _, ways in evaluated for values in ways.values())
+    return metrics, [
+        (run, {way: [_build_cell(metric, values) for metric in metrics] for way, values in ways.items()})
+        for run, ways in evaluated
+    ]
+
+
+def _build_cell(metric: Metric, values: Mapping[str, Mapping[str, float]]) -> Cell:
+    entry = values.get(metric.key)
+    if entry is None:
+        return Cell(MISSING, False)
+    return Cell(metric.format(entry["value"]), False, format_interval(metric, entry["low"], entry["high"]))
+
+
+def _format_points(gain: Difference) -> str:
+    return f"{100 * gain.value:z.1f} points ({100 * gain.low:z.1f} to {100 * gain.high:z.1f})".replace("-", "−")
