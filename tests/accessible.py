@@ -1,14 +1,14 @@
-"""What those who hear a page, use its keys, or see little of it would miss."""
+"""Accessibility checks of a page: names, contrast, headings and visible focus."""
 
 from itertools import pairwise
 
 from tests.browser import Browser
 
 NAMED = {"button", "link", "slider", "spinbutton", "radio", "image", "region", "combobox", "searchbox", "navigation"}
-"""What a screen reader must have a name for."""
+"""Roles that need an accessible name."""
 
-LEAST_CONTRAST = 4.5
-"""Of text on its ground, as WCAG 2 asks at level AA."""
+MIN_CONTRAST = 4.5
+"""Minimum contrast of text, WCAG 2 level AA."""
 
 _FOUND = """(() => {
   const of = ({ tagName, className, textContent }) => `${tagName}.${className} ${textContent.trim().slice(0, 30)}`;
@@ -42,30 +42,30 @@ _FOUND = """(() => {
 
 
 def faults(browser: Browser) -> list[str]:
-    """Return what is wrong with the page that is open, a line each."""
-    found = browser.tell(_FOUND.replace("LEAST", str(LEAST_CONTRAST)))
-    told = list(found["faults"])
-    headings = found["headings"]
+    """Return the accessibility faults of the open page."""
+    result = browser.tell(_FOUND.replace("LEAST", str(MIN_CONTRAST)))
+    problems = list(result["faults"])
+    headings = result["headings"]
     if headings[:1] != [1] or headings.count(1) != 1 or any(after - before > 1 for before, after in pairwise(headings)):
-        told.append(f"headings out of order: {headings}")
+        problems.append(f"headings out of order: {headings}")
     nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
     for node in nodes:
         role = node.get("role", {}).get("value")
         if role in NAMED and not node.get("ignored") and not node.get("name", {}).get("value"):
-            told.append(f"a {role} without a name: {node.get('nodeId')}")
-    return told
+            problems.append(f"a {role} without a name: {node.get('nodeId')}")
+    return problems
 
 
 def unseen_focus(browser: Browser, steps: int) -> list[str]:
-    """Return what cannot be seen to have the focus, of so many that the key Tab comes to."""
-    told = []
+    """Return the elements without a visible focus among those reached by a number of Tab presses."""
+    problems = []
     for _ in range(steps):
         browser.press("Tab")
-        told.append(
+        problems.append(
             browser.tell(
                 """(() => { const at = document.activeElement, { outlineStyle, outlineWidth } = getComputedStyle(at);
                 const unseen = outlineStyle === "none" || parseFloat(outlineWidth) < 1;
                 return unseen ? at.outerHTML.slice(0, 60) : null; })()"""
             )
         )
-    return [one for one in told if one is not None]
+    return [one for one in problems if one is not None]

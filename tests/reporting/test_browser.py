@@ -1,4 +1,4 @@
-"""The page as a browser sees it: what is drawn, and what pointing, clicking, sliding and choosing do."""
+"""The report in a browser: drawing, hovering, clicking, sliding and choosing."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 
 def middle(browser: Browser, selector: str) -> tuple[float, float]:
-    """Bring an element into sight and return where its middle is."""
+    """Scroll to an element and return its center."""
     found = browser.tell(
         f"""(() => {{ const element = document.querySelector({json.dumps(selector)});
         element.scrollIntoView({{ block: "center", behavior: "instant" }});
@@ -58,7 +58,7 @@ def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> 
     runs = [make_run("one", kept=2), make_run("two", kept=2, seed=1)]
     browser.open(report(runs, out=tmp_path / "page.html"))
 
-    # A point shows its picture, and a click its neighbours in both maps, as these have the same items.
+    # A point shows its picture, and a click its neighbors in both maps, as these have the same items.
     fourth = "#map-0 .trace.scatter .point:nth-child(4)"
     browser.insist(lambda: browser.point(*middle(browser, fourth)), "!document.getElementById('tip').hidden")
     assert "test item 1" in text(browser, "#tip")
@@ -76,7 +76,7 @@ def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> 
     browser.press("ArrowUp")
     browser.wait(f"document.querySelector('[data-map=\"map-0\"]').value === '{int(chosen) + 1}'")
 
-    # Colours by the loss, with the ends of their scale.
+    # Colors by the loss, with the ends of their scale.
     assert browser.tell("document.querySelector('.scale.continuous').hidden")
     browser.point(*middle(browser, "input[name=color][value=loss]"), click=True)
     browser.wait("!document.querySelector('.scale.continuous').hidden")
@@ -98,7 +98,7 @@ def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> 
 
     # Curves along another axis.
     browser.point(*middle(browser, "input[name=along][value=seconds]"), click=True)
-    browser.wait("document.getElementById('curve-loss').layout.xaxis.title.text === 'seconds of training'")
+    browser.wait("document.getElementById('curve-loss').layout.xaxis.title.text === 'training time, s'")
     assert browser.tell("document.getElementById('curve-loss').data[1].x.at(-1)") == 9.5
 
     # The slider, by keys, changes the plan, its number and its lines.
@@ -116,7 +116,7 @@ def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> 
     on_target = text(browser, ".card.plan .on-target")
     for figure in ("#plan-0", ".card.plan .lines"):
         label = browser.tell(f"document.querySelector('{figure}').getAttribute('aria-label')")
-        assert f" {on_target} of " in label, "what a screen reader is told goes with the slider"
+        assert f" {on_target} of " in label, "labels for screen readers follow the slider"
 
     # What was chosen stays as the theme changes.
     scheme = [{"name": "prefers-color-scheme", "value": "dark"}]
@@ -127,7 +127,7 @@ def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> 
     assert browser.said == []
 
 
-def test_nothing_is_wider_than_a_phone(browser, make_run, tmp_path) -> None:
+def test_page_fits_a_phone(browser, make_run, tmp_path) -> None:
     browser.resize(390, 800)
     runs = [make_run("nt-xent", kept=1), make_run("gca-uot", seed=1)]
     for run in runs:  # an interval below zero is the widest
@@ -170,7 +170,7 @@ def test_nothing_is_wider_than_a_phone(browser, make_run, tmp_path) -> None:
     assert max(browser.tell(high)) <= 30
 
 
-def test_everyone_can_use_it(browser, make_run, tmp_path) -> None:
+def test_page_is_accessible(browser, make_run, tmp_path) -> None:
     runs = [make_run("one", kept=2, audited=True), make_run("two", images=False)]
     browser.open(report(runs, out=tmp_path / "page.html"))
     browser.tell("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
@@ -180,7 +180,7 @@ def test_everyone_can_use_it(browser, make_run, tmp_path) -> None:
     assert faults(browser) == []
 
 
-def test_untrusted_names_run_nothing(browser, make_run, tmp_path) -> None:
+def test_untrusted_names_run_no_code(browser, make_run, tmp_path) -> None:
     attack = '<img src=x onerror="document.title=\'owned\'"><script>document.title="owned"</script>'
     run = make_run("<i>run", data=attack, objective=attack, class_names=(attack, "</script>", "'\"`"), kept=2)
     texts = make_run("texts", images=False)

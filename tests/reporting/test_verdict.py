@@ -44,7 +44,8 @@ def test_significant_difference_has_its_interval(make_run):
     said = write_verdict(runs)
     assert said[0] == "one is better than two on the linear probe, 95.0% against 93.8%: by 1.2 points (0.4 to 2.0)."
     assert said[1] == (
-        "Both runs are significantly better than the untrained encoder and raw inputs on the linear probe; the smallest gain "
+        "Both runs are significantly better than the untrained encoder and raw inputs on the linear "
+        "probe; the smallest gain "
         "is 5.0 points (3.0 to 7.0)."
     )
     assert said[2] == "1 of the 400 test items = 0.25 points; smaller differences are noise."
@@ -75,7 +76,8 @@ def test_insignificant_difference_is_not_marked(make_run):
 def test_run_worse_than_a_baseline(make_run):
     run = evaluated(make_run("one"), 0.87, raw=(-0.03, -0.05, -0.01), untrained=(-0.01, -0.03, 0.01))
     assert write_verdict(load_runs([run]))[0] == (
-        "one has 87.0% on the linear probe: significantly worse than raw inputs, by 3.0 points (1.0 to 5.0); not significantly "
+        "one has 87.0% on the linear probe: significantly worse than raw inputs, by 3.0 points (1.0 to "
+        "5.0); not significantly "
         "different from the untrained encoder, −1.0 points (−3.0 to 1.0)."
     )
 
@@ -83,7 +85,8 @@ def test_run_worse_than_a_baseline(make_run):
 def test_gain_with_interval_across_zero_is_not_better(make_run):
     run = evaluated(make_run("one"), 0.91, raw=(0.01, -0.01, 0.03), untrained=(0.03, 0.01, 0.05))
     assert write_verdict(load_runs([run]))[0] == (
-        "one has 91.0% on the linear probe: significantly better than the untrained encoder, by 3.0 points (1.0 to 5.0); not "
+        "one has 91.0% on the linear probe: significantly better than the untrained encoder, by 3.0 "
+        "points (1.0 to 5.0); not "
         "significantly different from raw inputs, 1.0 points (−1.0 to 3.0)."
     )
 
@@ -93,7 +96,10 @@ def test_two_runs_worse_than_a_baseline(make_run):
         evaluated(make_run(name), 0.9 - lost, raw=(-lost, -lost - 0.01, 0.01 - lost))
         for name, lost in (("one", 0.02), ("two", 0.03))
     ]
-    told = "Both runs are significantly worse than raw inputs on the linear probe; the smallest loss is 2.0 points (1.0 to 3.0)."
+    told = (
+        "Both runs are significantly worse than raw inputs on the linear probe; the smallest loss is 2.0 "
+        "points (1.0 to 3.0)."
+    )
     assert told in write_verdict(load_runs(runs))
 
 
@@ -103,19 +109,22 @@ def test_two_runs_worse_than_a_baseline(make_run):
         (
             (0.05, 0.02),
             (0.07, 0.04),
-            "Both runs are significantly better than the untrained encoder and raw inputs on the linear probe; the smallest "
+            "Both runs are significantly better than the untrained encoder and raw inputs on the linear "
+            "probe; the smallest "
             "gain is 2.0 points (1.0 to 3.0).",
         ),
         (
             (-0.05, -0.02),
             (-0.07, -0.04),
-            "Both runs are significantly worse than the untrained encoder and raw inputs on the linear probe; the smallest "
+            "Both runs are significantly worse than the untrained encoder and raw inputs on the linear "
+            "probe; the smallest "
             "loss is 2.0 points (1.0 to 3.0).",
         ),
         (
             (0.004, 0.001),
             (0.002, -0.003),
-            "Neither run is significantly better than the untrained encoder or raw inputs on the linear probe; the largest "
+            "Neither run is significantly better than the untrained encoder or raw inputs on the linear "
+            "probe; the largest "
             "gain is 0.4 points (−0.6 to 1.4).",
         ),
     ],
@@ -222,7 +231,8 @@ def test_metric_without_percent_has_no_points(make_run):
     known |= {"differences": {"raw": gain, "untrained": gain}, "test_items": 100}
     write_json(run.evaluation_path, known)
     assert write_verdict(load_runs([run])) == [
-        "one has 0.612 on NMI: significantly better than the untrained encoder, by 0.112 (0.100 to 0.124), and than raw "
+        "one has 0.612 on NMI: significantly better than the untrained encoder, by 0.112 (0.100 to "
+        "0.124), and than raw "
         "inputs, by 0.112 (0.100 to 0.124)."
     ]
 
@@ -251,7 +261,10 @@ def test_no_sentence_without_evaluation(make_run):
 
 def test_states_the_mismatch_rate(make_run):
     run = make_run("one", evaluated=True, audited=True)
-    told = "An estimated 10.0% (5.0 to 15.0) of the 60 pairs of one are mismatched; the audit below lists the 10 with the lowest scores."
+    told = (
+        "An estimated 10.0% (5.0 to 15.0) of the 60 pairs of one are mismatched; the audit below lists the "
+        "10 with the lowest scores."
+    )
     assert told in write_verdict(load_runs([run]))
 
 
