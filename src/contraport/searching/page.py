@@ -11,12 +11,12 @@ from typing import NamedTuple
 import torch
 from PIL import Image, ImageOps
 
-from contraport.reporting.html_page import data_uri, pixels_to_image, render_page
 from contraport._utils.files import write_text
 from contraport.data import Dataset
 from contraport.data.thumbnails import thumbnails
 from contraport.errors import UsageError, check, check_new_file, check_regular_file, report_write_errors
 from contraport.features import Features
+from contraport.reporting.html_page import data_uri, pixels_to_image, render_page
 from contraport.runs import Run
 from contraport.training.components import build_dataset
 
