@@ -1,4 +1,4 @@
-"""Write docs/evaluating.md: what there is to say of evaluating, and the registry of measures as tables."""
+"""Builds docs/evaluating.md: the guide to evaluation, with the registry of metrics as tables."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ PAGE = """# Evaluating
 The tables are generated from the registry by `make docs`; do not edit.
 
 ```sh
-contraport evaluate runs/a                                      # what is usual
+contraport evaluate runs/a                                      # the standard metrics
 contraport evaluate runs/a runs/b --metrics accuracy recall@20  # some, by name, number or group; two runs, compared
-contraport evaluate runs/a --metrics all --test_data harder/   # all, judged on other items of the same classes
-contraport evaluate runs/a --checkpoints all --metrics knn     # also what --keep_every kept, epoch by epoch
-contraport train --data photos/ --online_metrics knn:every=5           # while it is trained
+contraport evaluate runs/a --metrics all --test_data harder/   # all metrics, on other items of the same classes
+contraport evaluate runs/a --checkpoints all --metrics knn     # also the models that --keep_every saved
+contraport train --data photos/ --online_metrics knn:every=5           # during training
 ```
 
 Every number is measured on the features of the frozen encoder and shown beside the numbers of the raw inputs and of the
 same encoder before training: *untrained*, or *given* if the training began with weights (`--init`, `--pretrained`). Only
-two measures use the projections: the bound of mutual information and, if each view has its own encoder, retrieval. All numbers
+two metrics use the projections: the bound of mutual information and, if each view has its own encoder, retrieval. All numbers
 are in `evaluation.json` in the run folder; in Python, `contraport.evaluate` returns them as a dictionary, which a notebook
 shows as tables.
 
-## What is measured
+## Metrics
 
-Measures with a star are computed only if you ask for them. The number after `@` can be any: `recall@20`, `few_shot@3`.
-Measures that the data do not allow, such as accuracy without labels or robustness of data that are not images, are left
+Metrics with a star are computed only if you ask for them. The number after `@` can be any: `recall@20`, `few_shot@3`.
+Metrics that the data do not allow, such as accuracy without labels or robustness of data that are not images, are left
 out with a message.
 
 {tables}
 
 A corruption has five severities (`noise@1` to `noise@5`). Its lengths are relative to the side of the image.
 
-## How sure a number is
+## Intervals
 
 - **An interval** ({level:.0%}, percentile bootstrap, {resamples:,} draws, seeded) is given with every number.
   The test items are resampled; nothing is fitted again. So the interval says how much the number would change with
   other test items. It says nothing about another seed or other training items: train with several seeds for that.
 
-  For measures of all items at once (uniformity, tolerance, effective rank, hubness, calibration, clusters), the
-  interval uses the effect of each item on the measure, to first order. On simulated data such an interval was as wide
+  For metrics of all items at once (uniformity, tolerance, effective rank, hubness, calibration, clusters), the
+  interval uses the effect of each item on the metric, to first order. On simulated data such an interval was as wide
   as the spread over fresh items. For hubness in few dimensions it was up to 2.5 times as wide. For calibration it
   covered the true error in 86 to 100 % of 80 draws of 200 or 2,000 items.
 - **The calibration error** is the root of a mean square after the part due to chance is subtracted, so an encoder does
@@ -50,7 +50,7 @@ A corruption has five severities (`noise@1` to `noise@5`). Its lengths are relat
 - **A difference** between two encoders on the same items is paired, item by item. Its interval is narrower than the
   intervals of the two numbers suggest. One encoder is better only if this interval excludes zero. `differences` in
   `evaluation.json` has the differences from the untrained encoder, the raw inputs, and the other runs of the same call.
-  Of more than two runs the intervals between runs are wider, so that for each measure they hold for all pairs of runs
+  Of more than two runs the intervals between runs are wider, so that for each metric they hold for all pairs of runs
   at once (Bonferroni).
 - If all items agree, an interval has no width: n test items cannot show anything rarer than about 3 in n.
 - **The test items choose nothing.** The probe's penalty is chosen on a fifth of the training items, and the last epoch
@@ -78,13 +78,13 @@ the training or the evaluation:
 | shown | comes with |
 |---|---|
 | a verdict in words, based on the intervals; the numbers; the settings that differ | `evaluate runs/a runs/b`, together |
-| curves over steps, epochs, seconds or the share of the run | the training; `--online_metrics knn` adds measures during training |
+| curves over steps, epochs, seconds or the share of the run | the training; `--online_metrics knn` adds metrics during training |
 | how good the encoder was epoch by epoch; plans over the training, with a slider | `train --keep_every N`, `evaluate --checkpoints all` |
 | a map of test items, coloured by class, domain, loss or suspicion; the nearest neighbours of any | `evaluate`; suspicion if the data have two given views |
 | which classes the probe confuses, and the ten items to look at first: its most confident mistakes | `evaluate` with the linear probe |
 | the plan beside its target, lines from items to where their mass goes, the mass that an unbalanced plan dropped | `evaluate` |
 | cosines class by class, the spectrum, alignment beside uniformity | `evaluate` |
-| accuracy over the severity of six corruptions | `evaluate --metrics robustness`, in addition to the usual ones |
+| accuracy over the severity of six corruptions | `evaluate --metrics robustness`, in addition to the standard ones |
 | how many pairs seem wrong, and the ten to look at first, with both members and the better partner | `train --audit`, `evaluate` |
 
 The loss of an item is computed with all points of the map in one batch, so compare it only within one map. Suspicion is
@@ -92,41 +92,42 @@ the statistic `neighbors` of an audit, on items that were not trained on: the sh
 near to one given view as the partners of the other view's neighbours are. It is over a third if the two views have
 nothing in common.
 
-## A measure of your own
+## A metric of your own
 
 ```python
-from contraport.metrics import measure
+from contraport.metrics import metric
 
 
-@measure("Widest feature", group="geometry", better="neither", unit="squared", pattern="{{:.2f}}")
-def widest_feature(subject):
+@metric("Largest variance", group="geometry", better="neither", unit="squared", pattern="{{:.2f}}")
+def largest_variance(context):
     \"\"\"Largest variance of a feature.\"\"\"
-    return float(subject.test_x.var(dim=0).max())
+    return float(context.test_x.var(dim=0).max())
 ```
 
-The function returns one value for each test item (the mean is reported, with an interval), or a `MetricResult` that says how
-items become a number, or a single number. `contraport.metrics.eval_context.EvalContext` holds everything that it can use:
-features, views, labels, projections.
+The function returns one value for each test item (the mean is reported, with an interval), a `MetricResult` with
+another statistic of the items, or a single number. `contraport.metrics.eval_context.EvalContext` contains everything
+that it can use: features, views, labels, projections. The key of the metric is its title, in lower case with
+underscores.
 """
 
 
 def evaluating() -> str:
-    """Return the page about evaluating."""
-    groups = dict.fromkeys(measure.group for measure in METRICS.values())
+    """Return the page."""
+    groups = dict.fromkeys(metric.group for metric in METRICS.values())
     tables = "\n\n".join(table(group) for group in groups)
     return PAGE.format(tables=tables, level=LEVEL, resamples=RESAMPLES)
 
 
 def table(group: str) -> str:
-    """Return the measures of a group as a table."""
-    lines = [f"### {group}", "", "| name | better | what it says | in |", "|---|---|---|---|"]
-    lines += [row(measure) for measure in METRICS.values() if measure.group == group]
+    """Return the metrics of a group as a table."""
+    lines = [f"### {group}", "", "| name | better | definition | unit |", "|---|---|---|---|"]
+    lines += [row(metric) for metric in METRICS.values() if metric.group == group]
     return "\n".join(lines)
 
 
-def row(measure: Metric) -> str:
-    """Return the row of a measure."""
-    name = "`, `".join(one.key for one in measure.at_each_number())
-    summary = measure.summary.replace("|", "\\|")
-    star = "" if measure.default else " *"
-    return f"| `{name}`{star} | {_BETTER[measure.better]} | {summary} | {measure.unit} |"
+def row(metric: Metric) -> str:
+    """Return the table row of a metric."""
+    name = "`, `".join(one.key for one in metric.at_each_number())
+    summary = metric.summary.replace("|", "\\|")
+    star = "" if metric.default else " *"
+    return f"| `{name}`{star} | {_BETTER[metric.better]} | {summary} | {metric.unit} |"

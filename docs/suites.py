@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 
 from scipy.stats import spearmanr
 
-from contraport.comparison.comparison_tables import Comparison, epoch_tables_markdown, markdown_table, table_of, written
+from contraport.comparison.comparison_tables import (
+    Comparison,
+    epoch_tables_markdown,
+    format_mean,
+    markdown_table,
+    means_table,
+)
 from contraport.comparison.config import COMPARE
 from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, EpochMean
 from contraport.comparison.suites import load_suite, suites_folder
@@ -215,10 +221,10 @@ def _suite(name: str, runs: Sequence[Measured]) -> list[str]:
         )
     for run in runs:
         values, table = run
-        measure = table.measures[0]
+        measure = table.metrics[0]
         unit = "%" if measure.unit.startswith("share") else measure.unit
         lacking = f" {values['lacking']} trainings are missing." if values["lacking"] else ""
-        parts += [paragraph(f"{run.scale} {measure.title}, {unit}.{lacking}"), table_of(table, measure)]
+        parts += [paragraph(f"{run.scale} {measure.title}, {unit}.{lacking}"), means_table(table, measure)]
         parts += [*epoch_tables_markdown(table, measure), *_information(table, measure)]
         if table.trials:
             parts.append(_search(table))
@@ -236,7 +242,7 @@ def _suite(name: str, runs: Sequence[Measured]) -> list[str]:
 def _information(table: Comparison, measure: Metric) -> list[str]:
     """Return what two views tell of one another beside what the features are worth, where the bound was measured."""
     parts = []
-    for bound in (one for one in table.measures if one.key == "mutual_information"):
+    for bound in (one for one in table.metrics if one.key == "mutual_information"):
         for column in table.columns:
             found = [(row, *(table.entry(row, column, one.key) for one in (bound, measure))) for row in table.rows]
             known = [(row, of, worth) for row, of, worth in found if of and worth and of.mean is not None]
@@ -253,14 +259,14 @@ def _information(table: Comparison, measure: Metric) -> list[str]:
                     f"{told.pvalue:.2g})."
                 )
             )
-            rows = [[row, written(bound, of), written(measure, worth)] for row, of, worth in known]
+            rows = [[row, format_mean(bound, of), format_mean(measure, worth)] for row, of, worth in known]
             parts.append(markdown_table(["objective", "bound", measure.title], rows))
     return parts
 
 
 def _search(table: Comparison) -> str:
     """Say what was searched, what was tried, and what was chosen."""
-    spaces = "\n".join(f"- {told}" for told in table.searched)
+    spaces = "\n".join(f"- {told}" for told in table.search_sentences)
     own = {(one["row"], one["column"]): one["value"] for one in table.trials if one["trial"] == 0}
     chosen = [one for one in table.trials if one["chosen"]]
     rows = [

@@ -11,7 +11,6 @@ import pytest
 
 from contraport import embed, evaluate, export, train
 from contraport.data.arrays import ArrayStore
-from contraport.errors import UsageError
 from contraport.runs import Run
 from tests.errors import raises_usage_error
 from tests.processes import FORKS
@@ -74,7 +73,7 @@ def test_a_model_that_is_replaced_meanwhile(settings: dict[str, Any], monkeypatc
     run = train(**settings)
     epochs = iter([2, 2, 3])
     monkeypatch.setattr(Run, "model_epochs", lambda self: next(epochs))
-    with pytest.raises(UsageError, match="got another model meanwhile; evaluate it again"):
+    with raises_usage_error("run.model_changed"):
         measured(run, settings["data"])
     assert not run.evaluation_path.exists()
 

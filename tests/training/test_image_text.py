@@ -126,7 +126,7 @@ def test_images_alone_are_embedded_too(run: Run, folder: Path, tmp_path: Path) -
     )
     for name in first:
         np.testing.assert_allclose(first[name], second[name], rtol=1e-4, atol=1e-5)
-    with pytest.raises(UsageError, match=r"^data: the model takes items of shape"):
+    with raises_usage_error("data.shape"):
         contraport.embed(run, data=folder, out=tmp_path / "items.npz", progress=False)
 
 
@@ -162,9 +162,9 @@ def test_classes_are_told_by_their_names(run: Run) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"classes": ["bar"]}, "classes: expected 2 names, in the order of bar, pole, ..., got 1"),
-        ({"templates": ["a photo"]}, "templates: expected texts with {} once in each"),
-        ({"templates": []}, "templates: expected texts with {} once in each"),
+        ({"classes": ["bar"]}, "classes: must be 2 names, in the order of bar, pole, ..., got 1"),
+        ({"templates": ["a photo"]}, "templates: each text must contain {} once"),
+        ({"templates": []}, "templates: each text must contain {} once"),
     ],
 )
 def test_wrong_names_of_classes_are_told(run: Run, given: dict[str, Any], told: str) -> None:

@@ -18,7 +18,7 @@ from contraport.errors import require_extra
 EXTRA_BY_PACKAGE = {
     "auditing": "train",
     "cli": "train,report",
-    "comparing": "train,report",
+    "comparison": "train,report",
     "estimators": "train",
     "evaluation": "train",
     "reporting": "report",

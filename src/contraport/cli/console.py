@@ -109,27 +109,28 @@ def print_clusters(found: Clusters) -> None:
     print_table(str(found), found.rows())
 
 
-def print_comparison(found: Comparison) -> None:
-    """Print the table of a comparison, and what it says."""
-    # Here, not above: the other tables need no SciPy.
-    from contraport.comparison.comparison_tables import explain_verdict, written
+def print_comparison(comparison: Comparison) -> None:
+    """Print the tables, sentences, notes and verdicts of a comparison."""
+    # Imported here because the other tables need no SciPy.
+    from contraport.comparison.comparison_tables import explain_verdict, format_mean
 
-    for measure in found.measures:
+    first, *headings = comparison.headings
+    for metric in comparison.metrics:
         rows = [
-            {found.heads[0]: row}
+            {first: row}
             | {
-                head: written(measure, found.entry(row, column, measure.key))
-                for head, column in zip(found.heads[1:], found.columns, strict=True)
+                heading: format_mean(metric, comparison.entry(row, column, metric.key))
+                for heading, column in zip(headings, comparison.columns, strict=True)
             }
-            for row in found.rows
+            for row in comparison.rows
         ]
-        print_table(f"{measure.title}, mean over seeds and half of its interval", rows)
-    for told in (*found.sentences, *found.notes):
-        print(told)
-    for verdict in found.verdicts:
+        print_table(f"{metric.title}, mean over seeds ± half of its interval", rows)
+    for sentence in (*comparison.sentences, *comparison.notes):
+        print(sentence)
+    for verdict in comparison.verdicts:
         print(f"{verdict.verdict}: {verdict.says} {explain_verdict(verdict)}")
-    if found.entries:
-        print(f"The tables, the page and the numbers are in {found.folder}")
+    if comparison.entries:
+        print(f"tables, page and results: {comparison.folder}")
 
 
 def print_audit(found: Audit) -> None:

@@ -1,19 +1,4 @@
-"""Objectives compared on a grid of settings and seeds, so that the table can be believed.
-
-```
-compare        the verb
-asked          what is asked -> the grid
-entries        a row or a column in words -> its name and options
-suites         comparisons kept in a file, with what is claimed of them
-grid           rows, columns and seeds -> the cells
-tuning         own settings of each objective, searched with equally many trials
-running        cells trained and judged, several at once, within a budget, going on where they were stopped
-statistics     how sure a mean over seeds and a paired difference are
-results        what was found: the entries of the table, and the verdicts on claims
-tables         the table, its sentences and the verdicts as they are told: Markdown, CSV, JSON
-page           all of it on one page
-```
-"""
+"""Comparison of objectives on a grid of data, settings and seeds."""
 
 from typing import TYPE_CHECKING
 

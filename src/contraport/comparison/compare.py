@@ -1,4 +1,4 @@
-"""`compare`: from what is asked to the trainings, the tables and the page."""
+"""`compare`: trains and evaluates a grid of objectives, and writes tables, figure and page."""
 
 from __future__ import annotations
 
@@ -22,145 +22,151 @@ from contraport._utils.progress import make_console
 from contraport._version import __version__
 from contraport.comparison.comparison_tables import Comparison
 from contraport.comparison.config import COMPARE, parse_duration
-from contraport.comparison.grid import Cell, Given, Grid, Row
+from contraport.comparison.grid import Cell, Grid
 from contraport.comparison.grid_builder import build_grid
-from contraport.comparison.jobs import CellJob, Found, TimeBudget, build_cell_job, check_data, run_cell_jobs
+from contraport.comparison.jobs import CellJob, JobResult, TimeBudget, build_cell_job, check_data, run_cell_jobs
 from contraport.comparison.page import draw, render
 from contraport.comparison.seed_results import (
     Results,
     build_entries,
     epoch_means,
     judge_claims,
-    metrics_in_order,
     single_seed_differences,
 )
-from contraport.comparison.tuning import as_text, build_trials, search_space, select_best_trial, settled, unequal
-from contraport.errors import UsageError, check, out_of_memory_message, report_write_errors
-from contraport.metrics import Metric
+from contraport.comparison.tuning import (
+    build_trials,
+    describe_settings,
+    fixed_settings,
+    search_space,
+    select_best_trial,
+    with_trial_settings,
+)
+from contraport.errors import UsageError, out_of_memory_message, report_write_errors
+from contraport.metrics import Metric, metrics_in_order
 from contraport.metrics.registry import BASELINES
 from contraport.options import to_config_value
 from contraport.training.components import build_components
 from contraport.training.dry_run import dry_run
 from contraport.training.resolve import resolve_settings
 
-Moved: TypeAlias = Callable[[Cell, Found], None]
-"""Is told of each cell that is done."""
+OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
+"""Callback for each finished cell."""
+
+Trials = Mapping[tuple[str, str], list[Cell]]
+"""Trials of the search by row and column."""
 
 
 @COMPARE.with_signature
 def compare(given: dict[str, Any]) -> Comparison:
-    """Compare objectives on a grid of settings and seeds, and return what was found.
+    """Compare objectives on a grid of settings and seeds, and return the result.
 
     Raises:
-        UsageError: a wrong argument, every training refused its settings, or one of several processes was killed.
-        KeyboardInterrupt: it was stopped; the same call goes on.
+        UsageError: a wrong argument, every training refused its settings, or a worker process was killed.
+        KeyboardInterrupt: it was interrupted; the same call resumes.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     found = compare(
+    ...     comparison = compare(
     ...         data=["digits"], objectives=["info-nce", "gca-ince"], seeds=1, epochs=1, encoder="mlp", max_items=128,
     ...         train={"batch_size": 64}, metrics=["knn"], out=folder, progress=False,
     ...     )
-    >>> found.rows, found.columns, found.lacking
+    >>> comparison.rows, comparison.columns, comparison.lacking
     (['info-nce', 'gca-ince'], ['digits, standard'], 0)
     """
     grid = build_grid(given)
-    asked = grid.asked
-    measure = metrics_in_order(asked.metrics)[0]
-    clock = TimeBudget(None if asked.budget is None else parse_duration(asked.budget))
-    searched = [(row, column) for row in grid.rows for column in grid.columns] if asked.tune else []
+    options = grid.options
+    metric = metrics_in_order(options.metrics)[0]
+    budget = TimeBudget(None if options.budget is None else parse_duration(options.budget))
+    searched = [(row, column) for row in grid.rows for column in grid.columns] if options.tune else []
     trials = {(row.name, column.name): build_trials(grid, row, column) for row, column in searched}
-    plan = [*(cell for of in trials.values() for cell in of), *grid.cells]
-    _check_each(plan)
+    trial_cells = [cell for of in trials.values() for cell in of]
+    plan = [*trial_cells, *grid.cells]
+    _check_settings(plan)
     check_data(build_cell_job(grid, cell) for cell in plan)
-    with _shown(asked.progress) as console:
-        lacking = [cell for cell in _known_of(grid, trials, measure) if build_cell_job(grid, cell).found is None]
-        known = console is not None or asked.budget is not None
-        clock.expected = _expected(grid, lacking[0]) if known and lacking else None
-        _foretell(console, grid, plan, len(lacking), clock.expected)
-        if asked.dry_run:
-            return Comparison(grid.title, grid.out, grid.baseline, _names(grid.rows), _names(grid.columns), [])
-        try:
-            with _bar(console, len(lacking)) as moved:
-                found = _carry_out(grid, [cell for of in trials.values() for cell in of], clock, moved)
-                cells = _settled(grid, trials, found, measure)
-                results = _carry_out(grid, cells, clock, moved)
-        except KeyboardInterrupt as error:
-            raise KeyboardInterrupt(f"stopped; what is done is in {grid.out}, and the same command goes on.") from error
-        except BrokenProcessPool as error:
-            raise UsageError(
-                f"processes: one of {asked.processes} was ended from outside, as where memory runs out; expected "
-                f"fewer. What is done is in {grid.out}, and the same command goes on."
-            ) from error
-    return _written(grid, trials, found, cells, results, measure, begun=len(clock.took) > 0)
-
-
-def _carry_out(grid: Grid, cells: Sequence[Cell], clock: TimeBudget, moved: Moved) -> dict[str, Found]:
-    """Train and judge cells, and return what was found, by the name of the folder."""
-    jobs = [build_cell_job(grid, cell) for cell in cells]
-    lacking = {job.path.name: cell for job, cell in zip(jobs, cells, strict=True) if job.found is None}
-    found: dict[str, Found] = {}
-    for job, result in run_cell_jobs(jobs, processes=grid.asked.processes, clock=clock):
-        found[job.path.name] = result
-        _check_measured(grid, found)
-        if job.path.name in lacking:
-            moved(lacking[job.path.name], result)
-    return found
-
-
-def _check_measured(grid: Grid, found: Mapping[str, Found]) -> None:
-    """Raise `UsageError` where the first that was judged has none of the measures: the rest would be in vain."""
-    told = next((one for one in found.values() if "values" in one), None)
-    if told is not None and not told["values"]:
+    console = make_console(stderr=True) if options.progress else None
+    missing = [cell for cell in _known_cells(grid, trials, metric) if build_cell_job(grid, cell).result is None]
+    needs_estimate = console is not None or options.budget is not None
+    budget.expected = _estimate_seconds(grid, missing[0]) if needs_estimate and missing else None
+    if console is not None:
+        _print_plan(console, grid, len(trial_cells), len(missing), budget.expected)
+    if options.dry_run:
+        return Comparison(grid.title, grid.out, grid.baseline, _names(grid.rows), _names(grid.columns), [])
+    hint = f"Finished trainings are in {grid.out}; the same command resumes."
+    try:
+        with _progress(console, len(missing)) as on_done:
+            trial_results = _run(grid, trial_cells, budget, on_done)
+            cells = _table_cells(grid, trials, trial_results, metric)
+            results = _run(grid, cells, budget, on_done)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(f"interrupted. {hint}") from error
+    except BrokenProcessPool as error:
         raise UsageError(
-            f"metrics: nothing could be measured. {' '.join(told['not_measured'])} Expected others, such as "
-            f"--metrics recall@1. What was trained is kept in {grid.out}, and the same command with these goes on."
+            f"processes: one of {options.processes} was killed, perhaps for lack of memory. Use fewer. {hint}",
+            kind="killed",
+        ) from error
+    return _save(grid, trials, trial_results, cells, results, metric, has_started=len(budget.durations) > 0)
+
+
+def _run(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone) -> dict[str, JobResult]:
+    """Train and evaluate cells, and return the results by folder name."""
+    jobs = [build_cell_job(grid, cell) for cell in cells]
+    missing = {job.path.name: cell for job, cell in zip(jobs, cells, strict=True) if job.result is None}
+    results: dict[str, JobResult] = {}
+    for job, result in run_cell_jobs(jobs, processes=grid.options.processes, budget=budget):
+        results[job.path.name] = result
+        _check_any_metric(grid, results)
+        if job.path.name in missing:
+            on_done(missing[job.path.name], result)
+    return results
+
+
+def _check_any_metric(grid: Grid, results: Mapping[str, JobResult]) -> None:
+    """Raise `UsageError` if the first evaluated cell has no metric at all: the others would have none either."""
+    first = next((one for one in results.values() if "values" in one), None)
+    if first is not None and not first["values"]:
+        raise UsageError(
+            f"metrics: none could be computed. {' '.join(first['not_measured'])} Name others, such as --metrics "
+            f"recall@1; finished trainings in {grid.out} are reused.",
+            kind="none_computed",
         )
 
 
-def _known_of(grid: Grid, trials: Mapping[tuple[str, str], list[Cell]], measure: Metric) -> list[Cell]:
-    """Return all trainings as far as they are known: with the settings that were chosen where a search has ended."""
-    tried = [cell for of in trials.values() for cell in of]
-    found = {cell.folder: told for cell in tried if (told := build_cell_job(grid, cell).found) is not None}
-    searching = {place for place, of in trials.items() if any(cell.folder not in found for cell in of)}
-    others = [cell for cell in grid.cells if (cell.row.name, cell.column.name) in searching]
-    return [*tried, *_settled(grid, trials, found, measure), *others]
+def _known_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
+    """Return all trainings as far as they are known: with the selected settings where a search is done."""
+    trial_cells = [cell for of in trials.values() for cell in of]
+    results = {cell.folder: one for cell in trial_cells if (one := build_cell_job(grid, cell).result) is not None}
+    unfinished = {place for place, of in trials.items() if any(cell.folder not in results for cell in of)}
+    others = [cell for cell in grid.cells if (cell.row.name, cell.column.name) in unfinished]
+    return [*trial_cells, *_table_cells(grid, trials, results, metric), *others]
 
 
-def _settled(
-    grid: Grid, trials: Mapping[tuple[str, str], list[Cell]], found: Mapping[str, Found], measure: Metric
-) -> list[Cell]:
-    """Return the cells of the table with the settings that were chosen; those whose search has not ended lack."""
+def _table_cells(grid: Grid, trials: Trials, results: Mapping[str, JobResult], metric: Metric) -> list[Cell]:
+    """Return the cells of the table with the selected settings, without those of unfinished searches."""
     cells = []
     for cell in grid.cells:
         of = trials.get((cell.row.name, cell.column.name))
         if of is None:
             cells.append(cell)
-        elif (best := select_best_trial(of, found, measure)) is not None:
-            cells.append(settled(best, cell.seed))
+        elif (best := select_best_trial(of, results, metric)) is not None:
+            cells.append(with_trial_settings(best, cell.seed))
     return cells
 
 
-def _check_each(plan: Iterable[Cell]) -> None:
-    """Raise `UsageError` for settings that are wrong in themselves, before anything is trained."""
-    seen = set()
+def _check_settings(plan: Iterable[Cell]) -> None:
+    """Raise `UsageError` for invalid settings before any training starts."""
+    checked = set()
     for cell in plan:
         place = (cell.row.name, cell.column.name)
-        if place not in seen:
-            seen.add(place)
+        if place not in checked:
+            checked.add(place)
             try:
                 resolve_settings(cell.options)
             except UsageError as error:
-                raise UsageError(f"{cell.row.name} on {cell.column.name}: {error}") from error
+                raise UsageError(f"{cell.row.name} on {cell.column.name}: {error}", kind="settings") from error
 
 
-@contextmanager
-def _shown(progress: bool) -> Iterator[Console | None]:
-    yield make_console(stderr=True) if progress else None
-
-
-def _expected(grid: Grid, cell: Cell) -> float | None:
-    """Return how many seconds a training takes, as a few steps of it tell, or none where it refuses its settings."""
+def _estimate_seconds(grid: Grid, cell: Cell) -> float | None:
+    """Estimate the duration of a training by a dry run; None if it refuses its settings."""
     try:
         settings = resolve_settings({**cell.options, **grid.machine})
         components = build_components(settings)
@@ -168,28 +174,26 @@ def _expected(grid: Grid, cell: Cell) -> float | None:
     except (UsageError, MemoryError, RuntimeError) as error:
         if not isinstance(error, UsageError) and out_of_memory_message(error) is None:
             raise
-        return None  # which is told by the training itself
+        return None  # the training itself reports it
 
 
-def _foretell(console: Console | None, grid: Grid, plan: Sequence[Cell], lacking: int, seconds: float | None) -> None:
-    """Say how many trainings there are and, where it is known of the first that lacks, how long they take."""
-    if console is None:
-        return
+def _print_plan(console: Console, grid: Grid, trials: int, missing: int, seconds: float | None) -> None:
+    """Print the number of trainings and, if known, their estimated duration."""
     sizes = ((grid.rows, "objective"), (grid.columns, "setting"), (grid.seeds, "seed"))
-    where = " x ".join(pluralize(len(those), one) for those, one in sizes)
-    searching = f", and {len(plan) - len(grid.cells)} of the search" if grid.asked.tune else ""
-    told = f"{where}: {len(grid.cells)} trainings{searching}; {lacking} are to be done"
-    console.print(told, highlight=False, soft_wrap=True)
+    product = " x ".join(pluralize(len(values), name) for values, name in sizes)
+    search = f", and {trials} trials of the search" if grid.options.tune else ""
+    message = f"{product}: {len(grid.cells)} trainings{search}; {missing} to run"
+    console.print(message, highlight=False, soft_wrap=True)
     if seconds is not None:
-        whole = seconds * lacking / min(grid.asked.processes, lacking)
-        told = f"as a few steps of the first tell, {seconds:.0f} s each, {roughly(whole)} in all; judging comes on top"
-        console.print(told, highlight=False, soft_wrap=True)
+        total = format_duration(seconds * missing / min(grid.options.processes, missing))
+        message = f"estimate: {seconds:.0f} s per training, {total} in all, without the evaluations"
+        console.print(message, highlight=False, soft_wrap=True)
 
 
-def roughly(seconds: float) -> str:
-    """Return in words how long something takes.
+def format_duration(seconds: float) -> str:
+    """Return a duration in rounded minutes or hours.
 
-    >>> roughly(20), roughly(70), roughly(1800), roughly(9000)
+    >>> format_duration(20), format_duration(70), format_duration(1800), format_duration(9000)
     ('under a minute', 'about 1 minute', 'about 30 minutes', 'about 2.5 hours')
     """
     minutes = round(seconds / 60)
@@ -201,21 +205,21 @@ def roughly(seconds: float) -> str:
 
 
 @contextmanager
-def _bar(console: Console | None, total: int) -> Iterator[Moved]:
-    """Give what is to be called with each cell that is done: a bar of all with the time left, or elsewhere a line."""
-    started, done = time.monotonic(), [0]
+def _progress(console: Console | None, total: int) -> Iterator[OnCellDone]:
+    """Provide the callback for finished cells: a progress bar on a terminal, otherwise a line for each cell."""
     if console is None:
-        yield lambda cell, found: None
+        yield lambda cell, result: None
         return
     if not console.is_terminal:
+        started, done = time.monotonic(), 0
 
-        def line(cell: Cell, found: Found) -> None:
-            done[0] += 1
-            left = (time.monotonic() - started) / done[0] * (total - done[0])
-            told = _told(cell, found)
-            console.print(f"{done[0]}/{total}  {told}  {roughly(left)} left", highlight=False, soft_wrap=True)
+        def print_line(cell: Cell, result: JobResult) -> None:
+            nonlocal done
+            done += 1
+            left = format_duration((time.monotonic() - started) / done * (total - done))
+            console.print(f"{done}/{total}  {_describe(cell, result)}  {left} left", highlight=False, soft_wrap=True)
 
-        yield line
+        yield print_line
         return
     columns = (
         BarColumn(bar_width=12),
@@ -225,50 +229,47 @@ def _bar(console: Console | None, total: int) -> Iterator[Moved]:
     )
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("", total=total, cell="")
-
-        def move(cell: Cell, found: Found) -> None:
-            progress.update(bar, advance=1, cell=_told(cell, found))
-
-        yield move
+        yield lambda cell, result: progress.update(bar, advance=1, cell=_describe(cell, result))
 
 
-def _told(cell: Cell, found: Found) -> str:
+def _describe(cell: Cell, result: JobResult) -> str:
+    """Return a line about a finished cell: its first metric, or why it has none."""
     kind = f"seed {cell.seed}" if cell.trial is None else f"trial {cell.trial}"
-    values = found.get("values", {})
-    told = str(found.get("failed", " ".join(found.get("not_measured", ()))))
-    for one in metrics_in_order(found["measures"])[:1]:
-        told = f"{one.title} {one.format(values[one.key])}" if one.key in values else told
-    return f"{cell.row.name} on {cell.column.name}, {kind}: {told}"
+    values, (metric, *_) = result.get("values", {}), metrics_in_order(result["measures"])
+    if metric.key in values:
+        outcome = f"{metric.title} {metric.format(values[metric.key])}"
+    else:
+        outcome = str(result.get("failed", " ".join(result.get("not_measured", ()))))
+    return f"{cell.row.name} on {cell.column.name}, {kind}: {outcome}"
 
 
 def _names(of: Iterable[Any]) -> list[str]:
     return [one.name for one in of]
 
 
-def _written(
+def _save(
     grid: Grid,
-    trials: Mapping[tuple[str, str], list[Cell]],
-    tried: Mapping[str, Found],
+    trials: Trials,
+    trial_results: Mapping[str, JobResult],
     cells: Sequence[Cell],
-    found: Mapping[str, Found],
-    measure: Metric,
+    cell_results: Mapping[str, JobResult],
+    metric: Metric,
     *,
-    begun: bool,
+    has_started: bool,
 ) -> Comparison:
-    """Write the tables, the page and the numbers of what was found, and return it."""
+    """Write tables, figure, page and results, and return the comparison."""
     jobs = [(cell, build_cell_job(grid, cell)) for cell in cells]
     results = {
-        (cell.row.name, cell.column.name, cell.seed): (job, found[job.path.name])
+        (cell.row.name, cell.column.name, cell.seed): (job, cell_results[job.path.name])
         for cell, job in jobs
-        if job.path.name in found
+        if job.path.name in cell_results
     }
-    ended = {**tried, **found}
-    refused = [one["failed"] for one in ended.values() if one.get("refused")]
-    check(
-        not (refused and len(refused) == len(ended)), f"every training refused its settings: {next(iter(refused), '')}"
-    )
-    results |= _without_settings(grid, trials, tried)
-    lacking = len(grid.cells) - len(results)
+    every = {**trial_results, **cell_results}
+    refused = [one["failed"] for one in every.values() if one.get("refused")]
+    if refused and len(refused) == len(every):
+        raise UsageError(f"every training refused its settings: {refused[0]}", kind="all_refused")
+    results |= _failed_searches(grid, trials, trial_results)
+    missing = len(grid.cells) - len(results)
     comparison = Comparison(
         title=grid.title,
         folder=grid.out,
@@ -278,155 +279,152 @@ def _written(
         entries=build_entries(grid, results),
         verdicts=judge_claims(grid, results),
         waypoints=epoch_means(grid, results),
-        references=_references(grid, results),
-        spaces={row.name: _spans(row, grid.common) for row in grid.rows} if trials else {},
-        trials=_trials(grid, trials, tried, measure),
-        notes=_notes(grid, results, lacking, begun=begun),
-        lacking=lacking,
+        references=_reference_values(grid, results),
+        spaces={
+            row.name: {key: f"{one.low:g} to {one.high:g}" for key, one in search_space(row, grid.common).items()}
+            for row in grid.rows
+        }
+        if trials
+        else {},
+        trials=_trial_records(grid, trials, trial_results, metric),
+        notes=_notes(grid, results, missing, has_started=has_started),
+        lacking=missing,
     )
     out, commands = grid.out, [job.command for _, job in jobs]
-    numbers = {**_circumstances(grid), **comparison.to_json_value(), "cells": _cells(jobs, found)}
-    with (
-        lock_folder(out, "compare", wait=True),
-        report_write_errors("out", out),
-    ):  # another process may be at other cells of the table
-        write_text(
-            out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table by itself.", *commands]) + "\n"
-        )
+    cell_records = [
+        {
+            "row": cell.row.name,
+            "column": cell.column.name,
+            "seed": cell.seed,
+            **{key: value for key, value in cell_results[job.path.name].items() if key != "measures"},
+        }
+        for cell, job in jobs
+        if job.path.name in cell_results
+    ]
+    # Another process may be running other cells of the same table.
+    with lock_folder(out, "compare", wait=True), report_write_errors("out", out):
+        write_text(out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table alone.", *commands]) + "\n")
         write_text(out / "table.md", comparison.markdown())
         write_text(out / "table.csv", comparison.csv())
-        write_json(out / "results.json", numbers)
+        write_json(out / "results.json", {**_provenance(grid), **comparison.jsonable(), "cells": cell_records})
         draw(comparison, out / "plot.png")
         write_text(out / "page.html", render(comparison, commands))
     return comparison
 
 
-def _without_settings(grid: Grid, trials: Mapping[tuple[str, str], list[Cell]], tried: Mapping[str, Found]) -> Results:
-    """Return as failed the cells of the table whose every trial failed, so that there is nothing to train them with."""
-    told: dict[tuple[str, str, int], tuple[CellJob, Found]] = {}
+def _failed_searches(grid: Grid, trials: Trials, results: Mapping[str, JobResult]) -> Results:
+    """Return the cells of the table whose trials all failed as failed cells."""
+    failed_cells: dict[tuple[str, str, int], tuple[CellJob, JobResult]] = {}
     for cell in grid.cells:
         of = trials.get((cell.row.name, cell.column.name), [])
-        failed = [tried.get(trial.folder, {}).get("failed") for trial in of]
-        if of and all(failed):
-            why = f"every trial of its search failed, the first so: {failed[0]}"
-            told[cell.row.name, cell.column.name, cell.seed] = build_cell_job(grid, cell), {"failed": why}
-    return told
+        reasons = [results.get(trial.folder, {}).get("failed") for trial in of]
+        if of and all(reasons):
+            failed = {"failed": f"every trial of its search failed. First reason: {reasons[0]}"}
+            failed_cells[cell.row.name, cell.column.name, cell.seed] = build_cell_job(grid, cell), failed
+    return failed_cells
 
 
-def _references(grid: Grid, results: Results) -> dict[str, dict[str, dict[str, float]]]:
-    """Return what encoders before training and the raw inputs reach, beside rows with seed 0 (`Grid.references`)."""
-    told: dict[str, dict[str, dict[str, float]]] = {}
-    for row, differing in grid.references.items():
-        whose = "".join(f", {key} {value}" for key, value in differing.items())
+def _reference_values(grid: Grid, results: Results) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the metrics of untrained encoders and raw inputs, by name and column (`Grid.reference_rows`)."""
+    values: dict[str, dict[str, dict[str, float]]] = {}
+    for row, differing in grid.reference_rows.items():
+        suffix = "".join(f", {key} {value}" for key, value in differing.items())
         for key, name in BASELINES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:
-                continue  # those of the baseline
+                continue  # the same raw inputs as the baseline's
             for column in grid.columns:
-                _, found = results.get((row, column.name, 0), (None, {}))
-                if key in found.get("references", {}):
-                    told.setdefault(name.removeprefix("the ") + whose, {})[column.name] = found["references"][key]
-    return told
+                _, result = results.get((row, column.name, 0), (None, {}))
+                if key in result.get("references", {}):
+                    values.setdefault(name.removeprefix("the ") + suffix, {})[column.name] = result["references"][key]
+    return values
 
 
-def _trials(
-    grid: Grid, trials: Mapping[tuple[str, str], list[Cell]], tried: Mapping[str, Found], measure: Metric
+def _trial_records(
+    grid: Grid, trials: Trials, results: Mapping[str, JobResult], metric: Metric
 ) -> list[dict[str, Any]]:
-    """Return what the search tried, and what came of it."""
-    told = []
+    """Return the settings and results of all trials."""
+    records = []
     for (row, column), of in trials.items():
-        best = select_best_trial(of, tried, measure)
+        best = select_best_trial(of, results, metric)
         for cell in of:
-            told.append(
+            result = results.get(cell.folder)
+            value = None if result is None else result.get("values", {}).get(metric.key)
+            if result is None:
+                outcome = "not done"
+            else:
+                outcome = str(result.get("failed", "")) if value is None else metric.format(value)
+            records.append(
                 {
                     "row": row,
                     "column": column,
                     "trial": cell.trial,
-                    "settings": "its own" if cell.trial == 0 else as_text(cell, grid.common),
-                    "value": _reached(tried.get(cell.folder), measure),
+                    "settings": "default" if cell.trial == 0 else describe_settings(cell, grid.common),
+                    "value": outcome,
                     "chosen": cell is best,
                 }
             )
-    return told
+    return records
 
 
-def _spans(row: Row, common: Given) -> dict[str, str]:
-    return {key: f"{space.low:g} to {space.high:g}" for key, space in search_space(row, common).items()}
-
-
-def _reached(found: Found | None, measure: Metric) -> str:
-    if found is None:
-        return "not done"
-    value = found.get("values", {}).get(measure.key)
-    return str(found.get("failed", "")) if value is None else measure.format(value)
-
-
-def _notes(grid: Grid, results: Results, lacking: int, *, begun: bool) -> list[str]:
+def _notes(grid: Grid, results: Results, missing: int, *, has_started: bool) -> list[str]:
+    """Return the notes below the tables: meaning of the intervals, missing and failed trainings, the search."""
     comparisons = (len(grid.rows) - 1) * len(grid.columns)
-    seeds = Counter((row, column) for (row, column, _), (_, found) in results.items() if found.get("values"))
-    notes: list[str] = list(
-        dict.fromkeys(told for _, found in results.values() for told in found.get("not_measured", ()))
-    )
-    if max(seeds.values(), default=0) == 1:
-        notes.append("One seed: the intervals are over test items alone, and say nothing of other seeds.")
+    seeds = Counter((row, column) for (row, column, _), (_, one) in results.items() if one.get("values"))
+    most_seeds = max(seeds.values(), default=0)
+    notes = list(dict.fromkeys(note for _, one in results.values() for note in one.get("not_measured", ())))
+    if most_seeds == 1:
+        notes.append("One seed: the intervals cover other test items, not other seeds.")
     elif comparisons > 1 and seeds:
         notes.append(
-            f"The intervals of differences hold for all {comparisons} of a table at once (Bonferroni), over seeds and "
-            "test items; how far seeds spread is moderated by the whole table, as so few tell little (Smyth, 2004)."
+            f"The intervals of all {comparisons} differences of a table hold at once (Bonferroni), over seeds and test "
+            "items. The variance between seeds is moderated by the whole table, as few seeds say little (Smyth, 2004)."
         )
-    if max(seeds.values(), default=0) > 1 and (alone := single_seed_differences(grid, results)):
+    if most_seeds > 1 and (single := single_seed_differences(grid, results)):
+        notes.append(f"Only one seed for {join_names(single)}: the interval covers other test items, not other seeds.")
+    if missing:
         notes.append(
-            f"On one seed alone, as others lack, is the difference of {join_names(alone)}: its interval is over test "
-            "items, and says nothing of other seeds."
+            f"{missing} of {len(grid.cells)} trainings are missing or run in another process. The same command resumes."
         )
-    if lacking:
+        if grid.options.budget is not None and not has_started:
+            notes.append(f"The budget of {grid.options.budget} is shorter than one training, so none was started.")
+    reasons: dict[str, list[str]] = {}
+    for (row, column, _), (_, one) in results.items():
+        if "failed" in one:
+            reasons.setdefault(f"{row} on {column}", []).append(one["failed"])
+    notes += [
+        f"{place}: {len(of)} of {pluralize(len(grid.seeds), 'training')} failed. "
+        f"{'First reason' if len(of) > 1 else 'Reason'}: {of[0]}"
+        for place, of in reasons.items()
+    ]
+    if grid.options.tune:
         notes.append(
-            f"{lacking} of {len(grid.cells)} trainings are still to be done, or another process is at them; the same "
-            "command goes on."
-        )
-        if grid.asked.budget is not None and not begun:
-            notes.append(f"A budget of {grid.asked.budget} is less than one training takes: none was begun.")
-    notes += _failures(grid, results)
-    if grid.asked.tune:
-        notes.append(
-            f"Own settings were searched by {grid.asked.tune} trials each, with seed 0, on "
-            f"{grid.asked.validation:.0%} of the training items, which were then trained on too; an objective without "
-            "any has its one."
+            f"Settings were searched with {grid.options.tune} trials per objective and setting, with seed 0, on "
+            f"{grid.options.validation:.0%} of the training items. The final trainings use all training items. An "
+            "objective without searchable settings has one trial."
         )
         notes += [
-            f"{name} fixes {', '.join(fixed)}, which was searched of others: it was not tuned as hard."
-            for name, fixed in unequal(grid.rows, grid.common).items()
+            f"{name} fixes {', '.join(fixed)}, which was searched for others: it was tuned less."
+            for name, fixed in fixed_settings(grid.rows, grid.common).items()
         ]
     return notes
 
 
-def _failures(grid: Grid, results: Results) -> list[str]:
-    """Say of each cell of the table with how many of its seeds the training failed, and why the first did."""
-    why: dict[tuple[str, str], list[str]] = {}
-    for (row, column, _), (_, found) in results.items():
-        if "failed" in found:
-            why.setdefault((row, column), []).append(found["failed"])
-    return [
-        f"{row} on {column}: {len(told)} of {pluralize(len(grid.seeds), 'training')} failed"
-        f"{', the first so' if len(told) > 1 else ''}: {told[0]}"
-        for (row, column), told in why.items()
-    ]
+_MACHINE_OPTIONS = ("out", "root", "num_workers", "decoded", "progress", "dry_run", "budget", "processes", "device")
+"""Options of a comparison that determine where it is computed, not its result."""
 
 
-_OF_THE_PLACE = ("out", "root", "num_workers", "decoded", "progress", "dry_run", "budget", "processes", "device")
-"""What is asked of a comparison that says where it is computed, and nothing of what it is."""
-
-
-def _circumstances(grid: Grid) -> dict[str, Any]:
-    given = {name: getattr(grid.asked, name) for name in COMPARE.options if name not in _OF_THE_PLACE}
-    suite = grid.asked.suite
-    chosen = {name: value for name, value in grid.given.items() if name not in _OF_THE_PLACE}
+def _provenance(grid: Grid) -> dict[str, Any]:
+    """Return the options, command and machine of a comparison, for `results.json`."""
+    options = {name: getattr(grid.options, name) for name in COMPARE.options if name not in _MACHINE_OPTIONS}
+    suite = grid.options.suite
+    explicit = {name: value for name, value in grid.explicit.items() if name not in _MACHINE_OPTIONS}
     return {
         "suite": None if suite is None else Path(str(suite)).stem,
-        "command": f"contraport compare {format_flags(chosen)}",
-        "asked": to_config_value(given),
+        "command": f"contraport compare {format_flags(explicit)}",
+        "asked": to_config_value(options),
         "machine": {
             "processor": platform.processor() or platform.machine(),
-            "device": _called(grid.asked.device),
+            "device": _device_name(grid.options.device),
             "threads": torch.get_num_threads(),
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -435,20 +433,7 @@ def _circumstances(grid: Grid) -> dict[str, Any]:
     }
 
 
-def _called(device: str) -> str:
-    """Return what a device is called: a GPU by its model, others by their kind."""
-    chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    return torch.cuda.get_device_name() if chosen == "cuda" and torch.cuda.is_available() else chosen
-
-
-def _cells(jobs: Sequence[tuple[Cell, CellJob]], found: Mapping[str, Found]) -> list[dict[str, Any]]:
-    return [
-        {
-            "row": cell.row.name,
-            "column": cell.column.name,
-            "seed": cell.seed,
-            **{key: value for key, value in found[job.path.name].items() if key != "measures"},
-        }
-        for cell, job in jobs
-        if job.path.name in found
-    ]
+def _device_name(device: str) -> str:
+    """Return the name of a device: the model of a GPU, the kind of others."""
+    kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    return torch.cuda.get_device_name() if kind == "cuda" and torch.cuda.is_available() else kind

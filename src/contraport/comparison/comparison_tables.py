@@ -1,4 +1,4 @@
-"""What was found, as it is told: Markdown, CSV, JSON, and a sentence for each column and claim."""
+"""Result of a comparison as tables and sentences: Markdown, CSV, JSON."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any, NamedTuple
 
 from contraport._utils.files import format_csv
 from contraport._utils.formatting import join_names
-from contraport.comparison.seed_results import Entry, EpochMean, Verdict, metrics_in_order
+from contraport.comparison.seed_results import Entry, EpochMean, Verdict
 from contraport.comparison.seed_statistics import MAX_SEEDS
-from contraport.metrics import Metric
+from contraport.metrics import Metric, metrics_in_order
 from contraport.metrics.intervals import Difference
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found.
+    """Result of a comparison.
 
     Attributes:
-        title: what it is about.
-        folder: where its files are.
-        baseline: the name of the row that the others are compared with.
-        rows: the names of the rows.
-        columns: the names of the columns: data and setting.
-        entries: the cells of the table, by measure.
-        verdicts: what was found of claims.
-        waypoints: what was reached on the way, where `keep_every` kept models.
-        references: what the encoder before training and the raw inputs reach, by name, column and measure.
-        spaces: of the search: by row the range of each setting.
-        trials: of the search: row, column, settings, and the measure on the validation items.
-        notes: what else there is to say.
-        lacking: how many trainings are still to be done.
+        title: title of the tables.
+        folder: folder of the files.
+        baseline: name of the row that the others are compared with.
+        rows: names of the rows.
+        columns: names of the columns: data and setting.
+        entries: entries of the table, by row, column and metric.
+        verdicts: verdicts on the claims.
+        waypoints: means at intermediate epochs (with `keep_every`).
+        references: values of the untrained encoder and the raw inputs, by name, column and metric.
+        spaces: searched ranges, by row and setting.
+        trials: trials of the search: row, column, settings, and value on the validation items.
+        notes: notes below the tables.
+        lacking: number of missing trainings.
     """
 
     title: str
@@ -50,106 +50,97 @@ class Comparison:
     lacking: int = 0
 
     @property
-    def measures(self) -> list[Metric]:
-        """What was measured, the first of which sentences are about."""
+    def metrics(self) -> list[Metric]:
+        """Metrics of the table; the sentences are about the first."""
         return metrics_in_order([entry.measure for entry in self.entries])
 
     @property
-    def heads(self) -> list[str]:
-        """What heads a table: over the rows, and over each column; data that all columns are of are told once."""
+    def headings(self) -> list[str]:
+        """Headings of a table: of the rows, then of each column; data that all columns share are in the first."""
         data = {column.partition(", ")[0] for column in self.columns}
         if len(self.columns) == 1 or len(data) > 1:
             return ["objective", *self.columns]
         return [f"on {data.pop()}", *(column.partition(", ")[2] for column in self.columns)]
 
-    def entry(self, row: str, column: str, measure: str) -> Entry | None:
-        """Return a cell of the table by one measure."""
-        place = (row, column, measure)
+    def entry(self, row: str, column: str, metric: str) -> Entry | None:
+        """Return the entry of a row, a column and a metric."""
+        place = (row, column, metric)
         return next((one for one in self.entries if (one.row, one.column, one.measure) == place), None)
 
-    def cells(self, row: str, measure: Metric) -> Iterator[tuple[Entry | None, Difference | None]]:
-        """Yield the cells of a row by one measure, and how far each is from the baseline's."""
+    def cells(self, row: str, metric: Metric) -> Iterator[tuple[Entry | None, Difference | None]]:
+        """Yield the entries of a row by one metric, each with its difference from the baseline."""
         for column in self.columns:
-            entry = self.entry(row, column, measure.key)
+            entry = self.entry(row, column, metric.key)
             yield entry, None if entry is None else entry.difference
 
-    def best(self, column: str, measure: Metric) -> set[str]:
-        """Return the rows with the best mean of a column; none where no direction is better, or one row is alone."""
-        means = {one.row: one.mean for one in self.entries if (one.column, one.measure) == (column, measure.key)}
+    def best(self, column: str, metric: Metric) -> set[str]:
+        """Return the rows with the best mean of a column; empty if no direction is better, or for a single row."""
+        means = {one.row: one.mean for one in self.entries if (one.column, one.measure) == (column, metric.key)}
         known = [mean for mean in means.values() if mean is not None]
-        if measure.better == "neither" or len(known) < 2:
+        if metric.better == "neither" or len(known) < 2:
             return set()
-        best = min(known) if measure.better == "lower" else max(known)
+        best = min(known) if metric.better == "lower" else max(known)
         return {row for row, mean in means.items() if mean == best}
 
-    def reference(self, name: str, column: str, measure: Metric) -> str:
-        """Return what the encoder before training or the raw inputs reach, as written; a dash where it is not known."""
-        value = self.references.get(name, {}).get(column, {}).get(measure.key)
-        if value is None:
-            return "—"
-        return _bare(measure, value)
-
-    def searched_of(self, row: str) -> str:
-        """Say what was searched of a row."""
-        spans = self.spaces.get(row, {})
-        return ", ".join(f"{key} from {span}" for key, span in spans.items()) or "nothing of its own"
+    def reference(self, name: str, column: str, metric: Metric) -> str:
+        """Return the formatted value of the untrained encoder or the raw inputs, or a dash."""
+        value = self.references.get(name, {}).get(column, {}).get(metric.key)
+        return "—" if value is None else _without_percent(metric, value)
 
     @property
-    def searched(self) -> list[str]:
-        """What was searched of each row, in words."""
-        return [f"{row}: {self.searched_of(row)}" for row in self.spaces]
+    def search_sentences(self) -> list[str]:
+        """Searched settings of each row."""
+        return [
+            f"{row}: {', '.join(f'{key} from {span}' for key, span in spans.items()) or 'no searchable settings'}"
+            for row, spans in self.spaces.items()
+        ]
 
     @property
     def sentences(self) -> list[str]:
-        """What the first measure says of each column."""
-        return [_sentence(self, column) for column in self.columns] if self.entries else []
+        """Summary of each column by the first metric."""
+        return [_column_sentence(self, column) for column in self.columns] if self.entries else []
 
     def markdown(self) -> str:
-        """Return all of it in Markdown."""
-        parts = [f"# {self.title}", *_tables(self), "\n".join(f"- {told}" for told in self.sentences)]
-        parts += [part for measure in self.measures for part in epoch_tables_markdown(self, measure)]
-        parts += [f"{told}" for told in self.notes]
+        """Return all of it as Markdown."""
+        parts = [f"# {self.title}", *_tables(self), "\n".join(f"- {sentence}" for sentence in self.sentences)]
+        parts += [part for metric in self.metrics for part in epoch_tables_markdown(self, metric)]
+        parts += self.notes
         if self.verdicts:
             rows = [[one.says, one.verdict, explain_verdict(one)] for one in self.verdicts]
             parts += ["## Claims", markdown_table(["claim", "verdict", "why"], rows, words=True)]
         if self.trials:
-            parts += ["## Settings that were tried", *(f"- {told}" for told in self.searched), _trials(self.trials)]
+            parts += ["## Searched settings", *(f"- {sentence}" for sentence in self.search_sentences)]
+            parts.append(_trials_table(self.trials))
         return "\n\n".join(parts) + "\n"
 
     def csv(self) -> str:
-        """Return the table, a line for each cell and measure."""
+        """Return the entries as CSV, one line each."""
         heading = ("row", "column", "measure", "seeds", "mean", "low", "high", "difference", "from", "to", "seconds")
-        none, nowhere = (None, None), (None, None, None)
         rows = (
-            (*one[:4], one.mean, *(one.interval or none), *(one.difference or nowhere), one.seconds)
+            (*one[:4], one.mean, *(one.interval or (None,) * 2), *(one.difference or (None,) * 3), one.seconds)
             for one in self.entries
         )
         return format_csv(heading, rows)
 
-    def to_json_value(self) -> dict[str, Any]:
-        """Return what is written as JSON."""
-        entries = [
-            entry._asdict()
-            | {"interval": None if entry.interval is None else list(entry.interval)}
-            | {"difference": None if entry.difference is None else list(entry.difference)}
-            for entry in self.entries
-        ]
+    def jsonable(self) -> dict[str, Any]:
+        """Return the contents of `results.json`."""
+
+        def as_dict(one: Entry | EpochMean) -> dict[str, Any]:
+            return {key: list(value) if isinstance(value, tuple) else value for key, value in one._asdict().items()}
+
         return {
             "title": self.title,
             "baseline": self.baseline,
             "rows": self.rows,
             "columns": self.columns,
-            "entries": entries,
+            "entries": [as_dict(entry) for entry in self.entries],
             "sentences": self.sentences,
             "verdicts": [
                 {"says": one.says, "verdict": one.verdict, "measure": one.measure, "why": explain_verdict(one)}
-                | {"seeds": one.seeds, "found": {name: list(apart) for name, apart in one.found.items()}}
+                | {"seeds": one.seeds, "found": {name: list(gain) for name, gain in one.found.items()}}
                 for one in self.verdicts
             ],
-            "waypoints": [
-                one._asdict() | {"interval": None if one.interval is None else list(one.interval)}
-                for one in self.waypoints
-            ],
+            "waypoints": [as_dict(one) for one in self.waypoints],
             "references": self.references,
             "spaces": self.spaces,
             "trials": self.trials,
@@ -158,94 +149,91 @@ class Comparison:
         }
 
 
-_NAMED = 4
-"""Of at most so many comparisons it is said which they are."""
+_MAX_NAMED = 4
+"""Maximum number of comparisons that are listed by name."""
 
 
 def explain_verdict(verdict: Verdict) -> str:
-    """Return what a verdict rests on, in a sentence."""
+    """Return the differences that a verdict is based on, in one or two sentences."""
     if not verdict.found:
-        return "Not measured, or with one seed alone."
+        return "Not measured, or with one seed only."
     better = [name for name, gain in verdict.found.items() if gain.low > 0]
     worse = [name for name, gain in verdict.found.items() if gain.high < 0]
     largest = max(verdict.found, key=lambda name: abs(verdict.found[name].value))
-    (measure,) = metrics_in_order([verdict.measure])
-    counts = [_counted(better, "better", largest), _counted(worse, "worse", largest)]
-    counted = f"Of {len(verdict.found)} comparisons {' and '.join(counts)}; the largest"
-    lead = counted if len(verdict.found) > 1 else "The"
-    told = f"{lead} difference, {largest}: {size(measure, verdict.found[largest])}."
-    return told if verdict.seeds is None else f"{told} {_more_seeds(verdict.seeds)}"
+    (metric,) = metrics_in_order([verdict.measure])
+    text = f"{largest}: {format_difference(metric, verdict.found[largest])}."
+    if len(verdict.found) > 1:
+        counts = [_count_significant(better, "better", largest), _count_significant(worse, "worse", largest)]
+        text = f"Of {len(verdict.found)} comparisons, {' and '.join(counts)}. Largest difference, {text}"
+    if verdict.seeds is None:
+        return text
+    if verdict.seeds == MAX_SEEDS:
+        return f"{text} If the differences stayed the same, more seeds would not decide it: it needs more test items."
+    return f"{text} If the differences stayed the same, about {verdict.seeds} seeds would decide it."
 
 
-def _counted(names: Sequence[str], what: str, largest: str) -> str:
-    """Return how many comparisons are surely so, and which, unless it is the one that is told of anyhow."""
-    listed = f" ({'; '.join(names)})" if 0 < len(names) <= _NAMED and list(names) != [largest] else ""
-    return f"{len(names)} surely {what}{listed}"
+def _count_significant(names: Sequence[str], direction: str, largest: str) -> str:
+    """Return the number of significant comparisons with their names, unless the largest one is named anyway."""
+    listed = f" ({'; '.join(names)})" if 0 < len(names) <= _MAX_NAMED and list(names) != [largest] else ""
+    return f"{len(names)} significantly {direction}{listed}"
 
 
-def _more_seeds(seeds: int) -> str:
-    if seeds == MAX_SEEDS:
-        return "More seeds alone would not decide it, if the differences stayed so; it takes more test items."
-    return f"About {seeds} seeds would decide it, if the differences stayed so."
+def format_difference(metric: Metric, difference: Difference) -> str:
+    """Format a difference with its interval; of percentages, in points.
 
-
-def size(measure: Metric, found: Difference) -> str:
-    """Write a difference with its interval, in points where the measure is a share.
-
-    >>> size(metrics_in_order(["knn"])[0], Difference(0.012, 0.003, 0.021))
+    >>> format_difference(metrics_in_order(["knn"])[0], Difference(0.012, 0.003, 0.021))
     '+1.2 points (+0.3 to +2.1)'
     """
-    signed = replace(measure, pattern=measure.pattern.replace("{:", "{:+", 1))
-    value, low, high = (_bare(signed, number).replace("-", "−") for number in found)
-    return f"{value}{' points' if measure.in_percent else ''} ({low} to {high})"
+    signed = replace(metric, pattern=metric.pattern.replace("{:", "{:+", 1))
+    value, low, high = (_without_percent(signed, number).replace("-", "−") for number in difference)
+    return f"{value}{' points' if metric.in_percent else ''} ({low} to {high})"
 
 
-def _bare(measure: Metric, value: float) -> str:
-    """Write a value without the sign of per cent, which stands where the measure is named."""
-    return measure.format(value).removesuffix("%")
+def _without_percent(metric: Metric, value: float) -> str:
+    return metric.format(value).removesuffix("%")
 
 
-def written(measure: Metric, entry: Entry | EpochMean | None) -> str:
-    """Write a mean over seeds with half the width of its interval, where it has one."""
+def format_mean(metric: Metric, entry: Entry | EpochMean | None) -> str:
+    """Format a mean over seeds with half the width of its interval, if known."""
     if entry is None or entry.mean is None:
         return "failed" if isinstance(entry, Entry) and entry.failed else "—"
+    mean = _without_percent(metric, entry.mean)
     if entry.interval is None:
-        return _bare(measure, entry.mean)
-    return f"{_bare(measure, entry.mean)} ± {_bare(measure, (entry.interval.high - entry.interval.low) / 2)}"
+        return mean
+    return f"{mean} ± {_without_percent(metric, (entry.interval.high - entry.interval.low) / 2)}"
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
-    """Return a table in Markdown, with numbers, or words, behind its first column."""
+    """Return a Markdown table; the columns after the first are numbers, or words."""
     lines = [head, ["---", *["---" if words else "---:"] * (len(head) - 1)], *rows]
     return "\n".join(
         f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in line)} |" for line in lines
     )
 
 
-def arrow(apart: Difference | None) -> str:
-    """Return the mark of a significant difference from the baseline, above or below."""
-    return "" if apart is None or not apart.is_significant else " ▲" if apart.value > 0 else " ▼"
+def arrow(difference: Difference | None) -> str:
+    """Return an arrow for a significant difference from the baseline, up or down."""
+    return "" if difference is None or not difference.is_significant else " ▲" if difference.value > 0 else " ▼"
 
 
-def table_of(of: Comparison, measure: Metric) -> str:
-    """Return the table of means in Markdown, with what is surely apart from the baseline marked."""
-    rows = []
-    for row in of.rows:
-        cells = []
-        for entry, apart in of.cells(row, measure):
-            cells.append(written(measure, entry) + arrow(apart))
-        rows.append([row, *cells])
-    rows += [[f"*{name}*", *(of.reference(name, column, measure) for column in of.columns)] for name in of.references]
-    return markdown_table(of.heads, rows)
+def means_table(comparison: Comparison, metric: Metric) -> str:
+    """Return the table of means in Markdown, with arrows at significant differences from the baseline."""
+    rows = [
+        [row, *(format_mean(metric, entry) + arrow(difference) for entry, difference in comparison.cells(row, metric))]
+        for row in comparison.rows
+    ]
+    for name in comparison.references:
+        rows.append([f"*{name}*", *(comparison.reference(name, column, metric) for column in comparison.columns)])
+    return markdown_table(comparison.headings, rows)
 
 
 class EpochTable(NamedTuple):
-    """What the rows of a column had reached after how many epochs, as it is written.
+    """Table of formatted means by epoch, for one column and one metric.
 
     Attributes:
-        column: the data and the setting.
-        epochs: after how many.
-        rows: by name, what was reached after each.
+        column: data and setting.
+        epochs: numbers of epochs.
+        rows: formatted mean at each epoch, by row.
     """
 
     column: str
@@ -253,138 +241,149 @@ class EpochTable(NamedTuple):
     rows: dict[str, list[str]]
 
 
-def epoch_tables(of: Comparison, measure: Metric) -> list[EpochTable]:
-    """Return what was reached on the way by one measure, for each column in which models were kept."""
-    ways = []
-    for column in of.columns:
-        here = {(one.row, one.epoch): one for one in of.waypoints if (one.column, one.measure) == (column, measure.key)}
-        epochs = sorted({epoch for _, epoch in here})
+def epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
+    """Return a table by epoch for each column that has intermediate models."""
+    tables = []
+    for column in comparison.columns:
+        means = {
+            (one.row, one.epoch): one
+            for one in comparison.waypoints
+            if (one.column, one.measure) == (column, metric.key)
+        }
+        epochs = sorted({epoch for _, epoch in means})
         if epochs:
-            rows = {row: [written(measure, here.get((row, epoch))) for epoch in epochs] for row in of.rows}
-            ways.append(EpochTable(column, epochs, rows))
-    return ways
+            rows = {row: [format_mean(metric, means.get((row, epoch))) for epoch in epochs] for row in comparison.rows}
+            tables.append(EpochTable(column, epochs, rows))
+    return tables
 
 
-def epoch_tables_markdown(of: Comparison, measure: Metric) -> list[str]:
-    """Return what was reached on the way, in Markdown: what each table is about, and the table."""
+def epoch_tables_markdown(comparison: Comparison, metric: Metric) -> list[str]:
+    """Return the tables by epoch in Markdown, each after a line that describes it."""
     parts = []
-    for way in epoch_tables(of, measure):
-        parts.append(f"{measure.title} on the way, {way.column}: of each run after so many epochs")
-        rows = [[row, *reached] for row, reached in way.rows.items()]
-        parts.append(markdown_table(["objective", *map(str, way.epochs)], rows))
+    for table in epoch_tables(comparison, metric):
+        parts.append(f"{metric.title} by epoch, {table.column}")
+        rows = [[row, *means] for row, means in table.rows.items()]
+        parts.append(markdown_table(["objective", *map(str, table.epochs)], rows))
     return parts
 
 
-def _tables(of: Comparison) -> list[str]:
-    """Return the table of each measure, and the differences by the first."""
-    told = []
-    for measure in of.measures:
-        unit = "%" if measure.in_percent else measure.unit
-        better = "" if measure.better == "neither" else f" ({measure.better} is better)"
-        mean = f"{measure.title}, {unit}{better}: mean over seeds ± half of its 95 % interval"
-        told += [f"{mean}; ▲ ▼: surely above or below {of.baseline}", table_of(of, measure)]
-    if of.measures:
-        measure = of.measures[0]
-        others = [row for row in of.rows if row != of.baseline]
-        rows = [[row, *(_apart(of, row, column, measure) for column in of.columns)] for row in others]
+def _tables(comparison: Comparison) -> list[str]:
+    """Return the table of means of each metric, and the table of differences of the first."""
+    parts = []
+    for metric in comparison.metrics:
+        unit = "%" if metric.in_percent else metric.unit
+        better = "" if metric.better == "neither" else f" ({metric.better} is better)"
+        parts.append(
+            f"{metric.title}, {unit}{better}: mean over seeds ± half of its 95 % interval; ▲ ▼: significantly above or "
+            f"below {comparison.baseline}"
+        )
+        parts.append(means_table(comparison, metric))
+    if comparison.metrics:
+        metric = comparison.metrics[0]
+        rows = []
+        for row in comparison.rows:
+            if row != comparison.baseline:
+                differences = (difference for _, difference in comparison.cells(row, metric))
+                rows.append([row, *("—" if one is None else format_difference(metric, one) for one in differences)])
         if rows:
-            told.append(
-                f"{measure.title}: difference from {of.baseline} on the same seeds and items, with an interval "
-                "of 95 % for all comparisons of the table at once"
+            parts.append(
+                f"{metric.title}: difference from {comparison.baseline} on the same seeds and items, with intervals "
+                "that hold at 95 % for all comparisons of the table at once"
             )
-            told.append(markdown_table(of.heads, rows))
-    return told
+            parts.append(markdown_table(comparison.headings, rows))
+    return parts
 
 
-def _apart(of: Comparison, row: str, column: str, measure: Metric) -> str:
-    entry = of.entry(row, column, measure.key)
-    return "—" if entry is None or entry.difference is None else size(measure, entry.difference)
-
-
-def _sentence(of: Comparison, column: str) -> str:
-    measure = of.measures[0]
-    cells = [one for one in of.entries if (one.column, one.measure) == (column, measure.key)]
-    found = [one for one in cells if one.mean is not None]
+def _column_sentence(comparison: Comparison, column: str) -> str:
+    metric = comparison.metrics[0]
+    cells = [one for one in comparison.entries if (one.column, one.measure) == (column, metric.key)]
+    entries = [one for one in cells if one.mean is not None]
     failed = [one.row for one in cells if one.mean is None and one.failed]
-    parts = [_lead(of, measure, found), *(_beside_baseline(of, measure, found) if found else [])]
-    parts += [f"{_shortened(failed)} failed"] if failed else []
-    parts += _without_training(of, column, measure, found)
+    parts = [_best_clause(comparison, metric, entries)]
+    if entries:
+        parts += _baseline_clauses(comparison, metric, entries)
+    if failed:
+        parts.append(f"{_shorten(failed)} failed")
+    if entries:
+        parts += _reference_clauses(comparison, column, metric, entries)
     return f"{column}: {'; '.join(parts)}."
 
 
-def _lead(of: Comparison, measure: Metric, found: Sequence[Entry]) -> str:
-    if not found:
+def _best_clause(comparison: Comparison, metric: Metric, entries: Sequence[Entry]) -> str:
+    if not entries:
         return "nothing was measured"
-    best, unit = _first(measure, found), "%" if measure.in_percent else ""
-    if len(of.rows) == 1:
-        return f"{best.row} has {written(measure, best)}{unit} on {_name(measure)}"
-    most = "highest" if measure.better == "neither" else "best"
-    return f"{best.row} has the {most} {_name(measure)}, {written(measure, best)}{unit}"
+    best, unit = _best_entry(metric, entries), "%" if metric.in_percent else ""
+    value = f"{format_mean(metric, best)}{unit}"
+    if len(comparison.rows) == 1:
+        return f"{best.row} has {value} on {_title_in_sentence(metric)}"
+    superlative = "highest" if metric.better == "neither" else "best"
+    return f"{best.row} has the {superlative} {_title_in_sentence(metric)}, {value}"
 
 
-def _without_training(of: Comparison, column: str, measure: Metric, found: Sequence[Entry]) -> list[str]:
-    """Return what the encoder before training and the raw inputs reach where that is no less than the best row."""
-    if measure.better == "neither" or not found:
+def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entries: Sequence[Entry]) -> list[str]:
+    """Return the references that are at least as good as the best row."""
+    if metric.better == "neither":
         return []
-    best, sign = _first(measure, found).mean or 0.0, -1 if measure.better == "lower" else 1
-    values = {name: by_column.get(column, {}).get(measure.key) for name, by_column in of.references.items()}
-    unit = "%" if measure.in_percent else ""
-    told = [
-        f"{name} {of.reference(name, column, measure)}{unit}"
-        for name, value in values.items()
-        if value is not None and sign * value >= sign * best
-    ]
-    return [f"as good or better without training: {join_names(told)}"] if told else []
+    best, sign = _best_entry(metric, entries).mean or 0.0, -1 if metric.better == "lower" else 1
+    unit = "%" if metric.in_percent else ""
+    names = []
+    for name, by_column in comparison.references.items():
+        value = by_column.get(column, {}).get(metric.key)
+        if value is not None and sign * value >= sign * best:
+            names.append(f"{name} {comparison.reference(name, column, metric)}{unit}")
+    return [f"as good or better without training: {join_names(names)}"] if names else []
 
 
-def _first(measure: Metric, found: Sequence[Entry]) -> Entry:
-    """Return what is the best, or the highest where neither direction is better."""
-    sign = -1 if measure.better == "lower" else 1
-    return max(found, key=lambda one: sign * (one.mean or 0.0))
+def _best_entry(metric: Metric, entries: Sequence[Entry]) -> Entry:
+    """Return the best entry, or the highest if neither direction is better."""
+    sign = -1 if metric.better == "lower" else 1
+    return max(entries, key=lambda one: sign * (one.mean or 0.0))
 
 
-def _beside_baseline(of: Comparison, measure: Metric, found: Sequence[Entry]) -> list[str]:
-    """Return what is surely better and worse than the baseline, or above and below, and of what that is not known."""
-    more, less = ("above", "below") if measure.better == "neither" else ("better than", "worse")
-    apart = {one.row: one.difference for one in found if one.difference is not None}
-    above = [name for name, one in apart.items() if one.low > 0]
-    below = [name for name, one in apart.items() if one.high < 0]
-    if measure.better == "lower":
+def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[Entry]) -> list[str]:
+    """Return which rows are significantly better, worse, or neither, compared with the baseline."""
+    baseline = comparison.baseline
+    differences = {one.row: one.difference for one in entries if one.difference is not None}
+    above = [name for name, one in differences.items() if one.low > 0]
+    below = [name for name, one in differences.items() if one.high < 0]
+    if metric.better == "lower":
         above, below = below, above
-    parts = [f"{_several(above, _first(measure, found).row)} surely {more} {of.baseline}"] if above else []
-    parts += [f"{_several(below)} surely {less}"] if below else []
-    rest = [name for name in apart if name not in above and name not in below]
+    is_or_are = {True: "is", False: "are"}
+    more, less = ("above", "below") if metric.better == "neither" else ("better than", "worse")
+    parts = []
+    if above:
+        best = _best_entry(metric, entries).row
+        names = _shorten(sorted(above, key=lambda name: name != best))
+        parts.append(f"{names} {is_or_are[len(above) == 1]} significantly {more} {baseline}")
+    if below:
+        parts.append(f"{_shorten(below)} {is_or_are[len(below) == 1]} significantly {less}")
+    rest = [name for name in differences if name not in above and name not in below]
     if len(rest) == 1:
-        parts.append(f"{rest[0]} cannot be told from {of.baseline}")
+        parts.append(f"{rest[0]} does not differ significantly from {baseline}")
     elif rest and parts:
-        parts.append(f"the other {len(rest)} cannot be told from it")
+        parts.append(f"the other {len(rest)} do not differ significantly from it")
     elif rest:
-        parts.append(f"none of the other {len(rest)} can be told from {of.baseline}")
-    unknown = [one.row for one in found if one.row not in apart and one.row != of.baseline]
-    return [*parts, f"how sure that is of {_shortened(unknown)} is not known"] if unknown else parts
+        parts.append(f"none of the other {len(rest)} differs significantly from {baseline}")
+    unknown = [one.row for one in entries if one.row not in differences and one.row != baseline]
+    return [*parts, f"no interval is known for {_shorten(unknown)}"] if unknown else parts
 
 
-def _several(names: Sequence[str], first: str = "") -> str:
-    ordered = sorted(names, key=lambda name: name != first)
-    return f"{_shortened(ordered)} {'is' if len(ordered) == 1 else 'are'}"
+def _shorten(names: Sequence[str]) -> str:
+    """Return names in a sentence, the first three of many; names with commas are quoted.
 
-
-def _shortened(names: Sequence[str]) -> str:
-    """Return names as they stand in a sentence, the first three of many; those with commas are in quotes there.
-
-    >>> _shortened(["a, b"]), _shortened(["a, b", "c", "d", "e", "f"])
+    >>> _shorten(["a, b"]), _shorten(["a, b", "c", "d", "e", "f"])
     ('a, b', '“a, b”, c, d and 2 others')
     """
-    told = [f"“{name}”" if "," in name and len(names) > 1 else name for name in names]
-    return join_names(told if len(told) <= 4 else [*told[:3], f"{len(told) - 3} others"])
+    quoted = [f"“{name}”" if "," in name and len(names) > 1 else name for name in names]
+    return join_names(quoted if len(quoted) <= 4 else [*quoted[:3], f"{len(quoted) - 3} others"])
 
 
-def _name(measure: Metric) -> str:
-    title = measure.title
+def _title_in_sentence(metric: Metric) -> str:
+    title = metric.title
     return f"{title[0].lower()}{title[1:]}" if title[1:2].islower() and title != "kNN" else title
 
 
-def _trials(trials: Sequence[Mapping[str, Any]]) -> str:
+def _trials_table(trials: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         [one["row"], one["column"], str(one["trial"]), one["settings"], one["value"], "chosen" if one["chosen"] else ""]
         for one in trials

@@ -19,119 +19,119 @@ _BUDGET = re.compile(r"(\d+(?:\.\d+)?)([smh])")
 
 
 def parse_duration(budget: str) -> float:
-    """Return how long a time is, such as 90s, 30m or 2h.
+    """Return the seconds of a duration such as 90s, 30m or 2h.
 
     >>> parse_duration("30m")
     1800.0
     """
-    found = _BUDGET.fullmatch(budget)
-    check(found is not None, f"budget: expected a time such as 90s, 30m or 2h, got {budget!r}.")
-    assert found is not None
-    return float(found[1]) * _UNITS[found[2]]
+    match = _BUDGET.fullmatch(budget) if isinstance(budget, str) else None
+    check(match is not None, f"budget: must be a duration such as 90s, 30m or 2h, got {budget!r}.")
+    assert match is not None
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def _budget(name: str, value: Any) -> None:
-    check(isinstance(value, str), f"{name}: expected a time such as 90s, 30m or 2h, got {value!r}.")
     parse_duration(value)
 
 
-def _names_of_measures(name: str, value: Sequence[str]) -> None:
-    check(matches_type(value, Sequence[str]), f"{name}: expected a list of names, got {value!r}.")
+def _check_metric_names(name: str, value: Sequence[str]) -> None:
+    check(matches_type(value, Sequence[str]), f"{name}: must be a list of names, got {value!r}.")
     import_object("contraport.metrics:select_metrics")(value)
 
 
 def _share(name: str, value: Any) -> None:
-    check(matches_type(value, float) and 0 < value < 1, f"{name}: expected a number between 0 and 1, got {value!r}.")
+    check(matches_type(value, float) and 0 < value < 1, f"{name}: must be between 0 and 1, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedOptions(Options):
-    """Options that say what is compared, and how each is trained."""
+class GridOptions(Options):
+    """Options for the rows, columns and trainings of the grid."""
 
     suite: str | Path | None = option(
         None,
-        "a grid that was saved: a name (see `contraport list suites`), or a .yaml file of these options; what is "
-        "given beside it wins.",
+        "saved grid: a name (see `contraport list suites`), or a .yaml file of these options. Other options override "
+        "it.",
         group="what is compared",
     )
-    quick: bool = option(False, "of a suite, its smaller grid, which takes minutes.")
-    data: Sequence[str | Path] = option((), "what to train on, as in `contraport train`; one or several.")
+    quick: bool = option(False, "use the smaller grid of the suite, which takes minutes.")
+    data: Sequence[str | Path] = option((), "training data, as in `contraport train`; one or several.")
     objectives: Sequence[str | dict[str, Any]] = option(
         (),
-        "the rows of the table: names of objectives or recipes, with settings after a colon, as in "
-        "gca-uot:relaxation=0.2,temperature=0.1; in a file also a name of your own with options of `contraport train`. "
-        "On a command line commas may stand between them; a value that has commas itself stands in quotes, as in "
+        "rows of the table: names of objectives or recipes, with settings after a colon, as in "
+        "gca-uot:relaxation=0.2,temperature=0.1; in a file also your own name with options of `contraport train`. "
+        "Entries may be separated by commas; quote a value that contains commas, as in "
         "\"gca-ince:target='domains:alpha=0.5,beta=0',info-nce\".",
     )
     settings: Sequence[str | dict[str, Any]] = option(
         ("standard",),
-        "the columns of the table, for each of the data: plain, weak, standard, strong, corrupt:KIND:SEVERITY "
-        "(several as in corrupt:'noise:3,blur:2'), "
-        "mismatched:0.2, imbalanced:100, domains:style, or several of them joined, as in strong+mismatched:0.2; in a "
-        "file also a name of your own with options of `contraport train`.",
+        "columns of the table, for each dataset: plain, weak, standard, strong, corrupt:KIND:SEVERITY (several as in "
+        "corrupt:'noise:3,blur:2'), mismatched:0.2, imbalanced:100, domains:style, or several joined by +, as in "
+        "strong+mismatched:0.2; in a file also your own name with options of `contraport train`.",
     )
     over: Sequence[str] = option(
-        (), "an option, or a setting of the objective, and its values: temperature=0.1,0.2; each makes rows of its own."
+        (),
+        "option or objective setting with several values, such as temperature=0.1,0.2; each value makes further rows.",
     )
-    seeds: int = option(3, "how many seeds, from 0 on, each cell of the table is trained with.", check=int_in_range(1))
-    baseline: str | None = option(None, "the row that the others are compared with; default: the first.")
-    epochs: int | None = option(None, "as in `contraport train`.", check=int_in_range(1), group="how each is trained")
-    encoder: str | None = option(None, "as in `contraport train`.")
-    train: dict[str, Any] | None = option(None, "further options of `contraport train` that hold for all.")
+    seeds: int = option(3, "number of seeds per cell of the table, from 0.", check=int_in_range(1))
+    baseline: str | None = option(None, "row that the others are compared with; default: the first.")
+    epochs: int | None = option(
+        None, "number of training epochs, as in `contraport train`.", check=int_in_range(1), group="training"
+    )
+    encoder: str | None = option(None, "encoder, as in `contraport train`.")
+    train: dict[str, Any] | None = option(None, "further options of `contraport train` for all cells.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgingOptions(Options):
-    """Options of evaluation and of the machine: metrics, searched settings, device, processes, budget."""
+class EvaluationOptions(Options):
+    """Options for evaluation, search and computing: metrics, trials, device, processes, budget."""
 
     metrics: Sequence[str] = option(
         ("linear_probe", "knn"),
-        "what is measured (see `contraport list metrics`); the first is what settings are chosen by, and sentences "
-        "are about.",
-        check=_names_of_measures,
+        "metrics (see `contraport list metrics`). The first one selects settings and is summarized in sentences.",
+        check=_check_metric_names,
         formerly="measures",
-        group="how each is judged",
+        group="evaluation",
     )
     tune: int = option(
         0,
-        "search the own settings of each objective (temperature, relaxation, ...) with so many trials for each cell "
-        "of the table, the same number for all, on a part of the training items, with one seed; 0: they stay as they "
-        "are.",
+        "number of search trials for the settings of each objective (temperature, relaxation, ...) in each cell of the "
+        "table, on a part of the training items, with one seed; 0: no search.",
         check=int_in_range(0),
     )
     validation: float = option(
         0.25,
-        "share of the training items that the search judges on, which are trained on again after it.",
+        "share of the training items that the search validates on; the final trainings use them too.",
         check=_share,
     )
     budget: str | None = option(
         None,
-        "begin no training that would end later than so long from now, such as 30m; what lacks is told, and the same "
-        "command goes on.",
+        "start no training that would end after this time, such as 30m; the same command resumes later.",
         check=_budget,
         group="computing",
     )
     processes: int = option(
-        1, "how many trainings run at once, dealt to the GPUs where there are several.", check=int_in_range(1)
+        1, "number of trainings that run at once, distributed over the GPUs.", check=int_in_range(1)
     )
-    device: str = option("auto", "auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"))
+    device: str = option("auto", "device: auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"))
     out: str | Path | None = option(
-        None, "the folder for the trainings and the tables; default: runs/compare, or runs/compare-SUITE.", scope="call"
+        None, "output folder for trainings and tables; default: runs/compare, or runs/compare-SUITE.", scope="call"
     )
-    dry_run: bool = option(False, "say what would be trained and how long it takes, and train nothing.", scope="call")
+    dry_run: bool = option(
+        False, "print the number of trainings and their estimated duration, and train nothing.", scope="call"
+    )
     progress: bool = option(
-        True, "show a bar, or elsewhere a line for each training, on the standard error.", scope="call"
+        True, "show a progress bar, or a line per training without a terminal, on standard error.", scope="call"
     )
 
 
 # A dataclass takes the fields of its bases from the last to the first: that is the order of the options.
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(JudgingOptions, ReadingSettings, ComparedOptions):
-    """Options of `contraport.compare`: what is compared, how its data are read, how each is judged."""
+class CompareOptions(EvaluationOptions, ReadingSettings, GridOptions):
+    """Options of `contraport.compare`."""
 
 
-READING = get_options(ReadingSettings)
-"""The options of reading data, which hold for all that is compared."""
+DATA_OPTIONS = get_options(ReadingSettings)
+"""Options for loading data, which hold for all cells."""
 
 
 COMPARE = Command(
@@ -139,13 +139,13 @@ COMPARE = Command(
     "contraport.comparison:compare",
     "Compare objectives on a grid of settings and seeds, fairly.",
     details="""
-        Each cell of the table is trained with every seed, and judged on test items that nothing was chosen by. The
-        tables have the mean over seeds with its interval, and the difference from the baseline on the same seeds and
-        items with an interval that holds for all comparisons of the table at once (Bonferroni's correction).
+        Each cell of the table is trained with every seed and evaluated on test items that selected nothing. The tables
+        contain the mean over seeds with its interval, and the difference from the baseline on the same seeds and items,
+        with an interval that holds for all comparisons of the table at once (Bonferroni correction).
 
-        The folder gets `table.md`, `table.csv`, `results.json`, `plot.png`, `page.html` and `commands.sh`, which trains
-        each cell by itself. A cell that was trained is never trained again, and one that was stopped goes on: the same
-        command, or one with more seeds or objectives, takes what is there.
+        The output folder contains `table.md`, `table.csv`, `results.json`, `plot.png`, `page.html` and `commands.sh`,
+        which trains each cell alone. Finished cells are reused and interrupted ones resumed, by the same command or by
+        one with more seeds or objectives.
     """,
     examples=(
         "contraport compare --data digits --objectives info-nce,rince:q=0.1 --settings standard,mismatched:0.2",

@@ -1,4 +1,4 @@
-"""From what is asked, and a suite's file, to what is compared."""
+"""Builds the grid of a comparison from its options and the file of a suite."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contraport._utils.formatting import format_options
-from contraport.comparison.config import READING, CompareOptions
-from contraport.comparison.grid import Claim, Column, Given, Grid, Row
+from contraport.comparison.config import DATA_OPTIONS, CompareOptions
+from contraport.comparison.grid import Claim, Column, Grid, OptionMap, Row
 from contraport.comparison.grid_parsing import (
     check_options,
     expand_over,
@@ -17,100 +17,104 @@ from contraport.comparison.grid_parsing import (
     saved_entries,
     split_entries,
 )
-from contraport.comparison.seed_results import metrics_in_order
 from contraport.comparison.suites import SUITE_KEYS, load_suite, parse_claim
 from contraport.errors import check, unknown_name_error
+from contraport.metrics import metrics_in_order
 from contraport.options import replace_deprecated_names
 from contraport.training.config import OPTIONS
 
 
-def build_grid(given: Given) -> Grid:
-    """Return what is compared.
+def build_grid(explicit: OptionMap) -> Grid:
+    """Build the grid: explicit options override those of the suite.
 
     Raises:
-        UsageError: there is no such suite, it is not what it should be, or nothing is to be compared.
+        UsageError: unknown or invalid suite, wrong options, or an empty grid.
     """
-    suite = given.get("suite")
+    suite = explicit.get("suite")
+    is_quick = bool(explicit.get("quick"))
     saved = {} if suite is None else load_suite(suite)
-    check(suite is not None or not given.get("quick"), "quick: belongs to a suite; expected --suite with it.")
-    smaller = saved.get("quick", {}) if given.get("quick") else {}
-    check(not given.get("quick") or bool(smaller), f"quick: the suite {suite} has no smaller grid.")
-    values = {**saved, **smaller}
-    asked = CompareOptions(**{name: value for name, value in values.items() if name not in SUITE_KEYS} | dict(given))
-    check(len(asked.data) > 0, "data: expected one or more, got none.")
-    own_rows, own_columns = (saved_entries(key, saved, smaller) for key in ("objectives", "settings"))
-    rows = expand_over(
-        tuple(parse_row(value, own_rows) for value in split_entries(asked.objectives, own_rows)), asked.over
-    )
-    check(len(rows) > 0, "objectives: expected one or more, got none.")
-    settings = [parse_setting(value, own_columns) for value in split_entries(asked.settings, own_columns)]
-    ends = Counter(Path(data).name for data in asked.data)
+    check(suite is not None or not is_quick, "quick: requires --suite.", "missing_suite")
+    quick = saved.get("quick", {}) if is_quick else {}
+    check(not is_quick or bool(quick), f"quick: the suite {suite} has no smaller grid.", "unavailable")
+    values = {**saved, **quick}
+    options = CompareOptions(**{key: value for key, value in values.items() if key not in SUITE_KEYS} | dict(explicit))
+    check(len(options.data) > 0, "data: must name at least one dataset, got none.", "missing")
+    own_rows, own_columns = (saved_entries(key, saved, quick) for key in ("objectives", "settings"))
+    parsed = tuple(parse_row(value, own_rows) for value in split_entries(options.objectives, own_rows))
+    rows = expand_over(parsed, options.over)
+    check(len(rows) > 0, "objectives: must name at least one objective, got none.", "missing")
+    settings = [parse_setting(value, own_columns) for value in split_entries(options.settings, own_columns)]
+    ends = Counter(Path(data).name for data in options.data)
     columns = tuple(
-        Column(str(data), Path(data).name if ends[Path(data).name] == 1 else str(data), name, options)
-        for data in asked.data
-        for name, options in settings
+        Column(str(data), Path(data).name if ends[Path(data).name] == 1 else str(data), name, column_options)
+        for data in options.data
+        for name, column_options in settings
     )
-    for argument, names in (("objectives", [row.name for row in rows]), ("settings", [c.name for c in columns])):
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        check(not repeated, f"{argument}: expected each once, got {', '.join(repeated)} more often.")
-    baseline = asked.baseline or rows[0].name
-    if baseline not in [row.name for row in rows]:
-        raise unknown_name_error("baseline", baseline, [row.name for row in rows])
-    measure = metrics_in_order(asked.metrics)[0]
+    names = [row.name for row in rows]
+    for argument, entries in (("objectives", names), ("settings", [column.name for column in columns])):
+        repeated = sorted({name for name in entries if entries.count(name) > 1})
+        check(not repeated, f"{argument}: names the same entry twice: {', '.join(repeated)}.", "repeated")
+    baseline = options.baseline or names[0]
+    if baseline not in names:
+        raise unknown_name_error("baseline", baseline, names)
+    metric = metrics_in_order(options.metrics)[0]
     check(
-        not asked.tune or measure.better != "neither",
-        f"tune: settings are chosen by the first measure, and of {measure.key} neither direction is better; expected "
-        "another one first, such as knn.",
+        not options.tune or metric.better != "neither",
+        f"tune: the first metric selects the settings, but neither direction of {metric.key} is better. Name another "
+        "one first, such as knn.",
+        "no_direction",
     )
-    own = {name: getattr(asked, name) for name in ("epochs", "encoder")}
-    own |= {name: getattr(asked, name) for name, known in READING.items() if known.scope == "run"}
-    defaults = {name: known.default for name, known in READING.items()}
-    common = replace_deprecated_names(OPTIONS, asked.train or {}) | {
-        name: value for name, value in own.items() if value != defaults.get(name)
-    }
+    shared = {name: getattr(options, name) for name in ("epochs", "encoder")}
+    shared |= {name: getattr(options, name) for name, one in DATA_OPTIONS.items() if one.scope == "run"}
+    defaults = {name: one.default for name, one in DATA_OPTIONS.items()}
+    changed = {name: value for name, value in shared.items() if value != defaults.get(name)}
+    common = replace_deprecated_names(OPTIONS, options.train or {}) | changed
     check_options("train", common)
-    _check_same_items(rows, common, [column.options for column in columns])
+    _check_same_test_items(rows, common, [column.options for column in columns])
     claims = tuple(parse_claim(value) for value in values.get("claims", ()))
-    _check_claims(claims, rows, columns, whole=not given.keys() & {"objectives", "settings", "over", "quick"})
+    is_whole = not explicit.keys() & {"objectives", "settings", "over", "quick"}
+    _check_claims(claims, rows, columns, check_names=is_whole)
     title = str(values.get("title", f"{len(rows)} objectives compared"))
-    return Grid(title, rows, columns, baseline, common, claims, asked, given)
+    return Grid(title, rows, columns, baseline, common, claims, options, explicit)
 
 
-_OF_TEST_ITEMS = ("test_items", "test_fraction", "corrupt", "domains")
-"""The options of a training that say which items it is judged on."""
+_TEST_ITEM_OPTIONS = ("test_items", "test_fraction", "corrupt", "domains")
+"""Options of a training that determine its test items."""
 
 
-def _check_same_items(rows: Sequence[Row], common: Given, columns: Sequence[Given]) -> None:
-    """Raise `UsageError` where a row asks for test items of its own: those of a column are the same for all its rows.
+def _check_same_test_items(rows: Sequence[Row], common: OptionMap, columns: Sequence[OptionMap]) -> None:
+    """Raise `UsageError` if a row would have other test items than the rest of its column.
 
-    How many items it learns from it may ask, where `test_items` says for all how many it is judged on.
+    A row may set the number of training items if `test_items` fixes the number of test items for all.
     """
     for row in rows:
-        for key in _OF_TEST_ITEMS:
+        for key in _TEST_ITEM_OPTIONS:
             check(
                 key not in row.options,
-                f"objectives: {row.name}: {key} says what is judged on, which is the same for all rows; expected it in "
-                f"the settings or, for all, in train, got {row.options.get(key)!r}.",
+                f"objectives: {row.name} sets {key}={row.options.get(key)!r}, but all rows must have the same test "
+                "items. Set it in settings, or in train for all.",
+                "test_items",
             )
-        fixed = all("test_items" in common or "test_items" in column for column in columns)
+        is_fixed = all("test_items" in common or "test_items" in column for column in columns)
         check(
-            fixed or row.options.get("max_items") in (None, common.get("max_items")),
-            f"objectives: {row.name}: with {format_options(max_items=row.options.get('max_items'))} it would be "
-            f"judged on other "
-            f"test items than the rest; expected {format_options(test_items=10_000)} for all beside it.",
+            is_fixed or row.options.get("max_items") in (None, common.get("max_items")),
+            f"objectives: {row.name} would have other test items than the rest, because of "
+            f"{format_options(max_items=row.options.get('max_items'))}. Set "
+            f"{format_options(test_items=10_000)} for all.",
+            "test_items",
         )
 
 
-def _check_claims(claims: Sequence[Claim], rows: Sequence[Row], columns: Sequence[Column], *, whole: bool) -> None:
-    """Raise `UsageError` where a claim names a measure, or of the whole grid a row or a setting, that there is not."""
+def _check_claims(
+    claims: Sequence[Claim], rows: Sequence[Row], columns: Sequence[Column], *, check_names: bool
+) -> None:
+    """Raise `UsageError` for a claim about an unknown metric or, with `check_names`, an unknown row or setting."""
     names, settings = [row.name for row in rows], [column.setting for column in columns]
     for claim in claims:
         if claim.measure is not None:
             metrics_in_order([claim.measure])
-        asked = [
-            *((name, names) for name in (*claim.better, claim.than)),
-            *((name, settings) for name in claim.settings),
-        ]
-        for name, known in asked if whole else ():
-            if name not in known:
-                raise unknown_name_error(f"claims: {claim.says}", name, known)
+        if check_names:
+            for known, claimed in ((names, (*claim.better, claim.than)), (settings, claim.settings)):
+                for name in claimed:
+                    if name not in known:
+                        raise unknown_name_error(f"claims: {claim.says}", name, known)

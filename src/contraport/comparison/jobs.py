@@ -1,4 +1,4 @@
-"""The cells trained and judged: several at once, within a budget, and going on where they were stopped."""
+"""Jobs of a comparison: train and evaluate cells, several at once, within a time budget, resuming interrupted ones."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ from contraport.training.config import DataSettings, ReadingSettings
 from contraport.training.resolve import resolve_settings
 from contraport.training.train import train
 
-Found = dict[str, Any]
+JobResult = dict[str, Any]
+"""Result of a job, as written to its JSON file: values of the metrics, or the reason of the failure."""
 
-_KEPT = "epoch "
-"""So begin the names of models that `keep_every` kept, among what was judged."""
+_EPOCH = "epoch "
+"""Prefix of the rows of intermediate models in an evaluation."""
 
 
 @dataclass(frozen=True)
 class CellJob:
-    """A cell that is to be trained and judged.
+    """Training and evaluation of a cell.
 
     Attributes:
-        path: its run folder.
-        options: of `contraport.train`, that say what it is.
-        machine: further ones, that say where it is computed.
-        measures: what is measured.
-        with_references: whether the encoder before training and the raw inputs are measured too.
+        path: run folder.
+        options: options of `contraport.train` that determine the result.
+        machine: options of `contraport.train` that determine where it is computed.
+        measures: names of the metrics.
+        with_references: whether the untrained encoder and the raw inputs are evaluated too.
     """
 
     path: Path
@@ -56,96 +57,96 @@ class CellJob:
 
     @property
     def result_path(self) -> Path:
-        """The file that says that it is finished, and what was found."""
+        """File of the result; it exists once the job is done."""
         return self.path.with_name(f"{self.path.name}.json")
 
     @property
     def checkpoints(self) -> Literal["last", "all"]:
-        """Which of its models are judged: all, where it keeps some on its way, and is long enough for one."""
-        asked = resolve_settings(self.options)
-        return "all" if asked.keep_every and asked.keep_every <= asked.epochs else "last"
+        """Models to evaluate: all if the training is long enough to keep intermediate ones."""
+        settings = resolve_settings(self.options)
+        return "all" if settings.keep_every and settings.keep_every <= settings.epochs else "last"
 
     @property
-    def found(self) -> Found | None:
-        """What was found, or none where it is not finished; of other measures it is judged again."""
+    def result(self) -> JobResult | None:
+        """Saved result; None if the job is not done, or was evaluated with other metrics."""
         try:
             values = json.loads(self.result_path.read_text("utf-8"))
         except (OSError, ValueError):
             return None
         if not isinstance(values, dict) or values.get("measures") != list(self.measures):
             return None
-        lacks = self.with_references and not values.get("references") and "failed" not in values
-        return None if lacks else values
+        lacks_references = self.with_references and not values.get("references") and "failed" not in values
+        return None if lacks_references else values
 
     @property
-    def reading(self) -> dict[str, Any]:
-        """The options that say which items are trained on and which are held out."""
+    def data_options(self) -> dict[str, Any]:
+        """Options that determine the training and test items."""
         names = {*get_options(DataSettings), *get_options(ReadingSettings)} - {"mismatch"}
         return {name: value for name, value in {**self.machine, **self.options}.items() if name in names}
 
     @property
     def command(self) -> str:
-        """The command lines that train and judge it by themselves."""
-        where = {name: self.machine[name] for name in ("root", "decoded") if self.machine[name] is not None}
-        trained = format_flags({**self.options, **where, "out": str(self.path)})
-        asked = {"metrics": list(self.measures), "checkpoints": self.checkpoints, "alone": True}
-        judged = format_flags({name: value for name, value in asked.items() if value != "last"})
-        return f"contraport train {trained}\ncontraport evaluate {shlex.quote(str(self.path))} {judged}"
+        """Command lines that train and evaluate the cell alone."""
+        folders = {name: self.machine[name] for name in ("root", "decoded") if self.machine[name] is not None}
+        training = format_flags({**self.options, **folders, "out": str(self.path)})
+        options = {"metrics": list(self.measures), "checkpoints": self.checkpoints, "alone": True}
+        evaluation = format_flags({name: value for name, value in options.items() if value != "last"})
+        return f"contraport train {training}\ncontraport evaluate {shlex.quote(str(self.path))} {evaluation}"
 
 
 def check_data(jobs: Iterable[CellJob]) -> None:
-    """Raise `UsageError` where a cell that is finished was trained on other items than its data have now."""
+    """Raise `UsageError` if the data of a finished job have changed since."""
     digests: dict[str, str | None] = {}
     for job in jobs:
-        found, reading = job.found, json.dumps(job.reading, sort_keys=True)
-        if found is None or "data" not in found:
+        result, key = job.result, json.dumps(job.data_options, sort_keys=True)
+        if result is None or "data" not in result:
             continue
-        if reading not in digests:
-            settings = resolve_settings(job.reading)
+        if key not in digests:
+            settings = resolve_settings(job.data_options)
             record = SplitRecord.of(build_dataset(settings), build_held_out_dataset(settings))
-            digests[reading] = None if record is None else record.digest
-        if found["data"] != digests[reading]:
+            digests[key] = None if record is None else record.digest
+        if result["data"] != digests[key]:
             raise UsageError(
-                f"data: {job.options['data']!r} has changed since {job.path} was trained on it; restore it, or compare "
-                "in a new folder (--out)."
+                f"data: {job.options['data']!r} changed since {job.path} was trained on it. Restore it, or use a new "
+                "folder (--out).",
+                kind="changed",
             )
 
 
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
-    """Return what is to be done for a cell."""
-    first = cell.trial is None and cell.seed == 0 and cell.row.name in grid.references
+    """Return the job of a cell."""
+    with_references = cell.trial is None and cell.seed == 0 and cell.row.name in grid.reference_rows
     path = grid.out / "cells" / cell.folder
-    return CellJob(path, to_config_value(cell.options), grid.machine, tuple(grid.asked.metrics), first)
+    return CellJob(path, to_config_value(cell.options), grid.machine, tuple(grid.options.metrics), with_references)
 
 
-def run_cell_job(job: CellJob) -> Found | None:
-    """Train and judge a cell, or go on with it, unless it is finished; return what was found, and write it.
+def run_cell_job(job: CellJob) -> JobResult | None:
+    """Train and evaluate a cell unless it is done, resuming an interrupted training; write and return the result.
 
-    A training that diverged is finished too: ``failed`` says why. Of one that refuses its settings or its data, or has
-    too little memory, nothing is written, as these may be mended. Of one that another process is at nothing is
-    returned.
+    A diverged training is done too, with the reason in ``failed``. Nothing is written if the settings or data are
+    refused or memory runs out, since these can be fixed. None is returned if another process runs the job.
 
     Raises:
-        KeyboardInterrupt: it was stopped; it goes on when it is carried out again.
+        KeyboardInterrupt: it was interrupted; the next call resumes.
     """
-    cells, name = job.path.parent, f"{job.path.name}.lock.json"
     try:
-        with lock_folder(cells, "compare", name=name):  # the run's own lock ends with its training, before it is judged
-            return job.found or _carried_out(job)
+        # The lock of the run itself is released after its training, before the evaluation.
+        with lock_folder(job.path.parent, "compare", name=f"{job.path.name}.lock.json"):
+            return job.result or _train_and_evaluate(job)
     except FolderInUseError:
         return None
 
 
-def _carried_out(job: CellJob) -> Found:
+def _train_and_evaluate(job: CellJob) -> JobResult:
     run, machine = Run(job.path), {**job.machine, "progress": False}
-    found: Found = {"measures": list(job.measures), "options": dict(job.options)}
+    result: JobResult = {"measures": list(job.measures), "options": dict(job.options)}
     started = time.perf_counter()
     try:
         if run.last_checkpoint.exists():
             train(resume=True, out=run.path, **machine)
         else:
             train(**job.options, out=run.path, overwrite=True, **machine)
-        judged = evaluate(
+        evaluation = evaluate(
             run,
             metrics=list(job.measures),
             checkpoints=job.checkpoints,
@@ -157,89 +158,95 @@ def _carried_out(job: CellJob) -> Found:
     except FolderInUseError:
         raise
     except (UsageError, MemoryError, RuntimeError) as error:
-        told = f"{error}" if isinstance(error, UsageError) else out_of_memory_message(error)
-        if told is None:
+        message = f"{error}" if isinstance(error, UsageError) else out_of_memory_message(error)
+        if message is None:
             raise
-        return {**found, "failed": told, "refused": True, "took": round(time.perf_counter() - started, 2)}
+        return {**result, "failed": message, "refused": True, "took": round(time.perf_counter() - started, 2)}
     except FloatingPointError as error:
-        found |= {"failed": f"{error}"}
+        result |= {"failed": f"{error}"}
     else:
-        rows, trained = run.metrics(), judged["rows"].pop("trained")
-        kept = {name: values for name, values in judged["rows"].items() if name.startswith(_KEPT)}
-        found |= {
+        history, trained = run.metrics(), evaluation["rows"].pop("trained")
+        epochs = {name: values for name, values in evaluation["rows"].items() if name.startswith(_EPOCH)}
+        seconds = round(history[-1]["seconds"], 2) if history else None
+        result |= {
             "values": trained,
-            "not_measured": judged["not_measured"],
-            "references": {name: values for name, values in judged["rows"].items() if name not in kept},
-            **({"course": {**kept, f"{_KEPT}{judged['epochs']}": trained}} if kept else {}),
+            "not_measured": evaluation["not_measured"],
+            "references": {name: values for name, values in evaluation["rows"].items() if name not in epochs},
+            **({"course": {**epochs, f"{_EPOCH}{evaluation['epochs']}": trained}} if epochs else {}),
             "data": None if (record := run.split()) is None else record.digest,
-            "train_items": judged["train_items"],
-            "test_items": judged["test_items"],
-            "seconds": {"training": round(rows[-1]["seconds"], 2) if rows else None, "judging": judged["seconds"]},
+            "train_items": evaluation["train_items"],
+            "test_items": evaluation["test_items"],
+            "seconds": {"training": seconds, "judging": evaluation["seconds"]},
         }
-    found["took"] = round(time.perf_counter() - started, 2)
-    write_json(job.result_path, found)
-    return found
+    result["took"] = round(time.perf_counter() - started, 2)
+    write_json(job.result_path, result)
+    return result
 
 
 class TimeBudget:
-    """Tells whether a training may begin: one that takes as long as those before must end within the budget.
+    """Time budget of a comparison: a training may start if one of average duration would end within it.
 
     Attributes:
-        took: how many seconds each took that is done.
-        expected: how many the first is expected to take, if that is known.
+        durations: seconds that each finished job took.
+        expected: estimated seconds of the first job, if known.
     """
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
-        self.took: list[float] = []
+        self.durations: list[float] = []
         self.expected: float | None = None
 
-    def begins(self) -> bool:
-        """Return whether another one may begin."""
-        expected = sum(self.took) / len(self.took) if self.took else self.expected or 0.0
+    def allows_next(self) -> bool:
+        """Return whether another job may start."""
+        expected = sum(self.durations) / len(self.durations) if self.durations else self.expected or 0.0
         return self._end is None or time.monotonic() + expected <= self._end
 
 
-def run_cell_jobs(jobs: Sequence[CellJob], *, processes: int, clock: TimeBudget) -> Iterator[tuple[CellJob, Found]]:
-    """Yield what was found of each job, as they end.
+def run_cell_jobs(
+    jobs: Sequence[CellJob], *, processes: int, budget: TimeBudget
+) -> Iterator[tuple[CellJob, JobResult]]:
+    """Yield each job with its result, as they finish.
 
-    Those that no budget is left for are left out, and those that another process is still at when all others are done.
+    Jobs beyond the budget are skipped, and those that another process still runs when all others are done.
     """
     waiting = []
     for job in jobs:
-        if (found := job.found) is not None:
-            yield job, found
+        if (result := job.result) is not None:
+            yield job, result
         else:
             waiting.append(job)
-    for _ in range(2):  # what another process is at comes again once all others are done
-        several, passed_over = min(processes, len(waiting)), []
-        for job, result in _in_turn(waiting, clock) if several < 2 else _at_once(waiting, several, clock):
+    for _ in range(2):  # a second round for jobs that another process was running
+        workers, skipped = min(processes, len(waiting)), []
+        run = _run_sequentially(waiting, budget) if workers < 2 else _run_in_parallel(waiting, workers, budget)
+        for job, result in run:
             if result is None:
-                passed_over.append(job)
+                skipped.append(job)
             else:
-                clock.took.append(result["took"])
+                budget.durations.append(result["took"])
                 yield job, result
-        waiting = passed_over
+        waiting = skipped
 
 
-def _in_turn(jobs: Sequence[CellJob], clock: TimeBudget) -> Iterator[tuple[CellJob, Found | None]]:
+def _run_sequentially(jobs: Sequence[CellJob], budget: TimeBudget) -> Iterator[tuple[CellJob, JobResult | None]]:
     for job in jobs:
-        if not clock.begins():
+        if not budget.allows_next():
             return
         yield job, run_cell_job(job)
 
 
-def _at_once(jobs: Sequence[CellJob], processes: int, clock: TimeBudget) -> Iterator[tuple[CellJob, Found | None]]:
+def _run_in_parallel(
+    jobs: Sequence[CellJob], processes: int, budget: TimeBudget
+) -> Iterator[tuple[CellJob, JobResult | None]]:
     context = get_context("spawn")
-    number = context.Value("i", 0)
+    counter = context.Value("i", 0)
     threads = max(1, torch.get_num_threads() // processes)
-    waiting, running = list(reversed(jobs)), dict[Future[Found | None], CellJob]()
+    waiting, running = list(reversed(jobs)), dict[Future[JobResult | None], CellJob]()
     pool = ProcessPoolExecutor(
-        processes, context, initializer=_begin, initargs=(number, torch.cuda.device_count(), threads)
+        processes, context, initializer=_init_process, initargs=(counter, torch.cuda.device_count(), threads)
     )
     try:
         while waiting or running:
-            while waiting and len(running) < processes and clock.begins():
+            while waiting and len(running) < processes and budget.allows_next():
                 job = waiting.pop()
                 running[pool.submit(run_cell_job, job)] = job
             if not running:
@@ -250,12 +257,12 @@ def _at_once(jobs: Sequence[CellJob], processes: int, clock: TimeBudget) -> Iter
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin(number: Synchronized[int], devices: int, threads: int) -> None:
-    """Give a process its share of the cores, and a GPU of its own where there are several."""
-    with number.get_lock():
-        mine, number.value = number.value, number.value + 1
+def _init_process(counter: Synchronized[int], devices: int, threads: int) -> None:
+    """Set the number of threads of a worker process and, if there are several GPUs, assign it one."""
+    with counter.get_lock():
+        index, counter.value = counter.value, counter.value + 1
     torch.set_num_threads(threads)
     if devices > 1:
-        of_all = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")  # which ones this user may take, if that is told
-        names = of_all if len(of_all) >= devices else [str(device) for device in range(devices)]
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[mine % devices]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")  # the GPUs that this user may use, if set
+        names = visible if len(visible) >= devices else [str(device) for device in range(devices)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = names[index % devices]

@@ -1,4 +1,4 @@
-"""A comparison as one figure, and as one HTML page that opens without a network."""
+"""Figure and HTML page of a comparison; the page opens without a network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from contraport._utils.files import atomic_write
-from contraport.comparison.comparison_tables import Comparison, arrow, epoch_tables, explain_verdict, size, written
+from contraport.comparison.comparison_tables import (
+    Comparison,
+    arrow,
+    epoch_tables,
+    explain_verdict,
+    format_difference,
+    format_mean,
+)
 from contraport.comparison.seed_results import Entry
 from contraport.metrics.intervals import Interval
 from contraport.plots.colors import SERIES
@@ -19,121 +26,123 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LETTERS = 36
-"""A name of more letters breaks into lines on the figure."""
+"""Maximum line length of a name in the figure."""
 
 _ACROSS = 4
-"""At most so many columns of the table stand beside one another."""
+"""Maximum number of panels beside one another."""
 
 
-def comparison_figure(of: Comparison) -> Figure:
-    """Return the first measure's means with their intervals, a panel for each column of the table."""
-    measure, rows = of.measures[0], of.rows
-    across = min(_ACROSS, len(of.columns))
-    down = -(-len(of.columns) // across)
-    names, heads = [_wrapped(row) for row in rows], [_wrapped(head) for head in of.heads[1:]]
+def comparison_figure(comparison: Comparison) -> Figure:
+    """Plot the means of the first metric with their intervals, one panel per column of the table."""
+    metric, rows = comparison.metrics[0], comparison.rows
+    across = min(_ACROSS, len(comparison.columns))
+    down = -(-len(comparison.columns) // across)
+    names, heads = [_wrapped(row) for row in rows], [_wrapped(head) for head in comparison.headings[1:]]
     wide = 0.07 * max(len(line) for name in names for line in name.split("\n"))
     high = 0.26 + 0.13 * max(name.count("\n") for name in names)
     over = 0.15 * max(head.count("\n") for head in heads)
     figure = create_figure(0.6 + max(1.0, wide) + 2.6 * across, down * (0.9 + over + high * len(rows)))
     axes = figure.subplots(down, across, squeeze=False, sharey=True)
-    scale = 100 if measure.in_percent else 1
+    scale = 100 if metric.in_percent else 1
     for number, panel in enumerate(axes.flat):
-        if number >= len(of.columns):
+        if number >= len(comparison.columns):
             panel.set_visible(False)
             continue
         panel.set_title(heads[number], fontsize=9)
         for place, row in enumerate(rows):
-            entry = of.entry(row, of.columns[number], measure.key)
+            entry = comparison.entry(row, comparison.columns[number], metric.key)
             if entry is None or entry.mean is None:
                 continue
-            color = SERIES[0] if row != of.baseline else SERIES[1]
+            color = SERIES[0] if row != comparison.baseline else SERIES[1]
             ends = [scale * end for end in _ends(entry, entry.mean)]
             panel.plot(ends, [place, place], color=color, linewidth=1.6)
             panel.plot(scale * entry.mean, place, "o", color=color, markersize=4)
-            if row == of.baseline:
+            if row == comparison.baseline:
                 panel.axvline(scale * entry.mean, color=color, linewidth=0.6, linestyle=":")
         panel.set_yticks(range(len(rows)), names, fontsize=8)
         panel.set_ylim(len(rows) - 0.5, -0.5)
         panel.tick_params(axis="x", labelsize=8)
         for side in ("top", "right"):
             panel.spines[side].set_visible(False)
-    told = f"{measure.title}{', %' if scale == 100 else ''}"
-    figure.supxlabel(escape_dollars(f"{told}, mean over seeds and interval of 95%{_of_data(of)}"), fontsize=9)
+    label = f"{metric.title}{', %' if scale == 100 else ''}"
+    figure.supxlabel(
+        escape_dollars(f"{label}, mean over seeds and interval of 95%{_shared_data(comparison)}"), fontsize=9
+    )
     return figure
 
 
 def _wrapped(name: str) -> str:
-    """Return a name as the figure shows it, a long one in lines."""
+    """Wrap a long name into lines."""
     return escape_dollars("\n".join(textwrap.wrap(name, _LETTERS)))
 
 
 def _ends(entry: Entry, mean: float) -> Interval:
-    """Return the ends of the line of a mean: where nothing tells how sure it is, the mean itself."""
+    """Return the interval of a mean, or the mean itself if no interval is known."""
     return entry.interval or Interval(mean, mean)
 
 
-def _of_data(of: Comparison) -> str:
-    """Return on which data all columns are, where their heads do not say it."""
-    return f", {of.heads[0]}" if of.heads[1:] != of.columns else ""
+def _shared_data(comparison: Comparison) -> str:
+    """Return the data that all columns share, if their headings do not contain it."""
+    return f", {comparison.headings[0]}" if comparison.headings[1:] != comparison.columns else ""
 
 
-def draw(of: Comparison, path: Path) -> None:
-    """Write the figure, where something was measured."""
-    if any(entry.mean is not None for entry in of.entries):
+def draw(comparison: Comparison, path: Path) -> None:
+    """Write the figure if there is any mean."""
+    if any(entry.mean is not None for entry in comparison.entries):
         with atomic_write(path) as temporary:
-            temporary.write_bytes(_png(of))
+            temporary.write_bytes(_png(comparison))
 
 
-def _png(of: Comparison) -> bytes:
+def _png(comparison: Comparison) -> bytes:
     written_to = io.BytesIO()
-    comparison_figure(of).savefig(written_to, format="png", dpi=150, facecolor="white")
+    comparison_figure(comparison).savefig(written_to, format="png", dpi=150, facecolor="white")
     return written_to.getvalue()
 
 
-class Line(NamedTuple):
-    """A row of a panel.
+class PanelRow(NamedTuple):
+    """Row of a panel: one mean with its interval.
 
     Attributes:
-        row: its name.
-        begins: where its interval begins, in per cent of the panel.
-        length: how long that is.
-        mean: where its mean is.
-        written: the mean and half of its interval.
-        apart: whether it is surely apart from the baseline.
+        row: name of the row.
+        start: start of the interval, in percent of the panel.
+        length: length of the interval, in percent of the panel.
+        mean: position of the mean, in percent of the panel.
+        text: the mean and half of its interval.
+        is_significant: whether it differs significantly from the baseline.
     """
 
     row: str
-    begins: float
+    start: float
     length: float
     mean: float
-    written: str
-    apart: bool
+    text: str
+    is_significant: bool
 
 
 class Panel(NamedTuple):
-    """The first measure's means with their intervals in one column of the table, on a scale from low to high."""
+    """Means of the first metric with their intervals in one column of the table, on a scale from low to high."""
 
-    head: str
+    heading: str
     low: str
     high: str
-    lines: list[Line]
+    lines: list[PanelRow]
     baseline: float | None
 
 
-def build_panels(of: Comparison) -> list[Panel]:
-    """Return what the page draws: a panel for each column of the table in which something was measured."""
-    if not of.entries:
+def build_panels(comparison: Comparison) -> list[Panel]:
+    """Return a panel for each column of the table that has any mean."""
+    if not comparison.entries:
         return []
-    heads = zip(of.columns, of.heads[1:], strict=True)
-    return [panel for column, head in heads if (panel := _panel(of, column, head)) is not None]
+    heads = zip(comparison.columns, comparison.headings[1:], strict=True)
+    return [panel for column, heading in heads if (panel := _build_panel(comparison, column, heading)) is not None]
 
 
-def _panel(of: Comparison, column: str, head: str) -> Panel | None:
-    measure = of.measures[0]
+def _build_panel(comparison: Comparison, column: str, heading: str) -> Panel | None:
+    metric = comparison.metrics[0]
     known = [
         (row, entry, _ends(entry, entry.mean), entry.mean)
-        for row in of.rows
-        if (entry := of.entry(row, column, measure.key)) is not None and entry.mean is not None
+        for row in comparison.rows
+        if (entry := comparison.entry(row, column, metric.key)) is not None and entry.mean is not None
     ]
     if not known:
         return None
@@ -144,46 +153,49 @@ def _panel(of: Comparison, column: str, head: str) -> Panel | None:
         return round(100 * (value - low) / wide, 2)
 
     lines = [
-        Line(
+        PanelRow(
             row,
             along(ends.low),
             along(ends.high) - along(ends.low),
             along(mean),
-            written(measure, entry),
+            format_mean(metric, entry),
             entry.difference is not None and entry.difference.is_significant,
         )
         for row, entry, ends, mean in known
     ]
-    baseline = next((line.mean for line in lines if line.row == of.baseline), None)
-    return Panel(head, measure.format(low), measure.format(high), lines, baseline)
+    baseline = next((line.mean for line in lines if line.row == comparison.baseline), None)
+    return Panel(heading, metric.format(low), metric.format(high), lines, baseline)
 
 
-def render(of: Comparison, commands: list[str]) -> str:
+def render(comparison: Comparison, commands: list[str]) -> str:
     """Return the page as HTML."""
     tables = []
-    for measure in of.measures:
+    for metric in comparison.metrics:
         rows = []
-        for row in of.rows:
+        for row in comparison.rows:
             cells = []
-            for column, (entry, apart) in zip(of.columns, of.cells(row, measure), strict=True):
-                difference = "" if apart is None else size(measure, apart) + arrow(apart)
-                cells.append((written(measure, entry), difference, row in of.best(column, measure)))
+            for column, (entry, difference) in zip(comparison.columns, comparison.cells(row, metric), strict=True):
+                text = "" if difference is None else format_difference(metric, difference) + arrow(difference)
+                cells.append((format_mean(metric, entry), text, row in comparison.best(column, metric)))
             rows.append((row, cells))
-        references = [(name, [of.reference(name, c, measure) for c in of.columns]) for name in of.references]
-        tables.append((measure, rows, references, epoch_tables(of, measure)))
+        references = [
+            (name, [comparison.reference(name, c, metric) for c in comparison.columns])
+            for name in comparison.references
+        ]
+        tables.append((metric, rows, references, epoch_tables(comparison, metric)))
     return render_page(
         "comparison.html.j2",
         "contraport.comparison",
-        of=of,
+        comparison=comparison,
         tables=tables,
-        claims=[(one, explain_verdict(one)) for one in of.verdicts],
+        claims=[(one, explain_verdict(one)) for one in comparison.verdicts],
         commands="\n".join(commands),
-        panels=build_panels(of),
-        of_data=_of_data(of),
-        seconds={row: _seconds(of, row) for row in of.rows},
+        panels=build_panels(comparison),
+        shared_data=_shared_data(comparison),
+        seconds={row: _mean_seconds(comparison, row) for row in comparison.rows},
     )
 
 
-def _seconds(of: Comparison, row: str) -> str:
-    known = [entry.seconds for entry in of.entries if entry.row == row and entry.seconds is not None]
+def _mean_seconds(comparison: Comparison, row: str) -> str:
+    known = [entry.seconds for entry in comparison.entries if entry.row == row and entry.seconds is not None]
     return f"{sum(known) / len(known):.1f}" if known else "–"

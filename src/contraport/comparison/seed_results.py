@@ -1,62 +1,70 @@
-"""What was found: the entries of the table, and the verdicts on claims, from what each training's judging said."""
+"""Statistics of a comparison: table entries, values by epoch, and verdicts on claims, from the results of all seeds."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from contraport.comparison.grid import Claim, Column, Grid, Row
-from contraport.comparison.jobs import CellJob, Found
+from contraport.comparison.jobs import CellJob, JobResult
 from contraport.comparison.seed_statistics import (
     PairedDifference,
     VarianceEstimate,
     estimate_variance,
-    paired,
+    paired_difference,
     seed_interval,
     seeds_to_decide,
     variance_prior,
 )
-from contraport.metrics import Metric, select_metrics
+from contraport.metrics import Metric, metrics_in_order
 from contraport.metrics.intervals import Difference, Interval
 from contraport.runs import Run
 
 HELD, PARTLY, NOT_HELD, UNDECIDED = "held", "held in part", "did not hold", "not decided at this size"
 
 SMALL = 0.01
-"""A share of test items less than which is nothing to choose an objective by."""
+"""Gains below this share of test items are too small to matter for the choice of an objective."""
+
+Results = Mapping[tuple[str, str, int], tuple[CellJob, JobResult]]
+"""Job and result by row, column and seed."""
 
 
-class Seen(NamedTuple):
-    """What was found of a cell of the table, by one measure.
+class CellValues(NamedTuple):
+    """Values of one metric in one cell of the table.
 
     Attributes:
-        seeds: which seeds it was trained with.
-        values: the number with each, ``(s,)``.
-        items: what it is the mean of, ``(s, n)``, where it is one of test items.
+        seeds: seeds with a value.
+        values: value with each seed, ``(s,)``.
+        items: values per seed and test item, ``(s, n)``, if the metric is a mean over items.
     """
 
     seeds: tuple[int, ...]
     values: np.ndarray[Any, Any]
     items: np.ndarray[Any, Any] | None
 
+    def of_seeds(self, seeds: Sequence[int]) -> CellValues:
+        """Return the values with some of the seeds."""
+        positions = [self.seeds.index(seed) for seed in seeds]
+        return CellValues(tuple(seeds), self.values[positions], None if self.items is None else self.items[positions])
+
 
 class Entry(NamedTuple):
-    """A cell of the table, by one measure.
+    """Entry of the table: one cell by one metric.
 
     Attributes:
-        row: the name of the row.
-        column: the data and the setting.
-        measure: what was measured.
-        seeds: how many it was trained with; fewer than were asked for where trainings lack or failed.
-        mean: over these.
-        interval: of the mean; none where nothing tells how sure that is, as of one seed by a measure without items.
-        difference: from the baseline, with an interval that holds for all comparisons of the table at once.
-        seconds: of training, the mean.
-        failed: why it has fewer seeds, if one failed.
+        row: name of the row.
+        column: data and setting.
+        measure: key of the metric.
+        seeds: number of seeds with a value; less than requested if trainings are missing or failed.
+        mean: mean over these seeds.
+        interval: interval of the mean; None if no variance is known.
+        difference: difference from the baseline, with an interval that holds for all differences of the table at once.
+        seconds: mean training time.
+        failed: reason of the first failed training, or None.
     """
 
     row: str
@@ -71,15 +79,15 @@ class Entry(NamedTuple):
 
 
 class EpochMean(NamedTuple):
-    """What a cell of the table had reached at an epoch on its way, by one measure, where `keep_every` kept the model.
+    """Mean of one cell by one metric at an intermediate epoch (with `keep_every`).
 
     Attributes:
-        row: the name of the row.
-        column: the data and the setting.
-        measure: what was measured.
-        epoch: after how many.
-        mean: over seeds.
-        interval: of the mean; none of one seed.
+        row: name of the row.
+        column: data and setting.
+        measure: key of the metric.
+        epoch: number of epochs.
+        mean: mean over seeds.
+        interval: interval of the mean; None for one seed.
     """
 
     row: str
@@ -91,15 +99,14 @@ class EpochMean(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What was found of a claim.
+    """Verdict on a claim.
 
     Attributes:
         says: the claim.
         verdict: held, held in part, did not hold, or not decided at this size.
-        measure: by which measure.
-        found: how much better it is where it should be, by row and column.
-        seeds: of one that is not decided, how many of each would decide it, if the differences stayed as they are; see
-            `seeds_to_decide`.
+        measure: key of the metric.
+        found: gain of each row in each column that the claim is about.
+        seeds: for an undecided claim, the number of seeds that would decide it (`seeds_to_decide`).
     """
 
     says: str
@@ -109,186 +116,176 @@ class Verdict(NamedTuple):
     seeds: int | None = None
 
 
-def metrics_in_order(names: Sequence[str]) -> list[Metric]:
-    """Return measures in the order in which they are named."""
-    return [measure for name in dict.fromkeys(names) for measure in select_metrics([name])]
-
-
-Results = Mapping[tuple[str, str, int], tuple[CellJob, Found]]
-"""By row, column and seed, what was to be done and what was found."""
-
-
-class Known(NamedTuple):
-    """All that one measure says of a comparison.
+class MetricValues(NamedTuple):
+    """Values of one metric in all cells of the table, with priors of their variances.
 
     Attributes:
-        seen: what was found, by row and column.
-        of_mean: how the values of a row are likely to be spread by the seed.
-        of_difference: likewise what they are more than those of the baseline.
+        cells: values by row and column.
+        mean_prior: prior of the variance of a cell between seeds.
+        difference_prior: prior of the variance of a difference from the baseline between seeds.
     """
 
-    seen: Mapping[tuple[str, str], Seen]
-    of_mean: VarianceEstimate | None
-    of_difference: VarianceEstimate | None
+    cells: Mapping[tuple[str, str], CellValues]
+    mean_prior: VarianceEstimate | None
+    difference_prior: VarianceEstimate | None
 
-    def apart(self, name: str, other: str, column: str) -> PairedDifference | None:
-        """Return how much larger the mean of a row is than that of another, on the seeds that both have."""
-        values, others = _on_same_seeds(self.seen[name, column], self.seen[other, column])
-        if not len(values.seeds):
+    def difference(self, row: str, other: str, column: str) -> PairedDifference | None:
+        """Return the difference of two rows on the seeds that both have, or None without such seeds."""
+        one, two = _on_shared_seeds(self.cells[row, column], self.cells[other, column])
+        if not one.seeds:
             return None
-        alike = values.items is not None and others.items is not None and values.items.shape == others.items.shape
-        items = (values.items, others.items) if alike else (None, None)
-        return paired(values.values, others.values, *items, likely=self.of_difference)
+        has_items = one.items is not None and two.items is not None and one.items.shape == two.items.shape
+        items = (one.items, two.items) if has_items else (None, None)
+        return paired_difference(one.values, two.values, *items, prior=self.difference_prior)
 
-    def has_seed_variance(self, name: str, other: str, column: str) -> bool:
-        """Return whether it is known how much another seed would change the difference of two rows."""
-        both, _ = _on_same_seeds(self.seen[name, column], self.seen[other, column])
-        return len(both.seeds) > 1 or self.of_difference is not None
+    def has_seed_variance(self, row: str, other: str, column: str) -> bool:
+        """Return whether the variance of a difference between seeds is known."""
+        one, _ = _on_shared_seeds(self.cells[row, column], self.cells[other, column])
+        return len(one.seeds) > 1 or self.difference_prior is not None
 
 
-def known_of(grid: Grid, results: Results, key: str) -> Known:
-    """Return all that one measure says."""
-    seen = {
-        (row.name, column.name): _seen(grid, results, row, column, key) for row in grid.rows for column in grid.columns
+def _on_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, CellValues]:
+    shared = [seed for seed in one.seeds if seed in other.seeds]
+    return one.of_seeds(shared), other.of_seeds(shared)
+
+
+def collect_values(grid: Grid, results: Results, key: str) -> MetricValues:
+    """Collect the values of one metric and estimate the priors of their variances."""
+    cells = {
+        (row.name, column.name): _cell_values(grid, results, row, column, key)
+        for row in grid.rows
+        for column in grid.columns
     }
-    apart = [
-        one.values - other.values
+    pairs = [
+        _on_shared_seeds(cells[row.name, column.name], cells[grid.baseline, column.name])
         for column in grid.columns
         for row in grid.rows
         if row.name != grid.baseline
-        for one, other in [_on_same_seeds(seen[row.name, column.name], seen[grid.baseline, column.name])]
     ]
-    of_means = (estimate_variance(one.values) for one in seen.values())
-    of_differences = (estimate_variance(one) for one in apart)
-    return Known(seen, variance_prior(filter(None, of_means)), variance_prior(filter(None, of_differences)))
+    of_means = (estimate_variance(cell.values) for cell in cells.values())
+    of_differences = (estimate_variance(one.values - other.values) for one, other in pairs)
+    return MetricValues(cells, variance_prior(filter(None, of_means)), variance_prior(filter(None, of_differences)))
+
+
+def _cell_values(grid: Grid, results: Results, row: Row, column: Column, key: str) -> CellValues:
+    by_seed = {
+        seed: results[place]
+        for seed in grid.seeds
+        if (place := (row.name, column.name, seed)) in results and key in results[place][1].get("values", {})
+    }
+    values = np.array([result["values"][key] for _, result in by_seed.values()])
+    items = [Run(job.path).items().get(key) for job, _ in by_seed.values()]
+    arrays = [one.reshape(len(one), -1).mean(axis=1) for one in items if one is not None]
+    is_complete = len(arrays) == len(items) > 0 and len({len(one) for one in arrays}) == 1
+    return CellValues(tuple(by_seed), values, np.stack(arrays) if is_complete else None)
 
 
 def single_seed_differences(grid: Grid, results: Results) -> list[str]:
-    """Return which differences from the baseline, by the first measure, tell nothing of other seeds, as in a table."""
-    known = known_of(grid, results, metrics_in_order(grid.asked.metrics)[0].key)
+    """Return the differences from the baseline, by the first metric, whose intervals do not cover other seeds."""
+    values = collect_values(grid, results, metrics_in_order(grid.options.metrics)[0].key)
     return [
         f"{row.name} on {column.name}"
         for column in grid.columns
         for row in grid.rows
         if row.name != grid.baseline
-        and known.apart(row.name, grid.baseline, column.name) is not None
-        and not known.has_seed_variance(row.name, grid.baseline, column.name)
+        and values.difference(row.name, grid.baseline, column.name) is not None
+        and not values.has_seed_variance(row.name, grid.baseline, column.name)
     ]
-
-
-def _on_same_seeds(one: Seen, other: Seen) -> tuple[Seen, Seen]:
-    """Return what was found of two rows with the seeds that both have."""
-    both = tuple(seed for seed in one.seeds if seed in other.seeds)
-
-    def some(of: Seen) -> Seen:
-        places = [of.seeds.index(seed) for seed in both]
-        return Seen(both, of.values[places], None if of.items is None else of.items[places])
-
-    return some(one), some(other)
 
 
 def build_entries(grid: Grid, results: Results) -> list[Entry]:
-    """Return the cells of the table."""
+    """Return the entries of the table, metric by metric."""
     comparisons = max(1, (len(grid.rows) - 1) * len(grid.columns))
-    return [
-        _entry(grid, results, row.name, column.name, measure.key, known, comparisons)
-        for measure in metrics_in_order(grid.asked.metrics)
-        for known in [known_of(grid, results, measure.key)]
-        for column in grid.columns
-        for row in grid.rows
-    ]
-
-
-def _entry(grid: Grid, results: Results, row: str, column: str, key: str, known: Known, comparisons: int) -> Entry:
-    own = known.seen[row, column]
-    apart = None if row == grid.baseline else known.apart(row, grid.baseline, column)
-    of_row = [found for (name, where, _), (_, found) in results.items() if (name, where) == (row, column)]
-    seconds = [found["seconds"]["training"] for found in of_row if found.get("seconds", {}).get("training")]
-    there = len(own.seeds) > 0
-    return Entry(
-        row=row,
-        column=column,
-        measure=key,
-        seeds=len(own.seeds),
-        mean=float(own.values.mean()) if there else None,
-        interval=seed_interval(own.values, own.items, likely=known.of_mean) if there else None,
-        difference=None if apart is None else apart.difference(comparisons=comparisons),
-        seconds=float(np.mean(seconds)) if seconds else None,
-        failed=next((found["failed"] for found in of_row if "failed" in found), None),
-    )
+    entries = []
+    for metric in metrics_in_order(grid.options.metrics):
+        values = collect_values(grid, results, metric.key)
+        for column, row in itertools.product(grid.columns, grid.rows):
+            cell = values.cells[row.name, column.name]
+            is_baseline = row.name == grid.baseline
+            difference = None if is_baseline else values.difference(row.name, grid.baseline, column.name)
+            of_cell = [
+                result for (name, where, _), (_, result) in results.items() if (name, where) == (row.name, column.name)
+            ]
+            seconds = [one["seconds"]["training"] for one in of_cell if one.get("seconds", {}).get("training")]
+            has_values = len(cell.seeds) > 0
+            entries.append(
+                Entry(
+                    row=row.name,
+                    column=column.name,
+                    measure=metric.key,
+                    seeds=len(cell.seeds),
+                    mean=float(cell.values.mean()) if has_values else None,
+                    interval=seed_interval(cell.values, cell.items, prior=values.mean_prior) if has_values else None,
+                    difference=None if difference is None else difference.difference(comparisons=comparisons),
+                    seconds=float(np.mean(seconds)) if seconds else None,
+                    failed=next((one["failed"] for one in of_cell if "failed" in one), None),
+                )
+            )
+    return entries
 
 
 def epoch_means(grid: Grid, results: Results) -> list[EpochMean]:
-    """Return what the cells of the table had reached on their way, and at its end, where anything was kept."""
-    told = []
-    for measure, column, row in itertools.product(metrics_in_order(grid.asked.metrics), grid.columns, grid.rows):
+    """Return the means of all cells at their intermediate epochs and at the end."""
+    means = []
+    for metric, column, row in itertools.product(metrics_in_order(grid.options.metrics), grid.columns, grid.rows):
         by_epoch: dict[int, list[float]] = {}
         for seed in grid.seeds:
-            _, found = results.get((row.name, column.name, seed), (None, {}))
-            for name, values in found.get("course", {}).items():
-                if measure.key in values:
-                    by_epoch.setdefault(int(name.split()[-1]), []).append(values[measure.key])
+            _, result = results.get((row.name, column.name, seed), (None, {}))
+            for name, values in result.get("course", {}).items():
+                if metric.key in values:
+                    by_epoch.setdefault(int(name.split()[-1]), []).append(values[metric.key])
         for epoch, values in sorted(by_epoch.items()):
-            known = np.array(values)
-            told.append(EpochMean(row.name, column.name, measure.key, epoch, float(known.mean()), seed_interval(known)))
-    return told
-
-
-def _seen(grid: Grid, results: Results, row: Row, column: Column, key: str) -> Seen:
-    """Return what one measure says of a cell of the table, seed by seed."""
-    good = {
-        seed: results[place]
-        for seed in grid.seeds
-        if (place := (row.name, column.name, seed)) in results and key in results[place][1].get("values", {})
-    }
-    values = np.array([found["values"][key] for _, found in good.values()])
-    items = [Run(job.path).items().get(key) for job, _ in good.values()]
-    known = [one.reshape(len(one), -1).mean(axis=1) for one in items if one is not None]
-    alike = len(known) == len(items) > 0 and len({len(one) for one in known}) == 1
-    return Seen(tuple(good), values, np.stack(known) if alike else None)
+            array = np.array(values)
+            means.append(EpochMean(row.name, column.name, metric.key, epoch, float(array.mean()), seed_interval(array)))
+    return means
 
 
 def judge_claims(grid: Grid, results: Results) -> list[Verdict]:
-    """Return what was found of each claim, by intervals that hold for all comparisons of the claims at once."""
-    asked: list[tuple[Claim, Metric, list[tuple[str, Column]]]] = []
+    """Return the verdict on each claim; the intervals hold for all comparisons of all claims at once."""
     names = [row.name for row in grid.rows]
+    default = metrics_in_order(grid.options.metrics)[0]
+    claims: list[tuple[Claim, Metric, list[tuple[str, Column]]]] = []
     for claim in grid.claims:
-        measure = select_metrics([claim.measure])[0] if claim.measure else metrics_in_order(grid.asked.metrics)[0]
+        metric = metrics_in_order([claim.measure])[0] if claim.measure else default
         columns = [column for column in grid.columns if not claim.settings or column.setting in claim.settings]
         pairs = [(name, column) for column in columns for name in claim.better if name in names and claim.than in names]
-        asked.append((claim, measure, pairs))
-    comparisons = max(1, sum(len(pairs) for _, _, pairs in asked))
-    told = []
-    for claim, measure, pairs in asked:
-        known = known_of(grid, results, measure.key)
+        claims.append((claim, metric, pairs))
+    comparisons = max(1, sum(len(pairs) for _, _, pairs in claims))
+    verdicts = []
+    for claim, metric, pairs in claims:
+        values = collect_values(grid, results, metric.key)
         gains = {
-            f"{name} on {column.name}": apart if measure.better != "lower" else -apart
+            f"{name} on {column.name}": difference if metric.better != "lower" else -difference
             for name, column in pairs
-            if (apart := known.apart(name, claim.than, column.name)) is not None
-            and known.has_seed_variance(name, claim.than, column.name)
+            if (difference := values.difference(name, claim.than, column.name)) is not None
+            and values.has_seed_variance(name, claim.than, column.name)
         }
-        found = {name: sure for name, gain in gains.items() if (sure := gain.difference(comparisons=comparisons))}
-        judge = partial(judge_claim, each=claim.each, small=SMALL if measure.in_percent else 0.0)
-        verdict, seeds = judge(list(found.values())), None
-        if verdict == UNDECIDED and found:
-            decided = partial(_is_decided, judge)
-            seeds = seeds_to_decide(decided, list(gains.values()), comparisons=comparisons)
-        told.append(Verdict(claim.says, verdict, measure.key, found, seeds))
-    return told
-
-
-def _is_decided(judge: Callable[[Sequence[Difference]], str], gains: Sequence[Difference]) -> bool:
-    return judge(gains) != UNDECIDED
+        differences = {name: gain.difference(comparisons=comparisons) for name, gain in gains.items()}
+        known = {name: difference for name, difference in differences.items() if difference is not None}
+        judge = partial(judge_claim, each=claim.each, small=SMALL if metric.in_percent else 0.0)
+        verdict, seeds = judge(list(known.values())), None
+        if verdict == UNDECIDED and known:
+            seeds = seeds_to_decide(
+                lambda predicted, judge=judge: judge(predicted) != UNDECIDED,  # type: ignore[misc]
+                list(gains.values()),
+                comparisons=comparisons,
+            )
+        verdicts.append(Verdict(claim.says, verdict, metric.key, known, seeds))
+    return verdicts
 
 
 def judge_claim(gains: Sequence[Difference], *, each: bool = False, small: float = SMALL) -> str:
-    """Return whether a claim held, by how much better it is where it should be.
+    """Return the verdict on a claim from the gains that it is about.
 
-    It held where it is surely better somewhere and surely worse nowhere, in part where it is surely worse elsewhere; it
-    did not where it is surely worse somewhere and surely better nowhere, or where a gain of a point can be ruled out
-    everywhere; else it is not decided. One that says so of each place held where it is surely better in all of them,
-    and did not where in one, in which it is not, a gain of a point can be ruled out. What is small is a point of a
-    share; of other units, of which a point says nothing, it is none.
+    Without `each`, it held if some gain is significantly positive and none significantly negative, and in part if some
+    are both. It did not hold if some are significantly negative and none positive, or if all gains are below `small`.
+    With `each`, it held if all gains are significantly positive, and did not if one that is not is below `small`.
+    Otherwise it is not decided.
+
+    Args:
+        gains: paired differences in favor of the claim.
+        each: whether the claim is about each place rather than about some.
+        small: gain that is too small to matter: a point of a share; 0 for other units.
 
     >>> judge_claim([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)])
     'held'
@@ -302,7 +299,7 @@ def judge_claim(gains: Sequence[Difference], *, each: bool = False, small: float
     if each and gains:
         ruled_out = any(gain.high < small and not gain.low > 0 for gain in gains)
         return NOT_HELD if ruled_out else HELD if all(gain.low > 0 for gain in gains) else UNDECIDED
-    better, worse = (sum(test) for test in ([g.low > 0 for g in gains], [g.high < 0 for g in gains]))
+    better, worse = any(gain.low > 0 for gain in gains), any(gain.high < 0 for gain in gains)
     if better:
         return PARTLY if worse else HELD
     if gains and (worse or all(gain.high < small for gain in gains)):

@@ -1,9 +1,9 @@
-"""How sure a mean over seeds is, and a difference on the same seeds and items.
+"""Confidence intervals over seeds: of means, and of differences paired by seed and test item.
 
-With two or three seeds a variance is hardly known by itself. So each is moderated by those of the whole table: what it
-is found to be counts as much as its degrees of freedom, and what the others say that it is likely to be, as much as
-they agree (Smyth, 2004, Linear models and empirical Bayes methods, section 6.2). A difference moves with the seeds and
-with the test items: its variance is the sum of both, and its interval Student's with the degrees of freedom of
+Two or three seeds say little about a variance. Each variance is therefore moderated by those of the whole table: its
+own estimate has the weight of its degrees of freedom, and the prior from the other estimates has more weight the more
+they agree (Smyth, 2004, Linear models and empirical Bayes methods, section 6.2). A difference varies with the seeds and
+with the test items. Its variance is the sum of both, and its interval Student's with the degrees of freedom of
 Satterthwaite (1946).
 """
 
@@ -22,180 +22,178 @@ from contraport.metrics.intervals import LEVEL, Difference, Interval, MetricResu
 
 Array = np.ndarray[Any, Any]
 
-_LARGEST_FREEDOM = 1e4
-_SMALLEST_SHARE = 1e-2
-"""Variances below this part of the median are taken to be this: a few test items more or less are all that they see."""
+_MAX_FREEDOM = 1e4
+_MIN_SHARE = 1e-2
+"""Variances below this share of the median are raised to it: they reflect a few test items."""
+
+MAX_SEEDS = 1_000
+"""Number of seeds beyond which `seeds_to_decide` gives up."""
 
 
 class VarianceEstimate(NamedTuple):
-    """A variance, and how many degrees of freedom it is known with."""
+    """Variance with its degrees of freedom."""
 
     variance: float
     freedom: float
 
-    def moderated(self, likely: VarianceEstimate | None) -> VarianceEstimate:
-        """Return the variance drawn to what it is likely to be.
+    def moderated(self, prior: VarianceEstimate | None) -> VarianceEstimate:
+        """Return the variance shrunk toward a prior.
 
         >>> VarianceEstimate(4.0, 1.0).moderated(VarianceEstimate(1.0, 3.0))
         VarianceEstimate(variance=1.75, freedom=4.0)
         """
-        if likely is None:
+        if prior is None:
             return self
-        freedom = self.freedom + likely.freedom
-        return VarianceEstimate((self.freedom * self.variance + likely.freedom * likely.variance) / freedom, freedom)
+        freedom = self.freedom + prior.freedom
+        return VarianceEstimate((self.freedom * self.variance + prior.freedom * prior.variance) / freedom, freedom)
 
 
-def variance_prior(found: Iterable[VarianceEstimate]) -> VarianceEstimate | None:
-    """Return what a variance is likely to be where some were found, and how sure that is; of fewer than three none.
+def variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEstimate | None:
+    """Estimate the prior of a variance from several estimates (Smyth); None for fewer than three.
 
-    The logarithms of variances that are alike spread as their degrees of freedom say; what they spread beyond it is
-    what they differ. All of them together are taken for half as many, as they share what they are differences from.
+    The logarithms of estimates of one variance spread as their degrees of freedom imply; the excess is the spread of
+    the variances themselves. The degrees of freedom are at most half of the total, as the estimates share a baseline.
 
     >>> variance_prior([VarianceEstimate(1.0, 2.0), VarianceEstimate(1.1, 2.0), VarianceEstimate(0.9, 2.0)]).freedom
     3.0
     >>> variance_prior([VarianceEstimate(variance, 40.0) for variance in (1.0, 100.0, 0.01)]).freedom < 2
     True
     """
-    known = list(found)
-    values = np.array([one.variance for one in known])
-    if len(known) < 3 or not np.median(values) > 0:
+    several = list(estimates)
+    variances = np.array([one.variance for one in several])
+    if len(several) < 3 or not np.median(variances) > 0:
         return None
-    freedom = np.array([one.freedom for one in known])
-    logs = np.log(np.maximum(values, _SMALLEST_SHARE * np.median(values))) - digamma(freedom / 2) + np.log(freedom / 2)
-    beyond = float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean())
-    own = _LARGEST_FREEDOM
-    if beyond > polygamma(1, own / 2):
-        own = float(brentq(lambda one: polygamma(1, one / 2) - beyond, 1e-3, _LARGEST_FREEDOM))
-    likely = float(np.exp(logs.mean() + digamma(own / 2) - np.log(own / 2)))
-    return VarianceEstimate(likely, min(own, float(freedom.sum()) / 2))
+    freedom = np.array([one.freedom for one in several])
+    logs = np.log(np.maximum(variances, _MIN_SHARE * np.median(variances))) - digamma(freedom / 2) + np.log(freedom / 2)
+    excess = float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean())
+    own = _MAX_FREEDOM
+    if excess > polygamma(1, own / 2):
+        own = float(brentq(lambda one: polygamma(1, one / 2) - excess, 1e-3, _MAX_FREEDOM))
+    variance = float(np.exp(logs.mean() + digamma(own / 2) - np.log(own / 2)))
+    return VarianceEstimate(variance, min(own, float(freedom.sum()) / 2))
 
 
-def estimate_variance(values: Array, likely: VarianceEstimate | None = None) -> VarianceEstimate | None:
-    """Return how values ``(s,)``, one a seed, are spread; of one alone what is likely, or nothing."""
+def estimate_variance(values: Array, prior: VarianceEstimate | None = None) -> VarianceEstimate | None:
+    """Return the moderated variance of values ``(s,)``, one per seed; for one seed, the prior."""
     if len(values) < 2:
-        return likely
-    return VarianceEstimate(float(values.var(ddof=1)), len(values) - 1).moderated(likely)
+        return prior
+    return VarianceEstimate(float(values.var(ddof=1)), len(values) - 1).moderated(prior)
 
 
 def seed_interval(
-    values: Array, items: Array | None = None, *, likely: VarianceEstimate | None = None
+    values: Array, items: Array | None = None, *, prior: VarianceEstimate | None = None
 ) -> Interval | None:
     """Return the interval of a mean over seeds ``(s,)``.
 
-    Of one seed where nothing is known of others, it is that over its items ``(1, n)``; without items there is none, nor
-    of equal values, which do not tell how others would be spread.
+    For one seed without a prior, it is the bootstrap interval over its items ``(1, n)``, or None without items. It is
+    None too if all values are equal, as they do not show how others would vary.
 
     >>> seed_interval(np.array([0.9, 0.91, 0.92]))
     Interval(low=0.885..., high=0.934...)
     """
-    mean, spread = float(values.mean()), estimate_variance(values, likely)
-    if spread is None:
+    mean, estimate = float(values.mean()), estimate_variance(values, prior)
+    if estimate is None:
         return None if items is None else bootstrap_interval(MetricResult(items[0]))
-    if spread.variance == 0:
+    if estimate.variance == 0:
         return None
-    half = float(student.ppf((1 + LEVEL) / 2, spread.freedom)) * (spread.variance / len(values)) ** 0.5
+    half = float(student.ppf((1 + LEVEL) / 2, estimate.freedom)) * (estimate.variance / len(values)) ** 0.5
     return Interval(mean - half, mean + half)
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """How much larger the mean of some values is than that of others on the same seeds, and what tells how sure it is.
+    """Difference of two means over the same seeds, with its variance components.
 
     Attributes:
-        value: how much.
-        seeds: of how many seeds.
-        by_seed: how it is spread with one seed, where that is known.
-        by_item: the variance that test items make of it, where they are known.
-        each_seed: the part of `by_item` that comes anew with every seed, and shrinks with more of them.
+        value: difference of the means.
+        seeds: number of seeds.
+        seed_variance: variance of the difference between seeds, if known.
+        item_variance: variance due to the test items, if known.
+        item_variance_per_seed: part of `item_variance` that is drawn anew with every seed and shrinks with more seeds.
     """
 
     value: float
     seeds: int
-    by_seed: VarianceEstimate | None
-    by_item: VarianceEstimate | None
-    each_seed: float = 0.0
+    seed_variance: VarianceEstimate | None
+    item_variance: VarianceEstimate | None
+    item_variance_per_seed: float = 0.0
 
     def __neg__(self) -> PairedDifference:
         return replace(self, value=-self.value)
 
     def difference(self, *, comparisons: int = 1, seeds: int | None = None) -> Difference | None:
-        """Return it with its interval, or nothing where nothing tells how sure it is.
+        """Return the difference with its interval, or None if no variance is known.
 
         Args:
-            comparisons: how many intervals are to hold at once.
-            seeds: of so many the interval would be this, if all that was found stayed as it is; default: those it has.
+            comparisons: number of intervals that must hold at once.
+            seeds: predict the interval for this number of seeds, with the variances unchanged; default: the actual one.
         """
         seeds = seeds or self.seeds
-        spreads = list[VarianceEstimate]()
-        if self.by_seed is not None:
-            freedom = self.by_seed.freedom + seeds - self.seeds
-            spreads.append(VarianceEstimate(self.by_seed.variance / seeds, freedom))
-        if self.by_item is not None:
-            less = self.each_seed * (1 - self.seeds / seeds)
-            spreads.append(VarianceEstimate(self.by_item.variance - less, self.by_item.freedom))
-        if not spreads:
+        components = list[VarianceEstimate]()
+        if self.seed_variance is not None:
+            freedom = self.seed_variance.freedom + seeds - self.seeds
+            components.append(VarianceEstimate(self.seed_variance.variance / seeds, freedom))
+        if self.item_variance is not None:
+            saved = self.item_variance_per_seed * (1 - self.seeds / seeds)
+            components.append(VarianceEstimate(self.item_variance.variance - saved, self.item_variance.freedom))
+        total = sum(one.variance for one in components)
+        if total == 0:  # also for equal values, which do not show that others would be equal
             return None
-        total = sum(one.variance for one in spreads)
-        if total == 0:  # equal values are no sign that others would be equal
-            return None
-        known = sum(one.variance**2 / one.freedom for one in spreads)
-        freedom = total**2 / known if known > 0 else np.inf  # a variance so small that its square is zero
+        squares = sum(one.variance**2 / one.freedom for one in components)
+        freedom = total**2 / squares if squares > 0 else np.inf  # the square of a tiny variance underflows to zero
         half = float(student.ppf((1 + bonferroni_level(comparisons)) / 2, freedom)) * total**0.5
         return Difference(self.value, self.value - half, self.value + half)
 
 
-def paired(
+def paired_difference(
     values: Array,
     others: Array,
     items: Array | None = None,
     other_items: Array | None = None,
     *,
-    likely: VarianceEstimate | None = None,
+    prior: VarianceEstimate | None = None,
 ) -> PairedDifference:
-    """Return how much larger the mean of some values ``(s,)`` is than that of others on the same seeds.
+    """Return the difference of two means over the same seeds.
 
     Args:
-        values: one a seed.
-        others: likewise.
-        items: what each of the n test items says, ``(s, n)``, the same ones with every seed; none: not known.
-        other_items: likewise.
-        likely: how the difference with one seed is likely to be spread.
+        values: one value per seed, ``(s,)``.
+        others: the values to subtract, ``(s,)``.
+        items: values per seed and test item, ``(s, n)``, the same items with every seed; None: unknown.
+        other_items: likewise for `others`.
+        prior: prior of the variance of the difference between seeds.
 
     >>> better = np.array([0.91, 0.93, 0.92])
-    >>> paired(better, better - np.array([0.02, 0.021, 0.019])).difference().is_significant
+    >>> paired_difference(better, better - np.array([0.02, 0.021, 0.019])).difference().is_significant
     True
     """
-    apart, by_item, each_seed = values - others, None, 0.0
+    differences, item_variance, per_seed = values - others, None, 0.0
     if items is not None and other_items is not None:
         of_items = items.astype(np.float64) - other_items
         seeds, number = of_items.shape
-        by_item = VarianceEstimate(float(of_items.mean(axis=0).var(ddof=1)) / number, number - 1)
-        if seeds > 1:  # of one, what stays with the items and what comes with the seed cannot be told apart
-            each_seed = min(by_item.variance, float(of_items.var(axis=0, ddof=1).mean()) / (seeds * number))
-    return PairedDifference(float(apart.mean()), len(apart), estimate_variance(apart, likely), by_item, each_seed)
-
-
-MAX_SEEDS = 1_000
-"""So many seeds, or no number of them."""
+        item_variance = VarianceEstimate(float(of_items.mean(axis=0).var(ddof=1)) / number, number - 1)
+        if seeds > 1:  # one seed cannot separate the variance that stays with the items from that of the seed
+            per_seed = min(item_variance.variance, float(of_items.var(axis=0, ddof=1).mean()) / (seeds * number))
+    variance = estimate_variance(differences, prior)
+    return PairedDifference(float(differences.mean()), len(differences), variance, item_variance, per_seed)
 
 
 def seeds_to_decide(
-    decided: Callable[[Sequence[Difference]], bool], found: Sequence[PairedDifference], *, comparisons: int
+    is_decided: Callable[[Sequence[Difference]], bool], differences: Sequence[PairedDifference], *, comparisons: int
 ) -> int | None:
-    """Return how many seeds of each would decide something of some differences, if these stayed as they are.
+    """Return the number of seeds that would decide a question about differences if their values stayed the same.
 
-    Returns `MAX_SEEDS` where no number below would: then the test items are too few, or what is found speaks both
-    ways. Returns none of one seed alone, which does not tell what comes with the seed and what stays.
+    It is `MAX_SEEDS` if no smaller number would: there are too few test items, or the differences contradict each
+    other. It is None for a single seed, which cannot separate the variance of seeds from that of items.
 
-    >>> some = paired(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
-    >>> seeds_to_decide(lambda differences: differences[0].is_significant, [some], comparisons=1)
+    >>> difference = paired_difference(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
+    >>> seeds_to_decide(lambda differences: differences[0].is_significant, [difference], comparisons=1)
     5
     """
-    known = [one.seeds for one in found]
-    if min(known, default=1) < 2:
+    numbers = [one.seeds for one in differences]
+    if min(numbers, default=1) < 2:
         return None
-    for seeds in range(max(known), MAX_SEEDS):  # of some there may be fewer yet
-        then = [one.difference(comparisons=comparisons, seeds=seeds) for one in found]
-        if decided([one for one in then if one is not None]):
+    for seeds in range(max(numbers), MAX_SEEDS):  # rows with fewer seeds so far get as many
+        predicted = [one.difference(comparisons=comparisons, seeds=seeds) for one in differences]
+        if is_decided([one for one in predicted if one is not None]):
             return seeds
     return MAX_SEEDS

@@ -1,7 +1,7 @@
-"""The own settings of each objective, searched with equally many trials that spread evenly over their ranges.
+"""Searches the own settings of each objective, with the same number of trials for all.
 
-The first trial is the objective as it is; the others are points of Sobol's sequence, scrambled by a fixed seed, so that
-a search with more trials has those of a shorter one.
+The first trial has the default settings. The others are points of a Sobol sequence, scrambled with a fixed seed, so
+that a longer search contains the trials of a shorter one.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from typing import Any, NamedTuple
 
 from torch.quasirandom import SobolEngine
 
-from contraport.comparison.grid import Cell, Column, Given, Grid, Row, merge_options
+from contraport.comparison.grid import Cell, Column, Grid, OptionMap, Row, merge_options
 from contraport.comparison.grid_parsing import objective_parameters
 from contraport.metrics import Metric
 
 
 class SearchRange(NamedTuple):
-    """The values of a setting that are tried.
+    """Range of a setting, searched on a logarithmic scale.
 
     Attributes:
-        low: the least.
-        high: the largest.
-        whole: whether they are whole numbers.
+        low: smallest value.
+        high: largest value.
+        whole: whether values are integers.
     """
 
     low: float
     high: float
     whole: bool = False
 
-    def at(self, place: float) -> float | int:
-        """Return the value at a place from 0 to 1, evenly spread in the logarithm.
+    def at(self, position: float) -> float | int:
+        """Return the value at a position from 0 to 1.
 
         >>> SearchRange(0.1, 10.0).at(0.5), SearchRange(1, 10, whole=True).at(0.999)
         (1.0, 10)
         """
         if self.whole:
-            return int(math.exp(math.log(self.low) + place * (math.log(self.high + 1) - math.log(self.low))))
-        return float(f"{math.exp(math.log(self.low) + place * math.log(self.high / self.low)):.3g}")
+            return int(math.exp(math.log(self.low) + position * (math.log(self.high + 1) - math.log(self.low))))
+        return float(f"{math.exp(math.log(self.low) + position * math.log(self.high / self.low)):.3g}")
 
 
 SPACES = {
@@ -55,36 +55,36 @@ SPACES = {
     "prior": SearchRange(0.01, 0.2),
     "redundancy": SearchRange(5e-4, 5e-2),
 }
-"""What is tried of each setting, whatever the objective has of them; other settings stay as they are."""
+"""Search range of each setting, for all objectives that have it; other settings keep their defaults."""
 
 _OWN_UNITS = {"t-simclr": {"temperature": SearchRange(1.0, 32.0)}, "alpha-cl": {"gamma": SearchRange(1.1, 8.0)}}
-"""Where a setting of an objective is in other units."""
+"""Ranges of settings that have other units in one objective."""
 
-_IDLE = {"gca-uot": {"q"}}
-"""Settings that change nothing of an objective as it is by default: of gca-uot, what is of its RINCE term alone."""
+_WITHOUT_EFFECT = {"gca-uot": {"q"}}
+"""Settings without effect at the defaults of an objective: for gca-uot, those of its RINCE term."""
 
 
-def search_space(row: Row, common: Given) -> dict[str, SearchRange]:
-    """Return what is searched of a row: the settings that its objective has, without those that are fixed.
+def search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
+    """Return the ranges of the settings that are searched for a row.
 
-    Nor is a part searched that an objective leaves out by default, such as the penalty of iot: with it, iot would be
+    Fixed settings are left out, and parts that are off by default, such as the penalty of iot: with it, iot would be
     iot-uniform.
 
     Args:
-        row: what may fix some.
-        common: what is fixed for all rows, such as ``--train.temperature``.
+        row: row of the table.
+        common: options that hold for all rows, such as ``--train.temperature``.
     """
-    known = objective_parameters(row.options)
+    parameters = objective_parameters(row.options)
     options = merge_options(common, row.options)
     fixed = {*options, *(options.get("objective_settings") or {})}
     name = str(row.options.get("objective", row.options.get("recipe")))
-    spaces = SPACES | _OWN_UNITS.get(name, {})
-    left_out = _IDLE.get(name, set()) | {key for key, one in known.items() if one.default == 0}
-    return {key: space for key, space in spaces.items() if key in known and key not in fixed | left_out}
+    ranges = SPACES | _OWN_UNITS.get(name, {})
+    left_out = _WITHOUT_EFFECT.get(name, set()) | {key for key, one in parameters.items() if one.default == 0}
+    return {key: one for key, one in ranges.items() if key in parameters and key not in fixed | left_out}
 
 
-def unequal(rows: Sequence[Row], common: Given) -> dict[str, list[str]]:
-    """Return what rows fix of settings that are searched of another row, by the name of the row."""
+def fixed_settings(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
+    """Return by row the settings that it fixes although they are searched for another row."""
     spaces = {row.name: search_space(row, common).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
     fixed = {row.name: sorted(searched & objective_parameters(row.options).keys() - spaces[row.name]) for row in rows}
@@ -92,51 +92,51 @@ def unequal(rows: Sequence[Row], common: Given) -> dict[str, list[str]]:
 
 
 def build_trials(grid: Grid, row: Row, column: Column) -> list[Cell]:
-    """Return the trainings of a search, by which the settings of a row in a column are chosen."""
+    """Return the trainings of the search for a row in a column."""
     space = search_space(row, grid.common)
     points: list[list[float]] = []
-    if space and grid.asked.tune > 1:
+    if space and grid.options.tune > 1:
         engine = SobolEngine(len(space), scramble=True, seed=0)
-        points = engine.draw(grid.asked.tune - 1).tolist()
-    tried: list[Mapping[str, Any]] = [{}]
-    tried += [{key: one.at(place) for (key, one), place in zip(space.items(), point, strict=True)} for point in points]
+        points = engine.draw(grid.options.tune - 1).tolist()
+    trials: list[Mapping[str, Any]] = [{}]
+    trials += [{key: one.at(place) for (key, one), place in zip(space.items(), point, strict=True)} for point in points]
     return [
-        grid.cell(row, column, 0, trial=number, validation=grid.asked.validation, **as_options(values))
-        for number, values in enumerate(tried)
+        grid.cell(row, column, 0, trial=number, validation=grid.options.validation, **settings_as_options(settings))
+        for number, settings in enumerate(trials)
     ]
 
 
-def as_options(values: Mapping[str, Any]) -> dict[str, Any]:
+def settings_as_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings of an objective as options of `contraport.train`.
 
-    >>> as_options({"temperature": 0.1, "q": 0.5})
+    >>> settings_as_options({"temperature": 0.1, "q": 0.5})
     {'temperature': 0.1, 'objective_settings': {'q': 0.5}}
     """
-    own = {key: value for key, value in values.items() if key != "temperature"}
-    alone = {"temperature": values["temperature"]} if "temperature" in values else {}
-    return {**alone, "objective_settings": own} if own else alone
+    own = {key: value for key, value in settings.items() if key != "temperature"}
+    top = {"temperature": settings["temperature"]} if "temperature" in settings else {}
+    return {**top, "objective_settings": own} if own else top
 
 
-def select_best_trial(trials: Sequence[Cell], found: Mapping[str, Mapping[str, Any]], measure: Metric) -> Cell | None:
-    """Return the trial that is best on the validation items, or none unless all were tried and one succeeded."""
-    if any(trial.folder not in found for trial in trials):
+def select_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str, Any]], metric: Metric) -> Cell | None:
+    """Return the trial with the best value on the validation items; None unless all are done and one succeeded."""
+    if any(trial.folder not in results for trial in trials):
         return None
-    reached = [(found[trial.folder].get("values", {}).get(measure.key), place) for place, trial in enumerate(trials)]
-    known = [(value, place) for value, place in reached if value is not None]
+    values = [(results[trial.folder].get("values", {}).get(metric.key), number) for number, trial in enumerate(trials)]
+    known = [(value, number) for value, number in values if value is not None]
     if not known:
         return None
-    sign = -1 if measure.better == "lower" else 1
-    _, place = max(known, key=lambda one: (sign * one[0], -one[1]))
-    return trials[place]
+    sign = -1 if metric.better == "lower" else 1
+    _, best = max(known, key=lambda one: (sign * one[0], -one[1]))
+    return trials[best]
 
 
-def settled(trial: Cell, seed: int) -> Cell:
-    """Return the cell of the table with the settings that a trial had."""
+def with_trial_settings(trial: Cell, seed: int) -> Cell:
+    """Return the cell of the table with the settings of a trial and a seed."""
     options = {key: value for key, value in trial.options.items() if key != "validation"}
     return Cell(trial.row, trial.column, {**options, "seed": seed})
 
 
-def as_text(trial: Cell, common: Given) -> str:
-    """Return in words the settings that were tried, of what is not fixed for all."""
+def describe_settings(trial: Cell, common: OptionMap) -> str:
+    """Return the searched settings of a trial as text."""
     own = {**trial.options, **(trial.options.get("objective_settings") or {})}
-    return ", ".join(f"{key} {own[key]}" for key in search_space(trial.row, common) if key in own) or "its own"
+    return ", ".join(f"{key} {own[key]}" for key in search_space(trial.row, common) if key in own) or "default"

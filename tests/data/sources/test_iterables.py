@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.errors import raises_usage_error
 from torch.utils.data import IterableDataset
 
 from contraport import embed, train
@@ -216,7 +217,7 @@ def test_it_is_embedded_as_it_comes_in_shards_too(suffix: str, tmp_path: Path) -
     assert joined.rows.tolist() == whole.rows.tolist()
     assert not list(tmp_path.glob("*.features")) + list(tmp_path.glob(".*.features"))
     sorted(tmp_path.glob(f"parts.*-of-*{suffix}"))[1].unlink()
-    with pytest.raises(UsageError, match=r"1 of 3 shards of .* are missing, first \['parts\.00001-of-00003"):
+    with raises_usage_error("features.missing_shard", "1 of 3", "parts.00001-of-00003"):
         read_features(tmp_path / f"parts{suffix}")
 
 

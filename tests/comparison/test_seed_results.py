@@ -24,7 +24,7 @@ from contraport.comparison.seed_results import (
     epoch_means,
     judge_claims,
 )
-from contraport.comparison.seed_statistics import estimate_variance, paired, seed_interval, variance_prior
+from contraport.comparison.seed_statistics import estimate_variance, paired_difference, seed_interval, variance_prior
 from contraport.runs import Run
 
 Values = Mapping[tuple[str, str], Mapping[int, float]]
@@ -59,7 +59,7 @@ def column_of(values: Mapping[int, float]) -> np.ndarray:
     return np.array(list(values.values()))
 
 
-def test_two_rows_are_compared_by_a_paired_t_test_on_the_seeds_that_both_have(tmp_path: Path) -> None:
+def test_difference_is_a_paired_t_test_on_shared_seeds(tmp_path: Path) -> None:
     grid = grid_in(tmp_path, objectives=["info-nce", "rince"])
     lacking = {seed: value for seed, value in MORE.items() if seed != 1}
     _, entry = build_entries(grid, results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}))
@@ -70,7 +70,7 @@ def test_two_rows_are_compared_by_a_paired_t_test_on_the_seeds_that_both_have(tm
     assert entry.difference == pytest.approx((0.03, ends.low, ends.high))
 
 
-def test_intervals_hold_for_all_rows_but_the_baseline_in_all_columns(tmp_path: Path) -> None:
+def test_intervals_hold_for_all_differences_of_a_table(tmp_path: Path) -> None:
     """What is likely of the spread of a difference is told by the differences, and of a mean by the means."""
     grid = grid_in(tmp_path, settings=("plain", "weak"))
     random = np.random.default_rng(0)
@@ -86,8 +86,8 @@ def test_intervals_hold_for_all_rows_but_the_baseline_in_all_columns(tmp_path: P
     likely = variance_prior(filter(None, others))
     for entry in entries:
         key = entry.row, entry.column.rpartition(", ")[2]
-        assert entry.interval == seed_interval(column_of(values[key]), likely=means)
-        expected = paired(apart[key], np.zeros(4), likely=likely).difference(comparisons=2 * 2)
+        assert entry.interval == seed_interval(column_of(values[key]), prior=means)
+        expected = paired_difference(apart[key], np.zeros(4), prior=likely).difference(comparisons=2 * 2)
         assert entry.difference == (None if entry.row == "info-nce" else pytest.approx(expected))
 
 
@@ -95,7 +95,7 @@ def claimed(grid: Grid, *claims: Claim) -> Grid:
     return replace(grid, claims=claims)
 
 
-def test_of_a_measure_of_which_less_is_better_a_gain_is_a_fall(tmp_path: Path) -> None:
+def test_gain_of_a_metric_that_should_be_low_is_a_decrease(tmp_path: Path) -> None:
     grid = grid_in(tmp_path, measure="median_rank", objectives=["info-nce", "rince"])
     grid = claimed(grid, Claim("it is nearer", ("rince",), "info-nce"), Claim("it is not", ("info-nce",), "rince"))
     values = {("info-nce", "plain"): {0: 9, 1: 10, 2: 9, 3: 9.5}, ("rince", "plain"): {0: 4, 1: 5.5, 2: 4, 3: 4}}
@@ -105,7 +105,7 @@ def test_of_a_measure_of_which_less_is_better_a_gain_is_a_fall(tmp_path: Path) -
     assert gain.value == pytest.approx(5.0)
 
 
-def test_a_fall_by_a_place_is_not_nothing(tmp_path: Path) -> None:
+def test_small_gains_matter_only_for_shares(tmp_path: Path) -> None:
     """Of shares less than a point is nothing to choose by; of other units nobody knows."""
     grid = claimed(grid_in(tmp_path, measure="nmi"), Claim("it is better", ("rince",), "info-nce"))
     values = {("info-nce", "plain"): {0: 0.5, 1: 0.5, 2: 0.5, 3: 0.5}}
@@ -119,7 +119,7 @@ def test_a_fall_by_a_place_is_not_nothing(tmp_path: Path) -> None:
     assert verdict.verdict == NOT_HELD
 
 
-def test_intervals_of_claims_hold_for_all_comparisons_of_all_claims(tmp_path: Path) -> None:
+def test_intervals_of_claims_hold_for_all_claims(tmp_path: Path) -> None:
     grid = grid_in(tmp_path, settings=("plain", "weak"), objectives=["info-nce", "rince"])
     values = {
         (name, setting): of for setting in ("plain", "weak") for name, of in (("info-nce", BASE), ("rince", MORE))
@@ -135,7 +135,7 @@ def test_intervals_of_claims_hold_for_all_comparisons_of_all_claims(tmp_path: Pa
         assert gain[1:] == pytest.approx((expected.low, expected.high))
 
 
-def test_a_claim_is_not_judged_by_one_seed_of_which_no_others_tell(tmp_path: Path) -> None:
+def test_claim_is_undecided_with_one_seed(tmp_path: Path) -> None:
     grid = claimed(grid_in(tmp_path), Claim("it is better", ("rince",), "info-nce"))
     values = {("info-nce", "plain"): {0: 0.5}, ("rince", "plain"): {0: 0.9}}
     (verdict,) = judge_claims(grid, results_of(grid, values, items=True))
@@ -145,7 +145,7 @@ def test_a_claim_is_not_judged_by_one_seed_of_which_no_others_tell(tmp_path: Pat
     assert entry.difference.low > 0.2
 
 
-def test_items_are_taken_with_the_seeds_that_are_compared(tmp_path: Path) -> None:
+def test_items_of_shared_seeds_are_used(tmp_path: Path) -> None:
     grid = grid_in(tmp_path, objectives=["info-nce", "rince"])
     lacking = {seed: value for seed, value in MORE.items() if seed != 1}
     results = results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}, items=True)
@@ -156,15 +156,17 @@ def test_items_are_taken_with_the_seeds_that_are_compared(tmp_path: Path) -> Non
         return np.stack([Run(job.path).items()["knn"].astype(float) for job in jobs])
 
     both = [np.array([0.93, 0.94, 0.94]), np.array([0.90, 0.90, 0.92])]
-    expected = paired(*both, items("rince"), items("info-nce")).difference()
+    expected = paired_difference(*both, items("rince"), items("info-nce")).difference()
     assert entry.difference == pytest.approx(expected)
     job, _ = results["rince", "digits, plain", 3]
     write_arrays(Run(job.path).items_path, {"knn": np.ones(7)})
     _, entry = build_entries(grid, results)
-    assert entry.difference == pytest.approx(paired(*both).difference()), "of unequal numbers of items none are known"
+    assert entry.difference == pytest.approx(paired_difference(*both).difference()), (
+        "of unequal numbers of items none are known"
+    )
 
 
-def test_what_was_reached_on_the_way_is_a_mean_over_the_seeds_that_were_there(tmp_path: Path) -> None:
+def test_epoch_means_average_available_seeds(tmp_path: Path) -> None:
     grid = grid_in(tmp_path, objectives=["info-nce"])
     results = results_of(grid, {("info-nce", "plain"): BASE})
     for (_, _, seed), (_, found) in results.items():

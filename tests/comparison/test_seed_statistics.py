@@ -14,7 +14,7 @@ from contraport.comparison.seed_statistics import (
     PairedDifference,
     VarianceEstimate,
     estimate_variance,
-    paired,
+    paired_difference,
     seed_interval,
     seeds_to_decide,
     variance_prior,
@@ -24,13 +24,13 @@ from contraport.metrics.intervals import Difference
 random = np.random.default_rng(0)
 
 
-def test_a_mean_over_seeds_has_students_interval() -> None:
+def test_seed_interval_is_students_t() -> None:
     values = random.normal(0.9, 0.01, 5)
     expected = ttest_1samp(values, 0).confidence_interval()
     assert seed_interval(values) == pytest.approx((expected.low, expected.high))
 
 
-def test_of_one_seed_the_items_tell() -> None:
+def test_interval_for_one_seed_uses_items() -> None:
     items = (np.arange(400) % 4 > 0)[None]
     low, high = seed_interval(np.array([0.75]), items)
     assert low == pytest.approx(0.75 - 1.96 * (0.75 * 0.25 / 400) ** 0.5, abs=0.005)
@@ -38,17 +38,17 @@ def test_of_one_seed_the_items_tell() -> None:
     assert seed_interval(np.array([0.75])) is None, "nothing tells how sure it is"
 
 
-def test_without_items_and_other_rows_a_difference_is_a_paired_t_test() -> None:
+def test_difference_without_items_is_a_paired_t_test() -> None:
     values, others = random.normal(0.9, 0.01, 6), random.normal(0.88, 0.01, 6)
     expected = ttest_rel(values, others).confidence_interval()
-    found = paired(values, others).difference()
+    found = paired_difference(values, others).difference()
     assert found is not None
     assert found[1:] == pytest.approx((expected.low, expected.high))
 
 
-def test_more_comparisons_make_an_interval_wider() -> None:
+def test_bonferroni_widens_intervals() -> None:
     values, others = random.normal(0.9, 0.01, 6), random.normal(0.88, 0.01, 6)
-    one, many = (paired(values, others).difference(comparisons=number) for number in (1, 20))
+    one, many = (paired_difference(values, others).difference(comparisons=number) for number in (1, 20))
     assert one is not None
     assert many is not None
     assert one.value == many.value
@@ -57,7 +57,7 @@ def test_more_comparisons_make_an_interval_wider() -> None:
     assert many[1:] == pytest.approx((expected.low, expected.high))
 
 
-def test_variances_that_are_alike_are_known_by_all_of_them() -> None:
+def test_prior_of_equal_variances_is_certain() -> None:
     true, freedom = 0.04, 3
     found = [VarianceEstimate(true * float(random.chisquare(freedom)) / freedom, freedom) for _ in range(2000)]
     likely = variance_prior(found)
@@ -66,7 +66,7 @@ def test_variances_that_are_alike_are_known_by_all_of_them() -> None:
     assert likely.freedom > 30
 
 
-def test_variances_that_differ_are_known_as_far_as_they_agree() -> None:
+def test_prior_of_different_variances_is_less_certain() -> None:
     prior, freedom = 6.0, 4
     true = 0.04 * prior / random.chisquare(prior, 4000)
     found = [VarianceEstimate(float(one * random.chisquare(freedom) / freedom), freedom) for one in true]
@@ -76,7 +76,7 @@ def test_variances_that_differ_are_known_as_far_as_they_agree() -> None:
     assert likely.variance == pytest.approx(0.04, rel=0.1)
 
 
-def test_a_few_variances_of_unequal_freedom_are_joined_as_smyth_says() -> None:
+def test_prior_agrees_with_smyth() -> None:
     """Section 6.2: the mean and the spread of the logarithms fix both numbers of the prior."""
     variances, freedom = np.array([0.2, 1.0, 9.0, 40.0, 0.05]), np.array([1.0, 2.0, 4.0, 2.0, 8.0])
     found = variance_prior([VarianceEstimate(*one) for one in zip(variances, freedom, strict=True)])
@@ -86,39 +86,39 @@ def test_a_few_variances_of_unequal_freedom_are_joined_as_smyth_says() -> None:
     assert np.log(found.variance) == pytest.approx(logs.mean() + digamma(found.freedom / 2) - np.log(found.freedom / 2))
 
 
-def test_a_variance_of_nothing_is_a_hundredth_of_the_middle_one() -> None:
+def test_zero_variance_is_raised_to_a_share_of_the_median() -> None:
     others = [VarianceEstimate(one, 2.0) for one in (1.0, 1.0, 500.0)]
     none, small = (variance_prior([VarianceEstimate(least, 2.0), *others]) for least in (0.0, 0.01))
     assert none == small
 
 
-def test_of_two_variances_or_none_nothing_is_likely() -> None:
+def test_no_prior_from_two_or_zero_variances() -> None:
     assert variance_prior([VarianceEstimate(1.0, 2), VarianceEstimate(1.0, 2)]) is None
     assert variance_prior([VarianceEstimate(0.0, 2)] * 4) is None
     assert variance_prior([VarianceEstimate(0.0, 2), *[VarianceEstimate(1.0, 2)] * 4]) is not None
 
 
-def test_of_one_seed_what_the_others_say_is_likely_counts() -> None:
+def test_interval_for_one_seed_uses_the_prior() -> None:
     likely = VarianceEstimate(0.01**2, 4.0)
-    found = paired(np.array([0.92]), np.array([0.9]), likely=likely).difference()
+    found = paired_difference(np.array([0.92]), np.array([0.9]), prior=likely).difference()
     assert found is not None
     assert found.high - found.value == pytest.approx(2.776 * 0.01, rel=1e-3)
-    low, high = seed_interval(np.array([0.9]), likely=likely)
+    low, high = seed_interval(np.array([0.9]), prior=likely)
     assert (high - low) / 2 == pytest.approx(2.776 * 0.01, rel=1e-3)
 
 
-def test_one_seed_and_no_items_tell_nothing() -> None:
-    assert paired(np.array([0.9]), np.array([0.8])).difference() is None
+def test_no_interval_for_one_seed_without_items() -> None:
+    assert paired_difference(np.array([0.9]), np.array([0.8])).difference() is None
 
 
-def test_equal_values_of_a_few_seeds_tell_nothing_of_others() -> None:
+def test_no_interval_for_equal_values() -> None:
     same = np.array([0.9, 0.9])
     assert seed_interval(same) is None
-    assert paired(same, same - 0.1).difference() is None
-    assert seed_interval(same, likely=VarianceEstimate(1e-4, 3.0)) is not None
+    assert paired_difference(same, same - 0.1).difference() is None
+    assert seed_interval(same, prior=VarianceEstimate(1e-4, 3.0)) is not None
 
 
-def test_intervals_cover_what_they_should() -> None:
+def test_intervals_cover_at_their_level() -> None:
     """Rows that are equally good, whose seeds and items both spread: 95 in 100 intervals hold zero, and not all do."""
     rows, seeds, items, draws = 12, 2, 200, 60
     held = []
@@ -128,13 +128,13 @@ def test_intervals_cover_what_they_should() -> None:
         means = values.mean(axis=2)
         likely = variance_prior(filter(None, (estimate_variance(one - means[0]) for one in means[1:])))
         for one in range(1, rows):
-            found = paired(means[one], means[0], values[one], values[0], likely=likely).difference()
+            found = paired_difference(means[one], means[0], values[one], values[0], prior=likely).difference()
             assert found is not None
             held.append(not found.is_significant)
     assert 0.93 <= np.mean(held) <= 0.995
 
 
-def test_seeds_and_items_add_up_as_welch_says() -> None:
+def test_seed_and_item_variances_add_as_in_welch() -> None:
     """The mean over seeds and the mean over items are two samples whose variances add up, as those of Welch's test."""
     seeds, number, comparisons = 5, 40, 6
     items = random.normal(0.8, 0.3, (seeds, number)) + random.normal(0, 0.05, (seeds, 1))
@@ -142,7 +142,9 @@ def test_seeds_and_items_add_up_as_welch_says() -> None:
     apart = items - others
     welch = ttest_ind(apart.mean(axis=1), apart.mean(axis=0), equal_var=False)
     low, high = welch.confidence_interval(1 - 0.05 / comparisons)
-    found = paired(items.mean(axis=1), others.mean(axis=1), items, others).difference(comparisons=comparisons)
+    found = paired_difference(items.mean(axis=1), others.mean(axis=1), items, others).difference(
+        comparisons=comparisons
+    )
     assert found is not None
     assert found.value == pytest.approx(apart.mean())
     assert found.high - found.low == pytest.approx(high - low)
@@ -155,10 +157,10 @@ def _of_seeds(seeds: int, items: int = 1000) -> PairedDifference:
     lasting = random.choice([-1.0, 0.0, 1.0], items, p=[0.002, 0.996, 0.002])
     passing = random.choice([-1.0, 0.0, 1.0], (seeds, items), p=[0.03, 0.93, 0.04])
     found = lasting + passing + random.normal(0, 0.02, (seeds, 1))
-    return paired(found.mean(axis=1), np.zeros(seeds), found, np.zeros_like(found))
+    return paired_difference(found.mean(axis=1), np.zeros(seeds), found, np.zeros_like(found))
 
 
-def test_what_more_seeds_would_tell_is_what_they_tell() -> None:
+def test_predicted_interval_agrees_with_more_seeds() -> None:
     few, many = _of_seeds(20), _of_seeds(200)
     foretold, told = few.difference(seeds=200), many.difference()
     assert foretold is not None
@@ -171,7 +173,7 @@ def test_what_more_seeds_would_tell_is_what_they_tell() -> None:
 
 
 def test_the_seeds_that_would_decide_are_the_fewest_that_do() -> None:
-    few = paired(np.array([0.91, 0.90, 0.93]), np.array([0.9, 0.9, 0.9]))
+    few = paired_difference(np.array([0.91, 0.90, 0.93]), np.array([0.9, 0.9, 0.9]))
 
     def sure(then: Sequence[Difference]) -> bool:
         return then[0].is_significant
@@ -184,16 +186,19 @@ def test_the_seeds_that_would_decide_are_the_fewest_that_do() -> None:
     assert least.is_significant
     assert not one_less.is_significant
     same = np.repeat(np.array([[1.0, -1.0, 1.0]]), 4, axis=0)
-    assert seeds_to_decide(sure, [paired(same.mean(axis=1), np.zeros(4), same, 0 * same)], comparisons=3) == MAX_SEEDS
-    alone = paired(np.array([0.91]), np.array([0.9]), same[:1], 0 * same[:1])
+    assert (
+        seeds_to_decide(sure, [paired_difference(same.mean(axis=1), np.zeros(4), same, 0 * same)], comparisons=3)
+        == MAX_SEEDS
+    )
+    alone = paired_difference(np.array([0.91]), np.array([0.9]), same[:1], 0 * same[:1])
     assert seeds_to_decide(sure, [few, alone], comparisons=1) is None
     assert seeds_to_decide(sure, [], comparisons=1) is None
 
 
 def test_seeds_are_no_fewer_than_there_are_and_no_more_than_decide() -> None:
     """Of two differences one has fewer seeds yet: as many as the other has may do."""
-    few = paired(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
-    many = paired(0.95 + 0.001 * np.arange(9.0), np.full(9, 0.9))
+    few = paired_difference(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
+    many = paired_difference(0.95 + 0.001 * np.arange(9.0), np.full(9, 0.9))
 
     def sure(then: Sequence[Difference]) -> bool:
         return all(one.is_significant for one in then)
@@ -206,10 +211,10 @@ def test_seeds_are_no_fewer_than_there_are_and_no_more_than_decide() -> None:
 
 def test_items_that_even_out_over_seeds_leave_no_variance_less_than_none() -> None:
     items = np.where((np.arange(50) % 2 == np.arange(2)[:, None]), 1.0, -1.0) + np.array([[0.1], [0.2]])
-    found = paired(items.mean(axis=1), np.zeros(2), items, 0 * items)
+    found = paired_difference(items.mean(axis=1), np.zeros(2), items, 0 * items)
     for seeds in (2, 100):
         told = found.difference(seeds=seeds)
         assert told is not None
-        by_seeds = PairedDifference(found.value, 2, found.by_seed, None).difference(seeds=seeds)
+        by_seeds = PairedDifference(found.value, 2, found.seed_variance, None).difference(seeds=seeds)
         assert by_seeds is not None
         assert told[1:] == pytest.approx(by_seeds[1:])

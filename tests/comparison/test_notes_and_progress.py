@@ -1,4 +1,4 @@
-"""What a comparison tells beside its tables: notes, trials, and what is still to be done and for how long."""
+"""Notes, trials and progress of a comparison."""
 
 from __future__ import annotations
 
@@ -13,15 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from tests.comparing.test_compare import SMALL, count_trainings
+from tests.comparison.test_compare import SMALL, count_trainings
+from tests.errors import raises_usage_error
 
 from contraport import compare
 from contraport._utils.files import write_arrays
 from contraport.comparison import jobs as running
-from contraport.comparison.compare import _bar, _check_measured, _expected, _notes, _told, _trials, _without_settings
+from contraport.comparison.compare import (
+    _check_any_metric,
+    _describe,
+    _estimate_seconds,
+    _failed_searches,
+    _notes,
+    _progress,
+    _trial_records,
+)
 from contraport.comparison.grid import Grid
 from contraport.comparison.grid_builder import build_grid
-from contraport.comparison.jobs import CellJob, Found, TimeBudget, build_cell_job
+from contraport.comparison.jobs import CellJob, JobResult, TimeBudget, build_cell_job
 from contraport.comparison.tuning import build_trials
 from contraport.errors import UsageError
 from contraport.metrics import select_metrics
@@ -32,14 +41,14 @@ KNN = select_metrics(["knn"])[0]
 THREE = SMALL | {"objectives": ["info-nce", "gca-ince", "rince"], "metrics": ["knn"]}
 
 
-def judged(job: CellJob) -> Found:
+def judged(job: CellJob) -> JobResult:
     """Return what is found of a job, and write what its run keeps of each test item."""
     run = Run.create(job.path, {"data": "digits"}, overwrite=True)
     write_arrays(run.items_path, {"knn": np.arange(20) % 4 > 0})
     return {"measures": ["knn"], "values": {"knn": 0.75}, "took": 1.0}
 
 
-def results_of(grid: Grid, **by_row: Found) -> dict[Any, Any]:
+def results_of(grid: Grid, **by_row: JobResult) -> dict[Any, Any]:
     """Return what was found, the same with each seed; of a row that is not named nothing."""
     rows = {name.replace("_", "-"): found for name, found in by_row.items()}
     return {
@@ -49,48 +58,46 @@ def results_of(grid: Grid, **by_row: Found) -> dict[Any, Any]:
     }
 
 
-def test_the_note_on_intervals_is_of_as_many_comparisons_as_there_are(tmp_path: Path) -> None:
+def test_note_on_intervals_counts_comparisons(tmp_path: Path) -> None:
     def notes(asked: dict[str, Any], *rows: str) -> str:
         grid = build_grid(asked | {"out": tmp_path})
         results = results_of(grid, **{row: {"values": {"knn": 0.75}} for row in rows})
         for job, _ in results.values():
             judged(job)
-        return " ".join(_notes(grid, results, 0, begun=True))
+        return " ".join(_notes(grid, results, 0, has_started=True))
 
-    assert "hold for all 2 of a table at once" in notes(THREE, "info_nce", "gca_ince", "rince")
-    assert "hold for all" not in notes(SMALL, "info_nce", "gca_ince"), "there is one difference alone"
+    assert "all 2 differences of a table" in notes(THREE, "info_nce", "gca_ince", "rince")
+    assert "differences of a table" not in notes(SMALL, "info_nce", "gca_ince"), "there is one difference alone"
     one_seed = notes(THREE | {"seeds": 1}, "info_nce", "gca_ince", "rince")
-    assert one_seed == "One seed: the intervals are over test items alone, and say nothing of other seeds."
+    assert one_seed == "One seed: the intervals cover other test items, not other seeds."
     assert notes(THREE) == "", "nothing was measured"
 
 
-def test_failures_are_told_with_the_first_reason_and_are_no_seeds(tmp_path: Path) -> None:
+def test_failures_are_noted_with_the_first_reason(tmp_path: Path) -> None:
     grid = build_grid(SMALL | {"out": tmp_path})
     results = results_of(grid, info_nce={"values": {"knn": 0.9}}, gca_ince={"failed": "the loss is nan"})
     where = ("info-nce", "digits, standard", 1)
     results[where] = results[where][0], {"failed": "the disk is full"}
-    assert _notes(grid, results, 0, begun=True) == [
-        "One seed: the intervals are over test items alone, and say nothing of other seeds.",
-        "gca-ince on digits, standard: 2 of 2 trainings failed, the first so: the loss is nan",
-        "info-nce on digits, standard: 1 of 2 trainings failed: the disk is full",
+    assert _notes(grid, results, 0, has_started=True) == [
+        "One seed: the intervals cover other test items, not other seeds.",
+        "gca-ince on digits, standard: 2 of 2 trainings failed. First reason: the loss is nan",
+        "info-nce on digits, standard: 1 of 2 trainings failed. Reason: the disk is full",
     ]
 
 
 @pytest.mark.parametrize(("begun", "number"), [(False, 2), (True, 1)])
-def test_a_budget_is_too_small_where_none_was_begun(tmp_path: Path, begun: bool, number: int) -> None:
-    notes = _notes(build_grid(SMALL | {"out": tmp_path, "budget": "1h"}), {}, 4, begun=begun)
-    assert notes[0].startswith("4 of 4 trainings are still to be done")
-    assert notes[1:] == ["A budget of 1h is less than one training takes: none was begun."][: number - 1]
+def test_small_budget_is_noted(tmp_path: Path, begun: bool, number: int) -> None:
+    notes = _notes(build_grid(SMALL | {"out": tmp_path, "budget": "1h"}), {}, 4, has_started=begun)
+    assert notes[0].startswith("4 of 4 trainings")
+    assert notes[1:] == ["The budget of 1h is shorter than one training, so none was started."][: number - 1]
 
 
-def test_where_some_were_begun_within_a_budget_this_is_not_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(TimeBudget, "begins", lambda clock: not clock.took)
+def test_sufficient_budget_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TimeBudget, "allows_next", lambda clock: not clock.durations)
     monkeypatch.setattr(running, "run_cell_job", judged)
     found = compare(**SMALL | {"metrics": ["knn"]}, budget="1h", out=tmp_path)
     assert found.lacking == 3
-    assert not any("none was begun" in note for note in found.notes)
+    assert not any("none was started" in note for note in found.notes)
     assert found.spaces == {}, "nothing was searched"
     commands = (tmp_path / "commands.sh").read_text().splitlines()
     assert len(commands) == 2 + 2 * 4, "those that lack have a command too"
@@ -101,85 +108,83 @@ def test_where_some_were_begun_within_a_budget_this_is_not_told(
     assert "measures" not in told["cells"][0]
 
 
-def test_what_was_searched_is_told_trial_by_trial(tmp_path: Path) -> None:
+def test_trial_records(tmp_path: Path) -> None:
     grid = build_grid(SMALL | {"tune": 4, "metrics": ["knn"], "out": tmp_path})
     row, column = grid.rows[0], grid.columns[0]
     of = build_trials(grid, row, column)
     trials = {(row.name, column.name): of}
-    tried: dict[str, Found] = {
+    tried: dict[str, JobResult] = {
         of[0].folder: {"measures": ["knn"], "values": {"knn": 0.5}},
         of[1].folder: {"measures": ["knn"], "failed": "the loss is nan"},
         of[2].folder: {"measures": ["knn"], "values": {"knn": 0.9}},
     }
-    told = _trials(grid, trials, tried, KNN)
+    told = _trial_records(grid, trials, tried, KNN)
     assert [one["value"] for one in told] == ["50.0%", "the loss is nan", "90.0%", "not done"]
-    assert [one["settings"].split(" ")[0] for one in told] == ["its", *["temperature"] * 3]
+    assert [one["settings"].split(" ")[0] for one in told] == ["default", *["temperature"] * 3]
     assert not any(one["chosen"] for one in told), "the search has not ended"
     tried[of[3].folder] = {"measures": ["knn"], "values": {"knn": 0.7}}
-    assert [one["chosen"] for one in _trials(grid, trials, tried, KNN)] == [False, False, True, False]
-    assert _without_settings(grid, trials, tried) == {}, "one of them is enough"
-    shown = _told(of[2], tried[of[2].folder])
+    assert [one["chosen"] for one in _trial_records(grid, trials, tried, KNN)] == [False, False, True, False]
+    assert _failed_searches(grid, trials, tried) == {}, "one of them is enough"
+    shown = _describe(of[2], tried[of[2].folder])
     assert shown == "info-nce on digits, standard, trial 2: kNN 90.0%"
     both = {"measures": ["uniformity", "knn"], "values": {"uniformity": -2.0, "knn": 0.9}}
-    assert _told(grid.cells[0], both).startswith("info-nce on digits, standard, seed 0: Uniformity -2.000")
+    assert _describe(grid.cells[0], both).startswith("info-nce on digits, standard, seed 0: Uniformity -2.000")
 
 
-def test_what_a_row_fixes_of_a_search_is_told(tmp_path: Path) -> None:
+def test_fixed_settings_are_noted(tmp_path: Path) -> None:
     rows = ["rince", "rince:q=0.1"]
     grid = build_grid(SMALL | {"tune": 4, "objectives": rows, "metrics": ["knn"], "validation": 0.3, "out": tmp_path})
-    notes = _notes(grid, {}, 0, begun=True)
-    assert "by 4 trials each, with seed 0, on 30% of the training items" in notes[0]
-    assert notes[1:] == ["rince:q=0.1 fixes q, which was searched of others: it was not tuned as hard."]
+    notes = _notes(grid, {}, 0, has_started=True)
+    assert "4 trials per objective and setting, with seed 0, on 30% of the training items" in notes[0]
+    assert notes[1:] == ["rince:q=0.1 fixes q, which was searched for others: it was tuned less."]
 
 
-def test_the_first_that_was_judged_says_whether_anything_can_be_measured(tmp_path: Path) -> None:
+def test_first_evaluated_cell_must_have_a_metric(tmp_path: Path) -> None:
     grid = build_grid(SMALL | {"out": tmp_path})
     failed, empty = {"failed": "the loss is nan"}, {"values": {}, "not_measured": ["Not measured, as it is dark: kNN."]}
-    _check_measured(grid, {"a": failed})
-    _check_measured(grid, {"a": failed, "b": {"values": {"knn": 0.5}}})
+    _check_any_metric(grid, {"a": failed})
+    _check_any_metric(grid, {"a": failed, "b": {"values": {"knn": 0.5}}})
     for found in ({"a": empty}, {"a": failed, "b": empty}):
-        with pytest.raises(UsageError, match=r"metrics: nothing could be measured\. Not measured, as it is dark"):
-            _check_measured(grid, found)
+        with raises_usage_error("metrics.none_computed", "Not measured, as it is dark"):
+            _check_any_metric(grid, found)
 
 
-def test_each_row_is_judged_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_row_is_checked_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = count_trainings(monkeypatch)
     rows = ["info-nce", {"late": {"objective": "info-nce", "warmup_epochs": 5}}]
-    with pytest.raises(UsageError, match="late on digits, standard: warmup_epochs"):
+    with raises_usage_error("settings", "late on digits, standard: warmup_epochs"):
         compare(**SMALL | {"objectives": rows}, out=tmp_path)
     assert begun == []
 
 
 @pytest.mark.parametrize(("processes", "told"), [(1, "about 40 minutes"), (2, "about 20 minutes"), (9, "about 10 min")])
-def test_how_long_it_takes_is_foretold(
+def test_plan_estimates_the_total_duration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], processes: int, told: str
 ) -> None:
-    monkeypatch.setattr(MODULE, "_expected", lambda grid, cell: 600.0)
+    monkeypatch.setattr(MODULE, "_estimate_seconds", lambda grid, cell: 600.0)
     compare(**SMALL | {"progress": True}, processes=processes, dry_run=True, out=tmp_path)
-    assert f"as a few steps of the first tell, 600 s each, {told}" in capsys.readouterr().err
+    assert f"600 s per training, {told}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_expected_counts_in_a_budget_though_nothing_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_estimate_counts_toward_a_budget_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = count_trainings(monkeypatch)
-    monkeypatch.setattr(MODULE, "_expected", lambda grid, cell: 600.0)
+    monkeypatch.setattr(MODULE, "_estimate_seconds", lambda grid, cell: 600.0)
     found = compare(**SMALL, budget="5m", out=tmp_path)
     assert (begun, found.lacking) == ([], 4)
-    assert "A budget of 5m is less than one training takes: none was begun." in found.notes
+    assert "The budget of 5m is shorter than one training, so none was started." in found.notes
 
 
-def test_a_dry_run_that_shows_nothing_trains_nothing_either(tmp_path: Path) -> None:
+def test_dry_run_without_progress_trains_nothing(tmp_path: Path) -> None:
     compare(**SMALL, dry_run=True, out=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_no_bar_can_move_each_line_says_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_lines_estimate_the_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     passed, written = iter([0.0, 600.0, 1200.0]), io.StringIO()
     monkeypatch.setattr(MODULE, "time", SimpleNamespace(monotonic=lambda: next(passed)))
     grid = build_grid(SMALL)
-    with _bar(Console(file=written), 2) as moved:
+    with _progress(Console(file=written), 2) as moved:
         for cell in grid.cells[:2]:
             moved(cell, {"measures": ["knn"], "failed": "the loss is nan"})
     assert written.getvalue().splitlines() == [
@@ -188,7 +193,7 @@ def test_where_no_bar_can_move_each_line_says_how_long_the_rest_takes(monkeypatc
     ]
 
 
-def test_how_long_a_training_takes_is_not_known_where_it_refuses_its_settings(
+def test_no_estimate_for_refused_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     grid, asked, error = (
@@ -202,8 +207,8 @@ def test_how_long_a_training_takes_is_not_known_where_it_refuses_its_settings(
         raise error.pop(0)
 
     monkeypatch.setattr(MODULE, "build", refused)
-    assert _expected(grid, grid.cells[0]) is None
-    assert _expected(grid, grid.cells[0]) is None
+    assert _estimate_seconds(grid, grid.cells[0]) is None
+    assert _estimate_seconds(grid, grid.cells[0]) is None
     with pytest.raises(RuntimeError, match="a bug"):
-        _expected(grid, grid.cells[0])
+        _estimate_seconds(grid, grid.cells[0])
     assert asked == [("my data", "cpu")] * 3

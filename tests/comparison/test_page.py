@@ -49,26 +49,26 @@ def comparison(folder: Path) -> Comparison:
     )
 
 
-def test_panels_reach_from_the_lowest_end_to_the_highest(tmp_path: Path) -> None:
+def test_panels_span_all_intervals(tmp_path: Path) -> None:
     first, _ = build_panels(comparison(tmp_path))
-    assert (first.head, first.low, first.high) == (COLUMNS[0], "89.0%", "93.0%")
+    assert (first.heading, first.low, first.high) == (COLUMNS[0], "89.0%", "93.0%")
     assert [line.row for line in first.lines] == ROWS[:3], "what failed has no line"
-    assert (first.lines[0].begins, first.lines[0].length, first.lines[0].mean) == (0, 50, 25)
-    assert (first.lines[2].begins, first.lines[2].length) == (50, 50)
+    assert (first.lines[0].start, first.lines[0].length, first.lines[0].mean) == (0, 50, 25)
+    assert (first.lines[2].start, first.lines[2].length) == (50, 50)
     assert first.baseline == 25
-    assert [line.apart for line in first.lines] == [False, False, True]
+    assert [line.is_significant for line in first.lines] == [False, False, True]
     nothing = Comparison("x", tmp_path, "a", ["a"], ["b"], [])
     assert build_panels(nothing) == []
     assert "<h2" in render(nothing, [])
     (alone,) = build_panels(Comparison("x", tmp_path, "a", ["a"], ["b"], [cell("a", "b", 0.9)]))
-    assert (alone.lines[0].begins, alone.lines[0].length, alone.lines[0].mean) == (0, 0, 0)
+    assert (alone.lines[0].start, alone.lines[0].length, alone.lines[0].mean) == (0, 0, 0)
 
 
 def cell(row: str, column: str, mean: float | None, interval: Interval | None = None) -> Entry:
     return Entry(row, column, "knn", 1, mean, interval, None, None, None)
 
 
-def test_the_figure_has_a_line_and_a_dot_for_each_mean(tmp_path: Path) -> None:
+def test_figure_draws_each_mean_and_interval(tmp_path: Path) -> None:
     rows, columns = ["base", "more", "unsure", "failed"], [f"data, {place}" for place in range(5)]
     known = {"base": (0.9, Interval(0.88, 0.92)), "more": (0.95, Interval(0.94, 0.97)), "unsure": (0.8, None)}
     cells = [cell(row, column, *known.get(row, (None,))) for row in rows for column in columns]
@@ -96,7 +96,7 @@ def test_the_figure_has_a_line_and_a_dot_for_each_mean(tmp_path: Path) -> None:
     assert not (tmp_path / "plot.png").exists(), "nothing was measured"
 
 
-def test_the_tables_of_the_page_mark_the_best_and_never_the_worse(tmp_path: Path) -> None:
+def test_page_tables_mark_the_best_row(tmp_path: Path) -> None:
     """By a measure of which more is better, one of which less is, and one of which neither is."""
     means = {"knn": (0.9, 0.7, 0.8), "uniformity": (-2.0, -1.0, -3.0), "tolerance": (0.1, 0.2, 0.3)}
     worse = Difference(-0.2, -0.3, -0.1)
@@ -115,12 +115,12 @@ def test_the_tables_of_the_page_mark_the_best_and_never_the_worse(tmp_path: Path
     assert "Bold: the best mean of the objectives in a column" in html
 
 
-def test_the_tables_of_the_page_have_the_seconds_of_a_training(tmp_path: Path) -> None:
+def test_page_tables_show_training_seconds(tmp_path: Path) -> None:
     html = render(comparison(tmp_path), [])
     assert html.count("<td>1.5</td>") == 6, "the mean of a training of each row that was measured, by two measures"
 
 
-def test_the_figure_shows_names_whole_and_as_they_are(tmp_path: Path) -> None:
+def test_figure_shows_full_names(tmp_path: Path) -> None:
     rows = [
         "info-nce",
         "gca-uot:relaxation=0.2,temperature=0.1,iterations=5,marginals=weights, batch_size 256",
@@ -140,7 +140,7 @@ def test_the_figure_shows_names_whole_and_as_they_are(tmp_path: Path) -> None:
     assert not any(one.overlaps(other) for one, other in itertools.combinations(places, 2))
 
 
-def test_the_unit_of_a_measure_stands_beside_its_title(tmp_path: Path) -> None:
+def test_page_shows_units(tmp_path: Path) -> None:
     heads = [re.sub("<[^>]*>", "", head) for head in re.findall("<h3>(.*?)</h3>", render(comparison(tmp_path), []))]
     assert [head.replace("&nbsp;", " ") for head in heads if head.startswith(("kNN", "Uni"))] == [
         "kNN, % ↑",
@@ -149,7 +149,7 @@ def test_the_unit_of_a_measure_stands_beside_its_title(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
-def test_everyone_can_use_it_on_a_phone_too(tmp_path: Path) -> None:
+def test_page_is_accessible_on_a_phone(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(render(comparison(tmp_path), ["contraport train --data digits"]), "utf-8")
     with Browser(tmp_path / "profile", width=390, height=800) as browser:
         browser.open(tmp_path / "page.html")
