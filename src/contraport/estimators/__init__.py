@@ -1,4 +1,4 @@
-"""Estimators in the manner of scikit-learn: arrays in, arrays out."""
+"""Estimators with the interface of scikit-learn: contrastive encoders, t-SNE, and inverse optimal transport."""
 
 from contraport.estimators.contrastive_encoder import ContrastiveEncoder
 from contraport.estimators.inverse_ot import InverseOT

@@ -1,4 +1,4 @@
-"""What comes in from outside as arrays, checked."""
+"""Checks of arrays passed to estimators."""
 
 from __future__ import annotations
 
@@ -12,47 +12,48 @@ from contraport.errors import UsageError, check
 
 
 def as_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> Tensor:
-    """Return finite numbers, an array or anything that becomes one, as a tensor in double precision.
+    """Convert finite numbers, in any form that numpy takes, to a double-precision tensor.
 
     Args:
-        argument: its name, for the message.
+        argument: name of the argument, for errors.
         value: the numbers.
-        dimensions: the expected shape in words, as many letters as dimensions; "..." stands for any number more.
+        dimensions: the expected shape, with a letter for each dimension; "..." stands for any number of them.
 
     Raises:
-        UsageError: they are not numbers, of another number of dimensions, none at all, or not all finite.
+        UsageError: not numbers, none, NaN or infinity among them, or a wrong number of dimensions.
 
     >>> as_tensor("X", [[1, 2]])
     tensor([[1., 2.]], dtype=torch.float64)
     """
     try:
-        # A tensor shares memory neither with an array that cannot be written to nor with one that runs backwards.
+        # torch cannot share the memory of read-only arrays and of negative strides, so those are copied.
         array = value if isinstance(value, Tensor) else np.require(value, requirements=["C", "W"])
         tensor = torch.as_tensor(array).detach().double()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{argument}: expected numbers of shape {dimensions}, got {type(value).__name__}.") from error
+        raise UsageError(
+            f"{argument}: must be numbers of shape {dimensions}, got {type(value).__name__}.", kind="not_numbers"
+        ) from error
     least = dimensions.count(",") + 1 - dimensions.count("...")
-    fits = tensor.ndim >= least if "..." in dimensions else tensor.ndim == least
-    check(fits and tensor.numel() > 0, f"{argument}: expected shape {dimensions}, got {tuple(tensor.shape)}.")
+    good = tensor.ndim >= least if "..." in dimensions else tensor.ndim == least
+    check(good and tensor.numel() > 0, f"{argument}: must have shape {dimensions}, got {tuple(tensor.shape)}.", "shape")
     wrong = int((~torch.isfinite(tensor)).sum())
-    check(wrong == 0, f"{argument}: expected finite numbers, got {wrong} that are NaN or infinite.")
+    check(wrong == 0, f"{argument}: must be finite, got NaN or infinity in {wrong} entries.", "not_finite")
     return tensor
 
 
 def non_numeric_columns(X: Any) -> list[str]:
-    """Return the names of the columns of a table that are not numbers, such as those of texts.
+    """Return the names of the columns of a frame that are not numbers, each with an example.
 
     >>> import pandas
     >>> non_numeric_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
     ["'name' ('Eva')"]
     """
-    found = []
+    columns = []
     for name in getattr(X, "columns", ()):
-        column = np.asarray(X[name], dtype=object)
-        wrong = [value for value in column.ravel() if not _is_number(value)]
+        wrong = [value for value in np.asarray(X[name], dtype=object).ravel() if not _is_number(value)]
         if wrong:
-            found.append(f"{name!r} ({wrong[0]!r})")
-    return found
+            columns.append(f"{name!r} ({wrong[0]!r})")
+    return columns
 
 
 def _is_number(value: Any) -> bool:

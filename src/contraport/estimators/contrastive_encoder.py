@@ -1,4 +1,4 @@
-"""An encoder that learns from arrays without labels, in the manner of scikit-learn."""
+"""scikit-learn transformer that trains an encoder by contrastive learning, from arrays without labels."""
 
 from __future__ import annotations
 
@@ -40,100 +40,100 @@ from contraport.training.optimization import build_lr_schedule, create_optimizer
 from contraport.training.step.training_module import TrainingModule
 
 WARMUP = 0.1
-"""The share of the steps in which the learning rate rises."""
+"""Share of the steps in which the learning rate rises linearly."""
 
 SCORE_TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""The temperatures of which the score takes the best one."""
+"""Temperatures of the score, which takes the best one."""
 
 _Arrays = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
-"""One array with a row for each item, or a list of texts; or several, as a tuple, or as a dict by their names."""
+"""One view, an array with a row for each item or a list of texts; or several, in a tuple or a dict by name."""
 
 
-class _OfGivenViews:
-    """The method `transform` of the encoder.
+class _TransformMixin:
+    """Method `transform` of the encoder.
 
-    It stands in a base as scikit-learn would wrap it in the class itself, to make a frame with the names of the
-    features of all views; which views are given only the call knows.
+    It is in a base class because scikit-learn wraps a `transform` that a class itself defines, to build a frame with
+    the feature names of all views. The given views are only known in the call.
     """
 
     def transform(self: ContrastiveEncoder, X: _Arrays) -> NDArray[np.float32]:  # type: ignore[misc]
-        """Return the features of items, (m, features); a frame where `set_output` asks for one.
+        """Return the features of items, (m, features), or a frame if `set_output` was called.
 
         Args:
-            X: (m, ...), or views as in `fit`; or a dict with some of them, by the names of `fit`, or "0", "1" and so on
-                where it was given a tuple: the features are then those of these views, side by side.
+            X: (m, ...), or views as in `fit`; or a dict with some of the views, by the names in `fit` ("0", "1", ... of
+                a tuple), for the features of these views only.
 
         Raises:
             NotFittedError: `fit` has not been called.
-            ValueError: X does not fit what was fitted.
+            ValueError: X differs from the fitted data in shape or views.
         """
         check_is_fitted(self)
-        some = None
-        if _is_named(X) and len(X) < len(self._names):
-            some = [number for number, name in enumerate(self._names) if name in X]
-        return _Transformer(self, some).transform(X)
+        views = None
+        if _is_dict_of_views(X) and len(X) < len(self._names):
+            views = [number for number, name in enumerate(self._names) if name in X]
+        return _FittedTransformer(self, views).transform(X)
 
 
-class _Transformer(TransformerMixin, BaseEstimator):
-    """A fitted encoder of some views, or of all: what scikit-learn wraps, as the names of its features are known."""
+class _FittedTransformer(TransformerMixin, BaseEstimator):
+    """A fitted encoder of some views, or of all (None), with the names of their features for scikit-learn's frames."""
 
     def __init__(self, encoder: ContrastiveEncoder, views: Sequence[int] | None) -> None:
         self.encoder = encoder
         self.views = views
-        self._sklearn_output_config = getattr(encoder, "_sklearn_output_config", {})  # what `set_output` was told
+        self._sklearn_output_config = getattr(encoder, "_sklearn_output_config", {})  # the setting of `set_output`
 
     def transform(self, X: _Arrays) -> NDArray[np.float32]:
-        return self.encoder._features(X, self.views)
+        return self.encoder._extract(X, self.views)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         if self.views is None:
             return self.encoder.get_feature_names_out(input_features)
-        return self.encoder._names_of(self.views)
+        return self.encoder._feature_names(self.views)
 
 
-class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Learns features of which two views of one item are alike and those of others are not.
+class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Trains an encoder for which two views of one item have similar features, and views of other items do not.
 
-    Views are random changes of each item, or given: a tuple of arrays, or a dict of arrays by name, that show the same
-    items in different ways, each with an encoder of its own. A list is one item after the other. Arrays are vectors (n,
-    d), time series (n, C, T), images, uint8 (n, H, W), (n, H, W, C) or (n, C, H, W), or with four axes floats in [0,
-    1]; texts are a list or an array of strings, (n,).
+    Views are random augmentations of each item. Or they are given: a tuple of arrays, or a dict of arrays by name, that
+    show the same items; each view then gets its own encoder. An array holds vectors (n, d); time series (n, C, T); or
+    images, uint8 (n, H, W), (n, H, W, C) or (n, C, H, W), or with four axes floats in [0, 1]. Texts are a list or an
+    array of strings, (n,). A list is one view.
 
-    The parameters are those of `contraport.train`; what is None is as the recipe says, or as there by default.
+    Parameters are those of `contraport.train`, with its defaults or those of the recipe where None.
 
     Args:
-        objective: a name, or a module that is called with the projections of two views and of which a copy is trained;
-            default: nt-xent.
-        encoder: a name, or a module of which a copy is trained, or one per view; default: mlp for vectors, small-tcn
-            for time series, small-cnn for images, small-text for texts.
-        recipe: a named way to train, such as "moco" or "byol".
+        objective: name of an objective, or a module that maps the projections of two views to a loss, of which a copy
+            is trained; default: nt-xent.
+        encoder: name of an encoder, or a module of which a copy is trained, or one for each view; default: mlp for
+            vectors, small-tcn for time series, small-cnn for images, small-text for texts.
+        recipe: named training method, such as "moco" or "byol".
         objective_settings: further settings of a named objective.
-        temperature: of a named objective, or its course.
-        views: how many random views to make of an item, "colour", or "multi-crop".
-        augment: how views are changed at random: none, weak, standard, strong, noise or mixup, the last two alone or
-            with a strength, as in noise:0.2.
-        projection: features of the projection that the objective sees; 0: it sees the encoder's.
-        representation: "concatenate" the features of several views, the number of one of them, such as "0", or
-            "projection", what the objective sees; default: concatenate.
-        epochs: passes over the data.
-        batch_size: fewest items in a batch. The items are dealt out evenly; if there are fewer, they make one batch.
-        optimizer: optimizer, a name of timm's.
-        lr: peak learning rate; it rises for a tenth of the epochs and falls as a cosine.
-        weight_decay: decay of weights.
-        audit: of two given views, leave out the pairs that seem wrong, as `contraport.train` does; see `audit_`.
-        random_state: seed of weights, views and order; None draws one from numpy's global generator.
+        temperature: temperature of a named objective, or its schedule.
+        views: number of random views of an item, "colour", or "multi-crop".
+        augment: augmentation: none, weak, standard, strong, noise or mixup, the last two optionally with a strength,
+            such as noise:0.2.
+        projection: width of the projection that the objective compares; 0: no projection.
+        representation: features of several views: "concatenate", the number of one view, such as "0", or "projection";
+            default: concatenate.
+        epochs: number of training epochs.
+        batch_size: least batch size. Items are dealt out evenly; with fewer items there is one batch.
+        optimizer: name of an optimizer in timm.
+        lr: peak learning rate; it rises for a tenth of the epochs and then follows a cosine to zero.
+        weight_decay: weight decay.
+        audit: drop suspected mismatches of two given views, as `contraport.train` does; see `audit_`.
+        random_state: seed of weights, views and order; None: drawn from numpy's global generator.
         device: cpu, cuda or mps.
         opt: deprecated name of `optimizer`.
 
     Attributes:
-        pipeline_: what was trained; pipeline_.model is the encoder, and can be saved by save_pretrained.
-        loss_curve_: the mean loss of each pass over the data.
-        n_iter_: how many steps were taken.
-        audit_: with `audit`, what `fit` found of the pairs, a `contraport.auditing.Audit`.
-        n_features_in_: where X is one array, the length of its second axis.
+        pipeline_: the trained module; pipeline_.model is the encoder, which save_pretrained saves.
+        loss_curve_: mean loss of each epoch.
+        n_iter_: number of steps.
+        audit_: with `audit`, the result of the audit, a `contraport.auditing.Audit`.
+        n_features_in_: length of the second axis of X, if X is one array.
 
     Raises:
-        UsageError: in `fit`, for values that do not fit; a ValueError, as all of scikit-learn's.
+        UsageError: in `fit`, for invalid parameters; it is a ValueError, as scikit-learn requires.
 
     >>> X = np.random.default_rng(0).normal(size=(30, 5))
     >>> encoder = ContrastiveEncoder(epochs=2, random_state=0).fit(X)
@@ -188,47 +188,51 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         self.opt = opt
 
     def fit(self, X: _Arrays, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from the items.
+        """Train the encoder.
 
         Args:
             X: (n, ...), or a tuple of such views, or a dict of them by name.
-            y: (n,), the class of each item, for objectives that ask for labels, such as sup-con.
-            sample_weight: (n,), how much each item counts in the loss, nonnegative: its row, not how often it is
-                compared with, so that a weight of two is not the item given twice.
+            y: (n,), the class of each item, for objectives that need labels, such as sup-con.
+            sample_weight: (n,), nonnegative weight of each item's term in the loss. How often others are compared with
+                the item does not change, so a weight of two is not the item given twice.
 
         Raises:
-            UsageError: a parameter does not fit, or the loss is not finite.
-            ValueError: X is not what scikit-learn's checks ask for.
+            UsageError: an invalid parameter, or a loss that is not finite.
+            ValueError: X fails scikit-learn's checks.
         """
-        dataset = self._dataset(X, y, sample_weight, reset=True, least=2)
-        self._start(dataset)
+        dataset = self._dataset(X, y, sample_weight, reset=True, min_items=2)
+        self._build(dataset)
         if self.audit:
             dataset = add_decoys(dataset, seed=self.pipeline_.seed)
         return self._train(dataset, number=self.epochs, lr_scheduler="cosine", warmup=WARMUP)
 
     def partial_fit(self, X: _Arrays, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Go on learning: one pass over the items at the full learning rate, with all that was learned kept.
+        """Train for one more epoch at the full learning rate, from the current state.
 
         Args:
-            X: as in `fit`; the first call decides on the shapes and the standardisation.
+            X: as in `fit`; the first call sets the shapes and the standardization.
             y: as in `fit`.
-            sample_weight: likewise.
+            sample_weight: as in `fit`.
 
         Raises:
-            UsageError: the shapes are not those of the first call; there is a memory bank, which knows its items, or an
-                audit, which looks at the same pairs several times.
-            ValueError: X is not what scikit-learn's checks ask for.
+            UsageError: the shapes differ from those of the first call, or there is a memory bank or an audit, which
+                need the same items in all epochs.
+            ValueError: X fails scikit-learn's checks.
         """
-        check(not self.audit, "audit: looks at the same pairs after several passes; use fit.")
+        check(not self.audit, "audit: needs several epochs of the same pairs; use fit.", "partial_fit")
         first = not hasattr(self, "pipeline_")
-        dataset = self._dataset(X, y, sample_weight, reset=first, least=2)
+        dataset = self._dataset(X, y, sample_weight, reset=first, min_items=2)
         if first:
-            self._start(dataset)
-        check(self._negatives != "bank", "negatives: a bank keeps one embedding for each item of one fit; use fit.")
+            self._build(dataset)
+        check(
+            self._negatives != "bank",
+            "negatives: a bank stores one embedding for each item of a fit; use fit.",
+            "partial_fit",
+        )
         return self._train(dataset, number=1, lr_scheduler="constant")
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
-        """Return the names of the features, such as contrastiveencoder7; of several views contrastiveencoder_sound_7.
+        """Return feature names such as contrastiveencoder7, or contrastiveencoder_sound_7 of several views.
 
         Args:
             input_features: ignored.
@@ -239,10 +243,9 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         check_is_fitted(self)
         if not self._names:
             return cast(NDArray[np.object_], super().get_feature_names_out(input_features))
-        return self._names_of(self._model.represented_views)
+        return self._feature_names(self._model.represented_views)
 
-    def _names_of(self, views: Sequence[int]) -> NDArray[np.object_]:
-        """Return the names of the features of some of several views."""
+    def _feature_names(self, views: Sequence[int]) -> NDArray[np.object_]:
         prefix, widths = type(self).__name__.lower(), [self._model.tower(view).num_features for view in views]
         names = [
             f"{prefix}_{self._names[view]}_{number}"
@@ -251,20 +254,19 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         ]
         return np.asarray(names, dtype=object)
 
-    def _features(self, X: _Arrays, some: Sequence[int] | None) -> NDArray[np.float32]:
-        """Return the features of items, of which X holds these views, default: all."""
-        dataset = self._dataset(X, reset=False, views=some)
-        encoder = self._model if some is None else FeatureExtractor(self._model, some)
-        with fixed_seed(0, self._reader.device):  # a loader draws from the caller's random state
+    def _extract(self, X: _Arrays, views: Sequence[int] | None) -> NDArray[np.float32]:
+        """Return the features of items; X holds these views, default: all."""
+        dataset = self._dataset(X, reset=False, views=views)
+        encoder = self._model if views is None else FeatureExtractor(self._model, views)
+        with fixed_seed(0, self._reader.device):  # loaders draw from the global generator
             return extract_features(encoder, dataset, self.pipeline_.views, self._reader).numpy()
 
     def score(self, X: _Arrays, y: object = None) -> float:
-        """Return how much one view of an item tells of which item another one shows, in nats; higher is better.
+        """Return a lower bound of the mutual information between two views of an item, in nats; higher is better.
 
-        It is the lower bound of the mutual information of two views that InfoNCE gives, log m - loss, at the best of a
-        few temperatures, so that encoders trained by different objectives and temperatures can be compared; the mean
-        over pairs of views. It is at most log m, so compare scores of equally many items, and of equal augmentations.
-        The random views depend on X alone.
+        It is the bound of InfoNCE, log m - loss, at the best of a few temperatures, averaged over pairs of views, so
+        that encoders trained by different objectives can be compared. It is at most log m: only compare scores of
+        equally many items and equal augmentations. The random views depend on X alone.
 
         Args:
             X: (m, ...), or views as in `fit`.
@@ -272,17 +274,17 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
 
         Raises:
             NotFittedError: `fit` has not been called.
-            UsageError: nothing was compared in training.
-            ValueError: X does not fit what was fitted.
+            UsageError: the training compared nothing (`predict`).
+            ValueError: X differs from the fitted data in shape or views.
 
         Source: van den Oord, Li and Vinyals (2018), Representation learning with contrastive predictive coding, eq. 5.
         """
         check_is_fitted(self)
-        check(self.pipeline_.objective is not None, "predict: compares nothing, so there is no score of it.")
+        check(self.pipeline_.objective is not None, "predict: has no score, as it compares no items.", "no_score")
         dataset, model = self._dataset(X, reset=False), self._model
 
-        def embed(*given: Tensor) -> Tensor:
-            return torch.stack(model.project(model.encode(given)), dim=1)
+        def embed(*views: Tensor) -> Tensor:
+            return torch.stack(model.project(model.encode(views)), dim=1)
 
         with fixed_seed(0, self._reader.device), evaluation_mode(model):
             z = self._reader.apply(embed, model, self.pipeline_.views, dataset, "score").unbind(dim=1)
@@ -317,58 +319,55 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         sample_weight: ArrayLike | None = None,
         *,
         reset: bool,
-        least: int = 1,
+        min_items: int = 1,
         views: Sequence[int] | None = None,
     ) -> Dataset:
-        """Return the items, once scikit-learn's checks have passed them; `views` says which are given, default: all."""
-        # What is not finite passes these: `from_arrays` tells where it is.
-        rules: dict[str, Any] = {"allow_nd": True, "ensure_min_samples": least, "ensure_all_finite": False}
-        given, read = _by_name(X), partial(validate_data, self, reset=reset, **rules)
+        """Return a dataset of items that pass scikit-learn's checks; `views` are the views that X has, default: all."""
+        # scikit-learn does not check for NaN: the error of `from_arrays` names the rows.
+        rules: dict[str, Any] = {"allow_nd": True, "ensure_min_samples": min_items, "ensure_all_finite": False}
+        by_name, read = _views_by_name(X), partial(validate_data, self, reset=reset, **rules)
         arrays: Any
-        if given is None:
+        if by_name is None:
             if isinstance(X, list) and as_string_list("X", X) is None:
                 check_equal_shapes("X", X)
-            arrays = _read("X", X, read, least)
+            arrays = _read("X", X, read, min_items)
         else:
-            if _is_named(X) and not reset:
-                given = self._in_order(X)
-            arrays = {
-                name: _read(f"X[{name!r}]", view, partial(check_array, **rules), least) for name, view in given.items()
-            }
-        items = len(arrays if given is None else next(iter(arrays.values())))
-        given_y = None if y is None else np.asarray(y).shape
-        check(given_y is None or given_y[:1] == (items,), f"y: expected one for each of {items} items, got {given_y}.")
+            if _is_dict_of_views(X) and not reset:
+                by_name = self._in_order(X)
+            read = partial(check_array, **rules)
+            arrays = {name: _read(f"X[{name!r}]", view, read, min_items) for name, view in by_name.items()}
+        items = len(arrays if by_name is None else next(iter(arrays.values())))
+        shape = None if y is None else np.asarray(y).shape
+        good = shape is None or shape[:1] == (items,)
+        check(good, f"y: must have one value for each of {items} items, got shape {shape}.", "shape")
         weights = None if sample_weight is None else weights_of("sample_weight", sample_weight)
-        got = None if weights is None else len(weights)
-        check(got in (None, items), f"sample_weight: expected one number for each of {items} items, got {got}.")
-        dataset = from_arrays(arrays, _classes(y), weights=weights, name="X", argument="X")
+        number = items if weights is None else len(weights)
+        check(number == items, f"sample_weight: must have one value for each of {items} items, got {number}.", "shape")
+        dataset = from_arrays(arrays, _class_codes(y), weights=weights, name="X", argument="X")
         if reset:
-            self._names = tuple(given or ())
-            of_one_array = {"n_features_in_", "feature_names_in_"} if given is not None else set()
-            for name in of_one_array & vars(self).keys():
-                delattr(self, name)
+            self._names = tuple(by_name or ())
+            if by_name is not None:  # an earlier fit to one array has set these
+                for name in {"n_features_in_", "feature_names_in_"} & vars(self).keys():
+                    delattr(self, name)
         else:
-            found = ", ".join(map(str, dataset.shapes))
-            shapes = self._shapes if views is None else [self._shapes[view] for view in views]
-            expected = ", ".join(map(str, shapes))
-            check(found == expected, f"X: expected items of shape {expected}, as in fit, got {found}.")
+            fitted = self._shapes if views is None else [self._shapes[view] for view in views]
+            expected, got = (", ".join(map(str, shapes)) for shapes in (fitted, dataset.shapes))
+            check(got == expected, f"X: items must have shape {expected}, as in fit, got {got}.", "shape")
         return dataset
 
     def _in_order(self, X: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
-        """Return views by name in the order of `fit`."""
-        unknown = [name for name in X if name not in self._names]
-        known = f"views named {', '.join(map(repr, self._names))}" if self._names else "one array"
-        check(not unknown, f"X: expected {known}, as in fit, got {', '.join(map(repr, X))}.")
+        """Return views by name, in the order of `fit`."""
+        views = f"views named {', '.join(map(repr, self._names))}" if self._names else "one array"
+        good = all(name in self._names for name in X)
+        check(good, f"X: must be {views}, as in fit, got {', '.join(map(repr, X))}.", "views")
         return {name: X[name] for name in self._names if name in X}
 
-    def _start(self, dataset: Dataset) -> None:
-        """Make what is trained."""
+    def _build(self, dataset: Dataset) -> None:
         settings = self._settings()
-        compared = check_components(settings)
-        check(self.device != "auto", "device: expected cpu, cuda or mps, got 'auto'.")
-        criterion = copy.deepcopy(compared)
+        objective = copy.deepcopy(check_components(settings))
+        check(self.device != "auto", "device: must be cpu, cuda or mps, got 'auto'.")
         self.pipeline_ = build_training_module(
-            settings, dataset, criterion, steps_per_epoch=self._batches(len(dataset))
+            settings, dataset, objective, steps_per_epoch=self._num_batches(len(dataset))
         )
         self.pipeline_.to(self.device).views.release()
         self.loss_curve_ = []
@@ -380,29 +379,31 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         )
 
     def _settings(self) -> Settings:
-        """Return the settings of a training."""
-        own = self.get_params(deep=False)
+        own = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
+        own.pop("random_state", None)
         if own.pop("opt") != "deprecated":
             warn_renamed("opt", "optimizer")
             own["optimizer"] = self.opt
-        given = {name: value for name, value in own.items() if value is not None and name != "random_state"}
-        return Settings(**resolve_recipe(given), seed=int(check_random_state(self.random_state).randint(2**31)))
+        return Settings(**resolve_recipe(own), seed=int(check_random_state(self.random_state).randint(2**31)))
 
-    def _batches(self, items: int) -> int:
-        most = max_audited_batch_size(items) if self.audit else self.batch_size
-        return max(1, items // min(self.batch_size, most))
+    def _num_batches(self, items: int) -> int:
+        limit = max_audited_batch_size(items) if self.audit else self.batch_size
+        return max(1, items // min(self.batch_size, limit))
 
     def _train(self, dataset: Dataset, *, number: int, lr_scheduler: str, warmup: float = 0.0) -> Self:
-        """Take the steps of a number of passes over the items, a share of them as warm-up."""
-        pipeline, epoch = self.pipeline_, self._batches(len(dataset))
-        steps = number * epoch
+        """Train for a number of epochs, with a share of the steps as warm-up."""
+        pipeline, steps_per_epoch = self.pipeline_, self._num_batches(len(dataset))
+        steps = number * steps_per_epoch
         schedule = build_lr_schedule(
             self._optimizer, lr_scheduler=lr_scheduler, steps=steps, warmup=int(warmup * steps)
         )
-        batches = loader(dataset, len(dataset) // epoch, shuffle=True, seed=pipeline.seed, drop_last=True)
-        order = cast(BatchOrder, batches.batch_sampler)
-        auditor = PairFilter(dataset, pipeline, order, epochs=number) if isinstance(dataset, DecoyDataset) else None
-        done = Position(epoch=len(self.loss_curve_), step=self.n_iter_)
+        batches = loader(dataset, len(dataset) // steps_per_epoch, shuffle=True, seed=pipeline.seed, drop_last=True)
+        callbacks: list[Callback] = [FiniteGuard(), _LossCurve(self)]
+        pair_filter = None
+        if isinstance(dataset, DecoyDataset):
+            pair_filter = PairFilter(dataset, pipeline, cast(BatchOrder, batches.batch_sampler), epochs=number)
+            callbacks.append(AuditCallback(pair_filter))
+        start = Position(epoch=len(self.loss_curve_), step=self.n_iter_)
         pipeline.train()
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             Loop(
@@ -410,22 +411,18 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
                 batches,
                 self._optimizer,
                 schedule,
-                epochs=done.epoch + number,
-                start=done,
+                epochs=start.epoch + number,
+                start=start,
                 device=self.device,
-                callbacks=[
-                    FiniteGuard(),
-                    _Curve(self),
-                    *([] if auditor is None else [AuditCallback(auditor)]),
-                ],
+                callbacks=callbacks,
             ).run()
-        if auditor is not None:
-            self.audit_ = audit_from_arrays(dataset.name, auditor.result())
+        if pair_filter is not None:
+            self.audit_ = audit_from_arrays(dataset.name, pair_filter.result())
         return self
 
 
-class _Curve(Callback):
-    """Keeps the mean loss of each epoch, and the number of steps, in an estimator."""
+class _LossCurve(Callback):
+    """Records the mean loss of each epoch, and the number of steps, in an encoder."""
 
     def __init__(self, encoder: ContrastiveEncoder) -> None:
         self._encoder = encoder
@@ -440,14 +437,14 @@ class _Curve(Callback):
         self._encoder.n_iter_ = loop.step
 
 
-def _is_named(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:
-    """Return whether X is a dict of views; one kind of sparse array is a dict too."""
+def _is_dict_of_views(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:
+    """Return whether X is a dict of views. SciPy's sparse arrays of type dok are dicts too, with a shape."""
     return isinstance(X, Mapping) and not hasattr(X, "shape")
 
 
-def _by_name(X: object) -> dict[str, ArrayLike] | None:
-    """Return the views that a dict or a tuple of arrays holds, or None where X is one array or rows that become one."""
-    if _is_named(X):
+def _views_by_name(X: object) -> dict[str, ArrayLike] | None:
+    """Return the views in a dict or a tuple of arrays, or None if X is one array, or rows of one."""
+    if _is_dict_of_views(X):
         return {str(name): view for name, view in X.items()}
     if isinstance(X, tuple) and len(X) > 0 and all(map(_is_view, X)):
         return {str(number): view for number, view in enumerate(X)}
@@ -458,33 +455,28 @@ def _is_view(values: Any) -> bool:
     return getattr(values, "ndim", 0) >= 2 or as_string_list("X", values) is not None
 
 
-def _read(argument: str, values: Any, read: Callable[[Any], np.ndarray], least: int) -> Any:
-    """Return what a check of scikit-learn's makes of values; where it cannot, name the columns that are no numbers.
-
-    Texts are none of its concern.
-    """
+def _read(argument: str, values: Any, read: Callable[[Any], np.ndarray], min_items: int) -> Any:
+    """Return a list of texts, or the array that a check of scikit-learn returns; its error names text columns."""
     texts = as_string_list(argument, values)
     if texts is not None:
-        check(len(texts) >= least, f"{argument}: expected {least} texts or more, got {len(texts)}.")
+        check(len(texts) >= min_items, f"{argument}: must have at least {min_items} texts, got {len(texts)}.")
         return texts
     if isinstance(values, Tensor | np.ma.MaskedArray):
         values = as_array(argument, values)
     try:
-        found = read(values)
-        # Categories of pandas pass as objects; what is no number among them is an error here.
-        return found.astype(np.float32) if found.dtype == np.object_ else found
+        array = read(values)
+        # pandas categories are objects after the check; the cast raises for those that are not numbers.
+        return array.astype(np.float32) if array.dtype == np.object_ else array
     except ValueError as error:
         columns = non_numeric_columns(values)
         if not columns:
             raise
-        raise UsageError(
-            f"{argument}: expected numbers, got other values in the columns {', '.join(columns)}; leave these out, or "
-            "encode them as numbers."
-        ) from error
+        message = f"{argument}: must be numbers, got text in the columns {', '.join(columns)}. Drop or encode them."
+        raise UsageError(message, kind="text_columns") from error
 
 
-def _classes(y: ArrayLike | None) -> NDArray[np.int64] | None:
-    """Return the class of each item as a number, or None where y is something else than classes."""
+def _class_codes(y: ArrayLike | None) -> NDArray[np.int64] | None:
+    """Return the class of each item as a number, or None if y does not hold classes."""
     if y is None or type_of_target(y) not in ("binary", "multiclass"):
         return None
     return np.unique(np.asarray(y), return_inverse=True)[1]
