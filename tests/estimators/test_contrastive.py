@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 
 import numpy as np
 import pandas as pd
@@ -19,6 +18,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from tests.errors import raises_usage_error
 from torch import nn
 
 from contraport.catalog import RECIPES
@@ -59,17 +59,11 @@ def test_weights_say_how_much_items_count():
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (np.ones(3), "sample_weight: expected one number for each of 40 items, got 3."),
-        (-np.ones(40), "sample_weight: expected numbers from 0 on, got -1."),
-        (np.zeros(40), "sample_weight: expected numbers that are not all zero."),
-        (np.full(40, np.nan), "sample_weight: "),
-        (["much"] * 40, "sample_weight: "),
-    ],
+    ("weights", "value"),
+    [(np.ones(3), "3"), (-np.ones(40), "-1"), (np.zeros(40), "zero"), (np.full(40, np.nan), ""), (["much"] * 40, "")],
 )
-def test_weights_that_do_not_fit(weights, message):
-    with pytest.raises(UsageError, match=re.escape(message)):
+def test_rejects_invalid_sample_weights(weights, value):
+    with pytest.raises(UsageError, match=f"^sample_weight: .*{value}"):
         quick().fit(VECTORS, sample_weight=weights)
 
 
@@ -97,24 +91,24 @@ def test_one_view_of_a_paired_fit_is_embedded_by_its_name():
     np.testing.assert_array_equal(both, fitted.transform((GIVEN[0], GIVEN[2])))
     np.testing.assert_array_equal(fitted.transform({"sound": GIVEN[2][:9]}), both[:9, 256:])
     np.testing.assert_array_equal(quick().fit(GIVEN[:2]).transform({"1": GIVEN[1]}).shape, (40, 256))
-    with pytest.raises(UsageError, match="X: expected views named 'text', 'sound', as in fit, got 'smell'"):
+    with raises_usage_error("X.views", "'text', 'sound'", "'smell'"):
         fitted.transform({"smell": VECTORS})
-    with pytest.raises(UsageError, match="X: expected one array, as in fit, got 'text'"):
+    with raises_usage_error("X.views", "one array", "'text'"):
         quick().fit(VECTORS).transform({"text": VECTORS})
-    with pytest.raises(UsageError, match="as in fit, got"):
+    with raises_usage_error("X.shape", "as in fit"):
         fitted.score({"text": GIVEN[0]})
 
 
-def test_a_list_is_items():
+def test_a_list_is_one_view():
     np.testing.assert_array_equal(
         quick().fit(SERIES).transform(list(SERIES)), quick().fit(list(SERIES)).transform(SERIES)
     )
 
 
-def test_the_columns_that_are_no_numbers_are_named():
+def test_names_the_columns_that_are_not_numbers():
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(VECTORS, columns=list("abcdef")).assign(name="Eva")
-    with pytest.raises(UsageError, match=r"X: expected numbers, .* in the columns 'name' \('Eva'\); leave these out"):
+    with raises_usage_error("X.text_columns", "'name' ('Eva')"):
         quick().fit(frame)
 
 
@@ -159,12 +153,12 @@ def test_labels_reach_the_objectives_that_ask_for_them():
         quick(objective="sup-con").fit(VECTORS)
 
 
-def test_a_y_that_does_not_fit_is_told_by_its_name():
+def test_rejects_y_of_a_wrong_length_or_kind():
     for X in (VECTORS, GIVEN):
-        with pytest.raises(UsageError, match=r"^y: expected one for each of 40 items, got \(7,\)\.$"):
+        with raises_usage_error("y.shape", 40, (7,)):
             quick().fit(X, np.arange(7) % 2)
     for y in (None, np.linspace(0, 1, 40)):  # numbers that are told are no classes
-        with pytest.raises(UsageError, match=r"^labels: this needs a label of each item: .* classes as y in fit"):
+        with pytest.raises(UsageError, match=r"^labels: .* y in fit"):
             quick(objective="sup-con").fit(VECTORS, y)
 
 
@@ -194,7 +188,7 @@ def test_the_score_is_repeatable_and_bounded():
     state = torch.get_rng_state()
     assert fitted.score(VECTORS) == fitted.score(VECTORS) <= np.log(40)
     assert torch.equal(torch.get_rng_state(), state)
-    with pytest.raises(UsageError, match="predict: compares nothing"):
+    with raises_usage_error("predict.no_score"):
         quick(recipe="predictive").fit(VECTORS).score(VECTORS)
 
 
@@ -230,7 +224,7 @@ def test_partial_fit_from_the_start():
     for batch in np.split(VECTORS, 4):
         encoder.partial_fit(batch)
     assert encoder.n_iter_ == 4
-    with pytest.raises(UsageError, match="bank"):
+    with raises_usage_error("negatives.partial_fit"):
         quick(recipe="cmc-nce").partial_fit(VECTORS)
 
 
@@ -303,33 +297,33 @@ def test_an_own_objective_is_copied():
         (
             {},
             np.where(np.arange(240).reshape(40, 6) == 7, np.nan, VECTORS),
-            "X: .* got NaN or infinity in 1 of 40 rows, first in row 1; leave",
+            "^X: .* NaN .* 1 of 40 rows, first in row 1",
         ),
-        ({}, [np.ones((3, 20)), np.ones((3, 30))], r"X: a list is one item after the other, .* \(3, 20\), \(3, 30\)"),
-        ({}, np.ma.masked_greater(VECTORS, 1.5), "X: expected an array without masked values, got"),
+        ({}, [np.ones((3, 20)), np.ones((3, 30))], r"^X: .* \(3, 20\), \(3, 30\)"),
+        ({}, np.ma.masked_greater(VECTORS, 1.5), "^X: .*masked"),
         (
             {},
             pd.DataFrame(VECTORS, columns=list("abcdef")).assign(kind=pd.Categorical(["old", "new"] * 20)),
-            r"X: expected numbers, got other values in the columns 'kind' \('old'\)",
+            r"^X: .* 'kind' \('old'\)",
         ),
         ({}, VECTORS[:1], "minimum of 2 is required"),
         ({}, VECTORS[:, 0], "Expected 2D array"),
-        ({}, (VECTORS, VECTORS[:9]), r"X: expected equal numbers of rows, got \[40, 9\]"),
-        ({"objective": "nt-xnet"}, VECTORS, "objective: unknown name 'nt-xnet'; did you mean 'nt-xent'"),
-        ({"recipe": "mocco"}, VECTORS, "recipe: unknown name 'mocco'; did you mean 'moco'"),
+        ({}, (VECTORS, VECTORS[:9]), r"^X: .*\[40, 9\]"),
+        ({"objective": "nt-xnet"}, VECTORS, "^objective: .*'nt-xnet'.*'nt-xent'"),
+        ({"recipe": "mocco"}, VECTORS, "^recipe: .*'mocco'.*'moco'"),
         ({"objective": "byol"}, VECTORS, "predictor"),
-        ({"encoder": "small-cnn"}, VECTORS, "encoder: 'small-cnn' takes images"),
-        ({"epochs": 0}, VECTORS, "epochs: expected a whole number from 1 on, got 0"),
-        ({"batch_size": 1}, VECTORS, "batch_size: expected a whole number from 2 on, got 1"),
-        ({"lr": -1.0}, VECTORS, "lr: expected a positive"),
-        ({"lr": 1e30, "epochs": 5}, VECTORS, "lr: the loss must be finite, got a loss of nan"),
-        ({"temperature": 0.0}, VECTORS, "temperature: expected a positive"),
-        ({"device": "auto"}, VECTORS, "device: expected cpu, cuda or mps, got 'auto'"),
-        ({"views": 1}, VECTORS, "views: expected at least 2"),
-        ({"views": "colour"}, VECTORS, "views: 'colour' splits one image of 3 channels"),
+        ({"encoder": "small-cnn"}, VECTORS, "^encoder: 'small-cnn' .*image"),
+        ({"epochs": 0}, VECTORS, "^epochs: .* 0"),
+        ({"batch_size": 1}, VECTORS, "^batch_size: .* 1"),
+        ({"lr": -1.0}, VECTORS, "^lr: .*-1.0"),
+        ({"lr": 1e30, "epochs": 5}, VECTORS, "^lr: .*nan"),
+        ({"temperature": 0.0}, VECTORS, "^temperature: .*0.0"),
+        ({"device": "auto"}, VECTORS, "^device: .*'auto'"),
+        ({"views": 1}, VECTORS, "^views: .*2"),
+        ({"views": "colour"}, VECTORS, "^views: 'colour' .*3 channels"),
     ],
 )
-def test_mistakes_are_told(settings, X, message):
+def test_rejects_invalid_parameters_and_data(settings, X, message):
     with pytest.raises((ValueError, TypeError), match=message):
         quick(**settings).fit(X)
 
@@ -340,11 +334,11 @@ def test_tensors_of_a_network_are_items():
     assert np.array_equal(fitted.transform(tensor), fitted.transform(tensor.detach().float().numpy()))
 
 
-def test_other_items_than_the_fitted_ones_are_refused():
+def test_rejects_items_of_another_shape_than_fitted():
     fitted = quick().fit(SERIES)
-    with pytest.raises(UsageError, match=r"X: expected items of shape \(3, 20\), as in fit, got \(3, 19\)"):
+    with raises_usage_error("X.shape", (3, 20), (3, 19)):
         fitted.transform(SERIES[:, :, :19])
-    with pytest.raises(UsageError, match=r"as in fit, got \(3, 20\), \(6,\)"):
+    with raises_usage_error("X.shape", "(3, 20), (6,)"):
         fitted.partial_fit((SERIES, VECTORS))
     with pytest.raises(NotFittedError):
         quick().score(VECTORS)
@@ -359,7 +353,7 @@ def test_a_fit_on_views_forgets_the_features_of_one_array():
     assert encoder.transform((X, X[:, :3])).shape == (30, 512)
 
 
-def test_an_audit_leaves_wrong_pairs_out_and_tells_of_them() -> None:
+def test_audit_drops_wrong_pairs_and_reports_them() -> None:
     random = np.random.default_rng(0)
     hidden = random.normal(size=(300, 4))
     first, second = hidden @ random.normal(size=(4, 6)), hidden @ random.normal(size=(4, 9))
@@ -368,9 +362,9 @@ def test_an_audit_leaves_wrong_pairs_out_and_tells_of_them() -> None:
     assert encoder.audit_.noise_rate == pytest.approx(0.2, abs=0.1)
     assert (encoder.audit_.flagged(count=30) < 60).mean() > 0.8
     assert encoder.n_iter_ == 36
-    with pytest.raises(UsageError, match="audit: looks at the same pairs after several passes; use fit"):
+    with raises_usage_error("audit.partial_fit"):
         encoder.partial_fit((first, second))
-    with pytest.raises(UsageError, match="judged by two given views"):
+    with raises_usage_error("data.views", 1):
         encoder.fit(first)
 
 
@@ -397,18 +391,18 @@ def test_texts_are_views_beside_others():
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        (["a", ""], "X: expected a text in each row, got an empty one"),
-        (["a", 3.0], "X: expected texts throughout, got 3.0 in row 1"),
-        (["a"], "X: expected 2 texts or more, got 1"),
+        (["a", ""], "^X: .*empty"),
+        (["a", 3.0], "^X: .*3.0 in row 1"),
+        (["a"], "^X: .* 2 texts, got 1"),
     ],
     ids=["empty", "mixed", "one"],
 )
-def test_texts_that_are_none_are_told(X, message):
+def test_rejects_empty_and_mixed_texts(X, message):
     with pytest.raises(UsageError, match=message):
         ContrastiveEncoder().fit(X)
 
 
-def test_an_encoder_of_texts_takes_no_numbers():
+def test_encoder_of_texts_rejects_numbers():
     encoder = ContrastiveEncoder(epochs=1, random_state=0).fit(TEXTS)
-    with pytest.raises(UsageError, match="as in fit"):
+    with raises_usage_error("X.shape", "as in fit"):
         encoder.transform(np.ones((2, 3)))

@@ -1,4 +1,4 @@
-"""Inverse optimal transport: which cost makes an observed matching the best one?"""
+"""Inverse optimal transport: learns the cost for which an observed coupling is the optimal transport plan."""
 
 from __future__ import annotations
 
@@ -32,32 +32,33 @@ from contraport.objectives.plan import BlockResult
 
 
 class InverseOT(BaseEstimator):
-    """Learns the cost whose optimal transport plan is an observed coupling.
+    """Learns the cost whose entropic optimal transport plan is an observed coupling.
 
-    Minimises KL(observed | P) over the parameters of the cost, where P is the entropic plan of that cost with the
-    marginals of the observed coupling. KL is stationary in the potentials of P just where its marginals are those, so
-    that cost and potentials are found together, by L-BFGS and without an inner Sinkhorn; for a cost that is linear in
-    its parameters the problem is convex.
+    Minimizes KL(observed | P) over the parameters of the cost, where P is the plan of that cost with the marginals of
+    the observed coupling. KL is stationary in the potentials of P exactly where P has these marginals. So cost and
+    potentials are optimized jointly by L-BFGS, without inner Sinkhorn iterations. For a cost that is linear in its
+    parameters the problem is convex.
 
     Args:
-        cost: ``"bilinear"``, `Bilinear`, or a module that maps (n, p) and (m, q) to (n, m), of which a copy is fitted.
-        temperature: of the plan, in units of the cost; the cost is learned in this unit.
-        ridge: factor of half the squared norm of the parameters, nonnegative; a coupling with zeros (a strict
-            matching) needs some, for without it the cost grows without bound.
-        max_iter: of L-BFGS, at most; a warning says so if they do not suffice.
-        tolerance: largest entry of the gradient at which it stops.
+        cost: ``"bilinear"``, for a bilinear form of the features, or a module that maps (n, p) and (m, q) to (n, m), of
+            which a copy is fitted.
+        temperature: temperature of the plan; the learned cost is in its units.
+        ridge: nonnegative factor of half the squared norm of the parameters. Without it the cost grows without bound
+            if the coupling has zeros, as a one-to-one matching has.
+        max_iter: maximum number of L-BFGS iterations; a warning is issued when it is reached.
+        tolerance: largest entry of the gradient at convergence.
 
     Attributes:
-        cost_: (n, m), the fitted cost less the means of its rows and columns: the part of it that the plan determines.
+        cost_: (n, m), the fitted cost with row and column means subtracted, which the plan does not determine.
         coupling_: (n, m), the plan of the fitted cost, of total mass 1.
         kl_divergence_: KL(observed | coupling_), in nats.
-        marginal_error_: how far the masses of its rows are off in all; those of its columns are exact.
+        marginal_error_: total absolute error of the plan's row masses; its column masses are exact.
         module_: the fitted cost as a module, in double precision.
-        n_iter_: iterations made.
-        n_features_in_: p, the features of a row.
+        n_iter_: number of iterations.
+        n_features_in_: p, the number of features of a row.
 
     Raises:
-        UsageError: in `fit`, for values that do not fit.
+        UsageError: in `fit`, for invalid parameters or data.
 
     Source: the bilevel problem of inverse optimal transport for contrastive learning (Shi et al., 2023, eq. 7); with a
     bilinear cost, Dupuy, Galichon and Sun (2019), Estimating matching affinity matrices.
@@ -91,15 +92,15 @@ class InverseOT(BaseEstimator):
         self.tolerance = tolerance
 
     def fit(self, features_rows: ArrayLike, features_columns: ArrayLike, observed_coupling: ArrayLike) -> Self:
-        """Learn the cost.
+        """Fit the cost to an observed coupling.
 
         Args:
             features_rows: (n, p).
             features_columns: (m, q).
-            observed_coupling: (n, m), nonnegative; it is scaled to total mass 1. Every row and column must have some.
+            observed_coupling: (n, m), nonnegative; it is scaled to total mass 1. No row or column may be empty.
 
         Raises:
-            UsageError: a parameter or a shape does not fit, or a row or column of the coupling is empty.
+            UsageError: an invalid parameter or shape, or an empty row or column of the coupling.
         """
         check_positive("tolerance", self.tolerance)
         check_integer("max_iter", self.max_iter)
@@ -109,32 +110,32 @@ class InverseOT(BaseEstimator):
         self.module_ = self._module(x.shape[1], y.shape[1])
         problem = _Problem(x, y, observed, Gibbs(self.module_, self.temperature))
 
-        def value() -> Tensor:
+        def loss() -> Tensor:
             squares = torch.stack([p.square().sum() for p in self.module_.parameters()]).sum()
-            return KL()(problem.outcome()).sum() + self.ridge / 2 * squares
+            return KL()(problem.result()).sum() + self.ridge / 2 * squares
 
-        self.n_iter_ = _minimize([problem.shift, *self.module_.parameters()], value, self.max_iter, self.tolerance)
+        self.n_iter_ = _minimize([problem.shift, *self.module_.parameters()], loss, self.max_iter, self.tolerance)
         with torch.no_grad():
-            found = problem.outcome()
-            self.cost_ = centered(self.module_(x, y).numpy())
-            self.coupling_ = found.plan.dense().numpy()
-            self.kl_divergence_ = KL()(found).sum().item()
-            self.marginal_error_ = (found.plan.log_row_mass().exp() - observed.sum(1)).abs().sum().item()
+            result = problem.result()
+            self.cost_ = double_center(self.module_(x, y).numpy())
+            self.coupling_ = result.plan.dense().numpy()
+            self.kl_divergence_ = KL()(result).sum().item()
+            self.marginal_error_ = (result.plan.log_row_mass().exp() - observed.sum(1)).abs().sum().item()
         if self.n_iter_ == self.max_iter:
             warnings.warn(
-                f"InverseOT: stopped after max_iter={self.max_iter} iterations, the masses of the rows off by "
-                f"{self.marginal_error_:.3g} in all; raise max_iter or ridge.",
+                f"InverseOT: stopped at max_iter={self.max_iter} iterations with a total error of the row masses of "
+                f"{self.marginal_error_:.3g}. Increase max_iter or ridge.",
                 ConvergenceWarning,
                 stacklevel=2,
             )
         return self
 
     def predict(self, features_rows: ArrayLike, features_columns: ArrayLike) -> NDArray[np.float64]:
-        """Return the learned cost, (k, l), between other rows (k, p) and columns (l, q).
+        """Return the learned cost between new rows (k, p) and columns (l, q), (k, l).
 
         Raises:
             NotFittedError: `fit` has not been called.
-            UsageError: the features do not fit.
+            UsageError: the features have the wrong shape, or are not finite.
         """
         check_is_fitted(self)
         x, y = self._rows(features_rows, reset=False), as_tensor("features_columns", features_columns)
@@ -142,10 +143,9 @@ class InverseOT(BaseEstimator):
             return np.asarray(self.module_(x, y))
 
     def _rows(self, features: ArrayLike, *, reset: bool) -> Tensor:
-        """Return the features of the rows, once scikit-learn's checks have passed them."""
         if isinstance(features, Tensor):
             features = features.detach().cpu().numpy()
-        try:  # what is not finite passes: `as_tensor` tells of it
+        try:  # `as_tensor` checks for NaN
             return as_tensor("features_rows", validate_data(self, features, reset=reset, ensure_all_finite=False))
         except UsageError:
             raise
@@ -154,17 +154,17 @@ class InverseOT(BaseEstimator):
 
     def _module(self, row_features: int, column_features: int) -> nn.Module:
         if isinstance(self.cost, nn.Module):
-            check(any(True for _ in self.cost.parameters()), "cost: expected a module with parameters to learn.")
+            check(any(True for _ in self.cost.parameters()), "cost: must be a module with parameters.", "no_parameters")
             return copy.deepcopy(self.cost).double()
         if self.cost != "bilinear":
             raise unknown_name_error("cost", self.cost, ["bilinear"])
         return BilinearCost(row_features, column_features).double()
 
 
-def centered(cost: ArrayLike) -> NDArray[np.float64]:
-    """Return a cost less the means of its rows and columns: two costs have the same plans if this is equal.
+def double_center(cost: ArrayLike) -> NDArray[np.float64]:
+    """Subtract row and column means from a cost; costs that are equal afterwards have the same plans.
 
-    >>> centered([[1.0, 2.0], [3.0, 5.0]]).tolist()
+    >>> double_center([[1.0, 2.0], [3.0, 5.0]]).tolist()
     [[0.25, -0.25], [-0.25, 0.25]]
     """
     matrix = np.asarray(cost, dtype=np.float64)
@@ -172,19 +172,19 @@ def centered(cost: ArrayLike) -> NDArray[np.float64]:
 
 
 class _Problem:
-    """The plan of a cost with the marginals of an observed coupling, as a function of the cost and one potential."""
+    """Plan with the marginals of an observed coupling, as a function of the cost and the row potential."""
 
     def __init__(self, x: Tensor, y: Tensor, observed: Tensor, kernel: Kernel) -> None:
-        rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # two kinds of items that share nothing
+        rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # rows and columns are different items
         self.block = Block(PairPattern(len(x), rows, columns, positives=(rows[:0], rows[:0])), x, y)
         self.target, self.kernel = Matrix(observed)(self.block, {}), kernel
         self.log_marginals = observed.sum(1).log(), observed.sum(0).log()
-        # The potential of the rows as a multiple of this has a curvature of 1 or a little less.
+        # In these units the row potential has a curvature near 1, which L-BFGS needs to converge quickly.
         self.unit = observed.sum(1).rsqrt()
         self.shift = torch.zeros_like(self.unit, requires_grad=True)
 
-    def outcome(self) -> BlockResult:
-        """Return the observed coupling beside the plan, whose columns have their marginal exactly."""
+    def result(self) -> BlockResult:
+        """Return the plan, with exact column masses by a column half-step, beside the observed coupling."""
         log_a, log_b = self.log_marginals
         geometry, f = self.block.geometry(self.kernel), log_a + self.unit * self.shift
         (g,) = run_half_steps(geometry, [HalfStep("columns", 0)], self.log_marginals, initial=[f])
@@ -194,16 +194,16 @@ class _Problem:
 def _observed(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
     observed = as_tensor("observed_coupling", coupling, "(n, m)")
     got = tuple(observed.shape)
-    check(got == shape, f"observed_coupling: expected shape {shape}, one row and column per item, got {got}.")
+    check(got == shape, f"observed_coupling: must have shape {shape}, got {got}.", "shape")
     check_all_values("observed_coupling", observed, observed >= 0, "nonnegative numbers")
     for side, masses in (("row", observed.sum(1)), ("column", observed.sum(0))):
         empty = int((masses == 0).sum())
-        check(empty == 0, f"observed_coupling: {empty} {side}s have no mass; leave these items out.")
+        check(empty == 0, f"observed_coupling: {empty} {side}s have no mass. Remove these items.", "empty")
     return observed / observed.sum()
 
 
-def _minimize(parameters: list[Tensor], value: Callable[[], Tensor], iterations: int, tolerance: float) -> int:
-    """Minimise by L-BFGS and return how many iterations it took."""
+def _minimize(parameters: list[Tensor], loss: Callable[[], Tensor], iterations: int, tolerance: float) -> int:
+    """Minimize by L-BFGS and return the number of iterations."""
     optimizer = torch.optim.LBFGS(
         parameters,
         max_iter=iterations,
@@ -216,9 +216,9 @@ def _minimize(parameters: list[Tensor], value: Callable[[], Tensor], iterations:
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = value()
-        loss.backward()
-        return loss
+        value = loss()
+        value.backward()
+        return value
 
     optimizer.step(closure)
     return int(optimizer.state[parameters[0]]["n_iter"])

@@ -1,4 +1,4 @@
-"""Neighbour embedding: points in the plane whose plan is that of the data, by the same objective as everything else."""
+"""SNE and t-SNE as transport objectives: the plan of the embedding matches the neighbor plan of the data."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ from contraport.objectives.divergences import Divergence
 from contraport.objectives.plan import BlockResult
 from contraport.seeding import seed_global_generators, torch_seed
 
-EARLY = 250
-"""How many iterations are exaggerated, as in every implementation since the first."""
+EARLY_ITERATIONS = 250
+"""Iterations with early exaggeration, as in the original implementation."""
 
-START = 1e-4
-"""The standard deviation of the first coordinate at the start: so small that no two points are out of reach."""
+INITIAL_SPREAD = 1e-4
+"""Initial standard deviation of the first coordinate: small, so that all points can still pass one another."""
 
-ENCODER_RATE = 1e-3
+ENCODER_LR = 1e-3
 
-LOOK = 50
-"""After so many iterations the progress is looked at, and told if it is asked for."""
+CHECK_EVERY = 50
+"""Iterations between checks of convergence, and between the lines that `verbose` prints."""
 
 METHODS = ("sparse", "exact")
-"""Neighbors that the plan of the data keeps for each item: the nearest, or all."""
+"""Neighbors in the plan of the data: the nearest of each item, or all."""
 
-SETTLED = 1e-4
-"""Less progress than this share of the divergence from one look to the next ends it."""
+MIN_IMPROVEMENT = 1e-4
+"""Relative decrease of the divergence between two checks below which the optimization stops."""
 
 
 class _Attraction(Divergence):
-    """Minus the mean log-kernel of the wanted pairs: added to KL it makes neighbours draw each other more strongly."""
+    """Minus the mean log-kernel of the target: added to KL, it strengthens the attraction of neighbors."""
 
-    def __call__(self, outcome: BlockResult) -> Tensor:
-        return -outcome.target.row_inner_products(outcome.plan.geometry.log_kernel)
+    def __call__(self, result: BlockResult) -> Tensor:
+        return -result.target.row_inner_products(result.plan.geometry.log_kernel)
 
 
 def _has_encoder(estimator: _NeighborEmbedding) -> bool:
-    """Return true, or say why other data cannot be embedded, as scikit-learn asks of methods that may be missing."""
+    """Return True if there is an encoder, else raise the AttributeError that scikit-learn expects of `available_if`."""
     if estimator.encoder is None:
-        raise AttributeError("encoder: transform embeds other data by an encoder; fit with encoder='mlp'.")
+        raise AttributeError("encoder: transform needs an encoder; fit with encoder='mlp'.")
     return True
 
 
 class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):
-    """What SNE and t-SNE have in common: all but the symmetry of the data's plan, the kernel and the allowed plans."""
+    """Base of SNE and t-SNE, which differ in the symmetry of the data's plan, the kernel and the constraint."""
 
     _symmetric: ClassVar[bool]
 
@@ -99,51 +99,53 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @abstractmethod
     def _kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
-        """Return how alike two points of the embedding are, and which plans are allowed there."""
+        """Return the kernel between points of the embedding, and the constraint on its plan."""
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
-        """Find the embedding of the data.
+        """Compute the embedding of the data.
 
         Args:
-            X: (n, d), n at least 4; with an encoder, whatever shape (n, ...) it takes, compared as flat vectors.
+            X: (n, d), n at least 4; with an encoder any shape (n, ...) that it takes, with distances between flat rows.
             y: ignored.
 
         Raises:
-            UsageError: a parameter does not fit, X is not finite or constant, or the embedding diverges.
-            ValueError: X is not what scikit-learn's checks ask for.
+            UsageError: an invalid parameter, X that is constant or not finite, or an embedding that diverges.
+            ValueError: X fails scikit-learn's checks.
         """
-        data = self._checked(X)
+        data = self._check(X)
         exact = self.method == "exact"
         plan = affinities(data.flatten(1), self.perplexity, symmetric=self._symmetric, exact=exact)
-        wanted = Matrix(plan.float())
+        target = Matrix(plan.float())
         data = data.float()
         with torch.random.fork_rng(devices=[]):
             seed_global_generators(
                 torch_seed("estimators.neighbor", check_random_state(self.random_state).randint(2**31))
             )
             if self.encoder is None:
-                embedding = self._start(data.flatten(1)).requires_grad_()
-                self._minimize(wanted, lambda: embedding, _MomentumWithGains([embedding], *self._rates(len(data))))
+                embedding = self._initial_embedding(data.flatten(1)).requires_grad_()
+                self._minimize(
+                    target, lambda: embedding, _MomentumWithGains([embedding], *self._learning_rates(len(data)))
+                )
             else:
                 self.encoder_ = self._encoder(tuple(data.shape[1:])).to(data)
-                optimizer = torch.optim.Adam(self.encoder_.parameters(), self._rates(len(data))[1])
-                self._minimize(wanted, lambda: self._encode(data), optimizer)
+                optimizer = torch.optim.Adam(self.encoder_.parameters(), self._learning_rates(len(data))[1])
+                self._minimize(target, lambda: self._encode(data), optimizer)
                 embedding = self._embedded(data)
         self.embedding_ = embedding.detach().cpu().numpy()
-        self.kl_divergence_ = self._objective(wanted).terms(embedding)["KL"]
+        self.kl_divergence_ = self._objective(target).terms(embedding)["KL"]
         return self
 
     def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[np.float32]:
-        """Find the embedding of the data and return it, (n, n_components); see `fit`."""
+        """Compute the embedding of the data and return it, (n, n_components); see `fit`."""
         return self.fit(X).embedding_
 
     def transform(self, X: ArrayLike) -> NDArray[np.float32]:
-        """Return the encoder's embedding of other data, (m, n_components).
+        """Return the encoder's embedding of new data, (m, n_components).
 
         Raises:
             AttributeError: there is no encoder.
             NotFittedError: `fit` has not been called.
-            ValueError: X is not finite, or does not fit what was fitted.
+            ValueError: X is not finite, or differs from the fitted data in shape.
         """
         check_is_fitted(self)
         return self._embedded(self._read(X, reset=False).float()).cpu().numpy()
@@ -162,51 +164,51 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             return apply_in_blocks(self.encoder_, [data], model=self.encoder_).clone()
 
     def _read(self, X: ArrayLike, *, reset: bool) -> Tensor:
-        """Return the data, once they have passed scikit-learn's checks; what is not finite passes these."""
+        # scikit-learn does not check for NaN, as the error of `as_tensor` is more precise.
         images, least = self.encoder is not None, 4 if reset else 1
         array = validate_data(self, X, reset=reset, allow_nd=images, ensure_all_finite=False, ensure_min_samples=least)
         return as_tensor("X", array, "(n, d, ...)" if images else "(n, d)").to(self.device)
 
-    def _checked(self, X: ArrayLike) -> Tensor:
-        """Return the data, once everything that can be checked before the work is."""
+    def _check(self, X: ArrayLike) -> Tensor:
+        """Return the data, after all checks that precede the optimization."""
         data = self._read(X, reset=True)
         for name in ("n_components", "max_iter"):
             check_integer(name, getattr(self, name))
         if self.method not in METHODS:
             raise unknown_name_error("method", self.method, METHODS)
         good = is_number(self.early_exaggeration) and self.early_exaggeration >= 1
-        check(good, f"early_exaggeration: expected a number of at least 1, got {self.early_exaggeration!r}.")
-        check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal; there is nothing to embed.")
+        check(good, f"early_exaggeration: must be a number >= 1, got {self.early_exaggeration!r}.")
+        check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal.", "constant")
         return data
 
-    def _rates(self, n: int) -> tuple[float, float]:
-        """Return the step length while the attraction is exaggerated and after."""
+    def _learning_rates(self, n: int) -> tuple[float, float]:
+        """Return the learning rates during early exaggeration and after it."""
         if self.learning_rate == "auto":
-            # While the points are close to each other the curvature is about 4 exaggeration / n.
-            return (ENCODER_RATE,) * 2 if self.encoder is not None else (n / 4 / self.early_exaggeration, n / 4)
+            # While the points are close together the curvature is about 4 * exaggeration / n.
+            return (ENCODER_LR,) * 2 if self.encoder is not None else (n / 4 / self.early_exaggeration, n / 4)
         if isinstance(self.learning_rate, str):
             raise unknown_name_error("learning_rate", self.learning_rate, ["auto"])
         check_positive("learning_rate", self.learning_rate)
         return (float(self.learning_rate),) * 2
 
-    def _start(self, data: Tensor) -> Tensor:
-        """Return where the points start, (n, n_components)."""
+    def _initial_embedding(self, data: Tensor) -> Tensor:
+        """Return the initial embedding, (n, n_components)."""
         shape = (len(data), self.n_components)
         if not isinstance(self.init, str):
-            given = as_tensor("init", self.init)
-            check(tuple(given.shape) == shape, f"init: expected shape {shape}, got {tuple(given.shape)}.")
-            return given.to(data)
+            initial = as_tensor("init", self.init)
+            check(tuple(initial.shape) == shape, f"init: must have shape {shape}, got {tuple(initial.shape)}.", "shape")
+            return initial.to(data)
         if self.init == "random":
-            return START * torch.randn(shape).to(data)
+            return INITIAL_SPREAD * torch.randn(shape).to(data)
         if self.init != "pca":
             raise unknown_name_error("init", self.init, ["pca", "random"])
-        most = min(data.shape)
-        check(shape[1] <= most, f"n_components: the init 'pca' has at most {most}, got {shape[1]}; use init='random'.")
+        limit = min(data.shape)
+        check(shape[1] <= limit, f"n_components: init='pca' allows {limit}, got {shape[1]}; use init='random'.", "pca")
         _, _, axes = torch.linalg.svd(data - data.mean(0), full_matrices=False)
         axes = axes[: self.n_components]
         largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
         points: Tensor = (data - data.mean(0)) @ (axes * largest.sign()).T
-        return points.mul_(START / points[:, 0].std())
+        return points.mul_(INITIAL_SPREAD / points[:, 0].std())
 
     def _encoder(self, shape: tuple[int, ...]) -> nn.Module:
         if isinstance(self.encoder, nn.Module):
@@ -219,76 +221,79 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         expected = (len(data), self.n_components)
         check(
             isinstance(embedding, Tensor) and tuple(embedding.shape) == expected,
-            f"encoder: expected one that returns shape {expected}, got {tuple(getattr(embedding, 'shape', ()))}.",
+            f"encoder: must return shape {expected}, got {tuple(getattr(embedding, 'shape', ()))}.",
+            "shape",
         )
         return embedding
 
-    def _objective(self, wanted: Matrix, exaggeration: float = 1.0) -> Objective:
-        """Return what is minimised over the embedding, its attraction multiplied by the exaggeration."""
+    def _objective(self, target: Matrix, exaggeration: float = 1.0) -> Objective:
+        """Return the objective of the embedding, with its attraction multiplied by the exaggeration."""
         penalties: dict[Divergence, float] = {_Attraction(): exaggeration - 1} if exaggeration > 1 else {}
-        return Objective(WithinView(), *self._kernel_and_constraint(), wanted, KL(), penalties)
+        return Objective(WithinView(), *self._kernel_and_constraint(), target, KL(), penalties)
 
-    def _minimize(self, wanted: Matrix, embed: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """Move what `embed` depends on, first under exaggeration, until it settles or the iterations are spent."""
-        early, late = self._objective(wanted, self.early_exaggeration), self._objective(wanted)
+    def _minimize(self, target: Matrix, embed: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> None:
+        """Minimize over the parameters behind `embed`, first with exaggeration, until convergence or `max_iter`."""
+        early, late = self._objective(target, self.early_exaggeration), self._objective(target)
         last = torch.inf
         for iteration in range(1, self.max_iter + 1):
-            exaggerated = iteration <= EARLY
-            if iteration == EARLY + 1 and isinstance(optimizer, _MomentumWithGains):
-                optimizer.settle()
+            exaggerated = iteration <= EARLY_ITERATIONS
+            if iteration == EARLY_ITERATIONS + 1 and isinstance(optimizer, _MomentumWithGains):
+                optimizer.end_exaggeration()
             loss = (early if exaggerated else late)(embed())
             value = loss.item()
-            check(math.isfinite(value), f"learning_rate: diverged after {iteration - 1} iterations; lower it.")
+            check(
+                math.isfinite(value), f"learning_rate: diverged after {iteration - 1} iterations. Lower it.", "diverged"
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             self.n_iter_ = iteration
-            if iteration % LOOK:
+            if iteration % CHECK_EVERY:
                 continue
             if self.verbose:
                 phase = "exaggerated objective" if exaggerated else "KL divergence"
                 print(f"[{type(self).__name__}] iteration {iteration}: {phase} {value:.4f}")
-            if not exaggerated and last - value < SETTLED * value:
+            if not exaggerated and last - value < MIN_IMPROVEMENT * value:
                 break
             last = torch.inf if exaggerated else value
 
 
-# Here, not above: TransformerMixin wraps what a class defines, for set_output, and would unwrap this.
+# Not as a decorator in the class: TransformerMixin wraps the class's methods for set_output, which removes it.
 _NeighborEmbedding.transform = available_if(_has_encoder)(_NeighborEmbedding.transform)  # type: ignore[method-assign]
 
 
 class SNE(_NeighborEmbedding):
-    """Stochastic neighbour embedding: each item finds its neighbours again by a Gaussian in the embedding.
+    """Stochastic neighbor embedding: places items so that a Gaussian in the embedding gives their data neighbors.
 
-    Minimises KL(P | Q) between the conditional neighbour shares of the data, P, by Gaussians with bandwidths set by the
-    perplexity, and those of the embedding, Q, by a Gaussian of fixed width. Every iteration computes all pairs of
-    points, in O(n) memory.
+    Minimizes KL(P | Q) between the conditional neighbor distributions of the data, P, from Gaussians with bandwidths
+    set by the perplexity, and those of the embedding, Q, from a Gaussian of fixed width. Every iteration computes all
+    pairs of points, in O(n) memory.
 
     Args:
-        n_components: dimensions of the embedding.
-        perplexity: effective number of neighbours, from 1 to below n - 1.
+        n_components: dimension of the embedding.
+        perplexity: effective number of neighbors, from 1 to below n - 1.
         early_exaggeration: factor of the attraction in the first 250 iterations, at least 1.
-        learning_rate: step length; ``"auto"`` is n / 4, divided by the exaggeration while there is one, and for an
-            encoder 0.001.
-        max_iter: how many iterations at most.
+        learning_rate: learning rate; ``"auto"`` is n / 4, divided by the early exaggeration during it, or 0.001 for an
+            encoder.
+        max_iter: maximum number of iterations.
         init: ``"pca"``, ``"random"`` or an array (n, n_components); an encoder starts from its own weights.
-        method: ``"sparse"``, P keeps the three times perplexity nearest neighbours of an item, or ``"exact"``, P keeps
-            all, in O(n^2) memory. The divergences of the two cannot be compared.
-        random_state: seed of the random start and of the encoder's weights.
-        encoder: learn a map that embeds other data too: a module from (n, ...) to (n, n_components), of which a copy is
-            trained, or a name of `contraport.encoders`, to which a linear layer is added. All items make one batch.
-        device: where to compute.
+        method: ``"sparse"``: P has the 3 * perplexity nearest neighbors of each item; ``"exact"``: P has all, in O(n^2)
+            memory. Divergences of the two cannot be compared.
+        random_state: seed of the random initialization and of the encoder's weights.
+        encoder: learn an encoder that can embed new data: a module from (n, ...) to (n, n_components), of which a copy
+            is trained, or a name in `contraport.encoders`, to which a linear layer is added. All items are one batch.
+        device: device that computes.
         verbose: print the objective every 50 iterations.
 
     Attributes:
         embedding_: (n, n_components), float32.
-        kl_divergence_: KL(P | Q) of the embedding, in nats; of SNE the mean over the items.
-        n_iter_: iterations made.
-        encoder_: the trained encoder, where one was asked for; there is a `transform` only then.
-        n_features_in_: the length of the second axis of X.
+        kl_divergence_: KL(P | Q) of the embedding, in nats; for SNE the mean over items.
+        n_iter_: number of iterations.
+        encoder_: the trained encoder, if there is one; only then is there a `transform`.
+        n_features_in_: length of the second axis of X.
 
     Raises:
-        UsageError: in `fit`, for values that do not fit.
+        UsageError: in `fit`, for invalid parameters or data.
 
     Source: Hinton and Roweis (2002), Stochastic neighbor embedding, eq. 1-6.
 
@@ -305,15 +310,15 @@ class SNE(_NeighborEmbedding):
 
 
 class TSNE(_NeighborEmbedding):
-    """t-distributed stochastic neighbour embedding: the pairs of neighbours are found again by a heavy-tailed kernel.
+    """t-distributed stochastic neighbor embedding (t-SNE): a heavy-tailed kernel gives the pairs of data neighbors.
 
-    Minimises KL(P | Q) between the symmetrised neighbour shares of the data, P, and those of the embedding, Q, by the
-    kernel 1 / (1 + distance^2), normalised over all pairs. Its parameters and attributes are those of `SNE`.
+    Minimizes KL(P | Q) between the symmetrized neighbor distribution of the data, P, and that of the embedding, Q, from
+    the kernel 1 / (1 + distance^2), normalized over all pairs. Parameters and attributes are those of `SNE`.
 
     Raises:
-        UsageError: in `fit`, for values that do not fit.
+        UsageError: in `fit`, for invalid parameters or data.
 
-    Source: van der Maaten and Hinton (2008), Visualizing data using t-SNE, eq. 4; the start and the learning rate,
+    Source: van der Maaten and Hinton (2008), Visualizing data using t-SNE, eq. 4; initialization and learning rate,
     Kobak and Berens (2019), The art of using t-SNE; with an encoder, van der Maaten (2009), Learning a parametric
     embedding by preserving local structure.
 
@@ -330,7 +335,7 @@ class TSNE(_NeighborEmbedding):
 
 
 class _MomentumWithGains(torch.optim.Optimizer):
-    """Momentum with a step length of its own for each coordinate, longer while its direction lasts.
+    """Gradient descent with momentum and a gain for each coordinate, which grows while its direction persists.
 
     Source: Jacobs (1988), Increased rates of convergence through learning rate adaptation, as used by van der Maaten.
     """
@@ -338,8 +343,8 @@ class _MomentumWithGains(torch.optim.Optimizer):
     def __init__(self, parameters: list[Tensor], lr: float, late_lr: float) -> None:
         super().__init__(parameters, {"lr": lr, "late_lr": late_lr, "momentum": 0.5})
 
-    def settle(self) -> None:
-        """Go on with the late step length and more momentum, once the points have found their places roughly."""
+    def end_exaggeration(self) -> None:
+        """Switch to the later learning rate and to more momentum."""
         for group in self.param_groups:
             group |= {"lr": group["late_lr"], "momentum": 0.8}
 
@@ -351,7 +356,7 @@ class _MomentumWithGains(torch.optim.Optimizer):
                 if not state:
                     state["gains"], state["velocity"] = torch.ones_like(parameter), torch.zeros_like(parameter)
                 gains, velocity = state["gains"], state["velocity"]
-                lasting = velocity * parameter.grad < 0
-                gains.copy_(torch.where(lasting, gains + 0.2, gains * 0.8).clamp_(min=0.01))
+                persists = velocity * parameter.grad < 0
+                gains.copy_(torch.where(persists, gains + 0.2, gains * 0.8).clamp_(min=0.01))
                 velocity.mul_(group["momentum"]).sub_(group["lr"] * gains * parameter.grad)
                 parameter.add_(velocity)

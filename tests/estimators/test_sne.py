@@ -13,6 +13,7 @@ from sklearn.manifold import trustworthiness
 from sklearn.manifold._t_sne import _joint_probabilities, squareform
 from sklearn.metrics import pairwise_distances
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from tests.errors import raises_usage_error
 from torch import nn
 
 from contraport.estimators import SNE, TSNE
@@ -201,41 +202,51 @@ GOOD = np.random.default_rng(0).normal(size=(20, 3))
 
 
 @pytest.mark.parametrize(
-    ("settings", "X", "message"),
+    ("settings", "X", "code", "values"),
     [
-        ({"perplexity": 20}, GOOD, "perplexity: expected a number from 1 to below n - 1 = 19, got 20"),
-        ({"perplexity": 0.5}, GOOD, "perplexity: .* got 0.5"),
-        ({"perplexity": float("nan")}, GOOD, "perplexity: .* got nan"),
-        ({"perplexity": "auto"}, GOOD, "perplexity: .* got 'auto'"),
-        ({}, np.where(np.arange(60).reshape(20, 3) == 4, np.nan, GOOD), "X: expected finite numbers, got 1 that"),
-        ({}, np.ones((20, 3)), "X: all 20 items are equal"),
-        ({"perplexity": 1}, GOOD[:3], r"3 sample\(s\) \(shape=\(3, 3\)\) while a minimum of 4 is required by TSNE"),
-        ({}, GOOD[0], "Expected 2D array, got 1D array instead"),
-        ({}, [["a", "b"]] * 5, "not compatible with arrays of bytes/strings"),
-        ({"n_components": 0}, GOOD, "n_components: expected a whole number from 1 on, got 0"),
-        ({"perplexity": 3, "n_components": 4}, GOOD, "n_components: the init 'pca' has at most 3, got 4"),
-        ({"max_iter": 2.5}, GOOD, "max_iter: expected a whole number from 1 on"),
-        ({"early_exaggeration": 0.5}, GOOD, "early_exaggeration: expected a number of at least 1"),
-        ({"perplexity": 3, "learning_rate": "fast"}, GOOD, "learning_rate: unknown name 'fast'"),
-        ({"perplexity": 3, "learning_rate": -1.0}, GOOD, "learning_rate: expected a positive"),
-        ({"perplexity": 3, "method": "barnes_hut"}, GOOD, "method: unknown name 'barnes_hut'"),
-        ({"perplexity": 3, "init": "pcb"}, GOOD, "init: unknown name 'pcb'; did you mean 'pca'"),
-        ({"perplexity": 3, "init": GOOD}, GOOD, r"init: expected shape \(20, 2\), got \(20, 3\)"),
-        ({"perplexity": 3, "encoder": nn.Linear(3, 5)}, GOOD, r"encoder: .* shape \(20, 2\), got \(20, 5\)"),
-        ({"perplexity": 3, "encoder": "mpl"}, GOOD, "encoder: unknown name 'mpl'"),
-        ({"perplexity": 3, "learning_rate": 1e30}, GOOD, "learning_rate: diverged"),
+        ({"perplexity": 20}, GOOD, "perplexity.invalid", [19, 20]),
+        ({"perplexity": 0.5}, GOOD, "perplexity.invalid", [0.5]),
+        ({"perplexity": float("nan")}, GOOD, "perplexity.invalid", ["nan"]),
+        ({"perplexity": "auto"}, GOOD, "perplexity.invalid", ["'auto'"]),
+        ({}, np.where(np.arange(60).reshape(20, 3) == 4, np.nan, GOOD), "X.not_finite", [1]),
+        ({}, np.ones((20, 3)), "X.constant", [20]),
+        ({"n_components": 0}, GOOD, "n_components.invalid", [0]),
+        ({"perplexity": 3, "n_components": 4}, GOOD, "n_components.pca", [3, 4]),
+        ({"max_iter": 2.5}, GOOD, "max_iter.invalid", [2.5]),
+        ({"early_exaggeration": 0.5}, GOOD, "early_exaggeration.invalid", [0.5]),
+        ({"perplexity": 3, "learning_rate": "fast"}, GOOD, "learning_rate.unknown", ["'fast'"]),
+        ({"perplexity": 3, "learning_rate": -1.0}, GOOD, "learning_rate.invalid", [-1.0]),
+        ({"perplexity": 3, "method": "barnes_hut"}, GOOD, "method.unknown", ["'barnes_hut'"]),
+        ({"perplexity": 3, "init": "pcb"}, GOOD, "init.unknown", ["'pca'"]),
+        ({"perplexity": 3, "init": GOOD}, GOOD, "init.shape", [(20, 2), (20, 3)]),
+        ({"perplexity": 3, "encoder": nn.Linear(3, 5)}, GOOD, "encoder.shape", [(20, 2), (20, 5)]),
+        ({"perplexity": 3, "encoder": "mpl"}, GOOD, "encoder.unknown", ["'mpl'"]),
+        ({"perplexity": 3, "learning_rate": 1e30}, GOOD, "learning_rate.diverged", []),
     ],
 )
-def test_mistakes_are_told(settings, X, message):
-    with pytest.raises(ValueError, match=message):
+def test_rejects_invalid_parameters_and_data(settings, X, code, values):
+    with raises_usage_error(code, *values):
         TSNE(**settings).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (GOOD[:3], r"\(3, 3\).* minimum of 4 is required by TSNE"),
+        (GOOD[0], "Expected 2D array, got 1D array instead"),
+        ([["a", "b"]] * 5, "not compatible with arrays of bytes/strings"),
+    ],
+)
+def test_scikit_learn_rejects_data_of_a_wrong_form(X, message):
+    with pytest.raises(ValueError, match=message):
+        TSNE(perplexity=1).fit(X)
 
 
 def test_transform_needs_an_encoder_and_a_fit():
     assert not hasattr(TSNE(), "transform")
-    with pytest.raises(AttributeError, match="has no attribute 'transform'") as told:
+    with pytest.raises(AttributeError, match="has no attribute 'transform'") as caught:
         TSNE().transform(GOOD)
-    assert "encoder: transform embeds other data by an encoder" in str(told.value.__cause__)
+    assert str(caught.value.__cause__).startswith("encoder: ")
     with pytest.raises(NotFittedError):
         TSNE(encoder="mlp").transform(GOOD)
 
