@@ -1,6 +1,6 @@
-"""What the torch at hand can compile."""
+"""Capabilities of the installed torch.compile."""
 
 import torch
 
-WHOLE = torch.__version__ >= "2.14"
-"""Whether torch.compile follows a ContextVar, such as that of `engine.backend`; before, the graph breaks there."""
+COMPILES_AS_ONE_GRAPH = torch.__version__ >= "2.14"
+"""Whether torch.compile traces a ContextVar, such as that of `engine.backend`; older versions break the graph there."""

@@ -1,4 +1,4 @@
-"""Random streams: every use of randomness has a purpose of its own, and no two streams are alike."""
+"""Random streams: every use of randomness has its own purpose, and no two streams are correlated."""
 
 import ast
 from collections import Counter
@@ -53,7 +53,7 @@ def test_each_purpose_has_one_use():
     assert [purpose for purpose, times in uses.items() if times > 1] == []
 
 
-def test_no_other_generator_is_made():
+def test_all_generators_come_from_this_module():
     made = [
         f"{path.relative_to(SOURCE)}:{call.lineno}: {name}"
         for path in sorted(SOURCE.rglob("*.py"))

@@ -22,8 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 TESTS = (
-    "tests/engine/test_convergence.py",
-    "tests/engine/test_threshold.py",
+    "tests/engine/test_fixed_point.py",
+    "tests/engine/test_similarity_mask.py",
     "tests/objectives/test_column_weights.py",
     "tests/objectives/test_formulas.py",
     "tests/objectives/test_inputs.py",

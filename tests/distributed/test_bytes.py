@@ -39,7 +39,7 @@ def work(rank, report, size):
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_embeddings_move_once_there_and_once_back_and_else_only_vectors(size):
+def test_embeddings_are_sent_once_forward_and_once_backward(size):
     found = {name: (forward, backward) for name, forward, backward in reports_of(work, size, size)}
     rows = 2 * ITEMS  # of both views
     embeddings, vector, agreed = rows * DIMENSIONS * NUMBER, rows * NUMBER, 8 * 16 * size

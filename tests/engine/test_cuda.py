@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.compiling import WHOLE
-from tests.engine.interpreted import CHAINS, KERNELS, assert_near, outcome, problem
+from tests.compiling import COMPILES_AS_ONE_GRAPH
+from tests.engine.triton_interpreted import CHAINS, KERNELS, assert_near, outcome, problem
+from tests.errors import raises_usage_error
 
 import contraport
 from contraport.engine import (
@@ -24,7 +25,6 @@ from contraport.engine import (
     precision,
 )
 from contraport.engine.backends.cuda import TRITON, block_shape
-from contraport.errors import UsageError
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 needs_triton = pytest.mark.skipif(not TRITON or INTERPRETED, reason="needs Triton, and not its interpreter")
@@ -33,7 +33,7 @@ needs_triton = pytest.mark.skipif(not TRITON or INTERPRETED, reason="needs Trito
 @needs_triton
 @pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_the_interpreter_agrees(which):
-    """Everything in `interpreted.py`, which says why in a process of its own."""
+    """Run `triton_interpreted.py` in a process of its own, in which the interpreter is on."""
     command = [
         sys.executable,
         "-m",
@@ -43,14 +43,14 @@ def test_the_interpreter_agrees(which):
         "no:cacheprovider",
         "-m",
         which,
-        Path(__file__).with_name("interpreted.py"),
+        Path(__file__).with_name("triton_interpreted.py"),
     ]
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]
 
 
-def test_what_has_no_kernel_is_said_and_falls_back():
+def test_falls_back_without_a_kernel():
     x = torch.randn(2000, 3)
     matrix = Geometry(MatrixLogKernel(torch.zeros(2000, 2000)))
     link = Geometry(Gibbs("dot", 1.0)(x, x)).with_link(LogFunction(torch.sigmoid))
@@ -65,21 +65,21 @@ def test_what_has_no_kernel_is_said_and_falls_back():
 
 
 @needs_triton
-def test_a_cpu_is_refused():
+def test_rejects_embeddings_on_a_cpu():
     z0, z1 = torch.randn(2, 8, 4)
-    with backend("cuda"), pytest.raises(UsageError, match="TRITON_INTERPRET"):
+    with backend("cuda"), raises_usage_error("backend.device", "cpu"):
         contraport.nt_xent()(z0, z1)
 
 
-def test_a_machine_without_triton_is_told(monkeypatch):
+def test_requires_triton(monkeypatch):
     monkeypatch.setattr("contraport.engine.backends.cuda.TRITON", False)
     z0, z1 = torch.randn(2, 8, 4)
-    with backend("cuda"), pytest.raises(UsageError, match="package 'triton'"):
+    with backend("cuda"), raises_usage_error("backend.missing", "triton"):
         contraport.nt_xent()(z0, z1)
 
 
-def test_unknown_precision():
-    with pytest.raises(UsageError, match="did you mean 'bfloat16'"), precision("bfloat"):
+def test_rejects_an_unknown_precision():
+    with raises_usage_error("precision.unknown", "'bfloat16'"), precision("bfloat"):
         pass
 
 
@@ -191,14 +191,14 @@ def test_a_symmetric_problem_on_a_device(dimensions):
 
 
 @pytest.mark.gpu
-def test_a_device_gets_the_kernels_unasked():
+def test_cuda_is_the_default_on_a_device():
     x = torch.randn(4096, 16, device="cuda")
     assert choose_backend(Geometry(Gibbs()(x, x))) == "cuda"
     assert "Not cuda" in explain_backend(Geometry(MatrixLogKernel(x @ x.T)))
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not WHOLE, reason="this torch compiles no objective whole")
+@pytest.mark.skipif(not COMPILES_AS_ONE_GRAPH, reason="this torch breaks the graph")
 def test_compiled_on_a_device():
     z0, z1 = (torch.randn(2048, 128, device="cuda", requires_grad=True) for _ in range(2))
     loss = contraport.info_nce(temperature=0.2)

@@ -17,7 +17,7 @@ as many in the cross layout, and eight times in the joint one."""
 
 
 class Largest(TorchDispatchMode):
-    """Remembers the largest tensor that any operation makes."""
+    """Records the largest tensor that any operation creates."""
 
     def __init__(self):
         super().__init__()
@@ -66,14 +66,14 @@ def test_memory_is_linear_in_the_rows(monkeypatch, name):
     assert entries <= ALLOWED, operation
 
 
-def test_the_oracle_would_be_caught():
+def test_detects_a_dense_matrix():
     z0, z1 = (torch.randn(ITEMS, 4, requires_grad=True) for _ in range(2))
     with contraport.engine.backend("dense"), Largest() as seen:
         contraport.nt_xent()(z0, z1).backward()
     assert seen.entries == (2 * ITEMS) ** 2
 
 
-def test_the_memory_of_stored_tiles_is_used_again():
+def test_reuses_the_memory_of_stored_tiles():
     z0, z1 = torch.randn(2, 80, 8)
     loss, spare = contraport.nt_xent(), contraport.engine.backends.tiled._spare
     spare.clear()

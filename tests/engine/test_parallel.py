@@ -25,7 +25,7 @@ LOSSES = {
 
 
 class Learner(nn.Module):
-    """A small encoder with its loss: all that has parameters is within, as the wrapper wants it."""
+    """A small encoder with its loss, so that the wrapper sees all parameters."""
 
     def __init__(self, loss):
         super().__init__()
@@ -66,13 +66,13 @@ def work(rank, report):
                 report((rank, name, backend))
 
 
-def test_training_is_that_of_one_process():
+def test_training_matches_one_process():
     assert not reports_of(work, 2)
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_batches_matter(name):
-    """What is compared above depends on how the items are shared out: it can fail."""
+def test_the_result_depends_on_the_split_into_batches(name):
+    """Check that the comparison above can fail."""
     whole = train(name, "dense", lambda batch: (batch[0][0], batch[-1][1]), lambda learner: learner)
     half = train(name, "dense", lambda batch: batch[0], lambda learner: learner)
     assert not torch.allclose(whole[-1], half[-1])

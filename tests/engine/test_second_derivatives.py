@@ -97,7 +97,7 @@ def test_every_objective(monkeypatch, objective, settings, chosen, n):
 
 
 @pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
-def test_all_that_half_steps_depend_on(name):
+def test_half_steps_in_all_arguments(name):
     """A seed with a gradient of its own, marginals, slack, given potentials, and biases that depend on x too."""
     x, y, v = numbers(FEW, 3), numbers(FEW, 3, seed=1), numbers(FEW, 3, seed=2)
     weights, given = numbers(FEW, seed=3), numbers(FEW, seed=4)
@@ -140,7 +140,7 @@ def test_the_plan_at_convergence(name, cost, slackened):
 
 
 @pytest.mark.parametrize("name", ["stored", "streamed"])
-def test_held_sums(name):
+def test_transport_cost(name):
     x, y, v = numbers(FEW, 3), numbers(FEW, 3, seed=1), numbers(FEW, 3, seed=2)
     f, g = numbers(FEW, seed=3), numbers(FEW, seed=4)
 
@@ -155,7 +155,7 @@ def test_held_sums(name):
     assert_near(product(name), product("dense"), 1e-12)
 
 
-def test_a_gradient_penalty_trains_as_under_autograd():
+def test_gradient_penalty_matches_autograd():
     """backward(create_graph=True), then a second backward through a network."""
     network = torch.nn.Linear(5, 4).double()
     loss = contraport.gca_ince(iterations=2)

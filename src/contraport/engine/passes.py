@@ -6,7 +6,7 @@ Each pass works on a geometry, S = log K with its masks:
 2. ``weighted_sum``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
 3. ``gradient``: the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, where W is a sum of terms
    exp(S_ij + A_i + B_j) (u_i or v_j);
-4. ``plan_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
+4. ``transport_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Passes(ABC):
         """
 
     @abstractmethod
-    def plan_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
         """Return sum_j exp(S_ij + f_i + g_j) T_ij, (N,), in one pass."""
 
     def _contribution(self, gradients: list[Tensor | None]) -> list[Tensor | None]:

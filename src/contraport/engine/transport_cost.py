@@ -27,7 +27,7 @@ class TransportCostOperation(DenseOperation):
         return 1, 1
 
     def forward(self, passes: Passes) -> list[Tensor]:
-        return [passes.plan_sums(self.f, self.g)]
+        return [passes.transport_sums(self.f, self.g)]
 
     def empty_outputs(self) -> list[Tensor]:
         return [self.f.new_empty(self.f.shape)]

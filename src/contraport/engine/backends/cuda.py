@@ -119,7 +119,7 @@ class CudaPasses(Passes):
             [value if needed else None for value, needed in zip(gradients, needs_grad, strict=True)]
         )
 
-    def plan_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
         # T is <x, y> plus biases, so its sums under P follow from P y (the gradient in x), the row sums of P, and a
         # weighted sum of the column biases: no kernel of its own.
         own, (row_bias, column_bias) = self._own_range(f), self.biases

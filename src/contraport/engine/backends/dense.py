@@ -41,7 +41,7 @@ class DensePasses(Passes):
         log_kernel.accumulate_gradient(ALL, ALL, weight, gradients)
         return gradients
 
-    def plan_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
         plan = torch.exp(self.s + f[:, None] + g)
         return (plan * self.log_kernel.with_link(None).dense()).sum(1)
 

@@ -155,7 +155,7 @@ class StreamedPasses(Passes):
             )
         return self._contribution(gradients)
 
-    def plan_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
         sums = torch.zeros_like(f)
         for tile in self._tiles(exponential=False, with_t=True):
             assert tile.t is not None

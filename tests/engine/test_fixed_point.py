@@ -1,4 +1,4 @@
-"""The plan at convergence: its gradient without the way there."""
+"""Sinkhorn to convergence: implicit gradients against unrolled ones."""
 
 import math
 import warnings
@@ -29,7 +29,7 @@ def problem(temperature=0.3, learnable=False):
 
 
 def unrolled(geometry, log_marginals, iterations=1000):
-    """The oracle: autograd through the whole way there."""
+    """The oracle: autograd through all iterations."""
     steps = [HalfStep("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2 * iterations)]
     with backend("dense"):
         *_, f, g = run_half_steps(geometry, steps, log_marginals)
@@ -58,7 +58,7 @@ BACKENDS = ["dense", "stored", "streamed"]
 @pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
 @pytest.mark.parametrize("learnable", [False, True])
-def test_the_gradient_is_that_of_the_whole_way(monkeypatch, name, temperature, learnable):
+def test_gradient_matches_unrolling(monkeypatch, name, temperature, learnable):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     settings = temperature, learnable
     found, exact = value_and_gradients(at_convergence(name), *settings), value_and_gradients(unrolled, *settings)
@@ -70,11 +70,11 @@ def test_the_gradient_is_that_of_the_whole_way(monkeypatch, name, temperature, l
 @pytest.mark.parametrize("bound", [None, 0.7])
 @pytest.mark.parametrize("dampings", [(0.6, 0.8), (0.5, 1.0), (1.0, 1.0)])
 @pytest.mark.parametrize("counting", [False, True])
-def test_slack_at_convergence(monkeypatch, name, bound, dampings, counting):
-    """In all that the fixed point depends on, against autograd through the whole way there."""
+def test_relaxed_gradient_matches_unrolling(monkeypatch, name, bound, dampings, counting):
+    """In all variables of the fixed point, against autograd through all iterations."""
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     if bound is None and dampings == (1.0, 1.0):
-        pytest.skip("that is no slack: the potentials are known up to a constant")
+        pytest.skip("not relaxed: the potentials have a free constant")
 
     def outcome(find):
         kernel, x, y, (log_a, log_b), mixed = problem(learnable=True)
@@ -88,7 +88,7 @@ def test_slack_at_convergence(monkeypatch, name, bound, dampings, counting):
         free += [] if bounds is None else [bounds]
         return [f.detach(), g.detach(), value.detach(), *torch.autograd.grad(value, free)]
 
-    def whole_way(geometry, log_marginals, slack):
+    def unrolled_relaxed(geometry, log_marginals, slack):
         steps = [HalfStep("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
         repeated = [None if v is None else v.repeat(1000) for v in slack[:2]]
         with backend("dense"):
@@ -99,12 +99,12 @@ def test_slack_at_convergence(monkeypatch, name, bound, dampings, counting):
         with backend(name):
             return solve_fixed_point(geometry, log_marginals, 1e-14, 5000, slack)[:2]
 
-    for ours, oracle in zip(outcome(at_the_end), outcome(whole_way), strict=True):
+    for ours, oracle in zip(outcome(at_the_end), outcome(unrolled_relaxed), strict=True):
         torch.testing.assert_close(ours, oracle, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_a_loss_of_one_potential_leaves_out_the_constant_that_the_plan_does_not_know(name):
+def test_gradient_of_one_potential_ignores_its_free_constant(name):
     """The potential f is known up to a constant; its gradient is that of f less its mean under a."""
     kernel, x, y, (log_a, log_b), mixed = problem()
     f, _ = at_convergence(name)(Geometry(kernel(x, y)), (log_a, log_b))
@@ -116,7 +116,7 @@ def test_a_loss_of_one_potential_leaves_out_the_constant_that_the_plan_does_not_
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_a_target_with_the_same_marginals_needs_no_solution(monkeypatch, name):
+def test_target_with_the_same_marginals_needs_no_cg_step(monkeypatch, name):
     """dL/dS is plan less target, exactly, and no step of the solver is made."""
     monkeypatch.setattr("contraport.engine.fixed_point.MAX_CG_STEPS", 0)
     logits = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
@@ -130,7 +130,7 @@ def test_a_target_with_the_same_marginals_needs_no_solution(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_the_objective_with_a_tolerance(name):
+def test_objective_with_a_tolerance(name):
     z0, z1 = torch.randn(2, 8, 5, dtype=torch.float64).unbind()
     strict = Objective(Joint(), Gibbs("cosine", 0.5), Balanced(5000, tolerance=1e-13), Pairs(), KL())
     with backend(name):
@@ -140,15 +140,15 @@ def test_the_objective_with_a_tolerance(name):
         torch.testing.assert_close(plan.sum(side), torch.full((16,), 1 / 16, dtype=torch.float64))
 
 
-def test_too_few_iterations_are_said():
+def test_warns_of_too_few_iterations():
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(6, 3, dtype=torch.float64, generator=generator) for _ in range(2))
     uniform = torch.full((6,), -math.log(6), dtype=torch.float64)
-    with pytest.warns(UserWarning, match="off by"):
+    with pytest.warns(UserWarning, match="1e-12"):
         solve_fixed_point(Geometry(Gibbs("cosine", 0.1)(x, y)), (uniform, uniform), 1e-12, 2)
 
 
-def test_a_loop_is_told_once():
+def test_warns_once_in_a_loop():
     generator = torch.Generator().manual_seed(0)
     uniform = torch.full((6,), -math.log(6), dtype=torch.float64)
     with warnings.catch_warnings(record=True) as told:

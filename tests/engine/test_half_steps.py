@@ -1,4 +1,4 @@
-"""The engine's backends against its dense oracle, and the oracle against finite differences and a peer."""
+"""Half-steps: the backends against the dense oracle, and the oracle against finite differences and POT."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -119,7 +119,7 @@ def test_backends_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, 
 
 @pytest.mark.parametrize("name", ["stored", "streamed"])
 @pytest.mark.parametrize("temperature", [0.2, 0.002])  # exponents that are factors, and those that are not
-def test_a_symmetric_problem_agrees_too(monkeypatch, name, temperature):
+def test_a_symmetric_problem_agrees_with_the_dense_oracle(monkeypatch, name, temperature):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     x = torch.randn(10, 5, dtype=torch.float64)
     places = torch.arange(10)
@@ -137,7 +137,7 @@ def test_a_symmetric_problem_agrees_too(monkeypatch, name, temperature):
 
 
 @pytest.mark.parametrize("name", ["stored", "streamed"])
-def test_no_sum_overflows_where_one_side_alone_is_long(name):
+def test_no_sum_overflows_with_one_long_side(name):
     x, y = torch.eye(3), 200 * torch.eye(3)
     for geometry in (Geometry(Gibbs("dot", 1.0)(x, y)), Geometry(Gibbs("dot", 1.0)(y, x))):
         with backend(name):
@@ -203,7 +203,7 @@ def test_log_sums(name):
 
 @settings(max_examples=20, deadline=None)
 @given(n=st.integers(2, 12), m=st.integers(2, 12), iterations=st.integers(1, 30), temperature=st.floats(0.05, 2))
-def test_sinkhorn_is_pots(n, m, iterations, temperature):
+def test_sinkhorn_matches_pot(n, m, iterations, temperature):
     generator = torch.Generator().manual_seed(n * 100 + m)
     x = torch.nn.functional.normalize(torch.randn(n, 3, dtype=torch.float64, generator=generator))
     y = torch.nn.functional.normalize(torch.randn(m, 3, dtype=torch.float64, generator=generator))
@@ -223,7 +223,7 @@ def test_sinkhorn_is_pots(n, m, iterations, temperature):
 
 @pytest.mark.parametrize("name", ["stored", "streamed"])
 @pytest.mark.parametrize("kernel", kernels())
-def test_held_sums_are_the_transport_costs_of_a_plan_held_fixed(monkeypatch, name, kernel):
+def test_transport_cost_with_a_fixed_plan(monkeypatch, name, kernel):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     kernel = kernels()[kernel].double()
 
@@ -263,7 +263,7 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
         assert_same(mine, written)
 
 
-def test_terms_with_far_exponents_are_not_gathered(monkeypatch):
+def test_terms_with_distant_exponents_are_not_merged(monkeypatch):
     """Potentials of two chains that lie e^60 apart: one exponent for both would lose one of them."""
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     x, y = (torch.randn(n, 5, generator=torch.Generator().manual_seed(n)).requires_grad_() for n in (9, 6))
@@ -281,15 +281,15 @@ def test_terms_with_far_exponents_are_not_gathered(monkeypatch):
         torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
-def test_many_half_steps_are_not_kept_by_autograd():
-    """The chooser knows how many half steps there are: 1,000 iterations at 128 rows took 1.5 GB."""
+def test_many_half_steps_are_not_dense():
+    """The choice depends on the number of half-steps: autograd would store 1.5 GB for 1,000 iterations at 128 rows."""
     x = torch.randn(128, 4)
     geometry = Geometry(Gibbs()(x, x))
     assert choose_backend(geometry) == choose_backend(geometry, 20) == "dense"
     assert choose_backend(geometry, 2000) == "stored"
 
 
-def test_the_backend_of_a_long_chain_keeps_little():
+def test_a_long_chain_saves_little_memory():
     x, y = (torch.randn(128, 4).requires_grad_() for _ in range(2))
     steps = [HalfStep("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
     uniform = torch.full((128,), -math.log(128))
@@ -307,8 +307,8 @@ def test_the_backend_of_a_long_chain_keeps_little():
     assert x.grad.isfinite().all()
 
 
-def test_the_policy_of_the_call_is_that_of_its_gradient():
-    """Backward in another thread, with another backend asked for: what the call was begun with holds."""
+def test_backward_uses_the_backend_of_forward():
+    """Backward in another thread, within another backend's block."""
     x, y = (torch.randn(40, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (1, 2))
     uniform = torch.full((40,), -math.log(40), dtype=torch.float64)
 

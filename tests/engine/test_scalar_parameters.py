@@ -1,4 +1,4 @@
-"""Learned numbers, a temperature and a bias: of one element, as FSDP2 takes them, and loaded from states of before."""
+"""Scalar parameters (temperature, bias): of shape (1,) for FSDP2, loaded from states in which they had shape ()."""
 
 import copy
 import pickle
@@ -18,7 +18,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_states_of_before_are_loaded(loss):
+def test_loads_states_without_a_dimension(loss):
     old = {name: (value + 0.25).reshape(()) for name, value in loss().state_dict().items()}
     kept, new = dict(old), copy.deepcopy(pickle.loads(pickle.dumps(loss())))
     new.load_state_dict(old)
@@ -39,7 +39,7 @@ def share(rank, report, name, z, expected):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_sharded_loss_learns_what_one_process_does(name):
+def test_fsdp_matches_one_process(name):
     z = torch.randn(2, 4, 3)
     loss = LOSSES[name]()
     loss(*z).backward()

@@ -1,6 +1,6 @@
-"""The Triton kernels by Triton's interpreter, on a CPU, against the dense oracle in double precision.
+"""Triton kernels in Triton's interpreter, on a CPU, against the dense oracle in double precision.
 
-TRITON_INTERPRET=1 must stand in the environment before Triton is loaded: `test_cuda.py` runs this file in a process of
+TRITON_INTERPRET=1 must be in the environment before Triton is imported: `test_cuda.py` runs this file in a process of
 its own.
 """
 
@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 import torch.distributed as dist
-from tests.compiling import WHOLE
+from tests.compiling import COMPILES_AS_ONE_GRAPH
 from tests.processes import reports_of
 
 import contraport
@@ -162,7 +162,7 @@ def test_objectives(name):
     assert_near(*results, 1e-5)
 
 
-@pytest.mark.skipif(not WHOLE, reason="this torch compiles no objective whole")
+@pytest.mark.skipif(not COMPILES_AS_ONE_GRAPH, reason="this torch breaks the graph")
 @pytest.mark.parametrize("name", [pytest.param("nt-xent", marks=pytest.mark.slow), "gca-uot"])
 def test_compile_keeps_the_operators_whole(name):
     z0, z1 = (torch.randn(9, 5, requires_grad=True) for _ in range(2))
