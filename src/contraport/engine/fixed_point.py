@@ -39,70 +39,11 @@ MAX_CG_STEPS = 500
 _AXES: tuple[Axis, Axis] = ("rows", "columns")
 
 
-class Solution(NamedTuple):
-    """Potentials at convergence.
-
-    Attributes:
-        f: (N,).
-        g: (M,).
-        log_row_sums: L(g), (N,), 0 where a row has no pairs.
-        log_column_sums: L'(f), (M,), likewise.
-        iterations: number of iterations made.
-    """
-
-    f: Tensor
-    g: Tensor
-    log_row_sums: Tensor
-    log_column_sums: Tensor
-    iterations: int
-
-
-def solve(
-    passes: Passes, log_marginals: tuple[Tensor, Tensor], relaxation: Relaxation, tolerance: float, iterations: int
-) -> Solution:
-    """Iterate the half-steps until convergence, without a gradient.
-
-    Args:
-        passes: over the pairs.
-        log_marginals: log a, (N,), and log b, (M,); of equal total mass unless relaxed.
-        relaxation: relaxation of the half-steps on rows and on columns.
-        tolerance: stop once another step would change the masses of the rows by less than this in total. Unless
-            relaxed, that is the total error of the row masses.
-        iterations: maximum number; a warning is issued if they do not suffice.
-    """
-    log_a, log_b = log_marginals
-
-    def log_sums(q: Tensor | None, p: Tensor | None) -> Tensor:
-        by_row, by_column = passes.log_sum_exp(q, p)
-        log_sum = by_row if p is None else by_column
-        assert log_sum is not None
-        return log_sum.masked_fill(log_sum == -torch.inf, 0)
-
-    start = torch.zeros_like(log_b) if relaxation.references is None else relaxation.references[1]
-    f = relaxation.potential(0, "rows", log_a, log_sums(start, None))
-    for iteration in range(1, iterations + 1):
-        column_sums = log_sums(None, f)
-        g = relaxation.potential(1, "columns", log_b, column_sums)
-        row_sums = log_sums(g, None)
-        # The row sums that measure the error are those that the next row step needs: checking costs no pass.
-        next_f = relaxation.potential(0, "rows", log_a, row_sums)
-        error = (torch.exp(f + row_sums) - torch.exp(next_f + row_sums)).abs().sum()
-        solution, f = Solution(f, g, row_sums, column_sums, iteration), next_f
-        if error < tolerance:
-            return solution
-    warnings.warn(
-        f"after {pluralize(iterations, 'Sinkhorn iteration')} the row masses are off by more than the tolerance "
-        f"{tolerance:.3g}; raise iterations or the temperature.",
-        stacklevel=2,
-    )
-    return solution
-
-
 @dataclass(frozen=True, eq=False)
 class FixedPointOperation(Operation):
     """Potentials at convergence, with the gradient of the fixed point; see `contraport.engine.solve_fixed_point`.
 
-    Its outputs are f and g, the log-sums L(g) and L'(f), and the number of iterations, ``()``.
+    Its outputs are f and g, the log-sums L(g) and L'(f), 0 where there are no pairs, and the number of iterations, ().
     """
 
     log_marginals: tuple[Tensor, Tensor]
@@ -116,8 +57,33 @@ class FixedPointOperation(Operation):
         return 5, 2
 
     def forward(self, passes: Passes) -> list[Tensor]:
-        *tensors, iterations = solve(passes, self.log_marginals, self.relaxation, self.tolerance, self.iterations)
-        return [*tensors, torch.tensor(iterations)]
+        (log_a, log_b), relaxation = self.log_marginals, self.relaxation
+
+        def log_sums(q: Tensor | None, p: Tensor | None) -> Tensor:
+            by_row, by_column = passes.log_sum_exp(q, p)
+            log_sum = by_row if p is None else by_column
+            assert log_sum is not None
+            return log_sum.masked_fill(log_sum == -torch.inf, 0)
+
+        start = torch.zeros_like(log_b) if relaxation.references is None else relaxation.references[1]
+        f = relaxation.potential(0, "rows", log_a, log_sums(start, None))
+        for iteration in range(1, self.iterations + 1):
+            column_sums = log_sums(None, f)
+            g = relaxation.potential(1, "columns", log_b, column_sums)
+            row_sums = log_sums(g, None)
+            # The row sums that measure the error are those that the next row step needs: checking costs no pass.
+            next_f = relaxation.potential(0, "rows", log_a, row_sums)
+            error = (torch.exp(f + row_sums) - torch.exp(next_f + row_sums)).abs().sum()
+            outputs, f = [f, g, row_sums, column_sums, torch.tensor(iteration)], next_f
+            if error < self.tolerance:
+                break
+        else:
+            warnings.warn(
+                f"after {pluralize(self.iterations, 'Sinkhorn iteration')} the row masses are off by more than the "
+                f"tolerance {self.tolerance:.3g}; raise iterations or the temperature.",
+                stacklevel=2,
+            )
+        return outputs
 
     def empty_outputs(self) -> list[Tensor]:
         sides = 2 * self.log_marginals

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from contraport.engine.custom_op import BackwardArgs, DenseOperation
-from contraport.engine.geometry import Geometry
 from contraport.engine.passes import Passes, RankOneTerm
 
 Axis: TypeAlias = Literal["rows", "columns"]
@@ -124,60 +123,6 @@ class Relaxation(NamedTuple):
         return self.dampings, self.bounds, *(self.references or (None, None))
 
 
-class HalfSteps(NamedTuple):
-    """A sequence of half-steps.
-
-    Attributes:
-        steps: in order.
-        num_initial: number of initial potentials.
-        empty_value: the log-sum of a row or column without weight.
-    """
-
-    steps: tuple[HalfStep, ...]
-    num_initial: int
-    empty_value: float
-
-    def batches(self) -> Iterator[list[int]]:
-        """Yield the indices of the steps in order, two at a time where one pass serves both.
-
-        Two consecutive steps share a pass if they are on different axes and the second does not read the first.
-        """
-        position = 0
-        while position < len(self.steps):
-            batch = [position]
-            if position + 1 < len(self.steps):
-                first, second = self.steps[position : position + 2]
-                if first.axis != second.axis and second.source != self.num_initial + position:
-                    batch.append(position + 1)
-            yield batch
-            position += len(batch)
-
-    def dense_potentials(
-        self,
-        geometry: Geometry,
-        log_marginals: tuple[Tensor, Tensor],
-        relaxation: Relaxation,
-        initial: Sequence[Tensor],
-    ) -> list[Tensor]:
-        """Return the potential of each step by plain operations on the whole matrix."""
-        s, empty_value = geometry.dense(), None if geometry.has_full_support else self.empty_value
-        # One exponential serves all steps that read no potential. MODERATE bounds factors of which two are multiplied;
-        # here is one, hence twice as far.
-        moderate = geometry.log_kernel.static_bound <= 2 * MODERATE.get(s.dtype, 0.0)
-        kernel = s.exp() if moderate and self.steps[0].source is None else None
-        potentials = list(initial)
-        for k, step in enumerate(self.steps):
-            side = int(step.axis == "columns")
-            if step.source is None and kernel is not None:
-                log_sum = _log(kernel.sum(1 - side), empty_value)
-            else:
-                oriented = s.T if side else s
-                values = oriented if step.source is None else oriented + potentials[step.source]
-                log_sum = log_sum_exp(values, empty_value)
-            potentials.append(relaxation.potential(k, step.axis, log_marginals[side], log_sum))
-        return potentials[len(initial) :]
-
-
 LOG2E = math.log2(math.e)
 
 MODERATE = {torch.float32: 36.0, torch.float64: 300.0}
@@ -218,26 +163,55 @@ def _log(total: Tensor, empty_value: float | None, shift: Tensor | None = None) 
 class HalfStepsOperation(DenseOperation):
     """Half-steps by passes, with the collapsed gradient; see `contraport.engine.run_half_steps`."""
 
-    chain: HalfSteps
+    steps: tuple[HalfStep, ...]
     log_marginals: tuple[Tensor, Tensor]
     relaxation: Relaxation
     initial: tuple[Tensor, ...]
+    empty_value: float
 
     def dense_outputs(self) -> list[Tensor]:
-        return self.chain.dense_potentials(self.geometry, self.log_marginals, self.relaxation, self.initial)
+        s, empty_value = self.geometry.dense(), None if self.geometry.has_full_support else self.empty_value
+        # One exponential serves all steps that read no potential. MODERATE bounds factors of which two are multiplied;
+        # here is one, hence twice as far.
+        moderate = self.geometry.log_kernel.static_bound <= 2 * MODERATE.get(s.dtype, 0.0)
+        kernel = s.exp() if moderate and self.steps[0].source is None else None
+        potentials = list(self.initial)
+        for k, step in enumerate(self.steps):
+            side = int(step.axis == "columns")
+            if step.source is None and kernel is not None:
+                log_sum = _log(kernel.sum(1 - side), empty_value)
+            else:
+                oriented = s.T if side else s
+                values = oriented if step.source is None else oriented + potentials[step.source]
+                log_sum = log_sum_exp(values, empty_value)
+            potentials.append(self.relaxation.potential(k, step.axis, self.log_marginals[side], log_sum))
+        return potentials[len(self.initial) :]
 
     @property
     def output_counts(self) -> tuple[int, int]:
         """A potential and a log-sum for each step; the potentials are differentiable."""
-        return 2 * len(self.chain.steps), len(self.chain.steps)
+        return 2 * len(self.steps), len(self.steps)
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Yield the indices of the steps in order, two at a time where one pass serves both.
+
+        Two consecutive steps share a pass if they are on different axes and the second does not read the first.
+        """
+        k = 0
+        while k < len(self.steps):
+            pair = self.steps[k : k + 2]
+            shared = len(pair) == 2 and pair[0].axis != pair[1].axis and pair[1].source != len(self.initial) + k
+            yield [k, k + 1] if shared else [k]
+            k += 1 + shared
 
     def forward(self, passes: Passes) -> list[Tensor]:
-        steps, potentials, log_sums = self.chain.steps, list(self.initial), []
-        for batch in self.chain.batches():
-            read = {steps[k].axis: self._read(potentials, steps[k]) for k in batch}
+        potentials, log_sums = list(self.initial), []
+        for batch in self._batches():
+            read = {self.steps[k].axis: self._read(potentials, self.steps[k]) for k in batch}
             sums = passes.log_sum_exp(read.get("rows"), read.get("columns"))
             for k in batch:
-                side = int(steps[k].axis == "columns")
+                axis = self.steps[k].axis
+                side = int(axis == "columns")
                 log_sum = sums[side]
                 assert log_sum is not None
                 filled = log_sum
@@ -245,21 +219,23 @@ class HalfStepsOperation(DenseOperation):
                     # The gradient divides by the sums: an empty row keeps a log-sum of 0 there, so that its weights,
                     # exp(-inf - 0), vanish instead of becoming NaN.
                     weightless = log_sum == -torch.inf
-                    filled = log_sum.masked_fill(weightless, self.chain.empty_value)
-                    log_sum = log_sum.masked_fill(weightless, 0)
+                    filled, log_sum = (
+                        log_sum.masked_fill(weightless, self.empty_value),
+                        log_sum.masked_fill(weightless, 0),
+                    )
                 log_sums.append(log_sum)
-                potentials.append(self.relaxation.potential(k, steps[k].axis, self.log_marginals[side], filled))
-        return [*potentials[self.chain.num_initial :], *log_sums]
+                potentials.append(self.relaxation.potential(k, axis, self.log_marginals[side], filled))
+        return [*potentials[len(self.initial) :], *log_sums]
 
     def empty_outputs(self) -> list[Tensor]:
-        sides = [self.log_marginals[step.axis == "columns"] for step in self.chain.steps]
+        sides = [self.log_marginals[step.axis == "columns"] for step in self.steps]
         return [side.new_empty(side.shape) for side in 2 * sides]
 
     def variables(self) -> tuple[Tensor | None, ...]:
         return *self.log_marginals, *self.relaxation.tensors(), *self.initial, *self.geometry.log_kernel.inputs
 
     def backward(self, passes: Passes, args: BackwardArgs) -> list[Tensor | None]:
-        steps, num_initial = self.chain.steps, self.chain.num_initial
+        steps, num_initial = self.steps, len(self.initial)
         potentials, log_sums = [*self.initial, *args.outputs[: len(steps)]], args.outputs[len(steps) :]
         cotangents: list[Tensor | None] = [*(None for _ in range(num_initial)), *args.grad_outputs]
         outer = [
@@ -269,7 +245,7 @@ class HalfStepsOperation(DenseOperation):
         needs_initial = args.needs_grad[len(outer) : len(outer) + num_initial]
         needs_inputs = args.needs_grad[len(outer) + num_initial :]
         terms: list[RankOneTerm] = []
-        for batch in reversed(list(self.chain.batches())):
+        for batch in reversed(list(self._batches())):
             sources: list[tuple[int, RankOneTerm]] = []
             for k in batch:
                 step, cotangent = steps[k], cotangents[num_initial + k]

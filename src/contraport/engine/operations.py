@@ -16,7 +16,7 @@ from contraport.engine.backends.selection import configure_backend
 from contraport.engine.custom_op import apply
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import Axis, HalfStep, HalfSteps, HalfStepsOperation, Relaxation
+from contraport.engine.half_steps import Axis, HalfStep, HalfStepsOperation, Relaxation
 from contraport.engine.tensor_cache import constant
 from contraport.engine.transport_cost import TransportCostOperation
 
@@ -56,9 +56,11 @@ def run_half_steps(
     tensor([0.1920, 0.1920, 0.1920])
     """
     with without_autocast(log_marginals[0]):
-        chain, config = HalfSteps(tuple(steps), len(initial), empty_value), configure_backend(geometry, len(steps))
-        relaxation = relaxation or Relaxation()
-        return HalfStepsOperation(config, geometry, chain, log_marginals, relaxation, tuple(initial)).outputs()
+        config, relaxation = configure_backend(geometry, len(steps)), relaxation or Relaxation()
+        operation = HalfStepsOperation(
+            config, geometry, tuple(steps), log_marginals, relaxation, tuple(initial), empty_value
+        )
+        return operation.outputs()
 
 
 def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) -> Tensor:

@@ -216,58 +216,57 @@ class _Weights(NamedTuple):
     rows: Tensor
     columns: Tensor
 
+    @property
+    def T(self) -> _Weights:
+        return _Weights(self.log_columns, self.log_rows, self.columns, self.rows)
+
     def restrict(self, rows: slice) -> _Weights:
         return self._replace(log_rows=self.log_rows[:, rows].contiguous(), rows=self.rows[:, rows].contiguous())
 
 
-class _CollapsedWeights(NamedTuple):
-    """Weights, and the same with the exponents of the first term for all of them, where that is exact enough.
+class _WeightForms(NamedTuple):
+    """W in two forms; both are launched, and the kernel of the one that does not hold returns at once.
+
+    Which one holds is known only on the device, and reading it would make the host wait.
 
     Attributes:
-        weights: one exponential per term.
-        row_factors: u in units of the first term's exponents, (terms, N).
-        column_factors: v likewise, (terms, M).
-        near: 1 for a term whose exponents are near enough to the first's to be written so, (terms,).
+        separate: one exponential per term; always exact.
+        collapsed: u and v in units of the first term's exponents, which then serve for all terms.
+        near: 1 for each term whose exponents are near enough to the first's to be collapsed, (terms,).
     """
 
-    weights: _Weights
-    row_factors: Tensor
-    column_factors: Tensor
+    separate: _Weights
+    collapsed: _Weights
     near: Tensor
 
     @property
-    def T(self) -> _CollapsedWeights:
-        a, b, u, v = self.weights
-        return _CollapsedWeights(_Weights(b, a, v, u), self.column_factors, self.row_factors, self.near)
+    def T(self) -> _WeightForms:
+        return _WeightForms(self.separate.T, self.collapsed.T, self.near)
 
-    def restrict(self, rows: slice) -> _CollapsedWeights:
-        return self._replace(weights=self.weights.restrict(rows), row_factors=self.row_factors[:, rows].contiguous())
+    def restrict(self, rows: slice) -> _WeightForms:
+        return _WeightForms(self.separate.restrict(rows), self.collapsed.restrict(rows), self.near)
 
-    def forms(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
-        """Yield the kernel arguments of both forms: one exponential per term, and one for all terms.
-
-        Both are launched, and the one that the data does not allow returns at once: which it is, is known only on the
-        device, and reading it would make the host wait.
-        """
-        a, b, *_ = self.weights
+    def kernel_args(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
+        """Yield the tensors and the constants of a kernel for each form."""
         terms = len(self.near)
-        yield (*self.weights, self.near), {"GROUPS": terms, "RANK": 1}
+        yield (*self.separate, self.near), {"GROUPS": terms, "RANK": 1}
         if terms > 1:
-            yield (a, b, self.row_factors, self.column_factors, self.near), {"GROUPS": 1, "RANK": terms}
+            yield (*self.collapsed, self.near), {"GROUPS": 1, "RANK": terms}
 
 
-def _collapse(weights: _Weights) -> _CollapsedWeights:
-    """Compute the factors by which all terms share the first term's exponential.
+def _collapse(weights: _Weights) -> _WeightForms:
+    """Compute the form in which all terms share the first term's exponential.
 
-    The first term serves, as exp(S + A + B) of any one term is the weight of a softmax, at most 1.
+    Any term serves as the first: its exp(S + A + B) is the weight of a softmax, at most 1.
     """
     (terms, n), m = weights.rows.shape, weights.columns.shape[1]
+    factors = torch.empty_like(weights.rows), torch.empty_like(weights.columns)
     near = weights.rows.new_empty(terms, dtype=torch.int32)
-    collapsed = _CollapsedWeights(weights, torch.empty_like(weights.rows), torch.empty_like(weights.columns), near)
     if terms > 1:
         with _on_device(near):
-            _kernels().collapse_kernel[terms,](*weights, *collapsed[1:], n, m, MAX_EXPONENT_GAP, BLOCK=VECTOR_BLOCK)
-    return collapsed
+            kernel = _kernels().collapse_kernel[terms,]
+            kernel(*weights, *factors, near, n, m, MAX_EXPONENT_GAP, BLOCK=VECTOR_BLOCK)
+    return _WeightForms(weights, _Weights(weights.log_rows, weights.log_columns, *factors), near)
 
 
 def _sums(
@@ -298,28 +297,28 @@ def _gradients(
     if len(x) == 0:  # more processes than rows
         (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _empty_gradient(z)] for z in (x, y))
         return dx, dy, row_mass, column_mass
-    collapsed = _collapse(weights)
+    forms = _collapse(weights)
     if _blocks("gradient_kernel", x)["BLOCK_D"] < x.shape[1]:
-        return _through_workspace(inputs, collapsed, needs_grad, without_link)
+        return _through_workspace(inputs, forms, needs_grad, without_link)
     needs_rows, needs_columns = needs_grad[0] or needs_grad[2], needs_grad[1] or needs_grad[3]
-    dx, row_mass = _fused_gradient(inputs, collapsed, without_link) if needs_rows else _empty_gradient(x)
-    dy, column_mass = _fused_gradient(inputs.T, collapsed.T, without_link) if needs_columns else _empty_gradient(y)
+    dx, row_mass = _fused_gradient(inputs, forms, without_link) if needs_rows else _empty_gradient(x)
+    dy, column_mass = _fused_gradient(inputs.T, forms.T, without_link) if needs_columns else _empty_gradient(y)
     return dx, dy, row_mass, column_mass
 
 
-def _fused_gradient(inputs: _KernelInputs, weights: _CollapsedWeights, without_link: bool) -> tuple[Tensor, Tensor]:
+def _fused_gradient(inputs: _KernelInputs, weights: _WeightForms, without_link: bool) -> tuple[Tensor, Tensor]:
     """Return W y and the row sums of W, without writing W."""
     blocks = _blocks("gradient_kernel", inputs.x)
     splits = _column_splits(inputs, blocks)
-    (n, d), like = inputs.x.shape, weights.row_factors
+    (n, d), like = inputs.x.shape, weights.separate.rows
     out, mass = like.new_empty(splits, n, d), like.new_empty(splits, n)
-    for tensors, form in weights.forms():
+    for tensors, form in weights.kernel_args():
         _launch("gradient_kernel", splits, inputs, (*tensors, out, mass), blocks, **form, WITHOUT_LINK=without_link)
     return (out[0], mass[0]) if splits == 1 else (out.sum(0), mass.sum(0))
 
 
 def _through_workspace(
-    inputs: _KernelInputs, weights: _CollapsedWeights, needs_grad: Sequence[bool], without_link: bool
+    inputs: _KernelInputs, weights: _WeightForms, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return W y, W^T x and the sums of W, with W written for some rows at a time."""
     x, y = inputs.x, inputs.y
@@ -336,7 +335,7 @@ def _through_workspace(
         rows = slice(top, min(top + height, n))
         w, tiles = workspace[: rows.stop - rows.start], _ceil_div(m, blocks["BLOCK_N"])
         part = inputs.restrict(rows)
-        for tensors, form in weights.restrict(rows).forms():
+        for tensors, form in weights.restrict(rows).kernel_args():
             _launch("weights_kernel", tiles, part, (*tensors, w), blocks, **form, WITHOUT_LINK=without_link)
         if needs_grad[0]:
             dx[rows] = _matmul_float32(w, right)
