@@ -16,8 +16,11 @@ from contraport.errors import check
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(days=1)
-_patient_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
+ERROR_TIMEOUT = timedelta(days=1)
+"""How long processes wait for one another in `propagate_errors`; the default of minutes is too short for a block that
+prepares data on one process."""
+
+_error_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
 
 
 @contextmanager
@@ -74,18 +77,18 @@ def propagate_errors() -> Iterator[None]:
     processes = world().size
     failed = [failure is not None] * processes
     if processes > 1:
-        dist.all_gather_object(failed, failure is not None, group=_patient_group())
+        dist.all_gather_object(failed, failure is not None, group=_error_group())
     if any(failed):
         raise_on_one_rank(failure, rank=failed.index(True))
 
 
-def _patient_group() -> dist.ProcessGroup:
+def _error_group() -> dist.ProcessGroup:
     """Return a group of all processes with a long timeout, created on first use by all of them together."""
-    if dist.group.WORLD not in _patient_groups:
-        _patient_groups.clear()  # groups of a process group that was destroyed
-        group = dist.new_group(backend="gloo", timeout=PATIENCE)
-        _patient_groups[dist.group.WORLD] = cast(dist.ProcessGroup, group)
-    return _patient_groups[dist.group.WORLD]
+    if dist.group.WORLD not in _error_groups:
+        _error_groups.clear()  # groups of a process group that was destroyed
+        group = dist.new_group(backend="gloo", timeout=ERROR_TIMEOUT)
+        _error_groups[dist.group.WORLD] = cast(dist.ProcessGroup, group)
+    return _error_groups[dist.group.WORLD]
 
 
 def raise_on_one_rank(error: BaseException | None, *, rank: int = 0, status: int = 2) -> None:

@@ -12,7 +12,7 @@ Why pure functions: all that the gradient needs is among the input and output te
 under saved-tensor hooks, such as those of gradient checkpointing, and holds no memory that autograd does not track.
 
 A second derivative (``create_graph=True``) uses plain autograd on the whole (N, M) matrix, whatever the backend: exact,
-in O(N M) memory for each half step.
+in O(N M) memory for each half-step.
 """
 
 from __future__ import annotations
@@ -132,6 +132,7 @@ class DenseOperation(Operation):
 def apply(operation: Operation) -> list[Tensor]:
     """Return the outputs of an operation, the differentiable ones first."""
     tensors: list[Tensor] = []
+    # The temperature is in the embeddings already; as an input it would get a gradient of zeros.
     operation = replace(operation, geometry=operation.geometry.for_passes())
     structure = flatten(operation, tensors)
     if torch.compiler.is_compiling():
@@ -176,7 +177,7 @@ class _EagerOperation(torch.autograd.Function):
         ctx.structure, ctx.sizes = structure, (len(tensors), differentiable)
         ctx.save_for_backward(*tensors, *outputs)
         ctx.mark_non_differentiable(*outputs[differentiable:])
-        ctx.set_materialize_grads(False)
+        ctx.set_materialize_grads(False)  # an absent gradient stays None, and its passes are skipped
         return tuple(outputs)
 
     @staticmethod
@@ -203,7 +204,7 @@ class HostLoop(ABC):
         """Return the outputs."""
 
     @abstractmethod
-    def empty(self) -> list[Tensor]:
+    def empty_outputs(self) -> list[Tensor]:
         """Return uninitialized tensors shaped like the outputs."""
 
 
@@ -290,7 +291,7 @@ def _run_loop(structure: int, tensors: list[Tensor]) -> list[Tensor]:
 @_run_loop.register_fake
 def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     loop: HostLoop = unflatten(_structures[structure], tensors)
-    return loop.empty()
+    return loop.empty_outputs()
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[int, list[Tensor]], output: list[Tensor]) -> None:

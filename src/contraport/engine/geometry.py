@@ -116,25 +116,25 @@ class SimilarityMask(PairMask):
     A limit belongs to a row, so that the mask is not symmetric.
 
     Attributes:
-        sides: x, (N, k), and y, (M, k): the rows and the columns in that space, constant.
-        limits: r, (N,), and c, (M,).
+        features: x, (N, k), and y, (M, k): the rows and the columns in that space, constant.
+        limits: r, (N,), and c, (M,): the limit of a pair is their sum.
         exceptions: integer labels of the exceptions: (N,) and (M,).
     """
 
-    sides: tuple[Tensor, Tensor]
+    features: tuple[Tensor, Tensor]
     limits: tuple[Tensor, Tensor]
     exceptions: tuple[Tensor, Tensor]
 
     @property
     def T(self) -> SimilarityMask:
-        return SimilarityMask(self.sides[::-1], self.limits[::-1], self.exceptions[::-1])
+        return SimilarityMask(self.features[::-1], self.limits[::-1], self.exceptions[::-1])
 
     def restrict(self, rows: slice) -> SimilarityMask:
-        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.exceptions
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limits, self.exceptions
         return SimilarityMask((x[rows], y), (r[rows], c), (row_labels[rows], column_labels))
 
     def append_columns(self, columns: int) -> SimilarityMask:
-        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.exceptions
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limits, self.exceptions
         unused = (row_labels.amin() - 1).expand(columns).to(column_labels)
         return SimilarityMask(
             (x, torch.cat([y, y.new_zeros(columns, y.shape[1])])),
@@ -143,12 +143,12 @@ class SimilarityMask(PairMask):
         )
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
-        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.exceptions
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limits, self.exceptions
         exceeds: Tensor = torch.mm(x[rows], y[columns].T) > r[rows, None] + c[columns]
         return exceeds & (row_labels[rows, None] != column_labels[columns])
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        (x, y), (r, c), (row_labels, column_labels) = self.sides, self.limits, self.exceptions
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limits, self.exceptions
         exceeds: Tensor = torch.linalg.vecdot(x[rows], y[columns]) > r[rows] + c[columns]
         return exceeds & (row_labels[rows] != column_labels[columns])
 

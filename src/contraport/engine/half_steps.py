@@ -125,7 +125,7 @@ class Relaxation(NamedTuple):
 
 LOG2E = math.log2(math.e)
 
-MODERATE = {torch.float32: 36.0, torch.float64: 300.0}
+MODERATE_EXPONENT = {torch.float32: 36.0, torch.float64: 300.0}
 """Largest exponent whose exponential is taken directly, without a running maximum.
 
 Two such factors are multiplied and summed over a row: e^(2 * 36) = 2e31 leaves 1e7 columns below the largest float32,
@@ -171,9 +171,9 @@ class HalfStepsOperation(DenseOperation):
 
     def dense_outputs(self) -> list[Tensor]:
         s, empty_value = self.geometry.dense(), None if self.geometry.has_full_support else self.empty_value
-        # One exponential serves all steps that read no potential. MODERATE bounds factors of which two are multiplied;
-        # here is one, hence twice as far.
-        moderate = self.geometry.log_kernel.static_bound <= 2 * MODERATE.get(s.dtype, 0.0)
+        # One exponential serves all steps that read no potential. MODERATE_EXPONENT bounds factors of which two are
+        # multiplied; here is one, hence twice as far.
+        moderate = self.geometry.log_kernel.static_bound <= 2 * MODERATE_EXPONENT.get(s.dtype, 0.0)
         kernel = s.exp() if moderate and self.steps[0].source is None else None
         potentials = list(self.initial)
         for k, step in enumerate(self.steps):

@@ -465,6 +465,8 @@ class _ScaledEmbeddings(NamedTuple):
         return self.bias.expand(size) if isinstance(self.bias, Tensor) else constant(size, self.bias, self.z)
 
 
+# The root of the unit on either side, so that <x, y> is in the unit: n d divisions instead of n m, and the temperature
+# gets its gradient by plain autograd.
 def _dot(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:
     return _ScaledEmbeddings(z / unit**0.5, 0.0)
 

@@ -68,8 +68,8 @@ class LogKernel(ABC):
         """Tensors that it depends on; gradients are returned in this order."""
 
     @property
-    def parameters(self) -> int:
-        """Number of inputs, the last ones, that belong to no row or column."""
+    def num_shared_inputs(self) -> int:
+        """Number of inputs, the last ones, that all rows and columns share (temperature, parameters of a cost)."""
         return 0
 
     @property
@@ -207,6 +207,7 @@ class AffineLogKernel(LogKernel):
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         changed = self
+        # Half of the scale on either side, and one tensor for both sides if it was one: the kernel stays symmetric.
         if not isinstance(scale, float) or scale != 1:
             x = self.x * scale**0.5
             y = x if self.y is self.x else self.y * scale**0.5
@@ -287,6 +288,7 @@ class AffineLogKernel(LogKernel):
 
     def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         x, y, row_bias, column_bias = gradients
+        # addmm_ adds the product in place, without a tensor for the product itself.
         if x is not None:
             x[rows].addmm_(weight, self.y.detach()[columns])
         if y is not None:
@@ -322,7 +324,7 @@ class CallableLogKernel(LogKernel):
         return (self.x, self.y, *(() if self.row_bias is None else (self.row_bias,)), *self._shared_inputs())
 
     @property
-    def parameters(self) -> int:
+    def num_shared_inputs(self) -> int:
         return len(self._shared_inputs())
 
     def for_passes(self) -> CallableLogKernel:
@@ -371,6 +373,7 @@ class CallableLogKernel(LogKernel):
         def one(x: Tensor, y: Tensor) -> Tensor:
             return self._affine(x[None], y[None])[0, 0]
 
+        # A cost maps two sets to all their pairs; vmap over sets of one evaluates it at k pairs instead of k^2.
         t = torch.func.vmap(one)(self.x[rows], self.y[columns])
         return self._linked(t if self.row_bias is None else t + self.row_bias[rows])
 

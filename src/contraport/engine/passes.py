@@ -125,7 +125,8 @@ class Passes(ABC):
         """
         if self.symmetric:  # rows and columns are the same tensors, whose gradient stands in the slots of the rows
             gradients = [gradients[0], None, gradients[2], None]
-        sharded = len(gradients) - self.log_kernel.parameters
+        # The adjoint of the gather adds up all processes, and DistributedDataParallel then averages: hence the factor.
+        sharded = len(gradients) - self.log_kernel.num_shared_inputs
         self.processes.all_reduce_(*gradients[sharded:])
         if self.processes.size > 1:
             for value in gradients[:sharded]:

@@ -36,7 +36,7 @@ class CacheEntry(Generic[Value]):
         self.versions = list(map(_version, self.tensors))
 
     @property
-    def intact(self) -> bool:
+    def is_unmodified(self) -> bool:
         """Whether none of the tensors was written to since."""
         return list(map(_version, self.tensors)) == self.versions
 
@@ -66,7 +66,7 @@ def cached(make: Callable[..., Value]) -> Callable[..., Value]:
         if torch.compiler.is_compiling():
             return make(*key)
         entry = entries.get(key)
-        # `intact` written out: this line is on the path of every small batch, where a call counts.
+        # `is_unmodified` written out: this line is on the path of every small batch, where a call counts.
         if entry is not None and list(map(_version, entry.tensors)) == entry.versions:
             return entry.value
         with torch.inference_mode(False), torch.no_grad():

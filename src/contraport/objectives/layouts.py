@@ -76,7 +76,7 @@ class PairPattern:
         if torch.compiler.is_compiling():
             return make()
         entry: CacheEntry[Value] | None = self._kept.get(key)
-        if entry is None or not entry.intact:
+        if entry is None or not entry.is_unmodified:
             with torch.inference_mode(False), torch.no_grad():
                 self._kept[key] = entry = CacheEntry(make())
         return entry.value

@@ -1,1 +1,1 @@
-"""The backends: how the passes over all pairs are carried out, and which of them a geometry gets."""
+"""Backends: implementations of the passes over all pairs, and the choice among them."""

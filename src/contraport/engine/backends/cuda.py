@@ -196,6 +196,7 @@ class _KernelInputs(NamedTuple):
         )  # fmt: skip
 
     def restrict(self, rows: slice) -> _KernelInputs:
+        # Contiguous, as the kernels take pointers without strides.
         return self._replace(
             x=self.x[rows], row_bias=self.row_bias[rows], row_labels=self.row_labels[:, rows].contiguous()
         )

@@ -65,7 +65,7 @@ _precision: ContextVar[Precision] = ContextVar("contraport_precision", default="
 
 
 @contextmanager
-def _set(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+def _override(variable: ContextVar[Value], value: Value) -> Iterator[None]:
     token = variable.set(value)
     try:
         yield
@@ -94,7 +94,7 @@ def backend(name: BackendName) -> Iterator[None]:
     """
     if name not in BACKENDS:
         raise unknown_name_error("backend", name, BACKENDS)
-    with _set(_forced, name):
+    with _override(_forced, name):
         yield
 
 
@@ -114,7 +114,7 @@ def precision(name: Precision) -> Iterator[None]:
     """
     if name not in PRECISIONS:
         raise unknown_name_error("precision", name, PRECISIONS)
-    with _set(_precision, name):
+    with _override(_precision, name):
         yield
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.engine.geometry import Geometry, LabelMask
-from contraport.engine.half_steps import MODERATE
+from contraport.engine.half_steps import MODERATE_EXPONENT
 from contraport.engine.passes import BothSums, Passes, RankOneTerm
 
 TILE = 512, 512
@@ -78,7 +78,7 @@ class StreamedPasses(Passes):
         n, m = self.geometry.shape
         biases = self.log_kernel.biases()
         self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
-        self.limit = MODERATE[like.dtype]
+        self.limit = MODERATE_EXPONENT[like.dtype]
         # Two buffers, for the core and for the weight, that every tile overwrites: new memory per tile would be cold.
         self._buffers = self.row_bias.new_empty(2, min(n, TILE[0]), min(m, TILE[1]))
         self._masked_entries: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}

@@ -46,7 +46,7 @@ def sums_kernel(
     if LOGARITHM:
         top = tl.full([BLOCK_M], -INFINITY, tl.float32)
     else:
-        a = tl.load(log_rows + rows, mask=rows < n, other=-INFINITY) * LOG2E
+        a = tl.load(log_rows + rows, mask=rows < n, other=-INFINITY) * LOG2E  # no weight beyond the last row
     first, last = _column_range(m, BLOCK_N)
     for start in range(first, last, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
@@ -59,6 +59,7 @@ def sums_kernel(
         )
         exponent = s * LOG2E + (tl.load(log_columns + columns, mask=columns < m, other=0.0) * LOG2E)[None, :]
         if LOGARITHM:
+            # Powers of two: exp2 is the instruction of the hardware, and exp is exp2 of a product.
             new_top = tl.maximum(top, tl.max(exponent, 1))
             shift = tl.where(new_top == -INFINITY, 0.0, new_top)
             total = total * tl.exp2(top - shift) + tl.sum(tl.exp2(exponent - shift[:, None]), 1)
@@ -102,7 +103,7 @@ def gradient_kernel(
             product += peak[:, None] * tl.dot(w.to(tl.float16), y_block)
         else:
             product = tl.dot(w.to(y_block.dtype), y_block, product, input_precision=PRECISION)
-    offsets = tl.program_id(1).to(tl.int64) * n + rows
+    offsets = tl.program_id(1).to(tl.int64) * n + rows  # 64 bits: splits * n * D exceeds 2^31
     tl.store(mass + offsets, total, mask=rows < n)
     tl.store(out + offsets[:, None] * D + depth[None, :], product, mask=(rows[:, None] < n) & (depth[None, :] < D))
 
@@ -127,7 +128,7 @@ def weights_kernel(
         n, m, log_rows, log_columns, row_factors, column_factors,
         D, LINK, MASKS, EXCEPTIONS, PRECISION, GROUPS, RANK, WITHOUT_LINK, BLOCK_D,
     )  # fmt: skip
-    offsets = rows[:, None].to(tl.int64) * m + columns[None, :]
+    offsets = rows[:, None].to(tl.int64) * m + columns[None, :]  # 64 bits: n * m exceeds 2^31
     tl.store(out + offsets, w.to(out.dtype.element_ty), mask=(rows[:, None] < n) & (columns[None, :] < m))
 
 
@@ -141,7 +142,7 @@ def join_kernel(parts, out, n, splits, LOGARITHM: tl.constexpr, BLOCK: tl.conste
         part = tl.load(parts + split * n + positions, mask=positions < n, other=0.0)
         if LOGARITHM:
             new_top = tl.maximum(top, part)
-            shift = tl.where(new_top == -INFINITY, 0.0, new_top)
+            shift = tl.where(new_top == -INFINITY, 0.0, new_top)  # -inf - -inf would be NaN
             total = total * tl.exp(top - shift) + tl.exp(part - shift)
             top = new_top
         else:
@@ -298,6 +299,7 @@ def _weight_tile(
         _apply_link(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, EXCEPTIONS
     )
     w = tl.zeros_like(s)
+    # Both loops are unrolled, as their lengths are constants: the outer products stay in registers.
     for group in tl.static_range(GROUPS):
         a = tl.load(log_rows + group * n + rows, mask=rows < n, other=-INFINITY) * LOG2E
         b = tl.load(log_columns + group * m + columns, mask=columns < m, other=0.0) * LOG2E

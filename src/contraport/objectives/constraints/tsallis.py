@@ -267,7 +267,7 @@ class _Potentials(HostLoop):
             check(settled, f"constraint: the potentials of Tsallis did not settle in {_NEWTON_STEPS} steps.")
         return [potential, empty]
 
-    def empty(self) -> list[Tensor]:
+    def empty_outputs(self) -> list[Tensor]:
         like, (n, _) = self.logits.log_kernel.inputs[0], self.logits.shape
         return [like.new_empty(n), like.new_empty(n, dtype=torch.bool)]
 
