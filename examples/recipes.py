@@ -35,7 +35,7 @@ def splits(name: str) -> tuple[Dataset, Dataset]:
     """Return the training and the test items; of Fashion-MNIST the first of the former."""
     train_items, test_items = load(name, "train"), load(name, "test")
     if name == "docstrings":  # what is said, without the names
-        train_items, test_items = train_items.of_views([1]), test_items.of_views([1])
+        train_items, test_items = train_items.select_views([1]), test_items.select_views([1])
     if name == "fashion-mnist":
         first = train_items.__getitems__(list(range(FASHION_ITEMS)))
         train_items = from_arrays(first.views, first.labels, name=name, flips=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contraport import evaluate, train
 from contraport.data import Dataset, load
-from contraport.data.sources.packaged import UCI_VIEWS
+from contraport.data.sources.benchmark_data import UCI_VIEWS
 from contraport.metrics.probes import linear_probe
 
 FEW = 100  # labels; with all of them every set alone is nearly enough

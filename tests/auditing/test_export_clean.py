@@ -106,7 +106,7 @@ def test_rows_that_were_not_judged_stay_and_count(tmp_path: Path) -> None:
     """What was judged begins at row 5: what seems wrong is told by its place in the source."""
     values = np.arange(ITEMS + 5)[:, None] * 1.0
     np.savez(tmp_path / "pairs.npz", ear=values, eye=10 * values, ear_test=values[:3], eye_test=values[:3])
-    dataset = load(tmp_path / "pairs.npz").only(torch.arange(5, ITEMS + 5))
+    dataset = load(tmp_path / "pairs.npz").subset(torch.arange(5, ITEMS + 5))
     told: dict[str, Any] = {"dataset": dataset, "second": 1, "columns": None}
     wrong = [row + 5 for row in WRONG]
     with np.load(write_clean_data(found(), "drop", tmp_path, data=tmp_path / "pairs.npz", **told)) as file:

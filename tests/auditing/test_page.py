@@ -64,7 +64,7 @@ def test_the_worst_pairs_stand_first_each_beside_its_better_partner() -> None:
 def test_a_pair_has_its_own_row_and_scores_wherever_it_stands() -> None:
     mirrored = replace(found(), scores=found().scores[::-1].copy(), partner_scores=np.arange(ITEMS) / 2)
     dataset = from_arrays({"left": np.ones((ITEMS + 9, 2)), "right": np.ones((ITEMS + 9, 2))})
-    first = page_rows(mirrored, dataset.only(torch.arange(9, ITEMS + 9)))[1]
+    first = page_rows(mirrored, dataset.subset(torch.arange(9, ITEMS + 9)))[1]
     assert (first["id"], first["row"]) == (ITEMS - 2, ITEMS + 7)
     assert (first["score"], first["partner_score"]) == (pytest.approx(1 / ITEMS), (ITEMS - 2) / 2)
     assert first["fdr"] == pytest.approx(mirrored.fdr[ITEMS - 2], abs=1e-4)

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 import torch
+from tests.errors import raises_usage_error
 
 from contraport.data import from_arrays
 from contraport.data.stores import MultiViewStore
-from contraport.errors import UsageError
 
 
 def test_statistics_of_images_are_per_channel_in_units_of_one():
@@ -55,7 +55,7 @@ def test_statistics_of_any_view_of_any_kind():
         assert mean == pytest.approx(expected.mean(1), rel=1e-5)
         assert std == pytest.approx(expected.std(1), rel=1e-5)
     assert dataset.statistics(2) == ([1.0], [1.0])
-    with pytest.raises(UsageError, match="one of 3 views from 0, got 3"):
+    with raises_usage_error("view.invalid", "3"):
         dataset.statistics(3)
 
 

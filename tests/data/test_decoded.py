@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.errors import raises_usage_error
 
 from contraport import train
 from contraport.data import Dataset, load
 from contraport.data.image_cache import cache_decoded_images, has_encoded_images
-from contraport.errors import UsageError
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ def test_they_are_decoded_again_for_other_data_or_a_damaged_file(
     kept = tmp_path / "kept"
     cache_decoded_images(load(photos), kept, num_workers=0)
     cache_decoded_images(load(photos, image_size=8), kept, num_workers=0)
-    assert "are made again: they are of other data and shapes" in caplog.text
+    assert "of other data and shapes" in caplog.text
     caplog.clear()
     changed = load(photos, image_size=8).keys[0]
     Image.new("RGB", (9, 9), (255, 0, 0)).save(changed)
     os.utime(changed, ns=(1, 1))
     again = cache_decoded_images(load(photos, image_size=8), kept, num_workers=0)
-    assert "are made again: they are of other data" in caplog.text
+    assert "of other data" in caplog.text
     assert again.__getitems__([0]).views[0][0, 0].min() > 200
     caplog.clear()
     (kept / "view0.npy").write_bytes(b"nothing")
@@ -69,12 +69,12 @@ def test_a_full_disk_and_a_file_in_place_of_the_folder_are_told(
     photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"decoded: .*file cannot be written to"):
+    with raises_usage_error("decoded.not_writable"):
         cache_decoded_images(load(photos), tmp_path / "file")
-    monkeypatch.setattr("contraport.data.image_cache.LARGEST_SHARE", 1e-12)
+    monkeypatch.setattr("contraport.data.image_cache.MAX_DISK_SHARE", 1e-12)
     dataset = load(photos)
     assert cache_decoded_images(dataset, tmp_path / "kept") is dataset
-    assert "each epoch decodes them anew" in caplog.text
+    assert "each epoch decodes the images again" in caplog.text
 
 
 def test_a_training_is_the_same_with_and_without(photos: Path, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_training_is_the_same_with_and_without(photos: Path, tmp_path: Path) -
 def test_they_are_decoded_again_where_a_file_has_changed_that_no_item_is_called_by(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contraport.data.image_cache.SAMPLED", 1)
+    monkeypatch.setattr("contraport.data.image_cache.SAMPLED_ITEMS", 1)
 
     def written(value: int) -> Dataset:
         for number in range(3):

@@ -86,7 +86,7 @@ def test_what_is_lacking_is_not_the_same(folder: Path) -> None:
 
 def test_each_image_once(folder: Path) -> None:
     rows = [(f"{number}.png", f"{text} {number}") for text in ("a", "b", "c") for number in range(IMAGES)]
-    images = load(written(folder, rows), "train", image_size=8).of_views([0]).drop_duplicates()
+    images = load(written(folder, rows), "train", image_size=8).select_views([0]).drop_duplicates()
     assert len(images) == len(set(images.keys)) == 16
     assert images.rows.tolist() == sorted(images.rows.tolist())
     assert images.content_ids is None

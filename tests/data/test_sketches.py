@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from contraport.data import from_arrays
-from contraport.data.thumbnails import LETTERS, sketches, thumbnails
+from contraport.data.thumbnails import LETTERS, make_thumbnails, shrink_images
 
 ITEMS = 40
 RANDOM = np.random.default_rng(0)
@@ -31,7 +31,7 @@ EXPECTED = {
 @pytest.mark.parametrize("view", EXPECTED)
 def test_each_kind_of_view_has_its_sketch(view: str) -> None:
     dataset = from_arrays((VIEWS[view], VIEWS["vector"]))
-    first, second = sketches(dataset, torch.tensor([5, 0, 5]), 15)
+    first, second = make_thumbnails(dataset, torch.tensor([5, 0, 5]), 15)
     assert (first.shape, str(first.dtype)) == EXPECTED[view]
     assert np.array_equal(first[0], first[2]), "in the order of the positions"
     assert not np.array_equal(first[0], first[1])
@@ -40,15 +40,15 @@ def test_each_kind_of_view_has_its_sketch(view: str) -> None:
 
 def test_bars_are_hundredths_of_three_deviations() -> None:
     values = np.concatenate([np.full((ITEMS, 1), -1.0), np.full((ITEMS, 1), 1.0)]).astype(np.float32)
-    (first, _) = sketches(from_arrays((values, values)), torch.tensor([0, ITEMS]), 15)
+    (first, _) = make_thumbnails(from_arrays((values, values)), torch.tensor([0, ITEMS]), 15)
     assert first.tolist() == [[-33], [33]]
 
 
 def test_a_long_text_ends_in_dots() -> None:
-    (first, _) = sketches(from_arrays((VIEWS["text"], VIEWS["vector"])), torch.tensor([0]), 15)
+    (first, _) = make_thumbnails(from_arrays((VIEWS["text"], VIEWS["vector"])), torch.tensor([0]), 15)
     assert first[0] == "x" * LETTERS + " …"
 
 
 def test_pixels_that_are_small_enough_stay_as_they_are() -> None:
     images = torch.from_numpy(VIEWS["photo"])
-    assert np.array_equal(thumbnails(images, 30), VIEWS["photo"])
+    assert np.array_equal(shrink_images(images, 30), VIEWS["photo"])

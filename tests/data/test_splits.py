@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.errors import raises_usage_error
 
 from contraport.data import from_arrays, load, load_unsplit
 from contraport.data.splits import select_split, split_masks, split_positions
-from contraport.errors import UsageError
 
 CLASSES = np.repeat([0, 1, 2], [50, 31, 7])
 
@@ -68,25 +68,20 @@ def test_a_split_of_the_datas_own_stays(tmp_path: Path) -> None:
     np.savez(path, x=np.ones((6, 2)), x_test=np.ones((3, 2)))
     assert load(path).held_out is None
     dataset = from_arrays(np.ones((6, 2)))
-    for data, reason in (
-        (path, "of their own"),
-        ("digits", "of 'digits' is fixed"),
-        (dataset, "a dataset is one split"),
-    ):
-        with pytest.raises(UsageError, match=f"test_fraction: .*{reason}, got 0.1"):
+    for data in (path, "digits", dataset):
+        with raises_usage_error("test_fraction.conflict", 0.1):
             load(data, test_fraction=0.1)
 
 
 @pytest.mark.parametrize("fraction", [1, -0.5, 20, float("nan"), "half"])
 def test_a_share_is_from_0_to_less_than_1(file: Path, fraction: object) -> None:
-    message = "test_fraction: expected a number from 0, which holds out none, to less than 1, got"
-    with pytest.raises(UsageError, match=message):
+    with raises_usage_error("test_fraction.invalid", fraction):
         load(file, test_fraction=fraction)  # type: ignore[arg-type]
 
 
 def test_a_share_of_0_holds_out_none(file: Path) -> None:
     assert len(load(file, test_fraction=0)) == len(load(file)) + len(load(file, "test"))
-    with pytest.raises(UsageError, match="data: there are no test items, as test_fraction is 0"):
+    with raises_usage_error("data.no_test_split", "0"):
         load(file, "test", test_fraction=0)
 
 

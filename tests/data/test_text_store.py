@@ -1,17 +1,17 @@
 import numpy as np
 import pytest
 import torch
+from tests.errors import raises_usage_error
 
 from contraport._utils.text_tensors import tensor_to_texts
 from contraport.data import from_arrays
-from contraport.data.text_store import PackedTextStore
-from contraport.errors import UsageError
+from contraport.data.stores import PackedTextStore
 
 TEXTS = ["a red bag", "größer", "", "日本語 🙂", "x" * 300]
 
 
 def test_texts_are_fetched_in_any_order_as_long_as_the_longest():
-    store = PackedTextStore.of(TEXTS)
+    store = PackedTextStore.from_texts(TEXTS)
     (got,) = store.fetch(torch.tensor([3, 0, 2, 3]))
     assert tensor_to_texts(got) == [TEXTS[place] for place in (3, 0, 2, 3)]
     assert got.shape == (4, len(TEXTS[3].encode()))
@@ -34,13 +34,13 @@ def test_an_empty_text_among_several_views_is_one_that_the_item_lacks():
 @pytest.mark.parametrize(
     ("views", "message"),
     [
-        (["a", ""], r"views: expected a text in each row, got an empty one in 1 of 2 rows, first in row 1"),
-        (["a", 3], r"views: expected texts throughout, got 3 in row 1"),
-        ((["a"], ["b", "c"]), r"views: expected equal numbers of rows, got \[1, 2\]"),
-        (["a\0"], "null character"),
+        (["a", ""], ("views.empty_text", "1 of 2")),
+        (["a", 3], ("views.mixed", "row 1")),
+        ((["a"], ["b", "c"]), ("views.rows", "[1, 2]")),
+        (["a\0"], ("views.null_character", "row 0")),
     ],
     ids=["empty", "mixed", "unequal", "null"],
 )
 def test_what_is_no_text_is_told(views, message):
-    with pytest.raises(UsageError, match=message):
+    with raises_usage_error(*message):
         from_arrays(views)

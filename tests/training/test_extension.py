@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from contraport import embed, evaluate, export, train
-from contraport.data.arrays import ArrayStore
+from contraport.data.stores import ArrayStore
 from contraport.runs import Run
 from tests.errors import raises_usage_error
 from tests.processes import FORKS

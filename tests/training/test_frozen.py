@@ -16,7 +16,7 @@ from torch import nn
 
 import contraport
 from contraport.data import Dataset, from_arrays
-from contraport.data.arrays import ArrayStore
+from contraport.data.stores import ArrayStore
 from contraport.encoders import Model
 from contraport.runs import Run
 from contraport.training.optimization import create_optimizer

@@ -242,7 +242,7 @@ def test_of_several_processes_the_first_alone_speaks(tmp_path: Path) -> None:
 
 
 def test_a_stream_that_breaks_in_one_process_breaks_in_all() -> None:
-    told = "data: Breaking broke before item 4 of pass 1: the line went dead"
+    told = "data: Breaking failed at item 4 of pass 1: the line went dead"
     assert reports_of(break_a_stream, 2) == [(3, told)] * 2
 
 

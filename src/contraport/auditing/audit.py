@@ -71,7 +71,7 @@ def audit(values: dict[str, Any]) -> Audit:
     full = _load(options)
     views = tuple(_view_index(full, view) for view in options.views or range(len(full.shapes)))
     check(len(set(views)) == len(views), f"views: expected two different views, got {list(options.views)}.", "same")
-    dataset = full.of_views(views) if options.views else full
+    dataset = full.select_views(views) if options.views else full
     check_paired_dataset(dataset)
     with _output_folder(options) as folder:
         run = _audit_online if options.method == "online" else _audit_in_rounds

@@ -204,7 +204,7 @@ def _train_and_encode(dataset: Dataset, settings: Settings, trained_on: Tensor) 
     batches = loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=settings.num_workers, drop_last=True
     )
-    cast(BatchOrder, batches.batch_sampler).draw(trained_on.numpy())
+    cast(BatchOrder, batches.batch_sampler).restrict(trained_on.numpy())
     pipeline = build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=len(batches))
     pipeline.to(settings.device)
     optimizer = create_optimizer(

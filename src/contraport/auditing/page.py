@@ -13,7 +13,7 @@ from contraport._utils.formatting import format_significant
 from contraport.auditing.pairs.pair_statistics import STATISTICS
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
-from contraport.data.thumbnails import sketches
+from contraport.data.thumbnails import make_thumbnails
 from contraport.reporting.html_page import SketchData, describe_sketches, render_page
 
 MAX_PAIRS = 200
@@ -83,9 +83,9 @@ def page_rows(audit: Audit, dataset: Dataset) -> list[PairRow]:
     """Return the worst pairs, the worst first."""
     worst = audit.flagged(count=min(MAX_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]
-    first, second = map(describe_sketches, sketches(dataset, torch.from_numpy(worst), IMAGE_SIDE))
+    first, second = map(describe_sketches, make_thumbnails(dataset, torch.from_numpy(worst), IMAGE_SIDE))
     shown_partners = torch.from_numpy(np.where(partners < 0, worst, partners))
-    better = describe_sketches(sketches(dataset, shown_partners, IMAGE_SIDE)[1])
+    better = describe_sketches(make_thumbnails(dataset, shown_partners, IMAGE_SIDE)[1])
     flagged, fdr = set(audit.flagged().tolist()), audit.fdr
     return [
         {

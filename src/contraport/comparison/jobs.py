@@ -103,7 +103,7 @@ def check_data(jobs: Iterable[CellJob]) -> None:
             continue
         if key not in digests:
             settings = resolve_settings(job.data_options)
-            record = SplitRecord.of(build_dataset(settings), build_held_out_dataset(settings))
+            record = SplitRecord.from_datasets(build_dataset(settings), build_held_out_dataset(settings))
             digests[key] = None if record is None else record.digest
         if result["data"] != digests[key]:
             raise UsageError(

@@ -1,13 +1,13 @@
-"""Where items come from, their batches, and the random views that are made of them.
+"""Datasets, their sources and formats, batch loaders, and random views.
 
 ```
-dataset        what all data are: items of one or more views; `loading` makes batches of them
-stores         where the views lie, and what is made of them as they come
-arrays         items held in memory
-decoding       items that are encoded images; `splits` and `items` make a dataset of one split
-formats/       the files and folders that data lie in
-sources/       `load`, the one door: a name, a path or another library's dataset
-views/         the views of a batch, made at random
+dataset        Dataset and Batch; `data_loader` makes batches
+stores         hold the views in memory, or read or derive them at each fetch
+arrays         datasets from arrays in memory
+source_items   builds the dataset of one split from all items of a source; `splits` selects the items
+formats/       readers of files and folders
+sources/       `load`, the entry point: a name, a path, or another library's dataset
+views/         random views of a batch
 ```
 """
 

@@ -1,4 +1,4 @@
-"""What the values of a view are, channel by channel, over items that come some at a time."""
+"""Statistics per channel, over items that are read in blocks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 
-def mean_and_std(fetched: Iterable[Tensor]) -> tuple[list[float], list[float]]:
-    """Return the mean and the standard deviation of each channel of some items, ``(b, channels, ...)`` at a time.
+def mean_and_std(blocks: Iterable[Tensor]) -> tuple[list[float], list[float]]:
+    """Compute the mean and the standard deviation of each channel over blocks ``(b, channels, ...)``.
 
-    Bytes stand for [0, 1]. What is constant has standard deviation 1.
+    uint8 stands for [0, 1]. A constant channel has standard deviation 1.
 
     >>> mean_and_std([torch.tensor([[1.0, 5.0]]), torch.tensor([[3.0, 5.0]])])
     ([2.0, 5.0], [1.0, 1.0])
@@ -20,36 +20,34 @@ def mean_and_std(fetched: Iterable[Tensor]) -> tuple[list[float], list[float]]:
     total: Tensor | float = 0.0
     square: Tensor | float = 0.0
     count = 0
-    for number, items in enumerate(fetched):
-        scale = 255.0 if items.dtype == torch.uint8 else 1.0
-        values = _by_channel(items.double().div_(scale))
+    for number, items in enumerate(blocks):
+        values = _by_channel(items.double().div_(255.0 if items.dtype == torch.uint8 else 1.0))
         if number == 0:
-            shift = values.mean(dim=1, keepdim=True)  # sums about a near mean lose no digits
+            shift = values.mean(dim=1, keepdim=True)  # squares about a nearby mean lose no digits
         values = values - shift
         total, square, count = total + values.sum(1), square + values.square().sum(1), count + values.shape[1]
     offset, square = torch.as_tensor(total) / count, torch.as_tensor(square) / count
     mean = offset + torch.as_tensor(shift).flatten()
     std = (square - offset.square()).clamp(min=0).sqrt()
-    std = torch.where(std <= 1e-7 * mean.abs(), 1.0, std)
+    std = torch.where(std <= 1e-7 * mean.abs(), 1.0, std)  # variation by float32 rounding alone counts as constant
     return mean.tolist(), std.tolist()
 
 
-def channel_range(fetched: Iterable[Tensor]) -> tuple[list[float], list[float]] | None:
-    """Return the least and the largest value of each channel, or None where all are within [0, 1].
+def channel_range(blocks: Iterable[Tensor]) -> tuple[list[float], list[float]] | None:
+    """Compute the minimum and maximum of each channel, or return None if all values are within [0, 1].
 
-    Where a channel has one value only, the largest is that and 1.
+    The maximum of a constant channel is its value plus 1.
 
     >>> channel_range([torch.tensor([[0.0, 7.0]]), torch.tensor([[4.0, 7.0]])])
     ([0.0, 7.0], [4.0, 8.0])
     """
-    extremes = [(values.amin(1), values.amax(1)) for values in map(_by_channel, fetched)]
-    low, high = (torch.stack(each) for each in zip(*extremes, strict=True))
-    low, high = low.amin(0), high.amax(0)
+    extremes = [(values.amin(1), values.amax(1)) for values in map(_by_channel, blocks)]
+    lows, highs = (torch.stack(each) for each in zip(*extremes, strict=True))
+    low, high = lows.amin(0), highs.amax(0)
     if bool((low >= 0).all() and (high <= 1).all()):
         return None
     return low.tolist(), torch.where(high > low, high, low + 1).tolist()
 
 
 def _by_channel(items: Tensor) -> Tensor:
-    """Return the values of each channel, ``(channels, values)``."""
-    return items.transpose(0, 1).flatten(1)
+    return items.transpose(0, 1).flatten(1)  # (channels, values)

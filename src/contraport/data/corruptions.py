@@ -1,7 +1,7 @@
-"""Images made worse: six corruptions, each at five severities, from hardly visible to hardly recognisable.
+"""Image corruptions: six kinds at five severities, from barely visible to barely recognizable.
 
 After Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and perturbations" (ICLR
-2019); lengths are relative to the side of the image, so that small images are spoilt as large ones are.
+2019). Lengths are relative to the side of the image, so that small and large images are degraded alike.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from torchvision.transforms.v2 import functional as transforms
 from contraport.catalog.perturbation_specs import CORRUPTIONS, SEVERITIES
 from contraport.errors import check
 
-NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)  # standard deviation, of the range of the pixels
-_BLUR = (0.010, 0.020, 0.030, 0.045, 0.060)  # standard deviation, of the side
-_BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)  # what is added, of the range
-_CONTRAST = (0.7, 0.5, 0.35, 0.2, 0.1)  # what is left of the distance from the mean
-_OCCLUSION = (0.05, 0.1, 0.2, 0.3, 0.4)  # share of the area under a square of the mean grey
+NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)  # standard deviation, relative to the pixel range
+_BLUR = (0.010, 0.020, 0.030, 0.045, 0.060)  # standard deviation, relative to the side
+_BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)  # offset, relative to the pixel range
+_CONTRAST = (0.7, 0.5, 0.35, 0.2, 0.1)  # remaining fraction of the distance from the mean
+_OCCLUSION = (0.05, 0.1, 0.2, 0.3, 0.4)  # fraction of the area under a square of the mean gray
 _JPEG = (50, 25, 15, 10, 5)  # quality
 
 
 def corrupt(images: Tensor, kind: str, severity: int) -> Tensor:
-    """Return images `(b, C, H, W)`, uint8 or float in [0, 1], as floats in [0, 1], corrupted.
+    """Corrupt images `(b, C, H, W)`, uint8 or float in [0, 1]; returns floats in [0, 1].
 
-    What is random (noise, the places of squares) is drawn by torch's generator of the images' device.
+    Random parts (noise, places of squares) are drawn from torch's generator on the device of the images.
 
     Raises:
-        UsageError: an unknown kind or severity, or JPEG of other than 1 or 3 channels.
+        UsageError: an unknown kind or severity, or JPEG with other than 1 or 3 channels.
 
     >>> corrupt(torch.full((1, 1, 8, 8), 0.25), "brightness", 3).unique()
     tensor([0.5500])
     """
-    check(kind in CORRUPTIONS, f"kind: expected one of {', '.join(CORRUPTIONS)}, got {kind!r}.")
-    check(severity in SEVERITIES, f"severity: expected a whole number from 1 to {SEVERITIES[-1]}, got {severity!r}.")
+    check(kind in CORRUPTIONS, f"kind: must be one of {', '.join(CORRUPTIONS)}, got {kind!r}.", "unknown")
+    check(severity in SEVERITIES, f"severity: must be an integer from 1 to {SEVERITIES[-1]}, got {severity!r}.")
     floats = images.float() / 255 if images.dtype == torch.uint8 else images.float()
-    return _CHANGES[kind](floats, severity - 1).clamp(0, 1)
+    return _CORRUPT[kind](floats, severity - 1).clamp(0, 1)
 
 
 def _noise(images: Tensor, level: int) -> Tensor:
@@ -64,25 +64,25 @@ def _contrast(images: Tensor, level: int) -> Tensor:
 
 def _occlusion(images: Tensor, level: int) -> Tensor:
     items, _, height, width = images.shape
-    sides = [max(1, round(side * _OCCLUSION[level] ** 0.5)) for side in (height, width)]
-    hidden = []
-    for side, length in zip(sides, (height, width), strict=True):
+    spans = []
+    for length in (height, width):
+        side = max(1, round(length * _OCCLUSION[level] ** 0.5))
         first = torch.randint(length - side + 1, (items, 1), device=images.device)
         places = torch.arange(length, device=images.device)
-        hidden.append((places >= first) & (places < first + side))
-    square = hidden[0][:, None, :, None] & hidden[1][:, None, None, :]
+        spans.append((places >= first) & (places < first + side))
+    square = spans[0][:, None, :, None] & spans[1][:, None, None, :]
     return images.where(~square, images.mean(dim=(1, 2, 3), keepdim=True))
 
 
 def _jpeg(images: Tensor, level: int) -> Tensor:
-    check(images.shape[1] in (1, 3), f"images: JPEG has 1 or 3 channels, got {images.shape[1]}.")
+    check(images.shape[1] in (1, 3), f"images: JPEG requires 1 or 3 channels, got {images.shape[1]}.", "channels")
     pixels = (images.clamp(0, 1) * 255).round().byte().cpu()
-    encoded = encode_jpeg(list(pixels), quality=_JPEG[level])
-    decoded = torch.stack([decode_jpeg(image) for image in encoded])
-    return decoded.to(images.device).float() / 255
+    compressed = encode_jpeg(list(pixels), quality=_JPEG[level])
+    decompressed = torch.stack([decode_jpeg(image) for image in compressed])
+    return decompressed.to(images.device).float() / 255
 
 
-_CHANGES: dict[str, Callable[[Tensor, int], Tensor]] = {
+_CORRUPT: dict[str, Callable[[Tensor, int], Tensor]] = {
     "noise": _noise,
     "blur": _blur,
     "brightness": _brightness,
@@ -90,4 +90,3 @@ _CHANGES: dict[str, Callable[[Tensor, int], Tensor]] = {
     "occlusion": _occlusion,
     "jpeg": _jpeg,
 }
-"""By their names in the catalog, what makes images worse, at a level from 0."""

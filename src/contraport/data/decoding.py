@@ -1,61 +1,43 @@
-"""Encoded images, wherever they lie: which can be decoded, how large they are, and their pixels as a square."""
+"""Encoded images in files, archives or tables: find those that cannot be decoded, and decode the rest to squares."""
 
 from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from statistics import median_low
-from typing import Protocol
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from contraport.data.digests import digest_encoded
 from contraport.data.splits import Positions
+from contraport.data.stores import EncodedItems, EncodedStore, Shape
 from contraport.errors import UsageError, check, check_regular_file
 
 SUFFIXES = frozenset((
     ".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".avif", ".heic", ".tif", ".tiff",
     ".pgm", ".ppm", ".pnm",
 ))  # fmt: skip
-"""Those of images, also of such that Pillow reads by a plugin alone: without it they are told as unreadable."""
-SMALLEST_SIZE, LARGEST_SIZE = 8, 64
+"""Suffixes of image files. Some need a plugin of Pillow; without it such files are reported as unreadable."""
+MIN_SIZE, MAX_SIZE = 8, 64
+"""Bounds of the default image size, so that training fits a small machine."""
 _MEASURED_IMAGES = 200
-_NAMED_IMAGES = 5
-_CHECKED_TOGETHER = 1024
+_LISTED_IMAGES = 5
+_CHECK_BLOCK = 1024
 _UNBOUNDED_MODES = ("I", "F")
 
 _log = logging.getLogger(__name__)
 
 
-class EncodedImages(Protocol):
-    """Images in a format such as PNG or JPEG, by position."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, position: int) -> Path | bytes:
-        """Return the file of an image, or its content."""
-
-    def take(self, positions: Positions) -> EncodedImages:
-        """Return the images at some positions."""
-
-    def name(self, position: int) -> str:
-        """Return what messages call an image."""
-
-    def source_files(self) -> Sequence[str]:
-        """Return the files whose content they are."""
-
-
 @dataclass(frozen=True)
-class ImageFiles:
-    """Images in files; their paths are text because that is all that grows with the data."""
+class ImageFiles(EncodedItems):
+    """Images in files; paths are kept as strings, which take the least memory per item."""
 
     files: tuple[str, ...]
 
@@ -66,101 +48,103 @@ class ImageFiles:
         return Path(self.files[position])
 
     def take(self, positions: Positions) -> ImageFiles:
-        """Return the images at some positions."""
         return ImageFiles(tuple(self.files[position] for position in positions.tolist()))
 
     def name(self, position: int) -> str:
-        """Return the path of an image."""
         return self.files[position]
 
     def source_files(self) -> Sequence[str]:
-        """Return the files whose content they are."""
         return self.files
 
 
 @dataclass(frozen=True)
-class ImageStore:
-    """Encoded images as one view; a fetch decodes them, resizes the shorter side and crops the centre, as RGB."""
+class ImageStore(EncodedStore):
+    """One view of encoded images; a fetch decodes them to RGB, resizes the shorter side and crops the center."""
 
-    images: EncodedImages
     size: int
-    in_memory: bool = False
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of one item of each view."""
+    def shapes(self) -> tuple[Shape, ...]:
         return ((3, self.size, self.size),)
 
-    @cached_property
-    def digests(self) -> Tensor:
-        """Digests of the encoded images, int64 ``(n, 1)``; all of them are read once."""
-        return digest_encoded(self.images, range(len(self.images)))[:, None]
-
-    def __len__(self) -> int:
-        return len(self.images)
-
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the images at some positions, stacked."""
-        return (torch.stack([_pixels(self.images, position, self.size) for position in positions.tolist()]),)
+        return (torch.stack([_decode(self.encoded, position, self.size) for position in positions.tolist()]),)
 
 
-def unreadable(views: Sequence[tuple[EncodedImages, Positions]], *, what: str) -> dict[int, str]:
-    """Return which positions have an image that cannot be decoded in any view, with its name.
-
-    The log says how many, and why the first.
+def find_unreadable(views: Sequence[tuple[EncodedItems, Positions]], *, what: str) -> dict[int, str]:
+    """Return the positions of items with an image that cannot be decoded in any view, and its name; log a summary.
 
     Args:
-        views: of each the images, and the positions of those that are looked at.
-        what: what messages call these.
+        views: images of each view, and the positions to check.
+        what: the images, as messages call them.
 
     Raises:
-        UsageError: none of them can be decoded.
+        UsageError: none of the images can be decoded.
     """
-    reasons: dict[int, tuple[str, str]] = {}
+    failures: dict[int, tuple[str, str]] = {}
     with ThreadPoolExecutor() as pool:  # decoders release the interpreter's lock
         for images, positions in views:
-            for first in range(0, len(positions), _CHECKED_TOGETHER):
-                together = positions[first : first + _CHECKED_TOGETHER].tolist()
-                found = pool.map(partial(decoding_error, images), together)
-                for position, reason in zip(together, found, strict=True):
-                    if reason is not None:
-                        reasons[position] = (images.name(position), reason)
-    described = [f"{name} ({reason})" for name, reason in reasons.values()]
-    looked_at = len(np.unique(np.concatenate([positions for _, positions in views])))
-    check(len(reasons) < looked_at, f"data: none of {looked_at:,} {what} can be read, first {described[:1]}.")
-    if reasons:
-        shown = "; ".join(described[:_NAMED_IMAGES]) + ("; ..." if len(described) > _NAMED_IMAGES else "")
-        told = f"{len(reasons)} of {looked_at:,} {what}"
-        _log.warning("%s cannot be read and %s left out: %s", told, "is" if len(reasons) == 1 else "are", shown)
-    return {position: name for position, (name, _) in sorted(reasons.items())}
+            for first in range(0, len(positions), _CHECK_BLOCK):
+                block = positions[first : first + _CHECK_BLOCK].tolist()
+                errors = pool.map(partial(decoding_error, images), block)
+                failures |= {
+                    position: (images.name(position), error)
+                    for position, error in zip(block, errors, strict=True)
+                    if error is not None
+                }
+    described = [f"{name} ({error})" for name, error in failures.values()]
+    checked = len(np.unique(np.concatenate([positions for _, positions in views])))
+    message = f"data: none of {checked:,} {what} can be decoded, first {described[:1]}."
+    check(len(failures) < checked, message, "no_readable_image")
+    if failures:
+        shown = "; ".join(described[:_LISTED_IMAGES]) + ("; ..." if len(described) > _LISTED_IMAGES else "")
+        _log.warning("skipped %d of %s %s that cannot be read: %s", len(failures), f"{checked:,}", what, shown)
+    return {position: name for position, (name, _) in sorted(failures.items())}
 
 
-def default_image_size(images: EncodedImages, positions: Sequence[int]) -> int:
-    """Return the median shorter side of evenly spread images, kept within bounds that train on a small machine."""
+def default_image_size(images: EncodedItems, positions: Sequence[int]) -> int:
+    """Return the median shorter side of evenly spread images, within `MIN_SIZE` and `MAX_SIZE`."""
     step = -(-len(positions) // _MEASURED_IMAGES)
-    return median_size(list(_shorter_sides(images, positions[::step])))
+    sides = []
+    for position in positions[::step]:
+        if decoding_error(images, position) is None:
+            with _open(images[position]) as image:
+                sides.append(min(image.size))
+    return median_size(sides)
 
 
 def median_size(sides: Sequence[int]) -> int:
-    """Return the median of shorter sides of images, kept within the same bounds.
+    """Return the median of shorter sides of images, within `MIN_SIZE` and `MAX_SIZE`.
 
     >>> median_size([6, 20, 30]), median_size([400, 300])
     (20, 64)
     """
-    return min(max(median_low(sides or [LARGEST_SIZE]), SMALLEST_SIZE), LARGEST_SIZE)
+    return min(max(median_low(sides or [MAX_SIZE]), MIN_SIZE), MAX_SIZE)
 
 
-def square_pixels(image: Image.Image, size: int) -> Tensor:
-    """Return the centre of an upright image, resized, as uint8 RGB, ``(3, size, size)``."""
-    square = ImageOps.fit(to_rgb(image), (size, size), Image.Resampling.BILINEAR)
-    return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
+def decoding_error(images: EncodedItems, position: int) -> str | None:
+    """Return why an image cannot be decoded, or None; much cheaper than decoding if the format allows it."""
+    try:
+        with _open(images[position]) as image:
+            check(image.mode not in _UNBOUNDED_MODES, f"the range of pixels of mode {image.mode} is unknown")
+            if image.format == "PNG":
+                image.verify()  # checks the checksum of each chunk
+            else:
+                image.draft("RGB", (1, 1))  # JPEG: reads the whole file but decodes at an eighth of each side
+                image.load()
+    except Exception as error:  # decoders raise anything on hostile bytes
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
-def _shorter_sides(images: EncodedImages, positions: Sequence[int]) -> Iterator[int]:
-    for position in positions:
-        if decoding_error(images, position) is None:
-            with _open(images[position]) as image:
-                yield min(image.size)
+def _decode(images: EncodedItems, position: int, size: int) -> Tensor:
+    try:
+        with _open(images[position]) as image:
+            image.draft("RGB", (size, size))  # JPEG: decodes at the smallest scale that is large enough
+            return square_pixels(ImageOps.exif_transpose(image), size)
+    except Exception as error:  # decoders raise anything on hostile bytes
+        message = f"data: {images.name(position)} was readable before and cannot be read now: {error}"
+        raise UsageError(message, kind="unreadable") from error
 
 
 def _open(source: Path | bytes) -> Image.Image:
@@ -169,39 +153,21 @@ def _open(source: Path | bytes) -> Image.Image:
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
 
 
-def decoding_error(images: EncodedImages, position: int) -> str | None:
-    """Return why an image cannot be decoded, or None; far cheaper than decoding where the format allows."""
-    try:
-        with _open(images[position]) as image:
-            check(image.mode not in _UNBOUNDED_MODES, f"pixels of mode {image.mode} have no known range")
-            if image.format == "PNG":
-                image.verify()  # the checksum of each chunk
-            else:
-                image.draft("RGB", (1, 1))  # JPEG: reads all of the file but transforms an eighth of each side
-                image.load()
-    except Exception as error:  # on hostile bytes the decoders raise whatever they like
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def _pixels(images: EncodedImages, position: int, size: int) -> Tensor:
-    try:
-        with _open(images[position]) as image:
-            image.draft("RGB", (size, size))
-            return square_pixels(ImageOps.exif_transpose(image), size)
-    except Exception as error:  # as above
-        raise UsageError(f"data: {images.name(position)} could be read before and cannot be now: {error}") from error
+def square_pixels(image: Image.Image, size: int) -> Tensor:
+    """Return the center of an upright image, resized, as uint8 RGB, ``(3, size, size)``."""
+    square = ImageOps.fit(to_rgb(image), (size, size), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Return an image as RGB of 8 bits, where its transparent parts are white, as on paper.
+    """Convert an image to 8-bit RGB, with transparent parts on white.
 
-    Pillow's own conversion cuts bright pixels of 16 bits off at 255, and shows whatever colour lies hidden where an
-    image is transparent: a drawing in black on nothing would be all black.
+    Pillow's own conversion clips 16-bit pixels at 255, and shows whatever color is stored where an image is
+    transparent: a black drawing on a transparent background would be all black.
     """
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if not image.has_transparency_data:
         return image.convert("RGB")
-    above = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", above.size, "white"), above).convert("RGB")
+    rgba = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")

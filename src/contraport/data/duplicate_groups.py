@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-Codes = NDArray[np.int64]
+if TYPE_CHECKING:
+    from contraport.data.splits import Codes
 
 _EXCHANGE_ROUNDS = 50
 
 
 def content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
-    """Return numbers that are equal where two items have the same content in a view, int64 ``(n, views)``.
+    """Return ids that are equal where two items have the same content in a view, int64 ``(n, views)``.
 
     Args:
-        digests: of the content of each item in each view, int64 ``(n, views)``.
-        present: which items have which views; a missing view is equal to no other.
+        digests: content digest of each item in each view, int64 ``(n, views)``.
+        present: which items have which views; a missing view equals no other.
 
     >>> content_ids(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
     [[0, 0], [0, -2]]
@@ -39,8 +39,8 @@ class ContentGroups(NamedTuple):
     """Items grouped by shared content.
 
     Attributes:
-        groups: number of the group of each item, int64 ``(n,)``.
-        views: numbers of the views by which they are grouped.
+        groups: group of each item, int64 ``(n,)``.
+        views: views whose content defines the groups.
     """
 
     groups: Codes
@@ -61,44 +61,40 @@ def content_groups(ids: Tensor, largest: float) -> ContentGroups:
     order = sorted(range(len(sizes)), key=lambda view: (sizes[view], view))
     groups, views = np.arange(len(ids)), list[int]()
     for view in order:
-        joined = _joined(groups, ids[:, view].numpy())
+        joined = _join_groups(groups, ids[:, view].numpy())
         if not views or np.bincount(joined).max() <= largest:
             groups = joined
             views.append(view)
-    _, first = np.unique(groups, return_index=True)
-    renumbered = np.argsort(np.argsort(first))  # in the order in which groups first occur
-    return ContentGroups(renumbered[groups].astype(np.int64), tuple(sorted(views)))
+    return ContentGroups(_first_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))
 
 
-def _joined(groups: Codes, column: Codes) -> Codes:
-    """Return the groups that remain when items with an equal number in a column are joined."""
+def _join_groups(groups: Codes, column: Codes) -> Codes:
+    """Join the groups of items with equal values in a column: connected components of groups and values."""
     _, codes = np.unique(column, return_inverse=True)
-    number = int(groups.max()) + 1
-    edges = coo_array((np.ones(len(groups), dtype=np.int8), (groups, codes)), shape=(number, int(codes.max()) + 1))
-    size = sum(edges.shape)
-    square = coo_array((edges.data, (edges.coords[0], edges.coords[1] + number)), shape=(size, size))
-    _, components = connected_components(square, directed=False)
+    size = int(groups.max()) + 1 + int(codes.max()) + 1
+    edges = coo_array((np.ones(len(groups), dtype=np.int8), (groups, int(groups.max()) + 1 + codes)), (size, size))
+    _, components = connected_components(edges, directed=False)
     return np.unique(components[groups], return_inverse=True)[1]
 
 
 def _first_occurrence(values: Tensor) -> Tensor:
-    """Return numbers that are equal where the values are, in the order in which they first occur."""
+    """Number values in the order in which they first occur, int64."""
     _, first, inverse = np.unique(values.numpy(), return_index=True, return_inverse=True)
     order = np.argsort(np.argsort(first))
-    return torch.from_numpy(order[inverse])
+    return torch.from_numpy(order[inverse].astype(np.int64))
 
 
 def exchange_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, by: int = 1) -> Tensor:
-    """Return for each of some items another of them whose partner it gets, int64 ``(m,)``.
+    """Return for each of some items another one of them whose partner it gets, int64 ``(m,)``.
 
-    The two differ in the content of every view, as otherwise the new pair would be a right one; an item keeps its own
-    partner where no other was found that differs.
+    The two items differ in the content of every view, as otherwise the new pair would be a correct one. An item keeps
+    its own partner if no such item was found.
 
     Args:
-        items: which items, in random order, int64 ``(m,)``.
-        ids: `content_ids` of all items, ``(n, views)``; None where no content repeats.
-        random: draws others for those that share content.
-        by: how many places before it in the order that other one is, where no content repeats.
+        items: the items in random order, int64 ``(m,)``.
+        ids: `content_ids` of all items, ``(n, views)``; None if no content repeats.
+        random: generator for the exchanges among items that share content.
+        by: offset of the other item in the given order, if no content repeats.
 
     >>> random = np.random.default_rng(0)
     >>> exchange_partners(torch.tensor([4, 2, 7]), None, random).tolist()
@@ -116,13 +112,13 @@ def exchange_partners(items: Tensor, ids: Tensor | None, random: np.random.Gener
 
 
 def separate(first: Codes, second: Codes, ids: Codes, random: np.random.Generator) -> None:
-    """Reorder `second` in place so that as few pairs of items as can be found at random share content.
+    """Permute `second` in place by random exchanges until no pair, or as few as possible, shares content.
 
     Args:
         first: items, int64 ``(m,)``.
-        second: their partners, a permutation of which is sought, int64 ``(m,)``.
+        second: their partners, int64 ``(m,)``.
         ids: `content_ids` of all items, ``(n, views)``.
-        random: draws which pairs exchange their second items.
+        random: generator for the pairs that exchange their second items.
     """
     for _ in range(_EXCHANGE_ROUNDS):
         same = np.flatnonzero((ids[first] == ids[second]).any(axis=1))

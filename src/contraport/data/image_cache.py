@@ -1,4 +1,4 @@
-"""Images decoded once: as squares in a file that is mapped to memory, so that later epochs read bytes."""
+"""Cache of decoded images: squares in a memory-mapped file, so that later epochs only read bytes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,55 +19,57 @@ from contraport._version import __version__
 from contraport.data.data_loader import loader
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import ImageStore
-from contraport.data.stores import MultiViewStore, Store, join_stores
+from contraport.data.stores import MultiViewStore, Shape, Store, join_stores
 
-SAMPLED = 1_000
-"""Of data in files so many items are read to tell whether they are still the same, beside the names of all."""
-
-TOGETHER = 256
-LARGEST_SHARE = 0.5
-"""At most so much of the free space of the disk is taken."""
+SAMPLED_ITEMS = 1_000
+"""Number of items of data in files whose content is compared to detect changes, beside the names of all."""
+BATCH_SIZE = 256
+MAX_DISK_SHARE = 0.5
+"""Largest fraction of the free disk space that the cache may take."""
 
 log = logging.getLogger("contraport.data")
 
 
 @dataclass(frozen=True)
-class DecodedImages:
-    """Images as one view, ``(n, 3, size, size)`` uint8, read from their file when they are fetched."""
+class DecodedImages(Store):
+    """One view of decoded images, ``(n, 3, size, size)`` uint8, in a memory-mapped file."""
 
     pixels: np.ndarray
-    in_memory: bool = True
-    digests: None = None  # those of the encoded images stand, which the dataset has
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of one item of each view."""
+    def shapes(self) -> tuple[Shape, ...]:
         return (self.pixels.shape[1:],)
+
+    @property
+    def in_memory(self) -> bool:
+        return True
+
+    @property
+    def digests(self) -> None:
+        """None: the dataset keeps the digests of the encoded images."""
 
     def __len__(self) -> int:
         return len(self.pixels)
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the images at some positions, stacked."""
         return (torch.from_numpy(self.pixels[positions.numpy()]),)
 
 
 def has_encoded_images(dataset: Dataset) -> bool:
-    """Return whether items have views that are decoded whenever they are fetched."""
+    """Return whether a dataset has views that each fetch decodes."""
     return any(isinstance(store, ImageStore) for store in _stores(dataset))
 
 
 def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | None = None) -> Dataset:
-    """Return the same items with their images decoded, taken from a folder, or decoded and put there.
+    """Return the same items with decoded images, loaded from a cache folder or decoded and saved there.
 
-    They are made again where the folder has those of other data, of another size or version, and the log says so.
-    Where the disk has not twice the space, or no view is an encoded image, the data are returned as they are; the log
-    says that too.
+    The cache is rebuilt if it was made from other data, another size or another version. The dataset is returned
+    unchanged if it has no encoded images, or if the disk has less than twice the space needed. The log states either.
 
     Args:
-        dataset: what is to be read often.
-        folder: where the images are kept, and `contraport._utils.array_cache` says how.
-        num_workers: processes that decode; default: as `loader` has it.
+        dataset: the items, to be read many times.
+        folder: cache folder, see `contraport._utils.array_cache`.
+        num_workers: processes that decode; default: as in `loader`.
 
     Raises:
         UsageError: the folder cannot be written to.
@@ -79,7 +80,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
     made_of = {"version": __version__, "data": dataset_digest(dataset), "shapes": shapes, "dtype": "uint8"}
-    if open_arrays(folder, made_of)[0] is None and not _is_room(folder, total_bytes(made_of)):
+    if open_arrays(folder, made_of)[0] is None and not _has_room(folder, total_bytes(made_of)):
         return dataset
     pixels = load_or_build_arrays(
         folder,
@@ -89,21 +90,18 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         argument="decoded",
         log=log,
     )
-    kept = iter(pixels)
-    replaced = tuple(DecodedImages(next(kept)) if isinstance(store, ImageStore) else store for store in stores)
+    decoded = iter(pixels)
+    replaced = [DecodedImages(next(decoded)) if isinstance(store, ImageStore) else store for store in stores]
     return dataset.with_store(join_stores(replaced))
 
 
-def _is_room(folder: Path, size: int) -> bool:
-    """Return whether decoded images leave enough of the disk free; where they do not, the log says so."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
-    free = shutil.disk_usage(there).free
-    if size <= LARGEST_SHARE * free:
-        return True
-    log.warning(
-        "decoded, the images take %.1f GB, and %.1f GB are free: each epoch decodes them anew", size / 1e9, free / 1e9
-    )
-    return False
+def _has_room(folder: Path, size: int) -> bool:
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
+    free = shutil.disk_usage(existing).free
+    if size > MAX_DISK_SHARE * free:
+        message = "the decoded images would take %.1f GB of %.1f GB free: each epoch decodes the images again"
+        log.warning(message, size / 1e9, free / 1e9)
+    return size <= MAX_DISK_SHARE * free
 
 
 def _fill(
@@ -112,7 +110,7 @@ def _fill(
     size = sum(array.nbytes for array in arrays)
     log.info("decoding %s images once, into %s: %.1f MB", f"{len(dataset):,}", folder, size / 1e6)
     images = Dataset(MultiViewStore(tuple(encoded)), name=dataset.name, split=dataset.split)
-    batches, first = loader(images, TOGETHER, num_workers=num_workers), 0
+    batches, first = loader(images, BATCH_SIZE, num_workers=num_workers), 0
     try:
         for batch in batches:
             for array, view in zip(arrays, batch.views, strict=True):
@@ -127,33 +125,24 @@ def _stores(dataset: Dataset) -> tuple[Store, ...]:
 
 
 def dataset_digest(dataset: Dataset) -> str:
-    """Return a digest of items: of all in memory; else of some, and of their names and the state of their files."""
+    """Return a digest of all items in memory; for data in files, of a sample, all names, and all sizes and times."""
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
     if dataset.in_memory:
-        read = torch.arange(len(dataset))
+        positions = torch.arange(len(dataset))
     else:
-        read = torch.linspace(0, len(dataset) - 1, min(SAMPLED, len(dataset)), dtype=torch.float64).round().long()
+        number = min(SAMPLED_ITEMS, len(dataset))
+        positions = torch.linspace(0, len(dataset) - 1, number, dtype=torch.float64).round().long()
         for key in dataset.keys or ():
             digest.update(f"{key} ".encode())
-        for file in dict.fromkeys(_read_from(dataset.store)):
-            digest.update(f"{file} {_state_of_file(file)}".encode())
-    for positions in read.split(256):
-        for view in dataset.store.fetch(positions):
+        for file in dict.fromkeys(dataset.store.source_files()):
+            digest.update(f"{file} {_size_and_time(file)}".encode())
+    for block in positions.split(256):
+        for view in dataset.store.fetch(block):
             digest.update(view.contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
-def _read_from(store: Any) -> Iterator[str]:
-    """Yield the files that a store reads when items are fetched, as far as they are known."""
-    for below in getattr(store, "stores", ()):
-        yield from _read_from(below)
-    for name in ("store", "images", "members"):
-        if (below := getattr(store, name, None)) is not None:
-            yield from below.source_files() if hasattr(below, "source_files") else _read_from(below)
-
-
-def _state_of_file(path: str) -> tuple[int, int] | None:
-    """Return the size and the time of a file, None where there is none."""
+def _size_and_time(path: str) -> tuple[int, int] | None:
     try:
         state = os.stat(path)
     except OSError:

@@ -1,6 +1,6 @@
-"""Data made worse or more varied than they are, always alike: mismatched pairs, rare classes, corruptions, domains.
+"""Reproducible perturbations of datasets: mismatched pairs, class imbalance, corruptions and domains.
 
-What becomes of an item depends on its number in its source alone, that of mismatched pairs on a seed too.
+The perturbation of an item depends only on its row in its source; that of mismatched pairs depends on a seed too.
 """
 
 from __future__ import annotations
@@ -16,45 +16,42 @@ from torchvision.transforms.v2 import functional as transforms
 
 from contraport._utils.text_tensors import is_text_shape
 from contraport.catalog.perturbation_specs import DOMAINS, Corruption, DomainSpec, Mismatch
-from contraport.data.arrays import ArrayStore
 from contraport.data.corruptions import NOISE, corrupt
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.duplicate_groups import exchange_partners
-from contraport.data.stores import StoreWrapper
+from contraport.data.stores import ArrayStore, StoreWrapper
 from contraport.errors import UsageError, check
 from contraport.seeding import generator, seed_global_generators, torch_seed
 
 Change = Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
-"""Of the views of the items at some positions makes others."""
+"""Maps the views of the items at some positions to changed views."""
 
 _RANDOM = ("noise", "occlusion")
-_NOISE_OF_VECTORS = 5.0
-"""Of vectors and series the deviation of the noise is that of images, so many times, in units of their own."""
-
+_NOISE_FACTOR = 5.0
+"""Noise of vectors and series is that of images times this factor, in units of their own standard deviation."""
 _BLOCK = 1_000
 
 
-class Mismatched(Dataset):
-    """A dataset of one given view, whose batches have two: each item, and the one that it is paired with.
+class MismatchedDataset(Dataset):
+    """A one-view dataset whose batches have two views: each item, and the item that it is paired with.
 
-    Random views of it are the first of an item and the others of its partner; see `contraport.data.Views`.
+    The first random view is made of the item and the others of its partner; see `contraport.data.Views`.
 
     Attributes:
-        partners: which item each is paired with, int64 ``(n,)``.
+        partners: position of each item's partner, int64 ``(n,)``.
     """
 
     paired = True
     partners: Tensor
 
     def __getitems__(self, positions: list[int]) -> Batch:
-        """Return the items at some positions, and their partners, as one batch."""
         batch = super().__getitems__(positions)
         return batch._replace(views=(*batch.views, *self.store.fetch(self.partners[batch.ids])))
 
 
 @dataclass(frozen=True)
 class MismatchedStore(StoreWrapper):
-    """The items of another store, of which all views but the first are those of a partner."""
+    """The items of another store, with all views but the first taken from a partner."""
 
     partners: Tensor
 
@@ -70,73 +67,30 @@ class MismatchedStore(StoreWrapper):
 
 
 def mismatched_partners(dataset: Dataset, mismatch: Mismatch, *, seed: int) -> Tensor:
-    """Return which item each is paired with, int64 ``(n,)``: a share of them, drawn at random, exchange partners.
+    """Draw the partner of each item, int64 ``(n,)``: a random fraction of the items exchange their partners.
 
     Items that exchange partners differ in the content of each view.
 
     Raises:
-        UsageError: partners are to be exchanged within classes, and there are none.
+        UsageError: partners are to be exchanged within classes, and the data have no labels.
     """
-    check(
-        not mismatch.likely or dataset.labels is not None,
-        f"mismatch: partners of the same class need labels, and {dataset.name!r} has none.",
-    )
+    good = not mismatch.likely or dataset.labels is not None
+    message = f"mismatch: partners of the same class require labels, and {dataset.name!r} has none."
+    check(good, message, "missing_labels")
     partners, random = torch.arange(len(dataset)), generator("data.mismatch", seed)
     groups = dataset.labels if mismatch.likely else torch.zeros(len(dataset), dtype=torch.int64)
     assert groups is not None
     for group in groups.unique():
         members = (groups == group).nonzero()[:, 0]
         number = round(mismatch.share * len(members))
-        if number > 1:  # one alone has nobody to exchange with
+        if number > 1:  # a single item has no other to exchange with
             chosen = members[torch.from_numpy(random.permutation(len(members))[:number])]
             partners[chosen] = exchange_partners(chosen, dataset.content_ids, random)
     return partners
 
 
-def imbalanced(dataset: Dataset, ratio: float) -> Dataset:
-    """Return fewer items of later classes, always the same ones: each class at most a constant share of the one before.
-
-    The first may have as many as the largest class has, the last a `ratio`-th of that, at least one.
-
-    Source: the long-tailed versions of benchmark data, Cui et al. (2019), Class-balanced loss, section 5.
-
-    Raises:
-        UsageError: there are no classes, or only one.
-
-    >>> from contraport.data import from_arrays
-    >>> even = from_arrays(np.ones((30, 2)), labels=[0, 1, 2] * 10)
-    >>> imbalanced(even, 9.0).labels.bincount().tolist()
-    [10, 3, 1]
-    """
-    labels = dataset.labels
-    if labels is None or len(counts := labels.bincount()) < 2:
-        raise UsageError(f"imbalance: expected items of at least two classes, {dataset.name!r} has none or one.")
-    shares = ratio ** -(torch.arange(len(counts)) / (len(counts) - 1))
-    allowed = (counts.max() * shares).round().clamp(min=1)
-    shuffled = torch.from_numpy(generator("data.imbalance").permutation(len(labels)))
-    by_class = shuffled[labels[shuffled].argsort(stable=True)]
-    place = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[by_class]]  # within its class
-    return dataset.only(by_class[place < allowed[labels[by_class]]].sort().values)
-
-
-def class_weights(dataset: Dataset) -> Tensor:
-    """Return weights of mean 1 that give each class that has items the same sum, float32 ``(n,)``.
-
-    Raises:
-        UsageError: there are no classes.
-
-    >>> from contraport.data import from_arrays
-    >>> class_weights(from_arrays(np.ones((4, 2)), labels=["rare", "usual", "usual", "usual"])).tolist()
-    [2.0, 0.6666666865348816, 0.6666666865348816, 0.6666666865348816]
-    """
-    if dataset.labels is None:
-        raise UsageError(f"sample_weight: those of classes need labels, and {dataset.name!r} has none.")
-    counts = dataset.labels.bincount()
-    return len(dataset.labels) / (counts.count_nonzero() * counts[dataset.labels]).float()
-
-
 def with_partners(dataset: Dataset, partners: Tensor) -> Dataset:
-    """Return the same items, each paired with its partner: of several given views, those after the first are its.
+    """Return the same items, each paired with its partner: with several views, those after the first are its partner's.
 
     Raises:
         UsageError: items lack a view.
@@ -146,17 +100,63 @@ def with_partners(dataset: Dataset, partners: Tensor) -> Dataset:
     >>> with_partners(pairs, torch.tensor([0, 2, 1, 3])).__getitems__([0, 1]).views[1].flatten().tolist()
     [0.0, 2.0]
     """
-    check(dataset.present is None, f"mismatch: expected all views of all items, some of {dataset.name!r} lack one.")
+    message = f"mismatch: requires all views of all items, and some items of {dataset.name!r} lack one."
+    check(dataset.present is None, message, "missing_views")
     if len(dataset.shapes) > 1:
         return dataset.with_store(MismatchedStore(dataset.store, partners), keep_digests=False)
-    paired = dataset.as_subclass(Mismatched)
+    paired = dataset.as_subclass(MismatchedDataset)
     paired.partners = partners
     return paired
 
 
+def imbalanced(dataset: Dataset, ratio: float) -> Dataset:
+    """Reduce the classes to a long-tailed distribution: class sizes decrease geometrically by `ratio` in total.
+
+    The first class may keep as many items as the largest class has, the last a `ratio`-th of that, at least one. The
+    items that are kept are always the same.
+
+    Source: the long-tailed benchmarks of Cui et al. (2019), Class-balanced loss, section 5.
+
+    Raises:
+        UsageError: there are fewer than two classes.
+
+    >>> from contraport.data import from_arrays
+    >>> even = from_arrays(np.ones((30, 2)), labels=[0, 1, 2] * 10)
+    >>> imbalanced(even, 9.0).labels.bincount().tolist()
+    [10, 3, 1]
+    """
+    labels = dataset.labels
+    if labels is None or len(counts := labels.bincount()) < 2:
+        message = f"imbalance: requires at least two classes, and {dataset.name!r} has none or one."
+        raise UsageError(message, kind="missing_labels")
+    shares = ratio ** -(torch.arange(len(counts)) / (len(counts) - 1))
+    allowed = (counts.max() * shares).round().clamp(min=1)
+    shuffled = torch.from_numpy(generator("data.imbalance").permutation(len(labels)))
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    rank = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[by_class]]  # within the item's class
+    return dataset.subset(by_class[rank < allowed[labels[by_class]]].sort().values)
+
+
+def class_weights(dataset: Dataset) -> Tensor:
+    """Return weights of mean 1 under which each non-empty class has the same total weight, float32 ``(n,)``.
+
+    Raises:
+        UsageError: there are no classes.
+
+    >>> from contraport.data import from_arrays
+    >>> class_weights(from_arrays(np.ones((4, 2)), labels=["rare", "usual", "usual", "usual"])).tolist()
+    [2.0, 0.6666666865348816, 0.6666666865348816, 0.6666666865348816]
+    """
+    if dataset.labels is None:
+        message = f"sample_weight: class weights require labels, and {dataset.name!r} has none."
+        raise UsageError(message, kind="missing_labels")
+    counts = dataset.labels.bincount()
+    return len(dataset.labels) / (counts.count_nonzero() * counts[dataset.labels]).float()
+
+
 @dataclass(frozen=True)
 class ChangedStore(StoreWrapper):
-    """Another store's items, each changed when it is fetched."""
+    """The items of another store, each changed when it is fetched."""
 
     change: Change
 
@@ -168,8 +168,8 @@ class ChangedStore(StoreWrapper):
         return self.change(self.store.fetch(positions), positions)
 
 
-def _changed(dataset: Dataset, change: Change) -> Dataset:
-    """Return the items changed, at once where they lie in memory."""
+def _with_change(dataset: Dataset, change: Change) -> Dataset:
+    """Return the items changed: at once if they are in memory, otherwise at each fetch."""
     store = ChangedStore(dataset.store, change)
     if not dataset.in_memory:
         return dataset.with_store(store)
@@ -178,31 +178,34 @@ def _changed(dataset: Dataset, change: Change) -> Dataset:
 
 
 def corrupted(dataset: Dataset, *corruptions: Corruption) -> Dataset:
-    """Return the items made worse, by one corruption after the other; the same items always alike.
+    """Return the items corrupted, by one corruption after the other; an item is always corrupted alike.
 
-    Images are corrupted as `contraport.data.corruptions` says; to vectors and time series noise is added, of a standard
-    deviation in units of their own, those of this split.
+    Images are corrupted as in `contraport.data.corruptions`. Noise is added to vectors and time series, in units of
+    the standard deviation of each feature or channel in this split.
 
     Raises:
-        UsageError: another corruption than noise of what is no image, or one of texts.
+        UsageError: another corruption than noise for data other than images, or texts.
     """
     kinds = " and ".join(one.kind for one in corruptions)
     texts = [name for name, shape in zip(dataset.view_names, dataset.shapes, strict=True) if is_text_shape(shape)]
-    told = f"corrupt: {kinds} is for images, vectors and series; {dataset.name!r} has texts: {', '.join(texts)}."
-    check(not texts, told)
+    message = (
+        f"corrupt: {kinds} requires images, vectors or series, and {dataset.name!r} has texts: {', '.join(texts)}."
+    )
+    check(not texts, message, "texts")
     images = [len(shape) == 3 for shape in dataset.shapes]
     for kind, _ in corruptions:
-        check(kind == "noise" or all(images), f"corrupt: {kind} is for images, {dataset.name!r} has {dataset.shapes}.")
+        message = f"corrupt: {kind} requires images, and the items of {dataset.name!r} have shapes {dataset.shapes}."
+        check(kind == "noise" or all(images), message, "not_images")
     spread = tuple(
         None if image else torch.tensor(dataset.statistics(view)[1]).view(-1, *[1] * (len(shape) - 1))
         for view, (image, shape) in enumerate(zip(images, dataset.shapes, strict=True))
     )
-    return _changed(dataset, _Corrupting(corruptions, dataset.rows, spread))
+    return _with_change(dataset, _CorruptItems(corruptions, dataset.rows, spread))
 
 
 @dataclass(frozen=True)
-class _Corrupting:
-    """Makes items worse: those of some rows of their source, whose views are images or are spread so far."""
+class _CorruptItems:
+    """Corrupts items by their row in the source; `spread` is the standard deviation of views that are no images."""
 
     corruptions: tuple[Corruption, ...]
     rows: Tensor
@@ -210,19 +213,21 @@ class _Corrupting:
 
     def __call__(self, views: tuple[Tensor, ...], positions: Tensor) -> tuple[Tensor, ...]:
         if not any(one.kind in _RANDOM for one in self.corruptions):
-            return tuple(self._worse(view, None) for view in views)
+            return tuple(self._corrupt(view, None) for view in views)
         items = []
         with torch.random.fork_rng(devices=[]):
             for place, row in enumerate(self.rows[positions].tolist()):
-                seed_global_generators(torch_seed("data.corruption", row))
-                of_item = (view[place : place + 1] for view in views)
-                items.append([self._worse(view, spread) for view, spread in zip(of_item, self.spread, strict=True)])
+                seed_global_generators(
+                    torch_seed("data.corruption", row)
+                )  # by row, so that the noise does not depend on the batch
+                item = (view[place : place + 1] for view in views)
+                items.append([self._corrupt(view, spread) for view, spread in zip(item, self.spread, strict=True)])
         return tuple(torch.cat(view) for view in zip(*items, strict=True))
 
-    def _worse(self, view: Tensor, spread: Tensor | None) -> Tensor:
+    def _corrupt(self, view: Tensor, spread: Tensor | None) -> Tensor:
         for kind, severity in self.corruptions:
             if spread is not None:
-                view = view + _NOISE_OF_VECTORS * NOISE[severity - 1] * spread * torch.randn_like(view)
+                view = view + _NOISE_FACTOR * NOISE[severity - 1] * spread * torch.randn_like(view)
             else:
                 changed = corrupt(view, kind, severity)
                 view = (changed * 255).round().byte() if view.dtype == torch.uint8 else changed
@@ -230,69 +235,68 @@ class _Corrupting:
 
 
 def assign_domains(dataset: Dataset, version: DomainSpec) -> Dataset:
-    """Return images dealt to four domains at random, and changed so.
+    """Assign images to four domains at random and change them accordingly, by rotation or by style.
 
-    With a domain left out the training items are those of the others, and the test items those of this one.
+    With a domain left out, the training items are those of the other domains and the test items those of this one.
 
     Raises:
-        UsageError: the data have domains, or are no square images where they are to be turned.
+        UsageError: the data have domains, are no images, or are not square and are to be rotated.
     """
-    check(dataset.domains is None, f"domains: {dataset.name!r} has domains of its own.")
-    images = all(len(shape) == 3 for shape in dataset.shapes)
-    check(images, f"domains: expected images, {dataset.name!r} has {dataset.shapes}.")
-    turned = version.name == "rotate"
+    check(dataset.domains is None, f"domains: {dataset.name!r} has domains of its own.", "conflict")
+    message = f"images, and the items of {dataset.name!r} have shapes {dataset.shapes}."
+    check(all(len(shape) == 3 for shape in dataset.shapes), f"domains: requires {message}", "not_images")
+    rotates = version.name == "rotate"
     square = all(shape[1] == shape[2] for shape in dataset.shapes)
-    check(not turned or square, f"domains: expected square images to turn, {dataset.name!r} has {dataset.shapes}.")
+    check(not rotates or square, f"domains: rotation requires square {message}", "not_square")
     names = DOMAINS[version.name]
-    drawn = generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
-    domains = torch.from_numpy((drawn * len(names)).astype(np.int64))
-
-    whole = _changed(dataset, _Styling(domains, turned)).with_domains(domains, names)
+    uniform = generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
+    domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
+    whole = _with_change(dataset, _ApplyDomains(domains, rotates)).with_domains(domains, names)
     if version.left_out is None:
         return whole
     is_left_out = domains == names.index(version.left_out)
     chosen = is_left_out if dataset.split == "test" else ~is_left_out
-    return whole.only(chosen.nonzero()[:, 0])
+    return whole.subset(chosen.nonzero()[:, 0])
 
 
 @dataclass(frozen=True)
-class _Styling:
-    """Changes images as their domains say."""
+class _ApplyDomains:
+    """Rotates or restyles images by their domain."""
 
     domains: Tensor
-    turned: bool
+    rotates: bool
 
     def __call__(self, views: tuple[Tensor, ...], positions: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self._changed(view, self.domains[positions]) for view in views)
+        return tuple(self._apply(view, self.domains[positions]) for view in views)
 
-    def _changed(self, images: Tensor, domains: Tensor) -> Tensor:
+    def _apply(self, images: Tensor, domains: Tensor) -> Tensor:
         changed = images.clone()
         for number in domains.unique().tolist():
             chosen = domains == number
-            of_domain = images[chosen]
-            changed[chosen] = torch.rot90(of_domain, number, (2, 3)) if self.turned else _STYLES[number](of_domain)
+            part = images[chosen]
+            changed[chosen] = torch.rot90(part, number, (2, 3)) if self.rotates else _STYLES[number](part)
         return changed
 
 
-def _whole(images: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return what a function of floats in [0, 1] makes of images of any kind."""
+def _as_floats(images: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply a function of floats in [0, 1] to images of any type."""
     floats = function(transforms.to_dtype(images, torch.float32, scale=True)).clamp(0, 1)
     changed: Tensor = transforms.to_dtype(floats, images.dtype, scale=True)
     return changed
 
 
 def _edges(images: Tensor) -> Tensor:
-    """Return the length of the gradient, by Sobel's operator, of each channel."""
+    """Return the gradient magnitude of each channel by the Sobel operator."""
     sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]) / 4
     flat = images.flatten(0, 1)[:, None]
-    along = F.conv2d(F.pad(flat, (1, 1, 1, 1), mode="replicate"), torch.stack([sobel, sobel.T])[:, None])
-    return along.square().sum(dim=1).sqrt().view_as(images)
+    gradient = F.conv2d(F.pad(flat, (1, 1, 1, 1), mode="replicate"), torch.stack([sobel, sobel.T])[:, None])
+    return gradient.square().sum(dim=1).sqrt().view_as(images)
 
 
 _STYLES: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda images: images,
-    lambda images: _whole(images, _edges),
-    lambda images: _whole(images, lambda floats: (floats * 3).round() / 3),
-    lambda images: _whole(images, lambda floats: 1 - floats),
+    lambda images: _as_floats(images, _edges),
+    lambda images: _as_floats(images, lambda floats: (floats * 3).round() / 3),
+    lambda images: _as_floats(images, lambda floats: 1 - floats),
 )
-"""In the order of the names in the catalog."""
+"""In the order of the style names in the catalog: plain, edges, posterized, inverted."""

@@ -1,4 +1,4 @@
-"""The items of both splits of a source, and the one way to make a dataset of one split of them."""
+"""SourceItems: all items of a source with their metadata, from which the dataset of one split is built."""
 
 from __future__ import annotations
 
@@ -11,20 +11,39 @@ import torch
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import EncodedImages, ImageStore, default_image_size, unreadable
+from contraport.data.decoding import ImageStore, default_image_size, find_unreadable
 from contraport.data.digests import digest_encoded
 from contraport.data.duplicate_groups import content_groups, content_ids
 from contraport.data.splits import Codes, Marks, Positions, count_held_out, max_group_size, select_split
-from contraport.data.stores import Store, join_stores
+from contraport.data.stores import EncodedItems, Store, join_stores
 from contraport.errors import UsageError, check
 
-View: TypeAlias = EncodedImages | Callable[[Positions], Store]
-"""A view of all items: encoded images, or what makes a store of the items at some positions."""
+View: TypeAlias = EncodedItems | Callable[[Positions], Store]
+"""A view of all items: encoded images, or a function that builds a store of the items at some positions."""
 
 
 @dataclass(frozen=True)
-class Items:
-    """What is known of the items of a source beside their views: their number, classes, domains, weights and splits."""
+class SourceItems:
+    """Metadata of all items of a source, both splits included.
+
+    Attributes:
+        name: name of the data in messages.
+        length: number of items.
+        labels: class of each item.
+        class_names: name of each class.
+        domains: domain of each item.
+        domain_names: name of each domain.
+        is_test: which items the source marks as its test split; None if it marks none.
+        test_fraction: fraction to hold out if it marks none; None: `HELD_OUT`.
+        present: which items have which views, ``(n, views)``; None: all have all.
+        weights: training weight of each item.
+        numbers: regression target of each item.
+        rows: row of each item in the source; None: the items are all of its rows.
+        keys: name of each item in the source.
+
+    Raises:
+        UsageError: a name is not valid Unicode, such as a file name in another encoding; no table could store it.
+    """
 
     name: str
     length: int
@@ -32,41 +51,39 @@ class Items:
     class_names: tuple[str, ...] | None = None
     domains: Codes | None = None
     domain_names: tuple[str, ...] | None = None
-    is_test: Marks | None = None  # None: the source marks no test split
-    test_fraction: float | None = None  # what to hold out then; None: as much as `HELD_OUT` says
-    present: Marks | None = None  # which items have which views, (n, views); None: all have all
+    is_test: Marks | None = None
+    test_fraction: float | None = None
+    present: Marks | None = None
     weights: Tensor | None = None
-    numbers: Tensor | None = None  # what is to be told of the items
-    rows: Positions | None = None  # of each item in its source; None: they are all of its rows
-    keys: Sequence[str] | None = None  # what the source calls each
+    numbers: Tensor | None = None
+    rows: Positions | None = None
+    keys: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        """Check that all names are text.
-
-        Raises:
-            UsageError: some are not, and could be written into no table or page, as of files from other systems.
-        """
         names = [*(self.keys or ()), *(self.class_names or ()), *(self.domain_names or ())]
-        if not all(map(_is_unicode, names)):
-            strange = [name for name in names if not _is_unicode(name)]
-            raise UsageError(
-                f"data: expected names in UTF-8 in {self.name!r}, got {len(strange):,} that are not, such as "
-                f"{strange[0]!r}; rename them (convmv renames whole folders)."
-            )
+        invalid = [name for name in names if not _is_unicode(name)]
+        if invalid:
+            message = f"names in {self.name!r} must be UTF-8, got {len(invalid):,} that are not, such as {invalid[0]!r}"
+            raise UsageError(f"data: {message}; rename them (convmv renames whole folders).", kind="not_unicode")
 
     def dataset(
-        self, split: str, views: Sequence[View], *, image_size: int | None, view_names: Sequence[str] | None = None
+        self,
+        split: str,
+        views: Sequence[View],
+        *,
+        image_size: int | None = None,
+        view_names: tuple[str, ...] | None = None,
     ) -> Dataset:
-        """Return one split, without the items whose images cannot be decoded.
+        """Build the dataset of one split, without the items whose images cannot be decoded.
 
-        Where the source marks no test split, items that share content in a view are of one split: copies of a file, an
-        image with several captions.
+        If the source marks no test split, items that share content in a view are in the same split, such as copies of
+        a file or the captions of one image.
 
         Args:
             split: "train" or "test".
-            views: the views of all items.
-            image_size: side of the square that images become; default: the median shorter side of the training images.
-            view_names: what the views are called; default: ``view0``, ``view1`` and so on.
+            views: views of all items.
+            image_size: side of the square images; default: median shorter side of the training images.
+            view_names: names of the views; default: ``view0``, ``view1``, ...
 
         Raises:
             UsageError: the split is empty, or none of its images can be decoded.
@@ -74,18 +91,19 @@ class Items:
         digests = self._digests(views) if self.is_test is None else None
         chosen = self._positions(split, digests)
         encoded = [(view, self._having(number, chosen)) for number, view in enumerate(views) if not callable(view)]
-        bad = unreadable(encoded, what=f"images of the {split} split") if encoded else {}
+        bad = find_unreadable(encoded, what=f"images of the {split} split") if encoded else {}
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
         training = chosen if split == "train" else self._positions("train", digests)
-        stores = tuple(self._store(number, view, good, training, image_size) for number, view in enumerate(views))
+        stores = [self._store(number, view, good, training, image_size) for number, view in enumerate(views)]
+        index = torch.from_numpy(good)
         return Dataset(
             join_stores(stores),
             name=self.name,
             split=split,
             labels=None if self.labels is None else torch.from_numpy(self.labels[good]),
             domains=None if self.domains is None else torch.from_numpy(self.domains[good]),
-            weights=None if self.weights is None else self.weights[torch.from_numpy(good)],
-            numbers=None if self.numbers is None else self.numbers[torch.from_numpy(good)],
+            weights=None if self.weights is None else self.weights[index],
+            numbers=None if self.numbers is None else self.numbers[index],
             class_names=self.class_names,
             domain_names=self.domain_names,
             flips=bool(encoded),
@@ -94,12 +112,12 @@ class Items:
             present=None if self.present is None else torch.from_numpy(self.present[good]),
             rows=torch.from_numpy(good if self.rows is None else self.rows[good]),
             keys=None if self.keys is None else [self.keys[position] for position in good.tolist()],
-            view_names=view_names,
-            digests=None if digests is None else digests[torch.from_numpy(good)],
+            view_names=view_names or (),
+            stored_digests=None if digests is None else digests[index],
         )
 
     def _positions(self, split: str, digests: Tensor | None) -> Positions:
-        """Return the positions of one split; items that share content are of one, given the digests of all."""
+        """Return the positions of one split, which keeps items of equal digests together."""
         groups = None
         if digests is not None:
             ids = content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
@@ -113,18 +131,14 @@ class Items:
             fraction=self.test_fraction,
             groups=groups,
         )
-        check(
-            len(chosen) > 0,
-            f"data: {self.length} items in {self.name} are too few to hold some out; items that share content count as "
-            "one.",
-        )
+        message = f"data: {self.length} items in {self.name} are too few to hold out any; equal items count as one."
+        check(len(chosen) > 0, message, "too_few")
         return chosen
 
     def _digests(self, views: Sequence[View]) -> Tensor | None:
-        """Return the digests of all items in all views, int64 ``(n, views)``; None where a store has none."""
-        columns = []
+        """Return the digests of all items in all views, int64 ``(n, views)``; None if a store has none."""
+        columns, everything = [], np.arange(self.length)
         for number, view in enumerate(views):
-            everything = np.arange(self.length)
             if callable(view):
                 digests = view(everything).digests
                 if digests is None:
@@ -138,7 +152,7 @@ class Items:
         return torch.stack(columns, dim=1)
 
     def _having(self, number: int, positions: Positions) -> Positions:
-        """Return those of some positions whose items have a view."""
+        """Return the positions whose items have a view."""
         return positions if self.present is None else positions[self.present[positions, number]]
 
     def _store(
@@ -148,11 +162,11 @@ class Items:
             return view(positions)
         size = image_size or default_image_size(view, self._having(number, training).tolist())
         if self.present is not None and len(having := self._having(number, positions)) > 0:
-            # An image that is there in place of each that is not: nobody will look at it, but it has to be readable.
+            # A missing image is replaced by an existing one: it is never used, but a fetch has to decode something.
             positions = np.where(self.present[positions, number], positions, having[0])
         return ImageStore(view.take(positions), size)
 
 
 def _is_unicode(name: str) -> bool:
-    """Return whether a name is Unicode: bytes that Python could not decode it keeps as halves of surrogate pairs."""
+    """Return whether a name is valid Unicode; Python keeps bytes that it cannot decode as lone surrogates."""
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)

@@ -1,11 +1,11 @@
-"""Fingerprints of a dataset, and the record of which items a run was trained on and which it held out."""
+"""Fingerprints of datasets, and the record of the training and held-out items of a run."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,10 +21,10 @@ Digests = NDArray[np.int64]
 
 
 def fingerprint(dataset: Dataset) -> str | None:
-    """Return a digest of all items in their order, with their classes, domains and weights; None of a stream.
+    """Return a digest of all items in order, with their classes, domains and weights; None for a stream.
 
-    It is the same on every machine. Of items that are made anew at each fetch, as by a torch dataset, the content is
-    left out.
+    It is the same on every machine. The content of items that may differ at each fetch, as those of a torch dataset,
+    is left out.
 
     >>> from contraport.data import load
     >>> digits = load("digits")
@@ -41,13 +41,13 @@ def fingerprint(dataset: Dataset) -> str | None:
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """The items that a run was trained on and those that it held out, by their content.
+    """The training and held-out items of a run, by content.
 
     Attributes:
-        train: digests of the training items, in the views that tell items apart, unique and sorted, int64; empty where
-            items are made anew at each fetch.
-        test: those of the held-out items; none where nothing was held out.
-        fingerprint: of the training items; see `fingerprint`.
+        train: digests of the training items in the views that distinguish items, unique and sorted, int64; empty if
+            items may differ at each fetch.
+        test: digests of the held-out items; empty if none were held out.
+        fingerprint: fingerprint of the training items; see `fingerprint`.
     """
 
     train: Digests
@@ -55,26 +55,27 @@ class SplitRecord:
     fingerprint: str
 
     @classmethod
-    def of(cls, train: Dataset, test: Dataset | None) -> SplitRecord | None:
-        """Return the record of a split, without digests where items are made anew at each fetch; None of a stream."""
-        own = fingerprint(train)
-        if own is None:
+    def from_datasets(cls, train: Dataset, test: Dataset | None) -> Self | None:
+        """Build the record of a split, without digests if items may differ at each fetch; None for a stream."""
+        train_fingerprint = fingerprint(train)
+        if train_fingerprint is None:
             return None
+        none = np.empty(0, dtype=np.int64)
         if train.digests is None:
-            return cls(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), own)
+            return cls(none, none, train_fingerprint)
         parts = [train] if test is None or test.digests is None else [train, test]
         digests = torch.cat([part.digests for part in parts if part.digests is not None])
         present = torch.cat([_present(part) for part in parts])
-        # A view that many items share, such as captions that name a class, does not tell whether an item was seen.
+        # A view that many items share, such as captions that name a class, does not identify an item.
         views = content_groups(content_ids(digests, present), max_group_size(len(digests), None)).views
         if not present[:, list(views)].any(dim=1).all():
             views = tuple(range(digests.shape[1]))  # some items have only views that many share
         train_digests, *test_digests = (_unique(part, views) for part in parts)
-        return cls(train_digests, test_digests[0] if test_digests else np.empty(0, dtype=np.int64), own)
+        return cls(train_digests, test_digests[0] if test_digests else none, train_fingerprint)
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any]) -> SplitRecord:
-        """Return the record of what `arrays` gave.
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
+        """Restore a record from what `arrays` returned.
 
         Raises:
             ValueError: an array is missing.
@@ -86,41 +87,41 @@ class SplitRecord:
 
     @property
     def digest(self) -> str:
-        """A digest of the whole record, hexadecimal."""
+        """Hexadecimal digest of the whole record."""
         parts = self.train.tobytes(), self.test.tobytes(), self.fingerprint.encode()
         return hashlib.sha256(b"|".join(parts)).hexdigest()
 
     def arrays(self) -> dict[str, Any]:
-        """Return the record as arrays by name, for a file."""
+        """Return the record as named arrays, to be saved."""
         return {"train": self.train, "test": self.test, "fingerprint": np.array(self.fingerprint)}
 
     def trained_on(self, dataset: Dataset) -> Tensor:
-        """Return which items share content with one that was trained on, Booleans ``(n,)``."""
-        return _share(dataset, self.train)
+        """Return which items share content with a training item, Booleans ``(n,)``."""
+        return _shares_content(dataset, self.train)
 
     def holds(self, train: Dataset, test: Dataset) -> bool:
-        """Return whether two splits are those of the run: all of its items, and no other."""
+        """Return whether two splits are exactly those of the run."""
         return all(
-            bool(_share(part, digests).all()) and _covers([part], digests)
+            bool(_shares_content(part, digests).all()) and _covers([part], digests)
             for part, digests in ((train, self.train), (test, self.test))
         )
 
     def divide(self, parts: Sequence[Dataset]) -> tuple[Dataset, Dataset, int] | None:
-        """Return the training and the held-out items of the run among those of some parts, and how many others are.
+        """Find the items of the run in the parts of a source: training items, held-out items, number of others.
 
         Args:
-            parts: all items of a source, in one part or two.
+            parts: all items of the source, in one part or two.
 
         Returns:
-            None where an item of the run is missing.
+            None if an item of the run is missing.
         """
         if not (_covers(parts, self.train) and _covers(parts, self.test)):
             return None
         chosen = {}
         for split, digests in (("train", self.train), ("test", self.test)):
-            masks = [_share(part, digests) for part in parts]
+            masks = [_shares_content(part, digests) for part in parts]
             part, mask = max(zip(parts, masks, strict=True), key=lambda pair: int(pair[1].sum()))
-            chosen[split] = part.only(mask.nonzero()[:, 0], split)
+            chosen[split] = part.subset(mask.nonzero()[:, 0], split)
         others = sum(len(part) for part in parts) - sum(map(len, chosen.values()))
         return chosen["train"], chosen["test"], others
 
@@ -132,14 +133,14 @@ def _present(dataset: Dataset) -> Tensor:
 
 
 def _unique(dataset: Dataset, views: Sequence[int]) -> Digests:
-    """Return the digests of the items in some views, those that are there."""
+    """Return the unique digests of the items in some views."""
     assert dataset.digests is not None
-    columns, there = dataset.digests[:, list(views)], _present(dataset)[:, list(views)]
-    return np.unique(columns[there].numpy())
+    columns, present = dataset.digests[:, list(views)], _present(dataset)[:, list(views)]
+    return np.unique(columns[present].numpy())
 
 
-def _share(dataset: Dataset, digests: Digests) -> Tensor:
-    """Return which items have content of these digests in any view."""
+def _shares_content(dataset: Dataset, digests: Digests) -> Tensor:
+    """Return which items have one of the digests in any view."""
     if dataset.digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)
     shared = torch.from_numpy(np.isin(dataset.digests.numpy(), digests)) & _present(dataset)
@@ -148,5 +149,5 @@ def _share(dataset: Dataset, digests: Digests) -> Tensor:
 
 def _covers(parts: Sequence[Dataset], digests: Digests) -> bool:
     """Return whether each digest is that of an item of these parts."""
-    there = [part.digests[_present(part)].numpy() for part in parts if part.digests is not None]
-    return bool(np.isin(digests, np.concatenate(there)).all()) if there else len(digests) == 0
+    existing = [part.digests[_present(part)].numpy() for part in parts if part.digests is not None]
+    return bool(np.isin(digests, np.concatenate(existing)).all()) if existing else len(digests) == 0

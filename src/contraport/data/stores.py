@@ -1,73 +1,223 @@
-"""Stores: where the views of items lie, in memory, in files or in archives, and what is made of them as they come."""
+"""Stores: hold the views of items in memory, read them from files or archives, or derive them from another store."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from contraport._utils.text_tensors import TEXT_SHAPE, encode_utf8, item_shape
+from contraport.data.digests import digest_contents, digest_encoded, digest_fetched, digest_rows
 
-class Store(Protocol):
-    """Where the views lie: in memory, in files, in archives, or behind a resize."""
+if TYPE_CHECKING:
+    from contraport.data.splits import Positions
+
+Shape = tuple[int, ...]
+
+
+class Store(ABC):
+    """The views of `n` items, fetched a batch at a time."""
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of one item of each view."""
+    @abstractmethod
+    def shapes(self) -> tuple[Shape, ...]:
+        """Shape of one item of each view."""
 
     @property
     def in_memory(self) -> bool:
-        """Whether a fetch only copies memory."""
+        """Whether a fetch only copies memory, so that worker processes gain nothing."""
+        return False
 
-    @property
+    @cached_property
     def digests(self) -> Tensor | None:
-        """Digests of the content of each item in each view, int64 ``(n, views)``; None where it is made anew."""
+        """Content digests of each item in each view, int64 ``(n, views)``; None if items differ at each fetch.
 
+        The first access reads all items.
+        """
+        return digest_fetched(self)
+
+    def source_files(self) -> Iterator[str]:
+        """Yield the files that a fetch reads, if the store can list them."""
+        yield from ()
+
+    @abstractmethod
     def __len__(self) -> int: ...
 
+    @abstractmethod
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the views at some positions, stacked."""
+        """Return the views of the items at some positions, stacked."""
 
 
 @dataclass(frozen=True)
-class StoreWrapper(ABC):
-    """A store over another one, in whose place it stands; what it does not change is the other's.
+class ArrayStore(Store):
+    """Views held as tensors, texts included; a fetch indexes them."""
+
+    views: tuple[Tensor, ...]
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        return tuple(map(item_shape, self.views))
+
+    @property
+    def in_memory(self) -> bool:
+        return True
+
+    @cached_property
+    def digests(self) -> Tensor:
+        return torch.stack([digest_rows(view) for view in self.views], dim=1)
+
+    def __len__(self) -> int:
+        return len(self.views[0])
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return tuple([view[positions] for view in self.views])
+
+
+@dataclass(frozen=True)
+class PackedTextStore(Store):
+    """One view of texts, held in memory without padding.
 
     Attributes:
-        store: the other one.
+        content: UTF-8 bytes of all texts, one text after the other.
+        ends: start of each text, which is the end of the previous one, int64 ``(n + 1,)``.
+    """
+
+    content: Tensor
+    ends: Tensor
+
+    @classmethod
+    def from_texts(cls, texts: Sequence[str], argument: str = "texts") -> Self:
+        """Pack texts into a store.
+
+        Raises:
+            UsageError: a text is not valid Unicode or contains a null character.
+
+        >>> store = PackedTextStore.from_texts(["a", "bc", ""])
+        >>> len(store), store.shapes, store.fetch(torch.tensor([1, 0]))[0].tolist()
+        (3, ((),), [[98, 99], [97, 0]])
+        """
+        encoded = encode_utf8(texts, argument)
+        ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        content = bytearray(b"".join(encoded) or b"\0")  # torch refuses an empty buffer
+        return cls(torch.frombuffer(content, dtype=torch.uint8), torch.from_numpy(ends))
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return (TEXT_SHAPE,)
+
+    @property
+    def in_memory(self) -> bool:
+        return True
+
+    @cached_property
+    def digests(self) -> Tensor:
+        content, ends = self.content.numpy().tobytes(), self.ends.tolist()
+        return digest_contents(content[start:end] for start, end in pairwise(ends))[:, None]
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the texts at some positions, padded to the longest of them."""
+        starts, ends = self.ends[positions], self.ends[positions + 1]
+        longest = max(int((ends - starts).max()), 1) if len(positions) else 1
+        places = starts[:, None] + torch.arange(longest)
+        inside = places < ends[:, None]
+        return (torch.where(inside, self.content[torch.where(inside, places, 0)], 0),)
+
+
+@dataclass(frozen=True)
+class TextView:
+    """Texts of all items of a source; called with positions it packs those into a store.
+
+    Attributes:
+        texts: one text per item.
+        argument: the data, as error messages call them.
+    """
+
+    texts: Sequence[str]
+    argument: str = "data"
+
+    def __call__(self, positions: Positions) -> PackedTextStore:
+        return PackedTextStore.from_texts([self.texts[position] for position in positions.tolist()], self.argument)
+
+
+class EncodedItems(Protocol):
+    """Encoded items, such as JPEG images, by position."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, position: int) -> Path | bytes:
+        """Return the file of an item, or its content."""
+
+    def take(self, positions: Positions) -> Self:
+        """Return the items at some positions."""
+
+    def name(self, position: int) -> str:
+        """Return the name of an item for error messages."""
+
+    def source_files(self) -> Sequence[str]:
+        """Return the files that contain the items."""
+
+
+@dataclass(frozen=True)
+class EncodedStore(Store):
+    """One view of encoded items, decoded at each fetch; digests are those of the encoded bytes."""
+
+    encoded: EncodedItems
+
+    @cached_property
+    def digests(self) -> Tensor:
+        return digest_encoded(self.encoded, range(len(self)))[:, None]
+
+    def source_files(self) -> Iterator[str]:
+        yield from self.encoded.source_files()
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+
+@dataclass(frozen=True)
+class StoreWrapper(Store):
+    """Base of stores that change another store; whatever they do not override is that store's.
+
+    Attributes:
+        store: the wrapped store.
     """
 
     store: Store
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of one item of each view."""
+    def shapes(self) -> tuple[Shape, ...]:
         return self.store.shapes
 
     @property
     def in_memory(self) -> bool:
-        """Whether a fetch only copies memory."""
         return self.store.in_memory
 
     @property
     def digests(self) -> Tensor | None:
-        """Digests of the content of each item in each view: that of the other store, whatever is made of it."""
+        """Digests of the wrapped store: derived content counts as the content it is derived from."""
         return self.store.digests
+
+    def source_files(self) -> Iterator[str]:
+        yield from self.store.source_files()
 
     def __len__(self) -> int:
         return len(self.store)
 
-    @abstractmethod
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the views at some positions, stacked."""
-
 
 @dataclass(frozen=True)
 class SubsetStore(StoreWrapper):
-    """Some of the items of another store, at the given positions."""
+    """The items of another store at some positions."""
 
     positions: Tensor
 
@@ -85,12 +235,12 @@ class SubsetStore(StoreWrapper):
 
 @dataclass(frozen=True)
 class ViewSubsetStore(StoreWrapper):
-    """Some of the views of another store, by their numbers."""
+    """Some views of another store, by number."""
 
     views: tuple[int, ...]
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
+    def shapes(self) -> tuple[Shape, ...]:
         return tuple(self.store.shapes[view] for view in self.views)
 
     @property
@@ -104,35 +254,34 @@ class ViewSubsetStore(StoreWrapper):
 
 
 @dataclass(frozen=True)
-class MultiViewStore:
-    """The views of several stores that hold the same items."""
+class MultiViewStore(Store):
+    """The views of several stores that hold the same items, side by side."""
 
     stores: tuple[Store, ...]
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of one item of each view."""
+    def shapes(self) -> tuple[Shape, ...]:
         return tuple(shape for store in self.stores for shape in store.shapes)
 
     @property
     def in_memory(self) -> bool:
-        """Whether a fetch only copies memory."""
         return all(store.in_memory for store in self.stores)
 
     @property
     def digests(self) -> Tensor | None:
-        """Digests of the content of each item in each view; None where one of the stores has none."""
         columns = [digests for store in self.stores if (digests := store.digests) is not None]
         return torch.cat(columns, dim=1) if len(columns) == len(self.stores) else None
+
+    def source_files(self) -> Iterator[str]:
+        return chain.from_iterable(store.source_files() for store in self.stores)
 
     def __len__(self) -> int:
         return len(self.stores[0])
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the views at some positions, stacked."""
         return tuple(view for store in self.stores for view in store.fetch(positions))
 
 
 def join_stores(stores: Sequence[Store]) -> Store:
-    """Return the views of some stores as one."""
+    """Return the views of some stores as one store."""
     return stores[0] if len(stores) == 1 else MultiViewStore(tuple(stores))

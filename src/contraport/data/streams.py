@@ -1,4 +1,4 @@
-"""Items that come one after the other, of which nobody knows how many there are."""
+"""Streams: datasets whose items arrive one after the other and whose length is unknown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
 
 HEAD = 1_000
-"""So many items are read to know their shapes and statistics."""
+"""Number of items read to determine shapes and statistics."""
 
 
 class StreamItem(NamedTuple):
@@ -22,8 +22,8 @@ class StreamItem(NamedTuple):
 
     Attributes:
         views: ``(1, *shape)`` each.
-        label: its class, or None.
-        key: what the stream calls it, or None.
+        label: class of the item, or None.
+        key: name of the item in the stream, or None.
     """
 
     views: tuple[Tensor, ...]
@@ -32,114 +32,103 @@ class StreamItem(NamedTuple):
 
 
 class StreamError(UsageError):
-    """A stream gave an error where an item was due; what was done before can be kept."""
+    """The iterable behind a stream raised an error; results up to this item remain valid."""
 
 
 class Stream(Dataset):
-    """The items that an iterable gives, in its order; as a `Dataset` it is the first of them.
+    """The items of an iterable, in its order; used as a `Dataset` it has only the first of them.
 
-    Each iteration over the source is a pass; before one, the source is told its number by ``set_epoch``, where it has
-    that. A run that is stopped goes on at its place by passing over what came before, so a pass of one number has to
-    give the same items again.
+    Each iteration over the source is a pass. Before a pass ``source.set_epoch(number)`` is called if it exists. A
+    resumed run skips the items it has already read, so a pass of one number must always yield the same items.
 
     Args:
-        source: can be iterated over again and again.
-        read: makes an item of what the source gives, and of its number.
+        source: an iterable that can be iterated repeatedly.
+        read: parses an item of the source, given its position.
         head: the first items.
     """
 
     def __init__(self, source: Iterable[Any], read: Callable[[Any, int], StreamItem], head: Dataset) -> None:
-        super().__init__(
-            head.store, name=head.name, split=head.split, labels=head.labels, class_names=head.class_names,
-            flips=head.flips, view_names=head.view_names,
-        )  # fmt: skip
+        super().__init__(**head._fields())
         self.source = source
         self.read = read
         self._head = head
 
-    def of_views(self, views: Sequence[int], argument: str = "views") -> Stream:
-        """Return the same items with some of their views, by their numbers from 0; each item is read whole.
+    def select_views(self, views: Sequence[int], argument: str = "views") -> Stream:
+        """Return the same items with some of their views, by number from 0; each item is still read in full.
 
         Raises:
             UsageError: there is no such view.
         """
 
         def read(item: Any, position: int) -> StreamItem:
-            whole = self._taken(item, position)
+            whole = self._parse(item, position)
             return whole._replace(views=tuple(whole.views[view] for view in views))
 
-        return Stream(self.source, read, self._head.of_views(views, argument))
+        return Stream(self.source, read, self._head.select_views(views, argument))
 
     def items(self, number: int = 0) -> Iterator[StreamItem]:
         """Yield the items of a pass.
 
         Raises:
-            StreamError: the source gives an error.
-            UsageError: an item is not like the others.
+            StreamError: the source raises an error.
+            UsageError: an item differs from the others in shape, or the pass is empty.
         """
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(number)
-        given, position = self._begun(number), -1
+        try:
+            iterator = iter(self.source)
+        except Exception as error:  # user code may raise anything
+            raise StreamError(
+                f"data: {self.name} cannot begin pass {number}: {one_line_reason(error)}", kind="stream"
+            ) from error
+        position = 0
         for position in itertools.count():
             try:
-                item = next(given)
+                item = next(iterator)
             except StopIteration:
                 break
             except UsageError:
                 raise
-            except Exception as error:  # a stranger's code
-                raise StreamError(
-                    f"data: {self.name} broke before item {position} of pass {number}: {one_line_reason(error)}"
-                ) from error
-            yield self._taken(item, position)
-        check(
-            position > 0, f"data: {self.name} gave no item in pass {number}; it must begin again when it is iterated."
-        )
+            except Exception as error:  # user code may raise anything
+                message = f"data: {self.name} failed at item {position} of pass {number}: {one_line_reason(error)}"
+                raise StreamError(message, kind="stream") from error
+            yield self._parse(item, position)
+        message = f"data: {self.name} yielded no item in pass {number}; each iteration must start anew."
+        check(position > 0, message, "empty")
 
     def batches(self, batch_size: int, *, skipped: int = 0, endless: bool = False) -> Iterator[Batch]:
-        """Yield batches of neighbouring items, of one pass or, without end, of one after the other.
+        """Yield batches of neighbouring items, from one pass or from one pass after the other.
 
         Args:
-            batch_size: items in a batch; of one pass the last may be smaller.
-            skipped: how many batches to pass over.
-            endless: whether another pass follows.
+            batch_size: items in a batch; the last one of a single pass may be smaller.
+            skipped: number of batches to skip.
+            endless: whether further passes follow.
         """
         passes = itertools.count() if endless else range(1)
         items = enumerate(item for number in passes for item in self.items(number))
         rest = itertools.islice(items, skipped * batch_size, None)
         while chosen := list(itertools.islice(rest, batch_size)):
-            yield self._batch(chosen)
+            yield self._collate(chosen)
 
-    def _but(self, **changes: Any) -> NoReturn:
-        """Refuse what would be a dataset of the first items alone."""
-        raise UsageError(
-            f"data: {self.name} is a stream, whose items are taken as they come; expected what its items are to be "
-            "(image_size, labels) where the stream is made, by `from_stream`."
-        )
+    def _replace(self, **changes: Any) -> NoReturn:
+        message = f"data: {self.name} is a stream; pass image_size and labels to from_stream instead of changing it."
+        raise UsageError(message, kind="stream")
 
-    def _begun(self, number: int) -> Iterator[Any]:
-        try:
-            return iter(self.source)
-        except Exception as error:  # a stranger's code
-            raise StreamError(f"data: {self.name} cannot begin pass {number}: {one_line_reason(error)}") from error
+    def _parse(self, item: Any, position: int) -> StreamItem:
+        parsed = self.read(item, position)
+        shapes = tuple(map(item_shape, parsed.views))
+        message = f"item {position}: must have views of shapes {self.shapes} like earlier items, got {shapes}"
+        check(shapes == self.shapes, f"data: {self.name}: {message}; image_size resizes images.", "shape")
+        return parsed
 
-    def _taken(self, item: Any, position: int) -> StreamItem:
-        """Return what is made of what the source gave."""
-        read = self.read(item, position)
-        found = tuple(map(item_shape, read.views))
-        told = f"data: {self.name}: item {position}: expected views of shapes {self.shapes} as before, got {found}"
-        check(found == self.shapes, f"{told}; image_size makes images equal.")
-        return read
-
-    def _batch(self, chosen: list[tuple[int, StreamItem]]) -> Batch:
-        views = tuple(concatenate_batches(parts) for parts in zip(*(item.views for _, item in chosen), strict=True))
+    def _collate(self, chosen: list[tuple[int, StreamItem]]) -> Batch:
         labels, keys = [item.label for _, item in chosen], [item.key for _, item in chosen]
-        known = self.labels is not None
-        lacking = next((number for number, item in chosen if known and item.label is None), None)
-        check(lacking is None, f"data: {self.name}: item {lacking} has no label, others have.")
+        labelled = self.labels is not None
+        missing = next((number for number, item in chosen if labelled and item.label is None), None)
+        check(missing is None, f"data: {self.name}: item {missing} has no label, others have.", "missing_label")
         return Batch(
-            views=views,
-            labels=torch.tensor(labels) if known else None,
+            views=tuple(concatenate_batches(parts) for parts in zip(*(item.views for _, item in chosen), strict=True)),
+            labels=torch.tensor(labels) if labelled else None,
             domains=None,
             ids=torch.tensor([number for number, _ in chosen]),
             keys=None if None in keys else tuple(map(str, keys)),
@@ -147,9 +136,6 @@ class Stream(Dataset):
 
 
 def check_no_stream(dataset: Dataset) -> None:
-    """Raise `UsageError` where the data are a stream, of which what looks at all items would see the first alone."""
-    check(
-        not isinstance(dataset, Stream),
-        f"data: {dataset.name} is a stream, whose items come one after the other; expected data whose items are all "
-        "there.",
-    )
+    """Raise `UsageError` if the data are a stream, for code that needs all items at once."""
+    message = f"data: must be a dataset whose items are all available, got the stream {dataset.name}."
+    check(not isinstance(dataset, Stream), message, "stream")

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset as AnyDataset
 from contraport._utils.progress import ProgressBars
 from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
 from contraport.data import Batch, Dataset
-from contraport.data.sources.load import is_stream
+from contraport.data.sources.torch_datasets import is_stream
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, embed_batches
 from contraport.errors import check, check_new_file, report_write_errors
@@ -90,7 +90,7 @@ def embed(given: dict[str, Any]) -> Path:
     if options.view is not None:
         # A view that several items share is embedded once; in a stream each time, as duplicates are unknown.
         datasets = [
-            dataset.of_views([find_view(dataset, whole, options.view)]).drop_duplicates() for dataset in datasets
+            dataset.select_views([find_view(dataset, whole, options.view)]).drop_duplicates() for dataset in datasets
         ]
     loader_config = LoaderConfig(
         options.batch_size, resolve_device(options.device), options.num_workers, ProgressBars(shown=options.progress)

@@ -18,7 +18,7 @@ from contraport.auditing.pairs import PairedFeatures, score_pairs
 from contraport.auditing.pairs.paired_features import MIN_PAIRS
 from contraport.data import Dataset, Views
 from contraport.data.perturbations import with_partners
-from contraport.data.thumbnails import sketches, thumbnails
+from contraport.data.thumbnails import make_thumbnails, shrink_images
 from contraport.embedding import LoaderConfig, embed_views, evaluation_mode, fixed_seed
 from contraport.encoders import Model
 from contraport.errors import UsageError
@@ -80,7 +80,7 @@ def points(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
         arrays["domain_names"] = np.array(dataset.domain_names, dtype=np.str_)
     views = dataset.__getitems__(chosen.tolist()).views
     if dataset.is_image:
-        arrays["thumbnails"] = thumbnails(views[0], THUMBNAIL_SIDE)
+        arrays["thumbnails"] = shrink_images(views[0], THUMBNAIL_SIDE)
     text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if is_text_shape(shape)), None)
     if text is not None:
         arrays["texts"] = np.array([words[:LETTERS] for words in tensor_to_texts(text)], dtype=np.str_)
@@ -102,7 +102,7 @@ def _losses(context: EvalContext, chosen: Tensor) -> Arrays:
     objective, model = context.objective, context.encoder
     if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.compares_items:
         return {}
-    items = context.test.only(chosen)
+    items = context.test.subset(chosen)
     try:
         views = embed_views(model, items, context.views, context.loader_config, context.name, project=True)
         with torch.no_grad():
@@ -145,7 +145,7 @@ def plan_samples(model: Model, objective: Loss, dataset: Dataset, views: Views, 
         arrays["plan_view_names"] = np.array(dataset.view_names[:2], dtype=np.str_)
     if all(len(shape) == 3 for shape in views.shapes[:2]):
         for number, view in enumerate(made[:2]):
-            arrays[f"plan_view_{number + 1}"] = thumbnails(view.cpu(), THUMBNAIL_SIDE)
+            arrays[f"plan_view_{number + 1}"] = shrink_images(view.cpu(), THUMBNAIL_SIDE)
     return arrays
 
 
@@ -172,7 +172,7 @@ def worst_error_samples(context: EvalContext) -> Arrays:
     items = np.argsort(-confidence, kind="stable")[: min(LISTED, int((predicted != true).sum()))]
     if len(items) == 0:
         return {}
-    views = sketches(context.test, torch.from_numpy(items), LISTED_SIDE)
+    views = make_thumbnails(context.test, torch.from_numpy(items), LISTED_SIDE)
     keys = context.test.keys
     names = {} if keys is None else {"mistaken_keys": np.array([keys[item] for item in items], dtype=np.str_)}
     return names | {
@@ -201,12 +201,12 @@ def worst_pair_samples(run: Run, train: Dataset) -> Arrays:
         train = with_partners(train, torch.from_numpy(run.partners()))
     worst = np.argsort(pair_scores, kind="stable")[:LISTED]
     better = np.where(partners[worst] < 0, worst, partners[worst])
-    first, second = sketches(train, torch.from_numpy(worst), LISTED_SIDE)
+    first, second = make_thumbnails(train, torch.from_numpy(worst), LISTED_SIDE)
     return {
         "worst": worst,
         "worst_1": first,
         "worst_2": second,
-        "worst_better": sketches(train, torch.from_numpy(better), LISTED_SIDE)[1],
+        "worst_better": make_thumbnails(train, torch.from_numpy(better), LISTED_SIDE)[1],
         "worst_views": np.array(train.view_names, dtype=np.str_),
     }
 

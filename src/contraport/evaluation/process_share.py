@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor
+import torch
 
 from contraport.data import Dataset
-from contraport.data.stores import StoreWrapper
+from contraport.data.stores import SubsetStore
 from contraport.data.streams import Stream
 from contraport.errors import check
 from contraport.features import shard_path
@@ -63,27 +62,9 @@ def current_process() -> ProcessShard:
     return ProcessShard(*(int(os.environ.get(name, default)) for name, default in _ENVIRONMENT))
 
 
-@dataclass(frozen=True)
-class _ItemRange(StoreWrapper):
-    """Contiguous range of the items of another store."""
-
-    first: int
-    last: int
-
-    @property
-    def digests(self) -> Tensor | None:
-        digests = self.store.digests
-        return None if digests is None else digests[self.first : self.last]
-
-    def __len__(self) -> int:
-        return self.last - self.first
-
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return self.store.fetch(positions + self.first)
-
-
 def _slice(dataset: Dataset, first: int, last: int) -> Dataset:
     if (first, last) == (0, len(dataset)):
         return dataset
-    part = _ItemRange(dataset.store, first, last)
-    return dataset.at(slice(first, last), part, split=dataset.split, held_out=None)
+    positions = torch.arange(first, last)
+    store = SubsetStore(dataset.store, positions)
+    return dataset.select(positions, store, split=dataset.split, held_out=None)

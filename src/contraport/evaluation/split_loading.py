@@ -137,7 +137,7 @@ def _without_trained(record: SplitRecord, train: Dataset, test: Dataset, *, leav
     fact = f"The run was trained on {number:,} of {len(test):,} test items of {test.name!r}"
     note = f"{fact}; they are left out." if leave_out else f"{fact}."
     log.warning("%s", note)
-    return Splits(train, test.only((~trained_on).nonzero()[:, 0]) if leave_out else test, (note,))
+    return Splits(train, test.subset((~trained_on).nonzero()[:, 0]) if leave_out else test, (note,))
 
 
 def _check_no_copies(run: Run, train: Dataset, test: Dataset, *, is_own: bool) -> None:
@@ -154,7 +154,7 @@ def _check_no_copies(run: Run, train: Dataset, test: Dataset, *, is_own: bool) -
 
 def _with_all_views(dataset: Dataset) -> Dataset:
     """Return the items that have all their views; log how many are left out."""
-    complete = dataset.complete()
+    complete = dataset.drop_incomplete()
     if len(complete) < len(dataset):
         missing = len(dataset) - len(complete)
         log.warning("%d of %d %s items lack a view and are left out.", missing, len(dataset), dataset.split)
@@ -239,7 +239,7 @@ class SplitLoader:
         dataset = build_dataset(settings, split)
         if undivided and dataset.held_out and not isinstance(data, AnyDataset):
             dataset = build_dataset(settings.derive(test_fraction=0), "train")
-            return dataset.only(torch.arange(len(dataset)), split)
+            return dataset.subset(torch.arange(len(dataset)), split)
         return dataset
 
     def _settings(self, data: Any) -> Settings:

@@ -245,7 +245,7 @@ class EvalContext:
     def item_projections(self) -> Tensor:
         """Projections of the first non-text view of each test item, `(m, d)`."""
         view = next(view for view, shape in enumerate(self.model.shapes) if not is_text_shape(shape))
-        return self._view_projections(view, self.test.of_views([view]))
+        return self._view_projections(view, self.test.select_views([view]))
 
     @cached_property
     def class_embeddings(self) -> Tensor:

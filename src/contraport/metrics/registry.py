@@ -61,7 +61,7 @@ IMAGES = Requirement(attrgetter("image_channels"), "the items are not images wit
 GREY_OR_RGB = Requirement(lambda context: context.image_channels <= {1, 3}, "JPEG needs 1 or 3 channels", rare=True)
 ONE_TOWER = Requirement(attrgetter("has_shared_encoder"), "each view has its own encoder")
 CHANGES = Requirement(
-    lambda context: context.views.forgotten is None,
+    lambda context: context.views.missing_transform is None,
     "the augmentation was an object, which the run folder does not store",
     rare=True,
 )

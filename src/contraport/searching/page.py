@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from contraport._utils.files import write_text
 from contraport.data import Dataset
-from contraport.data.thumbnails import thumbnails
+from contraport.data.thumbnails import shrink_images
 from contraport.errors import UsageError, check, check_new_file, check_regular_file, report_write_errors
 from contraport.features import Features
 from contraport.reporting.html_page import data_uri, pixels_to_image, render_page
@@ -142,7 +142,7 @@ def _pictures_of_run(features: Features, items: Iterable[int]) -> dict[int | Pat
         present = [item for item in in_split if int(features.rows[item]) in places]
         if present:
             views = dataset.store.fetch(torch.tensor([places[int(features.rows[item])] for item in present]))
-            pixels = thumbnails(views[0], PICTURE_SIDE)
+            pixels = shrink_images(views[0], PICTURE_SIDE)
             uris = [data_uri(pixels_to_image(one), "png") for one in pixels]
             pictures |= dict(zip(present, uris, strict=True))
     return pictures

@@ -99,7 +99,7 @@ def train(options: dict[str, Any]) -> Run:
                 return run
             if not settings.resume:
                 run.check_free(overwrite=settings.overwrite)
-            record = SplitRecord.of(dataset, build_held_out_dataset(settings))
+            record = SplitRecord.from_datasets(dataset, build_held_out_dataset(settings))
         with propagate_errors():
             _check_same_items(dataset, record)
         with _locked(run), rollback_on_failure(run):
@@ -249,7 +249,7 @@ def _log_start(run: Run, settings: Settings, components: Components) -> None:
         log.info("mismatch %s: the partners of the items are in %s", settings.mismatch, run.mismatched_path)
     if others := overridden_options(settings):
         log.info("options of the recipe that are overridden: %s", ", ".join(others))
-    if (own := components.module.views.own) is not None:
+    if (own := components.module.views.custom) is not None:
         log.info("augment: %s, applied to %s", own.name, _describe_transform(own, components))
     if settings.freezes_all and settings.frozen_draws is None and (blocker := feature_cache_blocker(settings)):
         log.info("no feature cache, each step runs the frozen encoder: %s", blocker)

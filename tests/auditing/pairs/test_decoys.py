@@ -84,7 +84,7 @@ def test_an_order_of_some_positions_fills_its_batches_and_has_none_twice_in_one(
     order = BatchOrder(100, batch_size=20, shuffle=True, seed=3, drop_last=True)
     plain = list(order)
     positions = np.r_[np.arange(0, 60, 2), 130, 131]
-    order.draw(positions)
+    order.restrict(positions)
     for epoch in range(5):
         order.set_epoch(epoch)
         batches = list(order)
@@ -94,11 +94,11 @@ def test_an_order_of_some_positions_fills_its_batches_and_has_none_twice_in_one(
         assert set(counts) <= {3, 4}
     order.begin_at(epoch=4, batch=2)
     assert list(order) == batches[2:]
-    order.draw(None)
+    order.restrict(None)
     order.begin_at(epoch=0, batch=0)
     assert list(order) == plain
     with raises_usage_error("batch_size.invalid", 5, 20):
-        order.draw(np.arange(5))
+        order.restrict(np.arange(5))
 
 
 def test_the_lost_partner_is_found_again() -> None:

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from tests.errors import raises_usage_error
 
 import contraport
 from contraport.data import from_arrays, load
 from contraport.data.arrays import take
 from contraport.data.formats import FORMATS, data_format
 from contraport.data.splits import select_split
-from contraport.errors import UsageError
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def test_a_format_of_ones_own_is_read_and_trains(mine, tmp_path):
         data=tmp_path / "rows.dat", epochs=1, batch_size=20, encoder="mlp", out=tmp_path / "run", progress=False
     )
     assert contraport.evaluate(run, progress=False)["test_items"] == 10
-    with pytest.raises(UsageError, match="columns: only tables have columns"):
+    with raises_usage_error("columns.no_columns"):
         load(tmp_path / "rows.dat", columns={"labels": "a"})
     (tmp_path / "data.xls").write_text("1")
-    with pytest.raises(UsageError, match=r"a file .*\.dat, got"):
+    with raises_usage_error("data.unknown_format"):
         load(tmp_path / "data.xls")
 
 
@@ -53,7 +53,7 @@ def test_it_is_asked_before_the_folder_of_images(marked, tmp_path):
 
 
 def test_two_formats_of_one_name_are_told(mine):
-    with pytest.raises(UsageError, match="a format 'numbers in a text' already"):
+    with raises_usage_error("data_format.exists", "numbers in a text"):
         data_format("numbers in a text")(lambda path, split: None)
 
 

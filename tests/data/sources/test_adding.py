@@ -1,12 +1,12 @@
 """What a newcomer writes to add a named data set: a function that reads it, and a row that says where that is."""
 
 import pytest
+from tests.errors import raises_usage_error
 
 import contraport
 from contraport.catalog import DATASETS, DatasetEntry, list_datasets
 from contraport.cli import main
 from contraport.data import load
-from contraport.errors import UsageError
 
 READER = '''
 import numpy as np
@@ -43,12 +43,12 @@ def test_a_data_set_of_ones_own_is_loaded_listed_and_trained_on(spirals, tmp_pat
 
 
 def test_its_name_is_offered_and_its_splits_are_its_own(spirals):
-    with pytest.raises(UsageError, match="spirals"):
+    with raises_usage_error("data.unknown"):
         load("spirls")
-    with pytest.raises(UsageError, match="test_fraction: the test split of 'spirals' is fixed"):
+    with raises_usage_error("test_fraction.conflict", "spirals"):
         load("spirals", test_fraction=0.5)
 
 
 def test_what_is_not_added_is_not_known():
-    with pytest.raises(UsageError, match="data: "):
+    with raises_usage_error("data.unknown"):
         load("spirals")

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.errors import raises_usage_error
 
 from contraport._utils.text_tensors import tensor_to_texts
 from contraport.data import Dataset, load
 from contraport.data.sources import docstrings as source
-from contraport.errors import UsageError
 
 MODULE = '''
 class HTTPThing:
@@ -42,7 +42,7 @@ def texts(dataset: Dataset, view: int) -> list[str]:
 
 
 def test_a_function_is_its_name_in_words_and_its_first_sentence(library: Path) -> None:
-    for folder, files in (("rare", source.FEWEST_FUNCTIONS - 1), ("often", source.FEWEST_FUNCTIONS), ("test", 30)):
+    for folder, files in (("rare", source.MIN_FUNCTIONS - 1), ("often", source.MIN_FUNCTIONS), ("test", 30)):
         (library / folder).mkdir()
         for number in range(files):
             (library / folder / f"{folder}{number}.py").write_text(MODULE.format(f"{folder} {number}"))
@@ -61,7 +61,7 @@ def test_a_function_is_its_name_in_words_and_its_first_sentence(library: Path) -
 
 
 def test_a_library_without_sources_is_told(library: Path) -> None:
-    with pytest.raises(UsageError, match=f"docstrings: expected the sources of Python's library in {library}"):
+    with raises_usage_error("data.not_found", library):
         load("docstrings")
 
 

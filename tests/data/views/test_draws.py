@@ -2,10 +2,10 @@ import math
 
 import pytest
 import torch
+from tests.errors import raises_usage_error
 
 from contraport.data import Share
 from contraport.data.views.draws import Draws
-from contraport.errors import UsageError
 
 MANY = torch.zeros(20_000, 3)
 
@@ -59,16 +59,16 @@ def test_partners_are_any_item_of_the_batch():
 
 @pytest.mark.parametrize(("start", "total"), [(-1, 4), (4, 4), (0, 0)])
 def test_shares_outside_of_the_batch_are_told(start, total):
-    with pytest.raises(UsageError, match="0 <= start < total"):
+    with raises_usage_error("share.invalid", "0"):
         Share(start, total)
 
 
 def test_shares_that_hold_fewer_items_than_come_are_told():
-    with pytest.raises(UsageError, match="share: expected the 2 items from 3 on to be within 4"):
+    with raises_usage_error("share.range", "4"):
         Draws(torch.zeros(2, 3), Share(3, 4))
 
 
 def test_partners_in_the_rest_of_the_batch_need_the_processes_that_hold_it():
     items = torch.zeros(2, 3)
-    with pytest.raises(UsageError, match="needs all 4 items"):
+    with raises_usage_error("augment.incomplete_batch", "4"):
         Draws(items, Share(0, 4)).partners(items)

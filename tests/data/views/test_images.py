@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contraport.data.views.draws import Draws
-from contraport.data.views.images import LARGE_IMAGES, SMALL_IMAGES, ImageTransform, lab
+from contraport.data.views.images import LARGE_IMAGES, SMALL_IMAGES, ImageTransform, to_lab
 
 NOTHING = replace(
     SMALL_IMAGES["standard"], area=(1, 1), aspect=1, degrees=0, shift=0, brightness=0, contrast=0, saturation=0, hue=0,
-    grey=0, blur=0, noise=0, erased=0,
+    gray=0, blur=0, noise=0, erased=0,
 )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def test_contrast_keeps_the_mean():
     assert 1.45 < ratio.max() <= 1.501
 
 
-@pytest.mark.parametrize("change", [{"saturation": 0.5}, {"hue": 0.2}, {"grey": 0.5}])
+@pytest.mark.parametrize("change", [{"saturation": 0.5}, {"hue": 0.2}, {"gray": 0.5}])
 def test_changes_of_colour_keep_the_grey_and_touch_three_channels_only(change):
     images = pictures(low=0.4, high=0.6)
     views = changed(images, **change)
@@ -106,7 +106,7 @@ def test_hue_keeps_the_amount_of_colour():
 
 
 def test_grey_takes_all_colour_by_chance():
-    views = changed(pictures(), grey=0.3)
+    views = changed(pictures(), gray=0.3)
     grey = (views - views.mean(dim=1, keepdim=True)).abs().amax(dim=(1, 2, 3)) < 1e-3
     assert grey.float().mean() == pytest.approx(0.3, abs=0.1)
 
@@ -148,7 +148,7 @@ def test_strong_changes_are_what_the_documents_call_extreme():
         assert weak.area[0] > standard.area[0] > strong.area[0]
         assert weak.brightness < standard.brightness < strong.brightness
         assert strong.erased > 2 * standard.erased
-        assert weak.erased == weak.grey == 0
+        assert weak.erased == weak.gray == 0
 
 
 def cie_lab(rgb):
@@ -162,14 +162,14 @@ def cie_lab(rgb):
 
 def test_lab_is_that_of_its_definition():
     rgb = np.random.default_rng(0).random((16, 16, 3))
-    converted = lab(torch.from_numpy(rgb).float().permute(2, 0, 1)[None])[0].permute(1, 2, 0).numpy()
+    converted = to_lab(torch.from_numpy(rgb).float().permute(2, 0, 1)[None])[0].permute(1, 2, 0).numpy()
     assert np.abs(converted * [100, 110, 110] - cie_lab(rgb)).max() < 0.05
 
 
 def test_lab_of_all_colours_is_about_one():
     levels = torch.linspace(0, 1, 9)
     cube = torch.cartesian_prod(levels, levels, levels).T.view(1, 3, 27, 27)
-    converted = lab(cube)
+    converted = to_lab(cube)
     assert converted[:, 0].min() == pytest.approx(0, abs=1e-4)
     assert converted[:, 0].max() == pytest.approx(1, abs=1e-4)
     assert converted[:, 1:].abs().max() < 1

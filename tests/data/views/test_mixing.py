@@ -4,8 +4,8 @@ import torch
 from contraport.catalog.augment_specs import parse_augment
 from contraport.data import from_arrays
 from contraport.data.views.draws import Draws
-from contraport.data.views.noise_mixup import LARGEST_MIX, NOISE, Mixup, Noise
-from contraport.data.views.views import _change
+from contraport.data.views.noise_mixup import MAX_MIX, NOISE, Mixup, Noise
+from contraport.data.views.views import _transform
 
 
 def change(transform, items):
@@ -28,7 +28,7 @@ def test_noise_by_name_is_isotropic_or_scaled_by_feature(shape):
     items = torch.zeros(20_000 if len(shape) == 2 else 400, *shape[1:])
     deviations = {}
     for name in ("noise", "scaled-noise", "isotropic-noise"):
-        transform = _change(dataset, 0, parse_augment(f"{name}:0.2"))
+        transform = _transform(dataset, 0, parse_augment(f"{name}:0.2"))
         deviations[name] = change(transform, items).transpose(0, 1).flatten(1).std(dim=1)
     own = torch.tensor(dataset.statistics(0)[1])
     torch.testing.assert_close(deviations["scaled-noise"], 0.2 * own, rtol=0.05, atol=0)
@@ -47,7 +47,7 @@ def test_mixup_moves_towards_another_item_by_at_most_half_the_way():
     assert torch.allclose(moved.sum(dim=1), torch.ones(50))
     assert (moved >= 0).all()
     assert ((moved > 0).sum(dim=1) <= 2).all()
-    assert (moved.diagonal() >= 1 - LARGEST_MIX).all()
+    assert (moved.diagonal() >= 1 - MAX_MIX).all()
     assert moved.argmax(dim=1).tolist() == list(range(50))
 
 

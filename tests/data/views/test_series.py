@@ -9,7 +9,7 @@ MEAN, STD = torch.tensor([[0.0], [100.0]]), torch.tensor([[1.0], [1000.0]])
 
 def view(series, mean=MEAN, std=STD, **settings):
     torch.manual_seed(0)
-    strength = SeriesStrength(**{"kept": 1, "noise": 0, "scaling": 0, "masked": 0} | settings)
+    strength = SeriesStrength(**{"crop": 1, "noise": 0, "scaling": 0, "masked": 0} | settings)
     return SeriesTransform(strength, mean, std)(series, Draws(series, None))
 
 
@@ -23,7 +23,7 @@ def test_without_any_change_the_series_stays():
 
 def test_a_crop_in_time_is_resampled_to_the_same_length():
     clock = torch.linspace(0, 1, 101).expand(300, 1, 101)
-    made = view(clock, torch.zeros(1, 1), torch.ones(1, 1), kept=0.4)[:, 0]
+    made = view(clock, torch.zeros(1, 1), torch.ones(1, 1), crop=0.4)[:, 0]
     speed = made[:, 1:].diff(dim=1)[:, 5:-5]
     assert torch.allclose(speed, speed[:, :1].expand_as(speed), atol=1e-4)
     kept = (made[:, -1] - made[:, 0]).sort().values
@@ -35,7 +35,7 @@ def test_a_crop_in_time_is_resampled_to_the_same_length():
 
 def test_a_crop_takes_all_channels_at_the_same_time():
     clock = torch.linspace(0, 1, 30).expand(40, 3, 30)
-    made = view(clock, torch.zeros(3, 1), torch.ones(3, 1), kept=0.4)
+    made = view(clock, torch.zeros(3, 1), torch.ones(3, 1), crop=0.4)
     assert torch.equal(made, made[:, :1].expand_as(made))
 
 

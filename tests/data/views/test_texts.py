@@ -1,11 +1,11 @@
 import pytest
 import torch
+from tests.errors import raises_usage_error
 
 from contraport._utils.text_tensors import tensor_to_texts, texts_to_tensor
 from contraport.data import Share, Views, from_arrays
 from contraport.data.views.draws import Draws
 from contraport.data.views.text_views import TEXTS, TextStrength, TextTransform
-from contraport.errors import UsageError
 
 TEXTS_ = ["one two three four five six seven eight nine ten", "lone", "日本語 で す", "two words"]
 
@@ -34,7 +34,7 @@ def test_a_span_is_cut_out():
     text = TEXTS_[0].split()
     lengths = set()
     for seed in range(30):
-        words = change([TEXTS_[0]], TextStrength(kept=0.5, deleted=0), seed)[0].split()
+        words = change([TEXTS_[0]], TextStrength(span=0.5, deleted=0), seed)[0].split()
         first = text.index(words[0])
         assert words == text[first : first + len(words)]
         lengths.add(len(words))
@@ -44,14 +44,14 @@ def test_a_span_is_cut_out():
 
 def test_words_are_left_out_as_often_as_said():
     long = " ".join(f"w{number}" for number in range(1000))
-    kept = change([long] * 20, TextStrength(kept=1, deleted=0.3))
+    kept = change([long] * 20, TextStrength(span=1, deleted=0.3))
     shares = [len(view.split()) / 1000 for view in kept]
     assert 0.68 < sum(shares) / 20 < 0.72
     assert len(set(kept)) == 20
 
 
 def test_characters_of_scripts_without_blanks_are_words():
-    views = {change(["日本語です"], TextStrength(kept=1, deleted=0.5), seed)[0] for seed in range(10)}
+    views = {change(["日本語です"], TextStrength(span=1, deleted=0.5), seed)[0] for seed in range(10)}
     assert len(views) > 3
 
 
@@ -75,5 +75,5 @@ def test_no_change_gives_the_text_twice():
 
 @pytest.mark.parametrize("augment", ["noise", "mixup", "noise:0.2"])
 def test_what_changes_numbers_changes_no_text(augment):
-    with pytest.raises(UsageError, match="changes numbers, and view 0 of 'arrays' is a text"):
+    with raises_usage_error("augment.text_view", "arrays"):
         Views(from_arrays(TEXTS_), augment=augment)

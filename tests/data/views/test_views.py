@@ -3,13 +3,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.errors import raises_usage_error
 from tests.processes import reports_of
 
 from contraport.catalog.augment_specs import AUGMENTS
 from contraport.data import Share, Views, from_arrays, load
-from contraport.data.views.images import lab
-from contraport.data.views.noise_mixup import LARGEST_MIX, NOISE
-from contraport.errors import UsageError
+from contraport.data.views.images import to_lab
+from contraport.data.views.noise_mixup import MAX_MIX, NOISE
 
 STRENGTHS = ("weak", "standard", "strong")
 
@@ -107,7 +107,7 @@ def test_a_strength_after_the_name_is_that_of_the_change():
     for name in ("noise", "mixup"):
         plain, own, weaker = (
             made(Views(dataset, augment=augment), raw(dataset))[0] - raw(dataset)[0]
-            for augment in (name, f"{name}:{NOISE if name == 'noise' else LARGEST_MIX}", f"{name}:0.01")
+            for augment in (name, f"{name}:{NOISE if name == 'noise' else MAX_MIX}", f"{name}:0.01")
         )
         assert torch.equal(plain, own)
         assert 0 < weaker.norm() < 0.05 * plain.norm()
@@ -240,7 +240,7 @@ def test_colour_is_lightness_and_colours_of_one_change():
     assert colours.shape == (30, 2, 40, 40)
     one_change = made(Views(dataset, augment="weak", views=1), raw(dataset))[0]
     both = torch.cat(made(views, raw(dataset)), dim=1)
-    assert torch.allclose(both, lab(one_change), atol=1e-4)
+    assert torch.allclose(both, to_lab(one_change), atol=1e-4)
 
 
 def test_colour_is_never_lost():
@@ -383,39 +383,39 @@ def test_processes_make_the_frames_that_one_would(augment):
 @pytest.mark.parametrize(
     ("dataset", "settings", "message"),
     [
-        (images(), {"augment": "stron"}, "augment: unknown name 'stron'; did you mean 'strong'"),
-        (images(), {"views": 0}, "views: expected a number from 1 to 1000"),
-        (images(), {"views": True}, "views: expected a number from 1 to 1000"),
-        (images(), {"views": 2.5}, "views: expected a number from 1 to 1000"),
-        (images(), {"views": "color"}, "views: unknown name 'color'; did you mean 'colour'.*such as '2\\+6'"),
-        (images(), {"views": "0+6"}, "views: unknown name '0\\+6'"),
-        (several(), {"views": 2}, "expected the 3 that 'arrays' gives, got 2"),
-        (several(), {"views": "2+6"}, "'2\\+6' crops one image, the items of 'arrays' have the shapes"),
-        (vectors(), {"views": "multi-crop"}, "'multi-crop' crops one image"),
-        (images(), {"views": "2+6", "augment": "none"}, "'2\\+6' needs one that crops, .*got 'none'"),
-        (images(), {"views": "2+6", "augment": "mixup"}, "needs one that crops"),
-        (images(1), {"views": "colour"}, "'colour' splits one image of 3 channels"),
-        (images(4), {"views": "colour"}, "'colour' splits one image of 3 channels"),
-        (vectors(3), {"views": "colour"}, "'colour' splits one image of 3 channels"),
-        (several(), {"views": "colour"}, "'colour' splits one image of 3 channels"),
-        (images(), {"views": "frames"}, "views: 'frames' cuts one time series, the items of 'arrays' have the shapes"),
-        (vectors(), {"views": "frames:2"}, "views: 'frames:2' cuts one time series"),
-        (several(), {"views": "frames"}, "cuts one time series"),
-        (steps(), {"views": "frames:11"}, "expected windows of 1 to 10 steps, two of which fit .*, got 'frames:11'"),
-        (steps(), {"views": "frames:0"}, "expected windows of 1 to 10 steps"),
-        (steps(), {"views": "frames:2.5"}, "expected windows of 1 to 10 steps"),
-        (steps(), {"views": "frames:many"}, "expected windows of 1 to 10 steps"),
-        (steps(), {"views": "frames:size=3"}, "views: setting of frames: unknown name 'size'"),
-        (steps(1), {"views": "frames"}, "views: 'frames' cuts series of two steps or more"),
-        (steps(), {"views": "frame"}, "views: unknown name 'frame'; did you mean 'frames'"),
+        (images(), {"augment": "stron"}, ("augment.unknown", "stron", "strong")),
+        (images(), {"views": 0}, ("views.invalid", "1000")),
+        (images(), {"views": True}, ("views.invalid", "1000")),
+        (images(), {"views": 2.5}, ("views.invalid", "1000")),
+        (images(), {"views": "color"}, ("views.unknown", "color", "colour", "2+6")),
+        (images(), {"views": "0+6"}, ("views.unknown", "0+6")),
+        (several(), {"views": 2}, ("views.number", "arrays", "2")),
+        (several(), {"views": "2+6"}, ("views.not_images", "2+6", "arrays")),
+        (vectors(), {"views": "multi-crop"}, ("views.not_images", "multi-crop")),
+        (images(), {"views": "2+6", "augment": "none"}, ("augment.no_crops", "2+6", "none")),
+        (images(), {"views": "2+6", "augment": "mixup"}, ("augment.no_crops",)),
+        (images(1), {"views": "colour"}, ("views.not_rgb", "colour", "3")),
+        (images(4), {"views": "colour"}, ("views.not_rgb", "colour", "3")),
+        (vectors(3), {"views": "colour"}, ("views.not_rgb", "colour", "3")),
+        (several(), {"views": "colour"}, ("views.not_rgb", "colour", "3")),
+        (images(), {"views": "frames"}, ("views.not_series", "frames", "arrays")),
+        (vectors(), {"views": "frames:2"}, ("views.not_series", "frames:2")),
+        (several(), {"views": "frames"}, ("views.not_series",)),
+        (steps(), {"views": "frames:11"}, ("views.window_length", "10", "frames:11")),
+        (steps(), {"views": "frames:0"}, ("views.window_length", "10")),
+        (steps(), {"views": "frames:2.5"}, ("views.window_length", "10")),
+        (steps(), {"views": "frames:many"}, ("views.window_length", "10")),
+        (steps(), {"views": "frames:size=3"}, ("views.unknown", "size")),
+        (steps(1), {"views": "frames"}, ("views.not_series", "frames")),
+        (steps(), {"views": "frame"}, ("views.unknown", "frame", "frames")),
     ],
 )
 def test_settings_that_cannot_be_are_told(dataset, settings, message):
-    with pytest.raises(UsageError, match=message):
+    with raises_usage_error(*message):
         Views(dataset, **settings)
 
 
 def test_shares_that_do_not_fit_the_batch_are_told():
     dataset = images()
-    with pytest.raises(UsageError, match="share: expected the 16 items from 1 on to be within 16"):
+    with raises_usage_error("share.range", "16", "1"):
         Views(dataset)(raw(dataset), Share(1, 16))

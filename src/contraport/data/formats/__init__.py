@@ -1,14 +1,14 @@
-"""The files and folders that data lie in: a table of formats, each with its reader.
+"""Formats of files and folders, one module each.
 
-Every module here is imported, so that a format is added by a file of its own, which enters it in the table.
+All modules here are imported, so a new format is added by a file of its own with a reader under `data_format`.
 """
 
 import pkgutil
 from importlib import import_module
 
-from contraport.data.formats.format import FORMATS, Format, data_format, find_format, suffixes
+from contraport.data.formats.format import FORMATS, Format, data_format, file_suffixes, find_format
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["FORMATS", "Format", "data_format", "find_format", "suffixes"]
+__all__ = ["FORMATS", "Format", "data_format", "file_suffixes", "find_format"]

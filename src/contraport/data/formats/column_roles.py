@@ -1,4 +1,4 @@
-"""What the columns of a table are for: views, labels, numbers, domains, splits, weights and keys."""
+"""Roles of the columns of a table: views, labels, numbers, domains, splits, weights, sequences and keys."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from contraport._utils.formatting import format_options
 from contraport.data.formats.columns import holds_images, holds_lists, holds_strings
 from contraport.errors import UsageError, check, unknown_name_error
 
-ROLES = ("views", "labels", "numbers", "domains", "split", "weights", "sequence", "keys")
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 DOMAIN_NAMES = ("domain", "domains")
-SPLIT_NAMES = ("split",)
 KEY_NAMES = ("id",)
-ROW_NAMES = ("", "id", "index", "unnamed: 0")
-"""Columns that number the rows; they are no features."""
+_NAMES_BY_ROLE = {
+    "labels": LABEL_NAMES, "numbers": (), "domains": DOMAIN_NAMES, "split": ("split",), "weights": (), "sequence": (),
+    "keys": KEY_NAMES,
+}  # fmt: skip
+"""Names that imply a role, in any case. The roles without names have to be declared."""
+ROLES = ("views", *_NAMES_BY_ROLE)
+_ROW_NUMBERS = ("", "id", "index", "unnamed: 0")
+"""Names of columns that number the rows; they are no features."""
 _INDEX = re.compile(r"__index_level_\d+__")
-"""What pandas calls an index without a name where it writes it to a file."""
-
-_log = logging.getLogger(__name__)
-
+"""Name that pandas writes for an index without a name."""
 _TEXT = re.compile(
     r"(text|caption|sentence|title|headline|description|abstract|body|question|query|answer|passage|document|review|"
     r"comment|premise|hypothesis|summary)s?_?\d*",
@@ -35,16 +36,25 @@ _TEXT = re.compile(
 )
 _VIEW = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Roles:
-    """The columns of each view, and those of labels, numbers, domains, splits and weights where there are such.
+    """The columns of each view, and the columns of other roles.
 
-    Where there is a column of sequences, rows with equal values are the frames of one item, a time series. One of keys
-    says what the source calls each row.
-    `doubtful` are columns of strings beside numbers: they may be names of files, but whether they are texts to learn
-    from, or the names of something, only the caller knows. `unnamed` are other columns of strings that are views
-    although neither their names nor the caller say so.
+    Attributes:
+        views: columns of each view.
+        labels: column of the classes.
+        numbers: column of the regression targets.
+        domains: column of the domains.
+        split: column of the splits.
+        weights: column of the training weights.
+        sequence: column whose equal values mark the frames of one time series.
+        keys: column with the name of each row.
+        doubtful: columns of strings beside numbers, which may be names of files; only the user knows whether they are
+            texts to learn from.
+        unnamed: columns of strings that are views although neither their names nor the user declare them.
     """
 
     views: tuple[tuple[str, ...], ...]
@@ -60,83 +70,77 @@ class Roles:
 
 
 def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str) -> Roles:
-    """Return what each column of a table is for.
+    """Infer the role of each column of a table from its name and type.
 
-    By name, in any case: ``label``, ``labels``, ``y``, ``class`` or ``target`` holds the labels, or where its values
-    are no integers and no text the numbers that are to be told of the items; ``domain`` or ``domains`` the domains,
-    ``split`` the splits; ``id`` says what each row is called, ``index`` numbers the rows. Of the others, ``view0.x``,
-    ``view0_y``, ``view1``, ... are views by their number; else each column of lists, images or texts is a view, and all
-    columns of numbers together are one. Texts beside numbers are a view where they are called so: ``text``,
-    ``caption``, ``title``, ...
+    By name, in any case: ``label``, ``labels``, ``y``, ``class`` or ``target`` holds the labels, or the regression
+    targets if its values are floats; ``domain`` or ``domains`` the domains; ``split`` the splits; ``id`` the names of
+    the rows; ``index`` numbers the rows. Of the others, ``view0.x``, ``view0_y``, ``view1``, ... are views by number;
+    otherwise each column of lists, images or texts is a view, and all columns of numbers together are one. Texts beside
+    numbers are a view if their name implies it: ``text``, ``caption``, ``title``, ...
 
     Args:
         schema: names and types of the columns.
-        columns: what differs from that: ``"views"``, a list with, for each view, the name of a column, a pattern such
-            as ``"audio_*"``, or a list of these; ``"labels"``, ``"numbers"``, ``"domains"`` and ``"split"``, the name
-            of a column, or None for no such; ``"keys"`` likewise, what each row is called; ``"weights"`` and
-            ``"sequence"``, the name of a column, which no name says by itself.
-        where: what messages call the table.
+        columns: explicit roles: ``"views"``, a list with, for each view, the name of a column, a pattern such as
+            ``"audio_*"``, or a list of these; every other role, the name of a column, or None for no such column.
+        where: name of the table in messages.
 
     Raises:
-        UsageError: an unknown role or column, a column in two roles, or no column that is a view.
+        UsageError: an unknown role or column, a column in two roles, or no column for a view.
 
     >>> schema = pa.schema([("x", pa.float32()), ("y", pa.int64()), ("site", pa.string()), ("z", pa.float32())])
     >>> roles = infer_roles(schema, {"domains": "site"}, "table.csv")
     >>> roles.views, roles.labels, roles.domains, roles.split
     ((('x', 'z'),), 'y', 'site', None)
     """
-    given = dict(columns or {})
+    explicit = dict(columns or {})
     names = list(schema.names)
     repeated = sorted({name for name in names if names.count(name) > 1})
-    check(not repeated, f"data: {where}: expected different names of columns, got {repeated} more than once.")
-    for role in given:
+    check(not repeated, f"data: {where}: must have distinct names of columns, got {repeated} repeatedly.", "columns")
+    for role in explicit:
         if role not in ROLES:
             raise unknown_name_error("columns", role, ROLES)
     single = {
-        role: _named(given[role], role, names, where) if role in given else _guess(role, known, names, where)
-        for role, known in (
-            ("labels", LABEL_NAMES),
-            ("numbers", ()),
-            ("domains", DOMAIN_NAMES),
-            ("split", SPLIT_NAMES),
-            ("weights", ()),
-            ("sequence", ()),
-            ("keys", KEY_NAMES),
-        )
+        role: _find_explicit(explicit[role], role, names, where)
+        if role in explicit
+        else _find_by_name(role, implied, names, where)
+        for role, implied in _NAMES_BY_ROLE.items()
     }
     if single["labels"] and single["numbers"] is None and pa.types.is_floating(schema.field(single["labels"]).type):
-        _log.info("%s: column %r holds numbers to be told of the items, and no classes", where, single["labels"])
+        _log.info("%s: column %r holds regression targets, not classes", where, single["labels"])
         single |= {"labels": None, "numbers": single["labels"]}
-    taken = [name for name in single.values() if name is not None]
-    if given.get("views") is None:
-        rest = [name for name in names if name not in taken and not _numbers_rows(schema, name)]
-        views, doubtful, unnamed = _guess_views(schema, rest, where)
+    used = [name for name in single.values() if name is not None]
+    doubtful: tuple[str, ...] = ()
+    unnamed: tuple[str, ...] = ()
+    if explicit.get("views") is None:
+        rest = [name for name in names if name not in used and not _numbers_rows(schema, name)]
+        views, doubtful, unnamed = _infer_views(schema, rest, where)
     else:
-        doubtful = unnamed = ()
-        views = _given_views(given["views"], names, where)
-    used = taken + [name for view in views for name in view]
+        good = isinstance(explicit["views"], list | tuple) and len(explicit["views"]) > 0
+        message = f"columns: views: must be a list with the column or columns of each view, got {explicit['views']!r}."
+        check(good, message)
+        views = [_match_columns(view, names, where) for view in explicit["views"]]
+    used += [name for view in views for name in view]
     twice = sorted({name for name in used if used.count(name) > 1})
-    check(not twice, f"columns: {where}: expected each column in one role, got {twice} in two.")
+    check(not twice, f"columns: {where}: each column may have one role, got {twice} in two.", "conflict")
     return Roles(tuple(views), **single, doubtful=doubtful, unnamed=unnamed)
 
 
 def check_no_columns(columns: Mapping[str, Any] | None, where: str) -> None:
-    """Raise `UsageError` where columns are named of data that have none; of weights, which a training is asked for by
-    themselves, with what else they may be.
+    """Raise `UsageError` if columns are given for data without columns.
+
+    An error about the role weights alone names the option of training instead, which accepts other values too.
     """
     if columns is None:
         return
-    told = f"columns: only tables have columns, got {format_options(columns=columns)} for {where}."
     if set(columns) == {"weights"}:
-        told = (
-            f"sample_weight: only tables have columns, got {columns['weights']!r} for {where}; expected a .npy file "
-            "with one for each item, classes or plan:0.9."
-        )
-    raise UsageError(told)
+        message = f"sample_weight: only tables have columns, got {columns['weights']!r} for {where}; use a .npy file "
+        raise UsageError(f"{message}with one weight per item, classes or plan:0.9.", kind="no_columns")
+    message = f"columns: only tables have columns, got {format_options(columns=columns)} for {where}."
+    raise UsageError(message, kind="no_columns")
 
 
 def is_text_name(name: str) -> bool:
-    """Return whether a name says that what it is of are texts.
+    """Return whether the name of a column implies texts.
 
     >>> is_text_name("Caption"), is_text_name("city")
     (True, False)
@@ -144,84 +148,72 @@ def is_text_name(name: str) -> bool:
     return _TEXT.fullmatch(name) is not None
 
 
-def name_views(views: Sequence[Sequence[str]]) -> list[str]:
-    """Return what views are called: a column by its own name, several by what theirs begin with, or by their number.
+def name_views(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return names of views: the name of a single column, the common prefix of several, or else a number.
 
     >>> name_views([["photo"], ["audio_0", "audio_1"], ["x", "z"]])
-    ['photo', 'audio', 'view2']
+    ('photo', 'audio', 'view2')
     """
-    begun = [os.path.commonprefix(list(names)).rstrip("._-") if len(names) > 1 else names[0] for names in views]  # noqa: RUF071
-    return [name if name and begun.count(name) == 1 else f"view{number}" for number, name in enumerate(begun)]
+    stems = [os.path.commonprefix(list(names)).rstrip("._-") if len(names) > 1 else names[0] for names in views]  # noqa: RUF071
+    return tuple(stem if stem and stems.count(stem) == 1 else f"view{number}" for number, stem in enumerate(stems))
 
 
 def _numbers_rows(schema: pa.Schema, name: str) -> bool:
     """Return whether a column numbers the rows, by its name or because it was the index of a data frame."""
     index = (schema.pandas_metadata or {}).get("index_columns", [])
-    was_index = _INDEX.fullmatch(name) is not None or (name in index and not _stands_alone(schema.field(name)))
-    return name.lower() in ROW_NAMES or was_index
+    was_index = _INDEX.fullmatch(name) is not None or (name in index and not _is_own_view(schema.field(name)))
+    return name.lower() in _ROW_NUMBERS or was_index
 
 
-def _named(name: Any, role: str, names: list[str], where: str) -> str | None:
-    if name is None:
-        return None
-    if name not in names:
+def _find_explicit(name: Any, role: str, names: list[str], where: str) -> str | None:
+    if name is not None and name not in names:
         raise unknown_name_error(f"columns: {role}: column of {where}", name, names)
-    return str(name)
+    return None if name is None else str(name)
 
 
-def _guess(role: str, known: Sequence[str], names: list[str], where: str) -> str | None:
-    found = [name for name in names if name.lower() in known]
-    check(
-        len(found) < 2,
-        f"data: {where}: expected one column of {role}, got {found}; {format_options(columns={role: ...})} says which.",
+def _find_by_name(role: str, implied: Sequence[str], names: list[str], where: str) -> str | None:
+    found = [name for name in names if name.lower() in implied]
+    message = (
+        f"data: {where}: must have one column of {role}, got {found}; choose by {format_options(columns={role: ...})}."
     )
+    check(len(found) < 2, message, "ambiguous_columns")
     return found[0] if found else None
 
 
-def _guess_views(
+def _infer_views(
     schema: pa.Schema, rest: list[str], where: str
 ) -> tuple[list[tuple[str, ...]], tuple[str, ...], tuple[str, ...]]:
-    """Return the columns of each view, those that are doubtful, and the other strings that no name calls texts."""
-    check(len(rest) > 0, f"data: {where}: expected a column that is a view, got {schema.names}.")
+    """Return the columns of each view, the doubtful ones, and the strings whose names do not imply texts."""
+    check(len(rest) > 0, f"data: {where}: must have a column for a view, got {schema.names}.", "no_view")
     matches = {name: match for name in rest if (match := _VIEW.fullmatch(name))}
     if matches:
-        check(
-            len(matches) == len(rest),
-            f"data: {where}: beside the columns of view0, view1, ... there are {sorted(set(rest) - set(matches))}; "
-            f"{format_options(columns={'views': list(matches)})} takes these alone.",
-        )
+        others = sorted(set(rest) - set(matches))
+        only = format_options(columns={"views": list(matches)})
+        message = f"data: {where}: there are columns {others} beside view0, view1, ...; leave them out by {only}."
+        check(not others, message, "ambiguous_columns")
         numbers = sorted({int(match[1]) for match in matches.values()})
-        check(
-            numbers == list(range(len(numbers))),
-            f"data: {where}: expected view0, view1, ... without a gap, got {numbers}.",
-        )
+        good = numbers == list(range(len(numbers)))
+        check(good, f"data: {where}: must have view0, view1, ... without a gap, got {numbers}.", "view_keys")
         return [tuple(name for name in rest if int(matches[name][1]) == number) for number in numbers], (), ()
-    alone = [name for name in rest if _stands_alone(schema.field(name))]
-    together = tuple(name for name in rest if name not in alone)
-    strings = [name for name in alone if holds_strings(schema.field(name))]
-    for name in together:
+    alone = [name for name in rest if _is_own_view(schema.field(name))]
+    features = tuple(name for name in rest if name not in alone)
+    for name in features:
         if alone and is_text_name(name):
-            _log.warning("%s: column %r holds numbers, and is taken as these, as no text", where, name)
-    uncalled = tuple(name for name in strings if not is_text_name(name))
-    views = [(name,) for name in alone] + ([together] if together else [])
-    return (views, uncalled, ()) if together else (views, (), uncalled)
+            _log.warning("%s: column %r has numbers and is used as numbers, despite its name", where, name)
+    unnamed = tuple(name for name in alone if holds_strings(schema.field(name)) and not is_text_name(name))
+    views = [(name,) for name in alone] + ([features] if features else [])
+    return (views, unnamed, ()) if features else (views, (), unnamed)
 
 
-def _stands_alone(field: pa.Field) -> bool:
-    return holds_lists(field) or holds_images(field) or holds_strings(field)
+def _is_own_view(column: pa.Field) -> bool:
+    return holds_lists(column) or holds_images(column) or holds_strings(column)
 
 
-def _given_views(views: Any, names: list[str], where: str) -> list[tuple[str, ...]]:
-    good = isinstance(views, list | tuple) and len(views) > 0
-    check(good, f"columns: views: expected a list with the column or columns of each view, got {views!r}.")
-    return [_matching(view, names, where) for view in views]
-
-
-def _matching(view: Any, names: list[str], where: str) -> tuple[str, ...]:
-    """Return the columns that a name, a pattern or a list of these means."""
+def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:
+    """Return the columns that a name, a pattern or a list of these matches."""
     if isinstance(view, list | tuple) and view:
-        return tuple(name for part in view for name in _matching(part, names, where))
-    check(isinstance(view, str), f"columns: views: expected names of columns, got {view!r}.")
+        return tuple(name for part in view for name in _match_columns(part, names, where))
+    check(isinstance(view, str), f"columns: views: must be names of columns, got {view!r}.")
     if view in names:
         return (view,)
     found = tuple(name for name in names if fnmatchcase(name, view))

@@ -1,4 +1,4 @@
-"""What a format of data is: how it is recognised, and what reads it; the table of all formats."""
+"""Registry of data formats: recognizes the format of a path and dispatches to its reader."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from contraport.data.dataset import Dataset
 from contraport.data.formats.column_roles import check_no_columns
 from contraport.errors import check
 
-Wish = Literal["image_size", "columns", "test_fraction", "ignore_labels"]
+LoadOption = Literal["image_size", "columns", "test_fraction", "ignore_labels"]
 
 
 @dataclass(frozen=True)
 class Format:
-    """A row of the table of formats.
+    """A data format.
 
     Attributes:
-        name: what it is called.
-        suffixes: of the files that hold data in it.
-        recognises: whether a path, as it was given, is of this format.
-        read: returns one split of the data at a path: of the path, the split, and the wishes that it takes.
-        takes: which of the wishes of `contraport.data.load` it is told of.
-        rest: whether it is tried after all others, as it also recognises what is theirs.
+        name: name of the format.
+        suffixes: suffixes of its files.
+        recognizes: predicate of paths, as the user gave them.
+        read: reader of one split, called with the path, the split and the options in `takes`.
+        takes: options of `contraport.data.load` that the reader accepts.
+        rest: whether the format is tried after all others, because it recognizes their paths too.
     """
 
     name: str
     suffixes: tuple[str, ...]
     recognizes: Callable[[str], bool]
     read: Callable[..., Dataset]
-    takes: tuple[Wish, ...]
+    takes: tuple[LoadOption, ...]
     rest: bool
 
-    def load(self, data: str, split: str, **wishes: Any) -> Dataset:
-        """Return one split of the data at a path.
+    def load(self, data: str, split: str, **options: Any) -> Dataset:
+        """Load one split of the data at a path.
 
         Raises:
-            UsageError: columns are named where there are none, or what the reader says.
+            UsageError: columns are given for a format without columns, or as the reader.
         """
         if "columns" not in self.takes:
-            check_no_columns(wishes.get("columns"), repr(data))
-        dataset = self.read(data, split, **{wish: wishes[wish] for wish in self.takes})
-        return dataset.without_labels() if wishes.get("ignore_labels") else dataset
+            check_no_columns(options.get("columns"), repr(data))
+        dataset = self.read(data, split, **{name: options[name] for name in self.takes})
+        return dataset.without_labels() if options.get("ignore_labels") else dataset
 
 
 FORMATS: dict[str, Format] = {}
-"""All formats by their names."""
+"""All formats by name."""
 
 
 def data_format(
@@ -55,12 +55,12 @@ def data_format(
     *,
     suffixes: Sequence[str] = (),
     recognizes: Callable[[str], bool] | None = None,
-    takes: Sequence[Wish] = ("test_fraction",),
+    takes: Sequence[LoadOption] = ("test_fraction",),
     rest: bool = False,
 ) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
-    """Enter a reader in the table of formats; see `Format` for each.
+    """Register the decorated reader as a format; see `Format` for the arguments.
 
-    By default a format is recognised by the suffixes of its files.
+    By default a format is recognized by the suffixes of its files.
 
     >>> from contraport.data import from_arrays, load
     >>> from contraport.data.formats import FORMATS, data_format
@@ -76,19 +76,19 @@ def data_format(
     """
     endings = tuple(suffixes)
 
-    def is_such_a_file(data: str) -> bool:
+    def has_suffix(data: str) -> bool:
         return Path(data).suffix in endings and Path(data).is_file()
 
-    def enter(read: Callable[..., Dataset]) -> Callable[..., Dataset]:
-        check(name not in FORMATS, f"data_format: there is a format {name!r} already.")
-        FORMATS[name] = Format(name, endings, recognizes or is_such_a_file, read, tuple(takes), rest)
+    def register(read: Callable[..., Dataset]) -> Callable[..., Dataset]:
+        check(name not in FORMATS, f"data_format: there is a format {name!r} already.", "exists")
+        FORMATS[name] = Format(name, endings, recognizes or has_suffix, read, tuple(takes), rest)
         return read
 
-    return enter
+    return register
 
 
 def find_format(data: str) -> Format | None:
-    """Return the format of the data at a path, or none where no format is recognised.
+    """Return the format of the data at a path, or None if no format recognizes it.
 
     >>> find_format("no/such/folder") is None
     True
@@ -97,6 +97,6 @@ def find_format(data: str) -> Format | None:
     return next((entry for entry in ordered if entry.recognizes(data)), None)
 
 
-def suffixes() -> list[str]:
-    """Return the suffixes of all files that hold data."""
+def file_suffixes() -> list[str]:
+    """Return the suffixes of the files of all formats."""
     return [suffix for entry in FORMATS.values() for suffix in entry.suffixes]

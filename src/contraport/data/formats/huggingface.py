@@ -1,11 +1,10 @@
-"""Hugging Face datasets on disk, memory-mapped."""
+"""Format of Hugging Face datasets on disk, read memory-mapped."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,47 +13,19 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from contraport.data.dataset import Dataset
-from contraport.data.formats.arrow import dataset_from_rows
+from contraport.data.formats.arrow import Rows, dataset_from_rows
 from contraport.data.formats.format import data_format
-from contraport.data.splits import TEST_NAMES, Positions
+from contraport.data.splits import TEST_NAMES
 from contraport.errors import check, check_regular_file, import_optional, unreadable_error
 
-_MARKS = ("dataset_dict.json", "dataset_info.json", "state.json")
+_MARKERS = ("dataset_dict.json", "dataset_info.json", "state.json")
 
 _log = logging.getLogger(__name__)
 
 
 def is_huggingface_folder(folder: str) -> bool:
     """Return whether a folder was written by `datasets.Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
-    return any(Path(folder, name).is_file() for name in _MARKS)
-
-
-@dataclass(frozen=True)
-class HuggingFaceRows:
-    """Rows of a `datasets.Dataset` in the format "arrow"."""
-
-    dataset: Any
-    in_memory: bool = False
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The names and types of the columns."""
-        return self.dataset.features.arrow_schema
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def read(self, positions: list[int] | None = None) -> pa.Table:
-        """Return the rows at some positions, or all."""
-        return self.dataset[:] if positions is None else self.dataset[positions]
-
-    def select(self, names: list[str]) -> HuggingFaceRows:
-        """Return some of the columns."""
-        return HuggingFaceRows(self.dataset.select_columns(names))
-
-    def take(self, positions: Positions) -> HuggingFaceRows:
-        """Return some of the rows."""
-        return HuggingFaceRows(self.dataset.select(positions))
+    return any(Path(folder, name).is_file() for name in _MARKERS)
 
 
 @data_format(
@@ -62,31 +33,19 @@ class HuggingFaceRows:
     recognizes=is_huggingface_folder,
     takes=["image_size", "columns", "test_fraction"],
 )
-def load_huggingface(
-    folder: str,
-    split: str,
-    image_size: int | None = None,
-    columns: Mapping[str, Any] | None = None,
-    test_fraction: float | None = None,
-) -> Dataset:
-    """Return one split of a folder that `save_to_disk` wrote.
-
-    A `DatasetDict` brings its splits, ``train`` and ``test`` (or ``validation``); of each class of a `Dataset`
-    `test_fraction` is held out, a fifth by default.
-    `contraport.data.formats.column_roles.infer_roles` says what the columns are for; a `ClassLabel` keeps its names.
+def load_huggingface(folder: str, split: str, **options: Any) -> Dataset:
+    """Load one split of a folder written by `save_to_disk`; the options are those of `dataset_from_huggingface`.
 
     Raises:
-        UsageError: the package `datasets` is missing, the folder is corrupt, or a column is not what it should be.
+        UsageError: the package `datasets` is missing, the folder is corrupt, or a column is invalid.
     """
     datasets = import_optional("datasets", "data", f"data: {folder}, a folder of Hugging Face,")
     try:
         _validate(Path(folder))
         loaded = datasets.load_from_disk(folder)
-    except Exception as error:  # on hostile files it raises whatever its parsers do
+    except Exception as error:  # parsers raise anything on hostile files
         raise unreadable_error(f"data: {folder}", "a dataset of Hugging Face", error) from error
-    return dataset_from_huggingface(
-        loaded, split, Path(folder), image_size=image_size, columns=columns, test_fraction=test_fraction
-    )
+    return dataset_from_huggingface(loaded, split, Path(folder), **options)
 
 
 def dataset_from_huggingface(
@@ -98,25 +57,28 @@ def dataset_from_huggingface(
     columns: Mapping[str, Any] | None = None,
     test_fraction: float | None = None,
 ) -> Dataset:
-    """Return one split of a `datasets.Dataset` or `DatasetDict`; see `load_huggingface`.
+    """Build one split of a `datasets.Dataset` or `DatasetDict`.
+
+    A `DatasetDict` has splits of its own, ``train`` and ``test`` (or ``validation``). Of a `Dataset`, `test_fraction`
+    of each class is held out, by default 0.2. A `ClassLabel` keeps its names.
 
     Args:
-        loaded: the one or the other.
+        loaded: the dataset.
         split: "train" or "test".
-        path: what messages call it; names of image files are relative to it.
-        image_size: side of the square that images become, in pixels.
-        columns: what the columns are for.
-        test_fraction: share of each class to hold out where there is one split only.
+        path: name of the data in messages; names of image files are relative to it.
+        image_size: side of the square images, in pixels.
+        columns: roles of the columns; see `contraport.data.formats.column_roles.infer_roles`.
+        test_fraction: fraction of each class to hold out if there is one split only.
 
     Raises:
-        UsageError: a column is not what it should be.
+        UsageError: a column is invalid.
     """
     datasets = import_optional("datasets", "data", f"data: {path}, of Hugging Face,")
-    train, test = _splits(loaded, str(path)) if isinstance(loaded, datasets.DatasetDict) else (loaded, None)
+    train, test = _select_splits(loaded, str(path)) if isinstance(loaded, datasets.DatasetDict) else (loaded, None)
     whole = train if test is None else datasets.concatenate_datasets([train, test])
     names = {name: tuple(kind.names) for name, kind in whole.features.items() if isinstance(kind, datasets.ClassLabel)}
     return dataset_from_rows(
-        HuggingFaceRows(whole.with_format("arrow")),
+        Rows(whole.with_format("arrow")),
         split,
         path=path,
         columns=columns,
@@ -128,22 +90,22 @@ def dataset_from_huggingface(
 
 
 def _validate(folder: Path) -> None:
-    """Raise unless the tables of a folder are whole: Arrow itself follows corrupt offsets out of the memory it has.
+    """Raise unless the tables of a folder are intact: Arrow itself follows corrupt offsets out of its memory.
 
-    Only offsets and texts are read, so this takes little for images and numbers.
+    Only offsets and texts are read, so this is cheap for images and numbers.
     """
-    for file in _tables(folder):
+    for file in _table_files(folder):
         check_regular_file("data", file)
         with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as batches:
             for batch in batches:
                 batch.validate(full=True)
 
 
-def _tables(folder: Path) -> Iterator[Path]:
-    """Yield the files that hold the rows, of all splits."""
+def _table_files(folder: Path) -> Iterator[Path]:
+    """Yield the files with the rows of all splits."""
     if (folder / "dataset_dict.json").is_file():
         for split in _read_json(folder / "dataset_dict.json")["splits"]:
-            yield from _tables(_inside(folder, split))
+            yield from _table_files(_inside(folder, split))
     else:
         check_regular_file("data", folder / "dataset_info.json")
         for file in _read_json(folder / "state.json")["_data_files"]:
@@ -156,17 +118,18 @@ def _read_json(file: Path) -> Any:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    check(Path(name).name == name, f"expected a name within {folder}, got {name!r}.")
+    check(Path(name).name == name, f"{name!r} must be a name within {folder}.")
     return folder / name
 
 
-def _splits(loaded: Mapping[str, Any], folder: str) -> tuple[Any, Any]:
-    check("train" in loaded, f"data: {folder}: expected a split 'train', got {sorted(loaded)}.")
+def _select_splits(loaded: Mapping[str, Any], folder: str) -> tuple[Any, Any]:
+    check("train" in loaded, f"data: {folder} must have a split 'train', got {sorted(loaded)}.", "no_train_split")
     found = [name for name in TEST_NAMES if name in loaded]
-    left_out = sorted(set(loaded) - {"train", *found[:1]})
-    if left_out:
-        _log.info("%s: the splits %s are left out", folder, left_out)
+    unused = sorted(set(loaded) - {"train", *found[:1]})
+    if unused:
+        _log.info("%s: the splits %s are not used", folder, unused)
     if found:
         same = loaded["train"].features == loaded[found[0]].features
-        check(same, f"data: {folder}: expected the same columns in the splits 'train' and {found[0]!r}.")
+        message = f"data: {folder} must have the same columns in the splits 'train' and {found[0]!r}."
+        check(same, message, "splits_differ")
     return loaded["train"], loaded[found[0]] if found else None

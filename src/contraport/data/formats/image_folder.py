@@ -1,4 +1,4 @@
-"""A folder of images, or of texts, or of both side by side: classes and domains from its subfolders."""
+"""Format of folders of images or texts, or both side by side; classes and domains come from subfolders."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from contraport.data.arrays import factorize
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES, ImageFiles
 from contraport.data.formats.format import data_format
-from contraport.data.source_items import Items, View
+from contraport.data.source_items import SourceItems, View
 from contraport.data.splits import TEST_NAMES, Marks
-from contraport.data.text_store import Texts
+from contraport.data.stores import TextView
 from contraport.errors import check, check_regular_file, unreadable_error
 
 TEXTS = frozenset((".txt",))
-_SPLITS = frozenset(("train", *TEST_NAMES))
 
 _log = logging.getLogger(__name__)
 
@@ -40,124 +39,114 @@ def load_folder(
     test_fraction: float | None = None,
     ignore_labels: bool = False,
 ) -> Dataset:
-    """Return one split of a folder of images, or of texts.
+    """Load one split of a folder of images, or of texts.
 
-    ``folder/class/*.png`` is labelled, ``folder/*.png`` is not. ``folder/domain/class/*.png`` has domains too: it is
-    read so where every one of several domains has the same several classes; deeper folders otherwise belong to the
-    class of the outermost. Each may lie below ``train/`` and ``test/`` (or ``val/``); without these some of each
-    class are held out. Hidden files, and files that are no images by their suffix, are not looked at. Images that
-    cannot be read are left out, logged, and listed in ``skipped``.
+    ``folder/class/*.png`` is labeled, ``folder/*.png`` is not. ``folder/domain/class/*.png`` has domains too: it is
+    read so if each of several domains has the same several classes; in other deeper folders the outermost folder is the
+    class. Each layout may be below ``train/`` and ``test/`` (or ``val/``); without these a fraction of each class is
+    held out. Hidden files, and files without the suffix of an image, are ignored. Images that cannot be decoded are
+    left out, logged, and listed in ``skipped``.
 
-    Where half of the images or more have a text beside them, ``photo.txt`` beside ``photo.jpg``, the texts are a second
-    view, which an image without one, or with an empty one, lacks. A folder of ``*.txt`` without an image is one of
-    texts. They are UTF-8, and held in memory.
+    If at least half of the images have a text beside them, ``photo.txt`` beside ``photo.jpg``, the texts are a second
+    view, which an image without a text or with an empty one lacks. A folder of ``*.txt`` without images is a dataset of
+    texts. Texts are UTF-8 and held in memory.
 
     Args:
         folder: the folder.
         split: "train" or "test".
-        image_size: side of the square that images become, in pixels; default: the median shorter side of the training
-            images, kept between 8 and 64.
-        test_fraction: share of each class to hold out where the data have no test split of their own; default: a fifth.
-        ignore_labels: whether folders say nothing, neither classes nor domains.
+        image_size: side of the square images, in pixels; default: the median shorter side of the training images,
+            between 8 and 64.
+        test_fraction: fraction of each class to hold out if there is no test split; default: 0.2.
+        ignore_labels: whether to ignore folder names, both classes and domains.
 
     Raises:
-        UsageError: neither images nor texts in the folder, no image readable, a text that is none, or a layout that
-            can be read in two ways.
+        UsageError: no images or texts in the folder, no readable image, an invalid text, or an ambiguous layout.
     """
-    around, files, others, is_test = _found(Path(folder))
-    meant = Items(folder, len(around)) if ignore_labels else _meaning(around, folder)
-    items = replace(meant, is_test=is_test, keys=files, test_fraction=test_fraction)
+    parents, files, texts, is_test = _scan(Path(folder))
+    items = SourceItems(folder, len(files)) if ignore_labels else _read_classes(parents, folder)
+    items = replace(items, is_test=is_test, keys=files, test_fraction=test_fraction)
     if _suffix(files[0]) in TEXTS:
-        texts = [read_text(file) for file in files]
-        check_nonempty_texts(f"data: {folder}", texts)
-        return items.dataset(split, [Texts(texts)], image_size=None, view_names=["text"])
-    captions = _captions(files, others, folder)
+        contents = [read_text(file) for file in files]
+        check_nonempty_texts(f"data: {folder}", contents)
+        return items.dataset(split, [TextView(contents)], view_names=("text",))
+    images, captions = ImageFiles(tuple(files)), _read_captions(files, texts, folder)
     if captions is None:
-        return items.dataset(split, [ImageFiles(tuple(files))], image_size=image_size)
-    there = np.array([bool(caption) for caption in captions])
-    present = None if there.all() else np.stack([np.ones_like(there), there], axis=1)
-    views: list[View] = [ImageFiles(tuple(files)), Texts(captions)]
-    return replace(items, present=present).dataset(split, views, image_size=image_size, view_names=["image", "text"])
+        return items.dataset(split, [images], image_size=image_size)
+    nonempty = np.array([bool(caption) for caption in captions])
+    present = None if nonempty.all() else np.stack([np.ones_like(nonempty), nonempty], axis=1)
+    views: list[View] = [images, TextView(captions)]
+    items = replace(items, present=present)
+    return items.dataset(split, views, image_size=image_size, view_names=("image", "text"))
 
 
 def split_folders(folder: Path) -> tuple[Path, Path | None]:
-    """Return where the training items lie and where the test items, if they are apart.
+    """Return the folders of the training items and of the test items, the latter only if they are separate.
 
     Raises:
-        UsageError: a folder of test items alone, or one of training items beside others that may be classes.
+        UsageError: there are test items but no folder train/, or the folder train/ may be a class.
     """
     below = sorted(child.name for child in folder.iterdir() if child.is_dir())
-    by_name = {name.lower(): folder / name for name in below}  # of Test and test the latter
+    by_name = {name.lower(): folder / name for name in below}  # of Test and test, the latter
     train = by_name.get("train", folder)
     found = [by_name[name] for name in TEST_NAMES if name in by_name]
     if train != folder:
-        _check_others(folder, train, found, [folder / name for name in below if name.lower() not in _SPLITS])
-    check(
-        train != folder or not found,
-        f"data: expected a folder train/ beside {folder}/{found and found[0].name}, found none.",
-    )
+        others = [folder / name for name in below if name.lower() not in ("train", *TEST_NAMES)]
+        _check_other_folders(folder, train, has_test=bool(found), others=others)
+    name = found and found[0].name
+    check(train != folder or not found, f"data: {folder} has {name}/ but no train/.", "no_train_split")
     if len(found) > 1:
-        _log.info("%s: %s is the test split; %s are left out", folder, found[0].name, [path.name for path in found[1:]])
+        unused = [path.name for path in found[1:]]
+        _log.info("%s: %s is the test split; %s are not used", folder, found[0].name, unused)
     return train, found[0] if found else None
 
 
-def _check_others(folder: Path, train: Path, held_out: list[Path], others: list[Path]) -> None:
-    """Say which folders beside those of splits are left out, or raise where they, and train with them, may be classes.
-
-    Raises:
-        UsageError: there are such folders, and none of the test split.
-    """
-    alike = SUFFIXES if list_files(train, SUFFIXES) else TEXTS
-    full = [path.name for path in others if not path.name.startswith(".") and list_files(path, alike)]
-    told = ", ".join(full[:3]) + (", ..." if len(full) > 3 else "")
-    check(
-        not full or len(held_out) > 0,
-        f"data: {folder} has files in {train.name}/ and in {told}, and no folder test/; if {train.name} is a class "
-        f"give it another name, and if it is the training split pass {train}.",
-    )
+def _check_other_folders(folder: Path, train: Path, *, has_test: bool, others: list[Path]) -> None:
+    """Warn of further folders beside the splits, or raise if there is no test split and train/ may be a class."""
+    suffixes = SUFFIXES if list_files(train, SUFFIXES) else TEXTS
+    full = [path.name for path in others if not path.name.startswith(".") and list_files(path, suffixes)]
+    shown = ", ".join(full[:3]) + (", ..." if len(full) > 3 else "")
+    message = f"data: {folder} has files in {train.name}/ and in {shown}, but no folder test/. "
+    message += f"If {train.name} is a class, rename it; if it is the training split, pass {train}."
+    check(not full or has_test, message, "ambiguous_folders")
     if full:
-        _log.warning("%s: beside the splits there are files in %s, which are left out", folder, told)
+        _log.warning("%s: files in %s, beside the splits, are not used", folder, shown)
 
 
 def list_files(folder: Path, suffixes: Collection[str]) -> list[str]:
-    """Return the files below a folder with certain suffixes, as sorted paths within it; the hidden are left out.
+    """Return the files below a folder with given suffixes, as sorted relative paths, without hidden ones.
 
-    Links are followed, but for those that lead back to a folder that they are in.
+    Links are followed, except those to a folder that contains them.
     """
     files: list[str] = []
-    ways = {os.fspath(folder): {os.path.realpath(folder)}}  # of each folder to come what it is in
+    ancestors = {os.fspath(folder): {os.path.realpath(folder)}}  # of each folder still to be visited
     for parent, children, names in os.walk(folder, followlinks=True):
         shown = {os.path.join(parent, child): child for child in children if not child.startswith(".")}
         real = {path: os.path.realpath(path) for path in shown}
-        way = ways.pop(parent)
-        round_about = [path for path in shown if real[path] in way]
-        if round_about:
-            _log.info("%s: links that lead back are left out: %s", folder, ", ".join(round_about))
-        children[:] = [child for path, child in shown.items() if real[path] not in way]
-        ways |= {path: way | {real[path]} for path in shown if real[path] not in way}
+        above = ancestors.pop(parent)
+        cycles = [path for path in shown if real[path] in above]
+        if cycles:
+            _log.info("%s: links to a folder that contains them are not followed: %s", folder, ", ".join(cycles))
+        children[:] = [child for path, child in shown.items() if real[path] not in above]
+        ancestors |= {path: above | {real[path]} for path in shown if real[path] not in above}
         inside = os.path.relpath(parent, folder)
         files += [
             os.path.normpath(os.path.join(inside, name))
             for name in names
-            if not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes
+            if not name.startswith(".") and _suffix(name) in suffixes
         ]
     return sorted(files)
 
 
 def read_text(file: str) -> str:
-    """Return the text in a file, without white space around it.
-
-    Raises:
-        UsageError: the file is not UTF-8, or no regular file.
-    """
+    """Read a UTF-8 file, stripped of surrounding white space; see `read_text_file`."""
     return read_text_file(file).strip()
 
 
 def read_text_file(file: str) -> str:
-    """Return all of the text in a file.
+    """Read a UTF-8 file.
 
     Raises:
-        UsageError: the file is not UTF-8, or no regular file.
+        UsageError: the file is not UTF-8, or not a regular file.
     """
     check_regular_file("data", file)
     try:
@@ -166,74 +155,69 @@ def read_text_file(file: str) -> str:
         raise unreadable_error(f"data: {file}", "a text of UTF-8", error) from error
 
 
-def _found(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[str], Marks | None]:
-    """Return the folders around each image, the images, the texts, and which images are the test split's.
+def _scan(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[str], Marks | None]:
+    """Return the parent folders of each image, the images, the texts, and which images are the test split.
 
-    Where there is no image it is the texts.
+    Without images, the texts are in their place.
     """
-    parts = split_folders(folder)
-    found = [[] if part is None else list_files(part, SUFFIXES | TEXTS) for part in parts]
-    suffixes = SUFFIXES if any(_suffix(file) in SUFFIXES for files in found for file in files) else TEXTS
-    around, chosen, others, is_test = [], [], set[str](), list[bool]()
-    for number, (part, files) in enumerate(zip(parts, found, strict=True)):
-        if part is None:
-            continue
-        own = [file for file in files if _suffix(file) in suffixes]
-        known = f"images ({' '.join(sorted(SUFFIXES))})"
-        what = known if suffixes is SUFFIXES else f"{known} or texts (.txt)"
-        check(len(own) > 0, f"data: expected {what} in {part}, found none.")
-        around += [PurePath(file).parts[:-1] for file in own]
-        chosen += [str(part / file) for file in own]
-        others |= {str(part / file) for file in files if _suffix(file) in TEXTS}
-        is_test += [number == 1] * len(own)
-    return around, chosen, others, np.array(is_test) if parts[1] is not None else None
+    parts = [part for part in split_folders(folder) if part is not None]
+    listed = [list_files(part, SUFFIXES | TEXTS) for part in parts]
+    suffixes = SUFFIXES if any(_suffix(file) in SUFFIXES for files in listed for file in files) else TEXTS
+    parents, chosen, texts, is_test = [], [], set[str](), list[bool]()
+    for number, (part, files) in enumerate(zip(parts, listed, strict=True)):
+        matching = [file for file in files if _suffix(file) in suffixes]
+        expected = f"images ({' '.join(sorted(SUFFIXES))})" + (" or texts (.txt)" if suffixes is TEXTS else "")
+        check(len(matching) > 0, f"data: {part} must have {expected}, found none.", "empty")
+        parents += [PurePath(file).parts[:-1] for file in matching]
+        chosen += [str(part / file) for file in matching]
+        texts |= {str(part / file) for file in files if _suffix(file) in TEXTS}
+        is_test += [number == 1] * len(matching)
+    return parents, chosen, texts, np.array(is_test) if len(parts) == 2 else None
 
 
 def _suffix(file: str) -> str:
     return os.path.splitext(file)[1].lower()
 
 
-def _captions(files: list[str], texts: set[str], folder: str) -> list[str] | None:
-    """Return the text beside each image, empty where there is none; None where too few have one to be a view."""
-    beside = [f"{os.path.splitext(file)[0]}.txt" for file in files]
-    found = [file in texts for file in beside]
-    if 2 * sum(found) < len(files):
-        if any(found):
-            told = "%s: %d of %d images have a text beside them, fewer than half: the texts are left out"
-            _log.warning(told, folder, sum(found), len(files))
+def _read_captions(files: list[str], texts: set[str], folder: str) -> list[str] | None:
+    """Return the text beside each image, empty if there is none; None if fewer than half of the images have one."""
+    candidates = [f"{os.path.splitext(file)[0]}.txt" for file in files]
+    number = sum(file in texts for file in candidates)
+    if 2 * number < len(files):
+        if number:
+            message = "%s: %d of %d images have a text beside them, fewer than half: the texts are not used"
+            _log.warning(message, folder, number, len(files))
         return None
-    captions = [read_text(file) if is_there else "" for file, is_there in zip(beside, found, strict=True)]
-    lacking = sum(not caption for caption in captions)
-    if lacking:
-        _log.warning("%s: %d of %d images have no text beside them, or an empty one", folder, lacking, len(files))
+    captions = [read_text(file) if file in texts else "" for file in candidates]
+    missing = sum(not caption for caption in captions)
+    if missing:
+        _log.warning("%s: %d of %d images have no text beside them, or an empty one", folder, missing, len(files))
     return captions
 
 
-def _meaning(around: list[tuple[str, ...]], root: str) -> Items:
-    """Return what the names of the folders around each image say about it."""
-    named = [len(folders) > 0 for folders in around]
-    if not any(named):
-        return Items(root, len(around))
-    check(
-        all(named),
-        f"data: {root} has files both in class folders and outside of them, {named.count(False)} of {len(named)} "
-        f"outside; move these, or pass {format_options(ignore_labels=True)} to take all without classes.",
-    )
-    if not _have_domains(around):
-        labels, class_names = factorize("labels", [folders[0] for folders in around])
-        return Items(root, len(around), labels, class_names)
-    domains, domain_names = factorize("domains", [folders[0] for folders in around])
-    labels, class_names = factorize("labels", [folders[1] for folders in around])
+def _read_classes(parents: list[tuple[str, ...]], root: str) -> SourceItems:
+    """Return the classes and domains that the parent folders of the images define."""
+    in_folder = [len(folders) > 0 for folders in parents]
+    if not any(in_folder):
+        return SourceItems(root, len(parents))
+    outside = f"{in_folder.count(False)} of {len(in_folder)} files"
+    message = f"data: {root} has {outside} outside of its class folders; move them, or ignore the classes by "
+    check(all(in_folder), f"{message}{format_options(ignore_labels=True)}.", "mixed_folders")
+    if not _have_domains(parents):
+        labels, class_names = factorize("labels", [folders[0] for folders in parents])
+        return SourceItems(root, len(parents), labels, class_names)
+    domains, domain_names = factorize("domains", [folders[0] for folders in parents])
+    labels, class_names = factorize("labels", [folders[1] for folders in parents])
     _log.info("%s: read as domain/class, %d domains of %d classes", root, len(domain_names), len(class_names))
-    return Items(root, len(around), labels, class_names, domains, domain_names)
+    return SourceItems(root, len(parents), labels, class_names, domains, domain_names)
 
 
-def _have_domains(around: list[tuple[str, ...]]) -> bool:
+def _have_domains(parents: list[tuple[str, ...]]) -> bool:
     """Return whether there are several outer folders, each with the same several inner folders."""
+    if any(len(folders) != 2 for folders in parents):
+        return False
     inner: dict[str, set[str]] = {}
-    for folders in around:
-        if len(folders) != 2:
-            return False
-        inner.setdefault(folders[0], set()).add(folders[1])
+    for outer, name in parents:
+        inner.setdefault(outer, set()).add(name)
     first = next(iter(inner.values()))
     return len(inner) > 1 and len(first) > 1 and all(names == first for names in inner.values())

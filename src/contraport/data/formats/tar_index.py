@@ -1,4 +1,4 @@
-"""Where the members of tar archives lie: read once from their headers, then any member is one read away."""
+"""Index of the members of tar archives: the headers are read once, then each member is a single read."""
 
 from __future__ import annotations
 
@@ -11,33 +11,41 @@ from typing import NamedTuple
 import numpy as np
 
 from contraport.data.splits import Positions
+from contraport.data.stores import EncodedItems
 from contraport.errors import UsageError, check, unreadable_error
 
 _BLOCK = tarfile.BLOCKSIZE
 
 
 class Member(NamedTuple):
-    """A file in an archive: its path inside, and where its bytes are."""
+    """A file in an archive.
+
+    Attributes:
+        path: path inside the archive.
+        offset: position of its first byte.
+        size: number of bytes.
+    """
 
     path: str
     offset: int
     size: int
 
 
-def members(archive: str, ignored: Counter[str]) -> Iterator[Member]:
-    """Yield the files in an uncompressed tar archive, in order, and count in `ignored` what else it holds.
+def iterate_members(archive: str, ignored: Counter[str]) -> Iterator[Member]:
+    """Yield the files in an uncompressed tar archive, in order, and count everything else in `ignored`.
 
-    Nothing is ever unpacked: a path inside is a name, and leads nowhere.
+    Nothing is extracted: a path inside is only a name.
 
     Raises:
-        UsageError: the archive is compressed, corrupt or cut off.
+        UsageError: the archive is compressed, corrupt or truncated.
     """
     try:
         with tarfile.open(archive, "r:") as tar:
             end = 0
             while (info := tar.next()) is not None:
-                tar.members.clear()  # type: ignore[attr-defined]  # else memory holds every header
-                check(tar.offset > end, f"data: {archive} is corrupt: the member {info.name!r} has a size below 0.")
+                tar.members.clear()  # type: ignore[attr-defined]  # otherwise all headers stay in memory
+                message = f"data: {archive} is corrupt: the member {info.name!r} has a negative size."
+                check(tar.offset > end, message, "unreadable")
                 end = tar.offset
                 if info.isfile() and not info.issparse():
                     yield Member(info.name, info.offset_data, info.size)
@@ -46,20 +54,38 @@ def members(archive: str, ignored: Counter[str]) -> Iterator[Member]:
             _check_end(archive, tar.offset)
     except UsageError:
         raise
-    except Exception as error:  # on hostile bytes the parser raises whatever it likes
+    except Exception as error:  # the parser raises anything on hostile bytes
         raise unreadable_error(f"data: {archive}", "an uncompressed tar archive", error) from error
 
 
+def _check_end(archive: str, offset: int) -> None:
+    """Raise unless the headers end at a block of zeros, the mark of the end, which `tarfile` does not check."""
+    with open(archive, "rb") as file:
+        file.seek(offset)
+        block = file.read(_BLOCK)
+    check(len(block) == _BLOCK, f"data: {archive} is truncated after {offset} bytes.", "unreadable")
+    check(not any(block), f"data: {archive} is corrupt: no header of a member at byte {offset}.", "unreadable")
+
+
 @dataclass(frozen=True)
-class Members:
-    """One field of each sample of some archives, as bytes; each access opens the archive, so any process may read."""
+class ArchiveMembers(EncodedItems):
+    """One field of the samples in some archives, as bytes; each access opens the archive, so processes can share it.
+
+    Attributes:
+        archives: paths of the archives.
+        keys: key of each sample.
+        field: suffix of the members.
+        numbers: archive of each sample, ``(n,)``.
+        offsets: position of each member in its archive, ``(n,)``.
+        sizes: bytes of each member, ``(n,)``.
+    """
 
     archives: tuple[str, ...]
     keys: tuple[str, ...]
     field: str
-    numbers: np.ndarray  # (n,), which archive
-    offsets: np.ndarray  # (n,)
-    sizes: np.ndarray  # (n,)
+    numbers: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -69,29 +95,17 @@ class Members:
         with open(self.archives[self.numbers[position]], "rb") as file:
             file.seek(int(self.offsets[position]))
             content = file.read(size)
-        check(len(content) == size, f"data: {self.name(position)} is cut off; the archive was whole before.")
+        message = f"data: {self.name(position)} is truncated; the archive was complete before."
+        check(len(content) == size, message, "unreadable")
         return content
 
-    def take(self, positions: Positions) -> Members:
-        """Return the members of some samples."""
+    def take(self, positions: Positions) -> ArchiveMembers:
         keys = tuple(self.keys[position] for position in positions.tolist())
-        return Members(
-            self.archives, keys, self.field, self.numbers[positions], self.offsets[positions], self.sizes[positions]
-        )
+        places = self.numbers[positions], self.offsets[positions], self.sizes[positions]
+        return ArchiveMembers(self.archives, keys, self.field, *places)
 
     def name(self, position: int) -> str:
-        """Return the archive and the path of a member."""
         return f"{self.archives[self.numbers[position]]}: {self.keys[position]}.{self.field}"
 
     def source_files(self) -> Sequence[str]:
-        """Return the files whose content they are."""
         return self.archives
-
-
-def _check_end(archive: str, offset: int) -> None:
-    """Raise unless the block of zeros that ends an archive is where its headers end; `tarfile` itself does not look."""
-    with open(archive, "rb") as file:
-        file.seek(offset)
-        block = file.read(_BLOCK)
-    check(len(block) == _BLOCK, f"data: {archive} is cut off after {offset} bytes.")
-    check(not any(block), f"data: {archive} is corrupt: no header of a member at byte {offset}.")

@@ -1,7 +1,6 @@
-"""Where data come from: `load`, what reads the named data, and other libraries' datasets."""
+"""Sources of data: `load`, readers of named data, and wrappers of other libraries' datasets."""
 
-from contraport.data.sources.iterables import from_stream
 from contraport.data.sources.load import load, load_unsplit
-from contraport.data.sources.torch_datasets import from_torch
+from contraport.data.sources.torch_datasets import from_stream, from_torch
 
 __all__ = ["from_stream", "from_torch", "load", "load_unsplit"]

@@ -1,4 +1,4 @@
-"""What the functions of Python's own library are called and what is said of them: texts that every machine has."""
+"""Named data `docstrings`: names and docstrings of the functions in Python's standard library, as two texts each."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from contraport.data.dataset import Dataset
 from contraport.data.splits import split_positions
 from contraport.errors import check
 
-FEWEST_WORDS = 3
-FEWEST_FUNCTIONS = 20
-"""Of a module, below which it is no class: a tenth of a class held out should be some."""
-_LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "site-packages", "dist-packages"}
-"""Folders that are no library, or that not all versions of Python have."""
+MIN_WORDS = 3
+MIN_FUNCTIONS = 20
+"""Functions that a module needs to be a class, so that a tenth of a class is at least some."""
+_EXCLUDED = {"test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "site-packages", "dist-packages"}
+"""Folders outside the library proper, or missing from some versions of Python."""
 
 
 class Function(NamedTuple):
-    """A function that has a docstring of some words.
+    """A function with a docstring.
 
     Attributes:
-        module: the part of the library that it is in.
-        called: the words that the names of its file, itself and its arguments are made of.
-        said: the first sentence of its docstring.
+        module: top-level module or package.
+        name: words of the names of its file, itself and its arguments.
+        sentence: first sentence of its docstring.
     """
 
     module: str
-    called: str
-    said: str
+    name: str
+    sentence: str
 
 
 def docstrings(split: str, root: Path | None) -> Dataset:
-    """Return functions of Python's library as two texts each, ``name`` and ``docstring``; a fifth is held out.
+    """Load functions of the standard library as two texts each, ``name`` and ``docstring``; a fifth is held out.
 
-    Labels are the modules, those of at least 20 functions. A sentence that is said of several functions is left out. Of
-    another version of Python they are others.
+    Labels are the modules with at least 20 functions. Sentences that several functions share are left out. The data
+    depend on the version of Python.
 
     Raises:
-        UsageError: this Python has its library without sources.
+        UsageError: this Python has no sources of its library.
     """
     functions = unique_functions()
     modules = [function.module for function in functions]
     texts = {
-        "name": [function.called for function in functions],
-        "docstring": [function.said for function in functions],
+        "name": [function.name for function in functions],
+        "docstring": [function.sentence for function in functions],
     }
     positions = split_positions(np.unique(modules, return_inverse=True)[1], split)
     return take(from_arrays(texts, modules, name="docstrings"), positions, split)
@@ -60,48 +60,48 @@ def docstrings(split: str, root: Path | None) -> Dataset:
 
 @lru_cache(maxsize=1)
 def unique_functions() -> tuple[Function, ...]:
-    """Return the functions of which each is told by its name, and by its sentence, of modules that have many."""
+    """Return the functions with a unique name and a unique sentence, from modules with many of them."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    found = {function.called: function for function in _functions(library)}
-    often = Counter(function.said for function in found.values())
-    single = [function for function in found.values() if often[function.said] == 1]
-    large = Counter(function.module for function in single)
-    kept = tuple(function for function in single if large[function.module] >= FEWEST_FUNCTIONS)
-    check(bool(kept), f"data: docstrings: expected the sources of Python's library in {library}, found none.")
-    return kept
+    by_name = {function.name: function for function in _functions(library)}
+    uses = Counter(function.sentence for function in by_name.values())
+    unique = [function for function in by_name.values() if uses[function.sentence] == 1]
+    sizes = Counter(function.module for function in unique)
+    chosen = tuple(function for function in unique if sizes[function.module] >= MIN_FUNCTIONS)
+    check(bool(chosen), f"data: docstrings requires the sources of Python's library in {library}.", "not_found")
+    return chosen
 
 
 def _functions(library: Path) -> Iterator[Function]:
     """Yield the functions that have a docstring, file by file."""
     for file in sorted(library.rglob("*.py")):
         place = file.relative_to(library)
-        if _LEFT_OUT.intersection(place.parts):
+        if _EXCLUDED.intersection(place.parts):
             continue
         try:
             tree = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError, OSError):  # a few are samples of what Python refuses
+        except (SyntaxError, ValueError, OSError):  # some files are samples of invalid syntax
             continue
-        for node in _defined(tree):
-            said = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()).split(". ")[0]
-            if len(said.split()) >= FEWEST_WORDS:
+        for node in _definitions(tree):
+            sentence = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()).split(". ")[0]
+            if len(sentence.split()) >= MIN_WORDS:
                 arguments = [argument.arg for argument in node.args.args if argument.arg != "self"]
-                called = _words(" ".join((place.stem, node.name, *arguments)))
-                yield Function(place.parts[0].removesuffix(".py"), called, said)
+                name = _split_words(" ".join((place.stem, node.name, *arguments)))
+                yield Function(place.parts[0].removesuffix(".py"), name, sentence)
 
 
-def _defined(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield the functions and methods of a module, not those within functions: a walk of all nodes takes far longer."""
+def _definitions(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield functions and methods, but not those inside functions: a walk over all nodes takes far longer."""
     for part in node.body:
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
             yield part
         elif isinstance(part, ast.ClassDef):
-            yield from _defined(part)
+            yield from _definitions(part)
 
 
-def _words(name: str) -> str:
-    """Return the words that names of Python are made of.
+def _split_words(name: str) -> str:
+    """Return the words of Python names.
 
-    >>> _words("HTTPServer.do_GET path2")
+    >>> _split_words("HTTPServer.do_GET path2")
     'http server do get path 2'
     """
     return " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)).lower()

@@ -1,4 +1,4 @@
-"""One item of somebody's own data, as a torch dataset or a stream gives it: its views, its label, its key."""
+"""Parses an item of a torch dataset or stream into its views, its label and its key."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _LABELS = (*LABEL_NAMES, "cls")
 
 
 class ParsedItem(NamedTuple):
-    """What an item is read as.
+    """A parsed item.
 
     Attributes:
         views: ``(1, *shape)`` each.
-        label: its class by number or by name, or None.
-        key: what its source calls it, or None.
+        label: class of the item by number or name, or None.
+        key: name of the item in its source, or None.
     """
 
     views: tuple[Tensor, ...]
@@ -37,104 +37,99 @@ class ParsedItem(NamedTuple):
 
 
 def parse_item(item: Any, where: str, image_size: int | None = None) -> ParsedItem:
-    """Return what an item is read as.
+    """Parse an item.
 
     Args:
-        item: an image, an array or a tensor, which is one view; a tuple or list of these, which are several, and of a
-            label last; or a dict: of it, the values that are images (encoded ones too), arrays, tensors or texts, by a
-            name that says so such as ``caption`` or ``txt``, are the views, in its order; an integer or text by a name
-            that columns of labels have, or ``cls``, is the label, and ``__key__`` the key.
-        where: what messages call the item.
-        image_size: side of the square that images become, in pixels.
+        item: an image, an array or a tensor, which is one view; a tuple or list of these, which are several views,
+            optionally with a label last; or a dict: its images (encoded ones too), arrays, tensors, and texts under a
+            name such as ``caption`` or ``txt`` are the views, an integer or text under a name of label columns or
+            ``cls`` is the label, and ``__key__`` the key.
+        where: name of the item in messages.
+        image_size: side of the square images, in pixels.
 
     Raises:
-        UsageError: no view, or what is none among them.
+        UsageError: the item has no view, or a part that cannot be a view.
     """
     if not isinstance(item, Mapping):
-        label = _last(item)
-        parts = _flat(item)[: -1 if label is not None else None]
-        check(len(parts) > 0, f"{where}: expected a view, got {item!r}.")
-        views = (_view_of(part, f"{where}, view {number}", image_size) for number, part in enumerate(parts))
-        return ParsedItem(tuple(_sized(view, image_size) for view in views), label, None)
-    fields = _fields_of(item)
-    check(
-        len(fields) > 0,
-        f"{where}: expected an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}.",
-    )
-    views = (_field(name, value, f"{where}: {name}", image_size) for name, value in fields.items())
+        label = _last_label(item)
+        parts = _flatten(item)[: -1 if label is not None else None]
+        check(len(parts) > 0, f"{where}: must have a view, got {item!r}.", "no_view")
+        views = [_as_view(part, f"{where}, view {number}", image_size) for number, part in enumerate(parts)]
+        return ParsedItem(tuple(_resize(view, image_size) for view in views), label, None)
+    fields = _view_fields(item)
+    message = f"{where}: must have an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}."
+    check(len(fields) > 0, message, "no_view")
+    views = [_parse_field(name, value, f"{where}: {name}", image_size) for name, value in fields.items()]
     key = str(item[_KEY]) if _KEY in item else None
-    return ParsedItem(tuple(_sized(view, image_size) for view in views), item_label(item), key)
+    return ParsedItem(tuple(_resize(view, image_size) for view in views), item_label(item), key)
 
 
 def item_label(item: Any) -> int | str | None:
     """Return the label of an item, or None."""
     if not isinstance(item, Mapping):
-        return _last(item)
-    named = next((item[name] for name in item if str(name).lower() in _LABELS), None)
-    if isinstance(named, bytes):
-        return named.decode(errors="replace")
-    return named if isinstance(named, str) else _whole(named)
+        return _last_label(item)
+    value = next((item[name] for name in item if str(name).lower() in _LABELS), None)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, str) else _as_integer(value)
 
 
 def has_images(item: Any) -> bool:
-    """Return whether an item has an image that was one before it was an array."""
+    """Return whether an item has a PIL or encoded image, rather than only arrays."""
     if isinstance(item, Mapping):
-        return any(_is_picture(name, value) for name, value in item.items())
-    return any(isinstance(part, Image.Image) for part in _flat(item))
+        return any(_is_image(name, value) for name, value in item.items())
+    return any(isinstance(part, Image.Image) for part in _flatten(item))
 
 
-def item_view_names(item: Any) -> list[str] | None:
-    """Return what the views of an item are called, as those of shards are; None where it has no names for several."""
-    fields = _fields_of(item) if isinstance(item, Mapping) else {}
+def item_view_names(item: Any) -> tuple[str, ...]:
+    """Return the names of several views of a dict, as for shards; empty otherwise."""
+    fields = _view_fields(item) if isinstance(item, Mapping) else {}
     if len(fields) < 2:
-        return None
-    begun = [(name.rpartition("."), f".{_suffix(name)}" in SUFFIXES) for name in fields]
-    return name_field_views(["".join((*stem, "image" if picture else suffix)) for (*stem, suffix), picture in begun])
+        return ()
+    parts = [(name.rpartition("."), f".{_suffix(name)}" in SUFFIXES) for name in fields]
+    return name_field_views([f"{stem}{dot}{'image' if image else end}" for (stem, dot, end), image in parts])
 
 
-def _flat(item: Any) -> list[Any]:
-    """Return the parts of an item, nested tuples made flat."""
-    return [part for nested in item for part in _flat(nested)] if isinstance(item, tuple | list) else [item]
+def _flatten(item: Any) -> list[Any]:
+    """Return the parts of nested tuples and lists."""
+    return [part for nested in item for part in _flatten(nested)] if isinstance(item, tuple | list) else [item]
 
 
-def _last(item: Any) -> int | str | None:
-    """Return the label at the end of a tuple, or None."""
-    last = _flat(item)[-1:] if isinstance(item, tuple | list) else []
-    return None if not last else last[0] if isinstance(last[0], str) else _whole(last[0])
+def _last_label(item: Any) -> int | str | None:
+    last = _flatten(item)[-1:] if isinstance(item, tuple | list) else []
+    return None if not last else last[0] if isinstance(last[0], str) else _as_integer(last[0])
 
 
-def _whole(value: Any) -> int | None:
-    """Return a whole number, or None where it is none."""
-    is_array = isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0
-    number = value.item() if is_array else value
+def _as_integer(value: Any) -> int | None:
+    is_scalar = isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0
+    number = value.item() if is_scalar else value
     return number if isinstance(number, int) else None
 
 
-def _fields_of(item: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the fields of an item that are views, by their names."""
+def _view_fields(item: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the fields of a dict that are views."""
     return {
         str(name): value
         for name, value in item.items()
-        if _is_picture(name, value)
+        if _is_image(name, value)
         or _is_text(name, value)
         or (isinstance(value, np.ndarray | Tensor) and value.ndim > 0)
         or (isinstance(value, list) and value and all(isinstance(number, int | float) for number in value))
     }
 
 
-def _field(name: str, value: Any, where: str, image_size: int | None) -> Tensor:
-    """Return one field of an item as a batch of one."""
+def _parse_field(name: str, value: Any, where: str, image_size: int | None) -> Tensor:
     if not _is_text(name, value):
-        return _view_of(_opened(value, where), where, image_size)
+        return _as_view(_decode(value, where), where, image_size)
     try:
         text = value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: expected a text in UTF-8: {error}") from error
-    check(bool(text.strip()), f"{where}: expected a text, got an empty one.")
+        raise UsageError(f"{where}: must be UTF-8 text: {error}", kind="not_unicode") from error
+    check(bool(text.strip()), f"{where}: must be a text, got an empty one.", "empty_text")
     return texts_to_tensor([text], where)
 
 
-def _is_picture(name: object, value: Any) -> bool:
+def _is_image(name: object, value: Any) -> bool:
     return (
         isinstance(value, Image.Image)
         or (isinstance(value, bytes) and f".{_suffix(name)}" in SUFFIXES)
@@ -151,8 +146,8 @@ def _suffix(name: object) -> str:
     return str(name).rpartition(".")[2].lower()
 
 
-def _opened(part: Any, where: str) -> Any:
-    """Return an encoded image opened, a list as an array, and all else as it is."""
+def _decode(part: Any, where: str) -> Any:
+    """Return an encoded image as a PIL image, a list as an array, and anything else unchanged."""
     content = part["bytes"] if isinstance(part, Mapping) else part
     if isinstance(content, list):
         return np.asarray(content, np.float32)
@@ -161,27 +156,24 @@ def _opened(part: Any, where: str) -> Any:
     try:
         with Image.open(io.BytesIO(content)) as image:
             return to_rgb(ImageOps.exif_transpose(image))
-    except Exception as error:  # on hostile bytes the decoders raise whatever they like
-        raise UsageError(f"{where}: an image cannot be decoded: {one_line_reason(error)}") from error
+    except Exception as error:  # decoders raise anything on hostile bytes
+        raise UsageError(f"{where}: an image cannot be decoded: {one_line_reason(error)}", kind="unreadable") from error
 
 
-def _view_of(value: Any, where: str, image_size: int | None) -> Tensor:
+def _as_view(value: Any, where: str, image_size: int | None) -> Tensor:
     """Return one view of an item as a batch of one."""
     if isinstance(value, Image.Image):
         if image_size is not None:
             return square_pixels(value, image_size)[None]
-        pixels = np.asarray(value if value.mode in ("L", "RGB") else to_rgb(value))
-        return as_view_tensor(where, pixels[None])
-    check(
-        isinstance(value, Tensor | np.ndarray) and value.ndim > 0,
-        f"{where}: expected a tensor, an array or a PIL image, got {type(value).__name__}; a label is the last of a "
-        "tuple, an integer or a text, and texts are views of dicts, by names such as caption.",
-    )
+        return as_view_tensor(where, np.asarray(value if value.mode in ("L", "RGB") else to_rgb(value))[None])
+    message = f"{where}: must be a tensor, an array or a PIL image, got {type(value).__name__}; a label (integer or "
+    message += "text) is the last part of a tuple, and a text is a view of a dict under a name such as caption."
+    check(isinstance(value, Tensor | np.ndarray) and value.ndim > 0, message, "not_a_view")
     return as_view_tensor(where, value[None])
 
 
-def _sized(view: Tensor, side: int | None) -> Tensor:
-    if side is None or view.ndim != 4 or view.shape[2:] == (side, side):
+def _resize(view: Tensor, size: int | None) -> Tensor:
+    if size is None or view.ndim != 4 or view.shape[2:] == (size, size):
         return view
-    resized: Tensor = transforms.resize(view, [side, side], antialias=True)
+    resized: Tensor = transforms.resize(view, [size, size], antialias=True)
     return resized

@@ -1,33 +1,41 @@
-"""The one door to all data: a name, a folder, a file or a dataset."""
+"""Loads data from a name, a path, a URL or an object of a program."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
+from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
 from contraport._utils.formatting import describe_item_shape, join_names
 from contraport._utils.lazy import import_object
+from contraport._utils.text_tensors import check_nonempty_texts
 from contraport.catalog import DATASETS
+from contraport.data.arrays import as_array
 from contraport.data.dataset import Dataset
-from contraport.data.formats import find_format, suffixes
+from contraport.data.decoding import SUFFIXES, ImageFiles, median_size, square_pixels
+from contraport.data.formats import file_suffixes, find_format
+from contraport.data.formats.array_files import dataset_from_arrays
+from contraport.data.formats.arrow import Rows, dataset_from_rows
 from contraport.data.formats.column_roles import check_no_columns
-from contraport.data.sources.iterables import from_stream
-from contraport.data.sources.objects import from_object
-from contraport.data.sources.remote import fetched, is_remote
-from contraport.data.sources.torch_datasets import from_torch
-from contraport.data.sources.vision import download_folder
-from contraport.data.splits import check_fraction, check_split
-from contraport.data.stores import StoreWrapper
-from contraport.errors import UsageError, check, hint_on_error, unknown_name_error
+from contraport.data.formats.huggingface import dataset_from_huggingface
+from contraport.data.source_items import SourceItems
+from contraport.data.sources.benchmark_data import download_folder
+from contraport.data.sources.remote import download, is_remote
+from contraport.data.sources.torch_datasets import from_stream, from_torch, is_stream
+from contraport.data.splits import Positions, check_fraction, check_split
+from contraport.data.stores import ArrayStore, Shape, StoreWrapper, TextView
+from contraport.errors import UsageError, check, hint_on_error, unknown_name_error, unreadable_error
 
-_LARGEST_IMAGE = 2**14
+_MAX_IMAGE_SIZE = 2**14
 
 
 @hint_on_error("contraport docs data")
@@ -41,68 +49,64 @@ def load(
     test_fraction: float | None = None,
     ignore_labels: bool = False,
 ) -> Dataset:
-    """Return one split of some data.
+    """Load one split of some data.
 
     Args:
         data: a name of `contraport.catalog.list_datasets`; a folder of images, of webdataset shards or of a Hugging
-            Face dataset; the path of an ``.npz``, ``.npy``, ``.csv``, ``.jsonl``, ``.parquet`` or ``.tar`` file, the
-            last also with braces as in ``train-{000..003}.tar``. A name wins over a folder of the same name; write
-            ``./digits`` for the folder. Or a URL of one of these, which fsspec fetches once. Or what a program holds: a
-            `Dataset`, which is returned whatever the split; a torch dataset, which is wrapped by `from_torch`; an
-            iterable dataset or another stream, by `from_stream`; and what `contraport.data.sources.objects` says, a
-            ``datasets.Dataset``, a data frame, arrays, or a list of texts, paths or PIL images.
+            Face dataset; the path of an ``.npz``, ``.npy``, ``.csv``, ``.jsonl``, ``.parquet``, ``.txt`` or ``.tar``
+            file, the last also with braces as in ``train-{000..003}.tar``. A name takes precedence over a folder of
+            the same name; write ``./digits`` for the folder. A URL of one of these is downloaded once by fsspec. An
+            object is handled by `from_object`, `from_torch` or `from_stream`; a `Dataset` is returned for any split.
         split: "train" or "test".
-        root: folder of named data, as torchvision or the package that carries them lays it out.
-        image_size: side of the square that images become, in pixels; default: their own, and for encoded images the
-            median shorter side, kept between 8 and 64.
-        columns: what the columns of a table are for where their names do not say it: ``"views"``, a list with a
-            column, a pattern such as ``"audio_*"`` or a list of columns for each view; ``"labels"``,
-            ``"numbers"``, ``"domains"``, ``"split"`` and ``"weights"``, a column each; and ``"sequence"``, the column
-            whose values are equal in the rows that are the frames of one time series, in their order.
-        test_fraction: share of each class (of each domain) that is held out as the test split, where the data have none
-            of their own; 0 holds out none; default: a fifth.
-        ignore_labels: whether classes that the data tell, such as folders, are left out.
+        root: folder of named data, in the layout of torchvision or of the package that contains them.
+        image_size: side of the square images, in pixels; default: their own, and for encoded images the median shorter
+            side, between 8 and 64.
+        columns: roles of the columns of a table that their names do not imply: ``"views"``, a list with a column, a
+            pattern such as ``"audio_*"`` or a list of columns for each view; ``"labels"``, ``"numbers"``,
+            ``"domains"``, ``"split"``, ``"weights"`` and ``"keys"``, a column each; and ``"sequence"``, the column
+            whose equal values mark the rows that are the frames of one time series, in order.
+        test_fraction: fraction of each class (of each domain) to hold out if the data have no test split; 0 holds out
+            none; default: 0.2.
+        ignore_labels: whether to drop classes that the data define, such as folders.
 
     Raises:
-        UsageError: an unknown name, a missing or unreadable file or folder, or a wrong split, size, column or share.
+        UsageError: an unknown name, a missing or unreadable file or folder, or an invalid argument.
 
     >>> len(load("digits", "train")), len(load("digits", "test"))
     (1348, 449)
     """
     check_split(split)
     check_fraction(test_fraction)
-    good = image_size is None or (isinstance(image_size, int) and 0 < image_size <= _LARGEST_IMAGE)
-    check(good, f"image_size: expected a whole number of pixels from 1 to {_LARGEST_IMAGE}, got {image_size!r}.")
+    good = image_size is None or (isinstance(image_size, int) and 0 < image_size <= _MAX_IMAGE_SIZE)
+    check(good, f"image_size: must be an integer from 1 to {_MAX_IMAGE_SIZE} (pixels), got {image_size!r}.")
     if isinstance(data, str | Path):
-        dataset = _load(str(data), split, root, image_size, columns, test_fraction, ignore_labels)
-    elif is_stream(data):
-        check(
-            split == "train", "data: a stream has no test split; give another Dataset, or data of a split of its own."
-        )
-        check(test_fraction is None, f"test_fraction: of a stream nothing is held out, got {test_fraction}.")
-        check_no_columns(columns, "a stream")
-        source: Any = data
-        return from_stream(source, image_size=image_size, labels=not ignore_labels)
-    elif isinstance(data, Dataset | torch.utils.data.Dataset):
-        check(test_fraction is None, f"test_fraction: a dataset is one split, got {test_fraction}.")
-        check_no_columns(columns, "a dataset")
+        dataset = _load_path(str(data), split, root, image_size, columns, test_fraction, ignore_labels)
+    elif isinstance(data, torch.utils.data.Dataset) or is_stream(data):
+        kind = "stream" if is_stream(data) else "dataset"
+        check(test_fraction is None, f"test_fraction: must not be given for a {kind}, got {test_fraction}.", "conflict")
+        check_no_columns(columns, f"a {kind}")
+        if kind == "stream":
+            message = "data: a stream has no test split; give another dataset, or data with a test split."
+            check(split == "train", message, "no_test_split")
+            source: Any = data
+            return from_stream(source, image_size=image_size, labels=not ignore_labels)
         dataset = data if isinstance(data, Dataset) else from_torch(data, split=split, image_size=image_size)
     else:
         dataset = from_object(data, split, image_size=image_size, columns=columns, test_fraction=test_fraction)
     if ignore_labels and dataset.labels is not None:
         dataset = dataset.without_labels()
-    return dataset if image_size is None else _resized(dataset, image_size)
+    return dataset if image_size is None else _resize(dataset, image_size)
 
 
-def load_unsplit(data: Any, split: str = "train", **how: Any) -> Dataset:
-    """Return one split of data that have a test split of their own, and all items of data that have none.
+def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
+    """Load one split of data that have a test split of their own, or all items of data that have none.
 
-    A dataset is one split already, and comes back as it is.
+    A dataset is a single split and is returned unchanged.
 
     Args:
-        data: as `load` takes it.
+        data: as for `load`.
         split: "train" or "test".
-        **how: what else `load` takes, but `test_fraction`.
+        **options: further arguments of `load`, except `test_fraction`.
 
     Raises:
         UsageError: as `load`.
@@ -110,19 +114,12 @@ def load_unsplit(data: Any, split: str = "train", **how: Any) -> Dataset:
     >>> len(load([f"text {i}" for i in range(10)])), len(load_unsplit([f"text {i}" for i in range(10)]))
     (8, 10)
     """
-    dataset = load(data, split, **how)
-    is_split = isinstance(data, torch.utils.data.Dataset) or not dataset.held_out
-    return dataset if is_split else load(data, "train", test_fraction=0, **how)
+    dataset = load(data, split, **options)
+    is_integer = isinstance(data, torch.utils.data.Dataset) or not dataset.held_out
+    return dataset if is_integer else load(data, "train", test_fraction=0, **options)
 
 
-def is_stream(data: Any) -> bool:
-    """Return whether items come of it one after the other, and in no other way."""
-    if isinstance(data, torch.utils.data.Dataset):
-        return isinstance(data, torch.utils.data.IterableDataset)
-    return hasattr(data, "__iter__") and not hasattr(data, "__len__")
-
-
-def _load(
+def _load_path(
     data: str,
     split: str,
     root: str | Path | None,
@@ -131,56 +128,171 @@ def _load(
     test_fraction: float | None,
     ignore_labels: bool,
 ) -> Dataset:
+    folder = None if root is None else Path(root)
     if is_remote(data):
-        copy = fetched(data, download_folder(None if root is None else Path(root)) / "remote")
-        dataset = _load(copy, split, root, image_size, columns, test_fraction, ignore_labels)
-        dataset.name = data  # where the copy is says nothing to anyone
+        copy = download(data, download_folder(folder) / "remote")
+        dataset = _load_path(copy, split, root, image_size, columns, test_fraction, ignore_labels)
+        dataset.name = data  # messages name the URL, not the local copy
         return dataset
-    path = Path(data)
-    named = DATASETS.get(data)
-    known = named is not None or path.is_file() or path.is_dir() or not path.exists()
-    check(known, f"data: expected a folder or a regular file, got {data!r}, which is neither.")
-    if named is not None:
+    source, path = DATASETS.get(data), Path(data)
+    if source is not None:
         check_no_columns(columns, repr(data))
-        check(test_fraction is None, f"test_fraction: the test split of {data!r} is fixed, got {test_fraction}.")
-        own: Dataset = import_object(named.reader)(split, None if root is None else Path(root))
-        return own
+        message = f"test_fraction: must not be given, as the test split of {data!r} is fixed; got {test_fraction}."
+        check(test_fraction is None, message, "conflict")
+        named: Dataset = import_object(source.reader)(split, folder)
+        return named
+    special = path.exists() and not (path.is_file() or path.is_dir())
+    check(not special, f"data: must be a folder or a regular file, got {data!r}, which is neither.", "not_regular")
     found = find_format(data)
     if found is not None:
-        wishes = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
-        return found.load(data, split, ignore_labels=ignore_labels, **wishes)
-    read = suffixes()
-    check(not path.is_file(), f"data: expected a folder of images or a file {', '.join(read)}, got {data!r}.")
-    if path.suffix in read or len(path.parts) > 1 or data.endswith(("/", os.sep)):
-        raise UsageError(f"data: there is no file or folder {data!r}.")
-    raise UsageError(f"{unknown_name_error('data', data, DATASETS)} There is no file or folder of that name either.")
+        options = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
+        return found.load(data, split, ignore_labels=ignore_labels, **options)
+    known = file_suffixes()
+    message = f"data: must be a folder of images or a file with suffix {', '.join(known)}, got {data!r}."
+    check(not path.is_file(), message, "unknown_format")
+    if path.suffix in known or len(path.parts) > 1 or data.endswith(("/", os.sep)):
+        raise UsageError(f"data: there is no file or folder {data!r}.", kind="not_found")
+    raise UsageError(
+        f"{unknown_name_error('data', data, DATASETS)} There is no file or folder of that name.", kind="unknown"
+    )
 
 
 @dataclass(frozen=True)
 class _ResizedStore(StoreWrapper):
-    """Another store's views, of which the images are resized to a square when they are fetched."""
+    """The views of another store, with images resized to squares at each fetch."""
 
     size: int
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
+    def shapes(self) -> tuple[Shape, ...]:
         return tuple((shape[0], self.size, self.size) if len(shape) == 3 else shape for shape in self.store.shapes)
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self._resized(view) for view in self.store.fetch(positions))
+        size = [self.size, self.size]
+        return tuple(
+            transforms.resize(view, size, antialias=True) if view.ndim == 4 else view
+            for view in self.store.fetch(positions)
+        )
 
-    def _resized(self, view: Tensor) -> Tensor:
-        return transforms.resize(view, [self.size, self.size], antialias=True) if view.ndim == 4 else view
 
-
-def _resized(dataset: Dataset, size: int) -> Dataset:
+def _resize(dataset: Dataset, size: int) -> Dataset:
     images = [shape for shape in dataset.shapes if len(shape) == 3]
-    # Of `data`, as weights that were trained on images bring a size that nobody gave.
-    check(
-        len(images) > 0,
-        f"data: expected images, to be made {size} x {size} pixels (image_size), got {dataset.name!r}, which has no "
-        f"images: an item of it is {join_names([describe_item_shape(shape) for shape in dataset.shapes])}.",
-    )
+    # The argument at fault is the data: pretrained weights imply an image size that the user did not pass.
+    items = join_names([describe_item_shape(shape) for shape in dataset.shapes])
+    message = f"data: {dataset.name!r} must have images to resize to {size} x {size} pixels, but an item is {items}."
+    check(len(images) > 0, message, "not_images")
     if all(shape[1:] == (size, size) for shape in images):
         return dataset
     return dataset.with_store(_ResizedStore(dataset.store, size))
+
+
+def from_object(
+    data: Any,
+    split: str = "train",
+    *,
+    image_size: int | None = None,
+    columns: Mapping[str, Any] | None = None,
+    test_fraction: float | None = None,
+) -> Dataset:
+    """Build one split from an object in memory.
+
+    - a ``datasets.Dataset`` or ``DatasetDict``, like a Hugging Face folder;
+    - a data frame of pandas or polars, or an Arrow table, like a table in a file;
+    - an array or tensor, one view; a list of arrays of one shape, one item each; a tuple of arrays, one view each; or
+      a dict of arrays by the keys of an ``.npz``, or by the names of several views;
+    - a list of texts, of paths of images, or of PIL images.
+
+    Args:
+        data: one of these.
+        split: "train" or "test".
+        image_size: side of the square images; default: their median shorter side, between 8 and 64.
+        columns: roles of the columns of a table; see `load`.
+        test_fraction: fraction of each class to hold out if there is no test split; default: 0.2.
+
+    Raises:
+        UsageError: another kind of object, or as the reader of its kind.
+
+    >>> import pandas
+    >>> frame = pandas.DataFrame({"height": range(10), "width": range(10), "label": ["cat", "dog"] * 5})
+    >>> from_object(frame, "test").labels.tolist(), from_object(frame).shapes
+    ([0, 1], ((2,),))
+    """
+    library, path = _library(data), Path(type(data).__name__)
+    options: dict[str, Any] = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
+    if library == "datasets":
+        return dataset_from_huggingface(data, split, path, **options)
+    if library is not None:
+        return dataset_from_rows(Rows(_to_arrow(data, library)), split, path=path, **options)
+    check_no_columns(columns, f"a {type(data).__name__}")
+    if isinstance(data, np.ndarray | Tensor):
+        data = {"x": data}
+    elif isinstance(data, tuple) and data and all(isinstance(view, np.ndarray | Tensor) for view in data):
+        data = {f"view{place}": view for place, view in enumerate(data)} if len(data) > 1 else {"x": data[0]}
+    if isinstance(data, Mapping):
+        return dataset_from_arrays(data, "arrays", split, test_fraction)
+    if isinstance(data, list | tuple) and len(data) > 0:
+        return _from_list(data, split, image_size, test_fraction)
+    kind = f"{'an empty ' if isinstance(data, list | tuple) else ''}{type(data).__name__}"
+    raise UsageError(
+        "data: must be a name, a path, a Dataset of contraport, torch or Hugging Face, a data frame, arrays, or a list "
+        f"of texts, paths or images, got {kind}.",
+        kind="unknown_object",
+    )
+
+
+_TABLES = {
+    ("datasets", "Dataset"), ("datasets", "DatasetDict"), ("pandas", "DataFrame"), ("polars", "DataFrame"),
+    ("pyarrow", "Table"),
+}  # fmt: skip
+
+
+def _library(data: Any) -> str | None:
+    """Return the library whose table an object is, without importing the library; None for anything else."""
+    for kind in type(data).__mro__:
+        library = kind.__module__.partition(".")[0]
+        if (library, kind.__name__) in _TABLES:
+            return library
+    return None
+
+
+def _to_arrow(frame: Any, library: str) -> pa.Table:
+    try:
+        if library == "pyarrow":
+            return frame
+        return frame.to_arrow() if library == "polars" else pa.Table.from_pandas(frame, preserve_index=False)
+    except Exception as error:  # columns of Python objects raise whatever their conversion raises
+        raise unreadable_error("data: the data frame", "a table of numbers, lists, texts or bytes", error) from error
+
+
+def _from_list(data: Sequence[Any], split: str, size: int | None, test_fraction: float | None) -> Dataset:
+    if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in SUFFIXES:
+        check_nonempty_texts("data", data)
+        return SourceItems("texts", len(data), test_fraction=test_fraction).dataset(split, [TextView(data)])
+    if all(isinstance(item, str | Path) for item in data):
+        files = tuple(map(str, data))
+        items = SourceItems("files", len(files), keys=files, test_fraction=test_fraction)
+        return items.dataset(split, [ImageFiles(files)], image_size=size)
+    if all(isinstance(item, Image.Image) for item in data):
+        view = _ImageView(data, size or median_size([min(image.size) for image in data]))
+        return SourceItems("images", len(data), test_fraction=test_fraction).dataset(split, [view])
+    odd = next((item for item in data if not isinstance(item, np.ndarray | Tensor)), None)
+    message = f"data: must be a list of texts, of paths, of PIL images or of arrays, got a {type(odd).__name__} in it."
+    check(odd is None, message, "unknown_object")
+    shapes = list(dict.fromkeys(tuple(item.shape) for item in data))
+    message = f"data: the items of a list must have one shape, got {' and '.join(map(str, shapes[:2]))}; "
+    check(len(shapes) == 1, message + "views are given as a tuple.", "shape")
+    return dataset_from_arrays(
+        {"x": np.stack([as_array("data", item) for item in data])}, "arrays", split, test_fraction
+    )
+
+
+@dataclass(frozen=True)
+class _ImageView:
+    """PIL images of all items; called with positions it makes a store of those, as squares in memory."""
+
+    images: Sequence[Image.Image]
+    size: int
+
+    def __call__(self, positions: Positions) -> ArrayStore:
+        pixels = [square_pixels(self.images[position], self.size) for position in positions.tolist()]
+        return ArrayStore((torch.stack(pixels),))

@@ -1,4 +1,4 @@
-"""Data behind a URL: fetched once by fsspec into a folder of this machine, and again where they have changed."""
+"""Downloads data behind a URL by fsspec into a local cache, and again if they have changed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import logging
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from contraport._utils.files import atomic_write, read_json, write_json
 from contraport._utils.formatting import pluralize
 from contraport._utils.progress import ProgressBars, StepCallback
-from contraport.data.formats.shards import expanded
+from contraport.data.formats.shards import expand_braces
 from contraport.errors import UsageError, check, import_optional, one_line_reason
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::[A-Za-z][A-Za-z0-9+.-]*)*://.+")
@@ -23,7 +23,7 @@ log = logging.getLogger("contraport.data")
 
 
 def is_remote(data: str) -> bool:
-    """Return whether data are named by a URL.
+    """Return whether a string is a URL.
 
     >>> is_remote("s3://bucket/train-{000..003}.tar"), is_remote("photos"), is_remote("C://photos")
     (True, False, False)
@@ -31,116 +31,122 @@ def is_remote(data: str) -> bool:
     return _URL.fullmatch(data) is not None
 
 
-def fetched(url: str, cache: Path) -> str:
-    """Return where on this machine the data behind a URL are, after they were fetched.
+class _RemoteFile(NamedTuple):
+    system: Any  # an fsspec file system
+    path: str
+    local: Path
+    url: str
 
-    A file, several by braces in the last part of the URL, as in ``s3://bucket/train-{000..003}.tar``, or a folder with
-    all that is in it. What was fetched before and has not changed since is taken from the cache; where it cannot be
-    known the copy is taken too, and the log says so.
+    @property
+    def record(self) -> Path:
+        """The file that records what was downloaded."""
+        return _record_of(self.local)
+
+    def state(self) -> dict[str, str]:
+        """Return the path and a key that changes with the content."""
+        return {"file": self.path, "key": str(self.system.ukey(self.path))}
+
+    def is_cached(self) -> bool:
+        """Return whether the file was downloaded before and has not changed since."""
+        if not (self.local.exists() and self.record.exists()):
+            return False
+        if read_json(self.record) == self.state():
+            return True
+        log.warning("%s has changed, and is downloaded again: %s", self.url, self.path)
+        return False
+
+
+def download(url: str, cache: Path) -> str:
+    """Download the data behind a URL unless the cache has them, and return the local path.
+
+    The URL is that of a file, of several files by braces in its last part as in ``s3://bucket/train-{000..003}.tar``,
+    or of a folder, which is downloaded with all its content. A cached copy is used if the data have not changed, and
+    also, with a warning, if the URL cannot be reached.
 
     Args:
-        url: of any protocol that fsspec knows; some ask for a package, such as s3fs.
-        cache: the folder that keeps what was fetched.
+        url: of any protocol that fsspec supports; some need a further package, such as s3fs.
+        cache: folder of the downloads.
 
     Raises:
-        UsageError: a protocol that is not known, or what can be found neither there nor in the cache.
+        UsageError: an unknown protocol, or data that are neither at the URL nor in the cache.
     """
     fsspec = import_optional("fsspec", "remote", f"data: {url}")
     parent, _, last = url.rstrip("/").rpartition("/")
-    told = f"data: {url}: expected braces in its last part only."
-    check("{" not in parent, told)
-    place = cache / hashlib.sha256(parent.encode()).hexdigest()[:16]
-    found: list[tuple[Any, str, Path, str]] = []
-    for one in expanded(f"{parent}/{last}"):
-        name = one.rpartition("/")[2]
+    check("{" not in parent, f"data: {url} must have braces in its last part only.", "braces")
+    folder = cache / hashlib.sha256(parent.encode()).hexdigest()[:16]
+    files: list[_RemoteFile] = []
+    for one in expand_braces(f"{parent}/{last}"):
+        local = folder / one.rpartition("/")[2]
         try:
             system, path = fsspec.core.url_to_fs(one)
-            files = dict(_files(system, path))
-        except Exception as error:  # as many kinds as there are protocols
-            if not (place / name).exists():
-                raise UsageError(f"data: {one} cannot be had: {one_line_reason(error)}") from error
-            log.warning("%s cannot be reached (%s): its copy in %s is taken", one, one_line_reason(error), place)
+            found = dict(_list_files(system, path))
+        except Exception as error:  # each protocol raises its own errors
+            if not local.exists():
+                raise UsageError(f"data: {one} cannot be read: {one_line_reason(error)}", kind="unreadable") from error
+            log.warning("%s cannot be reached (%s): its copy in %s is used", one, one_line_reason(error), folder)
             continue
-        check(len(files) > 0, f"data: {one}: there is nothing.")
-        local = place / name
-        _forget(local, {local / inside for inside in files}, one)
-        found += [(system, file, local / inside if inside else local, one) for inside, file in files.items()]
-    lacking = [file for file in found if not _is_there(*file)]
-    if lacking:  # a warning, as it is seen before a run speaks, and may take long
-        log.warning("fetching %s of %s into %s, where it is kept", pluralize(len(lacking), "file"), url, place)
+        check(len(found) > 0, f"data: there is nothing at {one}.", "not_found")
+        _remove_stale(local, {local / inside for inside in found}, one)
+        files += [_RemoteFile(system, path, local / inside if inside else local, one) for inside, path in found.items()]
+    missing = [file for file in files if not file.is_cached()]
+    if missing:  # a warning, so that it shows before the log of a run is set up: this may take long
+        log.warning("downloading %s of %s to %s", pluralize(len(missing), "file"), url, folder)
         bars = ProgressBars(shown=True)
-        for file in bars.track(lacking, f"files of {url}", total=len(lacking)):
-            _fetch(*file, bars)
-    return str(place / last)
+        for file in bars.track(missing, f"files of {url}", total=len(missing)):
+            _download_file(file, bars)
+    return str(folder / last)
 
 
-def _files(system: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the files of a path: by the way to each within a folder, or by nothing where it is a file itself."""
+def _list_files(system: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the files at a path, each with its relative path in a folder, or "" if the path is a file."""
     if not system.isdir(path):
         if system.exists(path):
             yield "", path
         return
     for file in sorted(system.find(path)):
         inside = file[len(path) :].lstrip("/") if file.startswith(path) else file.rpartition("/")[2]
-        check(".." not in inside.split("/"), f"data: {file}: expected a name within its folder.")
+        check(".." not in inside.split("/"), f"data: {file}: must be a name within its folder.", "outside_folder")
         yield inside, file
 
 
-def _forget(folder: Path, there: Collection[Path], url: str) -> None:
-    """Remove what was fetched into a folder and is no more behind its URL, such as an image that changed its class."""
-    told = [file for file in folder.rglob(".*.json") if (read_json(file) or {}).keys() == {"file", "key"}]
-    gone = [file for beside in told if (file := beside.with_name(beside.name[1:-5])) not in there]
-    for file in gone:
+def _remove_stale(folder: Path, current: Collection[Path], url: str) -> None:
+    """Remove downloads that are no longer behind the URL, such as an image that has moved to another class."""
+    records = [file for file in folder.rglob(".*.json") if (read_json(file) or {}).keys() == {"file", "key"}]
+    stale = [file for record in records if (file := record.with_name(record.name[1:-5])) not in current]
+    for file in stale:
         file.unlink(missing_ok=True)
-        _beside(file).unlink(missing_ok=True)
-    if gone:
-        log.warning("removed from %s what is no more behind %s: %s", folder, url, pluralize(len(gone), "file"))
+        _record_of(file).unlink(missing_ok=True)
+    if stale:
+        log.warning("removed %s from %s that %s no longer has", pluralize(len(stale), "file"), folder, url)
 
 
-def _is_there(system: Any, file: str, local: Path, url: str) -> bool:
-    """Return whether a file was fetched to its place before and has not changed since."""
-    beside = _beside(local)
-    if not (local.exists() and beside.exists()):
-        return False
-    if read_json(beside) == _state(system, file):
-        return True
-    log.warning("%s has changed, and is fetched again: %s", url, file)
-    return False
-
-
-def _fetch(system: Any, file: str, local: Path, url: str, bars: ProgressBars) -> None:
-    """Put a file in its place, and show how much of it is there."""
-    now = _state(system, file)
+def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
+    state, local = file.state(), file.local
     try:
         local.parent.mkdir(parents=True, exist_ok=True)
-        size = system.size(file)
-        with atomic_write(local) as temporary, bars.steps(size and size // MEGABYTE, f"MB of {local.name}") as step:
-            system.get_file(file, str(temporary), callback=_megabytes(step, f"MB of {local.name}"))
-        write_json(_beside(local), now)
+        size = file.system.size(file.path)
+        name = f"MB of {local.name}"
+        with atomic_write(local) as temporary, bars.steps(size and size // MEGABYTE, name) as step:
+            file.system.get_file(file.path, str(temporary), callback=_progress_callback(step, name))
+        write_json(file.record, state)
     except Exception as error:
-        raise UsageError(
-            f"data: {url}: {file} cannot be fetched to {local.parent}: {one_line_reason(error)}"
-        ) from error
-    log.info("fetched %s into %s: %.1f MB", file, local.parent, local.stat().st_size / 1e6)
+        message = f"data: {file.url}: {file.path} cannot be downloaded to {local.parent}: {one_line_reason(error)}"
+        raise UsageError(message, kind="unreadable") from error
+    log.info("downloaded %s to %s: %.1f MB", file.path, local.parent, local.stat().st_size / 1e6)
 
 
-def _megabytes(step: StepCallback, told: str) -> Any:
-    """Return what fsspec is to call as bytes come, which makes a step of each megabyte."""
-    seen = 0
+def _progress_callback(step: StepCallback, name: str) -> Any:
+    """Return a callback for fsspec that advances a bar by one for each megabyte."""
+    shown = 0
 
-    def come(size: int | None, value: int, **_: Any) -> None:
-        nonlocal seen
-        for _number in range(seen, value // MEGABYTE):
-            step(told)
-        seen = max(seen, value // MEGABYTE)
+    def advance(size: int | None, value: int, **_: Any) -> None:
+        nonlocal shown
+        for _number in range(shown, value // MEGABYTE):
+            step(name)
+        shown = max(shown, value // MEGABYTE)
 
-    return import_optional("fsspec", "remote", "data: a URL").callbacks.Callback(hooks={"megabytes": come})
+    return import_optional("fsspec", "remote", "data: a URL").callbacks.Callback(hooks={"megabytes": advance})
 
 
-def _beside(local: Path) -> Path:
-    """Return the file that tells what was fetched to a place."""
+def _record_of(local: Path) -> Path:
     return local.with_name(f".{local.name}.json")
-
-
-def _state(system: Any, file: str) -> dict[str, str]:
-    return {"file": file, "key": str(system.ukey(file))}

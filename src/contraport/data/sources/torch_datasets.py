@@ -1,9 +1,10 @@
-"""Any `torch.utils.data.Dataset` of torch's own kind as a dataset of views."""
+"""Datasets and streams from torch datasets and other iterables: IterableDataset, webdataset, Hugging Face streams."""
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,39 +18,43 @@ from torch.utils.data import IterableDataset, Subset
 from contraport._utils.text_tensors import concatenate_batches, item_shape
 from contraport.data.arrays import factorize_tensor
 from contraport.data.dataset import Dataset
-from contraport.data.sources.item_parser import item_label, item_view_names, parse_item
-from contraport.errors import UsageError, check
+from contraport.data.sources.item_parser import has_images, item_label, item_view_names, parse_item
+from contraport.data.stores import ArrayStore, Shape, Store
+from contraport.data.streams import HEAD, Stream, StreamError, StreamItem
+from contraport.errors import UsageError, check, one_line_reason
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class TorchStore:
-    """The views of another dataset's items, taken from it when they are fetched."""
+class TorchStore(Store):
+    """The items of a torch dataset, parsed at each fetch."""
 
     dataset: TorchDataset[Any]
-    shapes: tuple[tuple[int, ...], ...]
+    item_shapes: tuple[Shape, ...]
     image_size: int | None
-    in_memory: bool = False
-    digests: None = None  # the other dataset may change items at random when they are fetched
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return self.item_shapes
+
+    @property
+    def digests(self) -> None:
+        """None: the dataset may change items at random at each fetch."""
 
     def __len__(self) -> int:
         return len(cast(Sized, self.dataset))
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the views at some positions, stacked."""
         items = [self._views(position) for position in positions.tolist()]
         return tuple(concatenate_batches(views) for views in zip(*items, strict=True))
 
     def _views(self, position: int) -> tuple[Tensor, ...]:
         where = f"data: item {position}"
         views = parse_item(self.dataset[position], where, self.image_size).views
-        found = tuple(map(item_shape, views))
-        check(
-            found == self.shapes,
-            f"{where}: expected views of shapes {self.shapes} as those of item 0, got {found}; "
-            "image_size makes images equal.",
-        )
+        shapes = tuple(map(item_shape, views))
+        message = f"{where}: must have views of shapes {self.shapes} like item 0, got {shapes}"
+        check(shapes == self.shapes, f"{message}; image_size resizes images.", "shape")
         return views
 
 
@@ -63,27 +68,25 @@ def from_torch(
     flips: bool = False,
     image_size: int | None = None,
 ) -> Dataset:
-    """Return a dataset of views from a map-style torch dataset, such as one of torchvision.
+    """Wrap a map-style torch dataset, such as one of torchvision.
 
-    An item is a tensor, an array or a PIL image, which is one view; a tuple or list of these, which are several, and
-    where the last of them is a single integer or a text, it is the label (nested tuples count as flat); or a dict. Of a
-    dict the values that are images (encoded ones too), arrays, tensors or texts, by a name that says so such as
-    ``caption`` or ``txt``, are the views, in its order and by its names, and an integer or text by a name that columns
-    of labels have, or ``cls``, is the label. Each view has the shape that `from_arrays` wants of a row, so that floats
-    of three axes are images in [0, 1]; PIL images become RGB, ``(3, H, W)``, or grey, ``(1, H, W)``.
+    An item is a tensor, an array or a PIL image, which is one view; a tuple or list of these, which are several views,
+    with an integer or a text last as the label (nested tuples are flattened); or a dict. The images (encoded ones
+    too), arrays and tensors of a dict, and texts under a name such as ``caption`` or ``txt``, are the views; an integer
+    or text under a name of label columns or ``cls`` is the label. Each view must have the shape of a row of
+    `from_arrays`; floats with three axes are images. PIL images become RGB, ``(3, H, W)``, or gray, ``(1, H, W)``.
 
-    Where items have labels, these are the dataset's ``targets`` or ``labels`` if it has such and no
-    ``target_transform``; else each item is asked for once. Its ``classes`` name them, and -1 throughout means that
-    nothing is labelled, both as in torchvision.
+    Labels come from ``targets`` or ``labels`` of the dataset if it has such and no ``target_transform``; otherwise each
+    item is read once. ``classes`` of the dataset name them, and -1 throughout means unlabeled, as in torchvision.
 
     Args:
         dataset: a dataset with ``__len__`` and ``__getitem__``.
-        labels: the class of each item, instead of the items' own.
-        domains: the domain of each item.
-        name: what messages call the data; default: the name of its class.
-        split: which split this is.
-        flips: whether a horizontal flip keeps the meaning of an image.
-        image_size: side of the square that images become, in pixels; default: their own size.
+        labels: class of each item, in place of the items' own.
+        domains: domain of each item.
+        name: name of the data in messages; default: the name of its class.
+        split: the split that the items are.
+        flips: whether a horizontal flip preserves the meaning of an image.
+        image_size: side of the square images, in pixels; default: their own size.
 
     Raises:
         UsageError: an iterable dataset, or items of another kind or of unequal shapes.
@@ -94,26 +97,23 @@ def from_torch(
     """
     name = type(dataset).__name__ if name is None else name
     good = not isinstance(dataset, IterableDataset) and hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-    check(good, f"data: {name}: expected a map-style torch dataset, with __len__ and __getitem__.")
+    check(good, f"data: {name} must be a map-style torch dataset, with __len__ and __getitem__.", "not_map_style")
     length = len(cast(Sized, dataset))
-    check(length > 0, f"data: {name} has no item.")
+    check(length > 0, f"data: {name} has no item.", "empty")
     item = dataset[0]
     first = parse_item(item, "data: item 0", image_size)
     if labels is None and first.label is not None:
-        labels = _labels(dataset, length, name)
-    label_codes, class_names = _named(dataset, labels)
+        labels = _read_labels(dataset, length, name)
+    codes, class_names = _name_classes(dataset, labels)
     if len(class_names or ()) == length > 2 and isinstance(first.label, str):
-        _log.warning(
-            "%s: the text that labels each item is its class, and no two are the same; captions are a view of dicts, "
-            "tables and data frames, by names such as caption",
-            name,
-        )
+        message = "%s: the text in each item is its class, and no two are equal; captions are views of dicts, tables "
+        _log.warning(message + "and data frames, under a name such as caption", name)
     domain_codes, domain_names = factorize_tensor("domains", domains)
     return Dataset(
         TorchStore(dataset, tuple(map(item_shape, first.views)), image_size),
         name=name,
         split=split,
-        labels=label_codes,
+        labels=codes,
         domains=domain_codes,
         class_names=class_names,
         domain_names=domain_names,
@@ -122,36 +122,35 @@ def from_torch(
     )
 
 
-def _named(
+def _name_classes(
     dataset: TorchDataset[Any], labels: ArrayLike | Tensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Return labels as numbers and their names, the dataset's own where it has a name for each."""
+    """Return labels as codes and class names, those of the dataset if it names each class."""
     codes, names = factorize_tensor("labels", labels)
     if codes is None or names is None or names == ("-1",):
         return None, None
     classes = getattr(dataset, "classes", None)
     values = [int(name) if name.isdecimal() else -1 for name in names]
     if isinstance(classes, list | tuple) and all(0 <= value < len(classes) for value in values):
-        return torch.tensor(values)[codes], tuple(str(name) for name in classes)
+        return torch.tensor(values)[codes], tuple(map(str, classes))
     return codes, names
 
 
-def _labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarray:
-    known = _known_labels(dataset)
-    if known is not None and len(known) == length and str(known[0]) == str(item_label(dataset[0])):
-        return known
-    _log.info("%s: reading each item once for its label; labels= saves that", name)
+def _read_labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarray:
+    stored = _stored_labels(dataset)
+    if stored is not None and len(stored) == length and str(stored[0]) == str(item_label(dataset[0])):
+        return stored
+    _log.info("%s: reading each item once for its label; labels= avoids that", name)
     labels = [item_label(dataset[position]) for position in range(length)]
-    lacking = next((position for position, label in enumerate(labels) if label is None), None)
-    if lacking is not None:
-        raise UsageError(f"data: item {lacking} of {name} has no label, others have.")
+    missing = next((position for position, label in enumerate(labels) if label is None), None)
+    check(missing is None, f"data: item {missing} of {name} has no label, others have.", "missing_label")
     return np.asarray(labels)
 
 
-def _known_labels(dataset: TorchDataset[Any]) -> np.ndarray | None:
-    """Return the labels that a dataset, or the one that it is a part of, keeps beside its items."""
+def _stored_labels(dataset: TorchDataset[Any]) -> np.ndarray | None:
+    """Return the labels that a dataset, or the one it is a subset of, stores beside its items."""
     if isinstance(dataset, Subset):
-        whole = _known_labels(dataset.dataset)
+        whole = _stored_labels(dataset.dataset)
         return None if whole is None else whole[np.asarray(dataset.indices)]
     if getattr(dataset, "target_transform", None) is not None:
         return None
@@ -161,3 +160,83 @@ def _known_labels(dataset: TorchDataset[Any]) -> np.ndarray | None:
             labels = np.asarray(values)
             return labels if labels.ndim == 1 and labels.dtype.kind in "iuU" else None
     return None
+
+
+def is_stream(data: Any) -> bool:
+    """Return whether an object is an iterable without a length, such as an `IterableDataset`."""
+    if isinstance(data, TorchDataset):
+        return isinstance(data, IterableDataset)
+    return hasattr(data, "__iter__") and not hasattr(data, "__len__")
+
+
+def from_stream(
+    source: Iterable[Any],
+    *,
+    name: str | None = None,
+    image_size: int | None = None,
+    flips: bool = False,
+    labels: bool = True,
+) -> Stream:
+    """Build a stream from an iterable of items.
+
+    An item is as in `from_torch`. ``__key__`` of a dict, as webdataset has it, is the item's key. Labels that are not
+    integers are dropped, as the set of classes is unknown in advance.
+
+    Args:
+        source: an iterable that can be iterated repeatedly, as a resumed run needs.
+        name: name of the data in messages; default: the name of its class.
+        image_size: side of the square images, in pixels; default: their own size.
+        flips: whether a horizontal flip preserves the meaning of an image.
+        labels: whether to keep labels.
+
+    Raises:
+        UsageError: the source can be iterated only once, is empty, or an item has no view.
+
+    >>> class Numbers(torch.utils.data.IterableDataset):
+    ...     def __iter__(self):
+    ...         return ((torch.full((3,), float(number)), number % 2) for number in range(5))
+    >>> stream = from_stream(Numbers())
+    >>> stream.shapes, [batch.labels.tolist() for batch in stream.batches(2)]
+    (((3,),), [[0, 1], [0, 1], [0]])
+    """
+    name = type(source).__name__ if name is None else name
+    message = f"data: {name} can be iterated only once; pass an iterable whose __iter__ starts anew each time."
+    check(not hasattr(source, "__next__"), message, "single_use")
+    try:
+        raw = list(itertools.islice(source, HEAD))
+    except UsageError:
+        raise
+    except Exception as error:  # user code may raise anything
+        raise StreamError(f"data: {name} failed in its first items: {one_line_reason(error)}", kind="stream") from error
+    check(len(raw) > 0, f"data: {name} yielded no item.", "empty")
+    read = _StreamParser(name, image_size, labels)
+    items = [read(item, position) for position, item in enumerate(raw)]
+    shapes = [tuple(map(item_shape, item.views)) for item in items]
+    odd = next((position for position, shape in enumerate(shapes) if shape != shapes[0]), 0)
+    message = f"item {odd}: must have views of shapes {shapes[0]} like item 0, got {shapes[odd]}"
+    check(odd == 0, f"data: {name}: {message}; image_size resizes images.", "shape")
+    found = [item.label for item in items if item.label is not None]
+    labelled = len(found) == len(items) and min(found) >= 0
+    head = Dataset(
+        ArrayStore(tuple(concatenate_batches(parts) for parts in zip(*(item.views for item in items), strict=True))),
+        name=name,
+        split="train",
+        labels=torch.tensor(found) if labelled else None,
+        class_names=tuple(map(str, range(max(found) + 1))) if labelled else None,
+        flips=flips or has_images(raw[0]),
+        view_names=item_view_names(raw[0]),
+    )
+    return Stream(source, read, head)
+
+
+@dataclass(frozen=True)
+class _StreamParser:
+    name: str
+    image_size: int | None
+    labels: bool
+
+    def __call__(self, item: Any, position: int) -> StreamItem:
+        views, label, key = parse_item(item, f"data: {self.name}: item {position}", self.image_size)
+        if isinstance(label, str):
+            label = int(label) if label.strip().isdecimal() else None
+        return StreamItem(views, label if self.labels else None, key)

@@ -1,4 +1,4 @@
-"""The views of a batch, made at random of images, time series and vectors."""
+"""Random views of images, time series, vectors and texts."""
 
 from contraport.data.views.views import Views
 

@@ -1,4 +1,4 @@
-"""Random changes of the user's own: a callable on each item, in the processes that fetch, or on whole batches."""
+"""Custom random transforms: a user's callable, applied to items in worker processes or to whole batches."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
 from contraport.seeding import seed_global_generators, torch_seed
 
-_ON_BATCHES = "kornia"
+_BATCH_LIBRARY = "kornia"
 
 
 @dataclass(frozen=True)
 class BatchTransform:
-    """Says that a callable changes a batch, ``(b, ...)`` float, where the model is, and each item of it in its own way.
+    """Marks a callable as a transform of batches ``(b, ...)`` of floats, run where the model is.
+
+    The callable should change each item of the batch independently.
 
     >>> BatchTransform(lambda images: images + torch.rand(len(images), 1, 1, 1)).change(torch.zeros(2, 1, 4, 4)).shape
     torch.Size([2, 1, 4, 4])
@@ -33,14 +35,13 @@ class BatchTransform:
 
 @dataclass(frozen=True)
 class CustomTransform:
-    """A random change that is a callable.
+    """A random transform given as a callable.
 
     Attributes:
         change: the callable.
-        on_batches: whether it takes batches, as modules of kornia and `BatchTransform` do; else it takes items: a
-        transform
-            of albumentations as ``change(image=...)`` with an array ``(H, W, C)``, all others as ``change(item)`` with
-            a tensor as it is stored, such as uint8 ``(C, H, W)`` for torchvision's v2.
+        on_batches: whether it takes batches, as modules of kornia and a `BatchTransform` do. Otherwise it takes items:
+            a transform of albumentations is called as ``change(image=...)`` with an array ``(H, W, C)``, any other as
+            ``change(item)`` with a tensor as stored, such as uint8 ``(C, H, W)`` for torchvision's v2.
     """
 
     change: Callable[..., Any]
@@ -48,14 +49,14 @@ class CustomTransform:
 
     @property
     def name(self) -> str:
-        """What it is called: the name of its class or function."""
+        """Name of the class or function."""
         return getattr(self.change, "__name__", type(self.change).__name__)
 
-    def of_item(self, item: Tensor) -> Tensor:
-        """Return an item changed at random, by whatever random numbers the callable takes.
+    def transform_item(self, item: Tensor) -> Tensor:
+        """Transform an item, with the current state of the random generators.
 
         Raises:
-            UsageError: it fails, or gives no array or tensor.
+            UsageError: the callable fails, or returns no array or tensor.
         """
         try:
             if type(self.change).__module__.partition(".")[0].startswith("albumentations"):
@@ -63,100 +64,100 @@ class CustomTransform:
                 changed = np.asarray(self.change(image=image)["image"])
                 return torch.from_numpy(np.ascontiguousarray(np.moveaxis(changed, -1, 0)))
             changed = self.change(item)
-        except Exception as error:  # a stranger's code
-            shape = tuple(item.shape)
-            raise UsageError(
-                f"augment: {self.name} fails on an item {item.dtype} {shape}: {one_line_reason(error)}"
-            ) from error
-        good = isinstance(changed, Tensor | np.ndarray)
-        check(good, f"augment: expected {self.name} to return a tensor or an array, got {type(changed).__name__}.")
+        except Exception as error:  # user code may raise anything
+            kind = f"{item.dtype} {tuple(item.shape)}"
+            message = f"augment: {self.name} fails on an item {kind}: {one_line_reason(error)}"
+            raise UsageError(message, kind="transform_failed") from error
+        message = f"augment: {self.name} must return a tensor or an array, got {type(changed).__name__}."
+        check(isinstance(changed, Tensor | np.ndarray), message, "transform_output")
         return torch.as_tensor(changed)
 
-    def of_batch(self, items: Tensor, share: Share | None) -> Tensor:
-        """Return a batch changed; processes that share one draw each for their own part.
-
-        Raises:
-            UsageError: it fails, or returns another number of items.
-        """
-        drawn = int(torch.randint(2**31, ()))
-        with torch.random.fork_rng(devices=[items.device] if items.device.type == "cuda" else []):
-            seed_global_generators(torch_seed("data.views.batch", drawn, 0 if share is None else share.start))
-            try:
-                changed = self.change(items)
-            except Exception as error:  # a stranger's code
-                batch = f"{items.dtype} {tuple(items.shape)}"
-                raise UsageError(f"augment: {self.name} fails on a batch {batch}: {one_line_reason(error)}") from error
-        good = isinstance(changed, Tensor) and len(changed) == len(items)
-        check(good, f"augment: expected {self.name} to return a tensor of {len(items)} items.")
-        return cast(Tensor, changed)
-
-    def of_items(self, items: Tensor, number: int, seeds: Sequence[Sequence[int]]) -> Tensor:
-        """Return so many random changes of each item, ``(b, number, ...)``, that depend on its seeds alone."""
+    def transform_items(self, items: Tensor, number: int, seeds: Sequence[Sequence[int]]) -> Tensor:
+        """Transform each item several times, ``(b, number, ...)``; the result depends only on the seeds of the item."""
         rows = []
         for item, seed in zip(items, seeds, strict=True):
             views = []
             for view in range(number):
                 with _seeded(self.change, [*seed, view]):
-                    views.append(self.of_item(item))
+                    views.append(self.transform_item(item))
             rows.append(torch.stack(views))
         return torch.stack(rows)
 
+    def transform_batch(self, items: Tensor, share: Share | None) -> Tensor:
+        """Transform a batch; processes that share a batch each draw random numbers for their own part.
+
+        Raises:
+            UsageError: the callable fails, or returns another number of items.
+        """
+        seed = int(torch.randint(2**31, ()))
+        with torch.random.fork_rng(devices=[items.device] if items.device.type == "cuda" else []):
+            seed_global_generators(torch_seed("data.views.batch", seed, 0 if share is None else share.start))
+            try:
+                changed = self.change(items)
+            except Exception as error:  # user code may raise anything
+                kind = f"{items.dtype} {tuple(items.shape)}"
+                message = f"augment: {self.name} fails on a batch {kind}: {one_line_reason(error)}"
+                raise UsageError(message, kind="transform_failed") from error
+        good = isinstance(changed, Tensor) and len(changed) == len(items)
+        check(good, f"augment: {self.name} must return a tensor of {len(items)} items.", "transform_output")
+        return cast(Tensor, changed)
+
 
 def parse_custom_transform(augment: Any) -> CustomTransform | None:
-    """Return a callable as a random change; None of a name, or of nothing.
+    """Return a callable as a custom transform; None for a name or None.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the value is neither a name nor a callable.
     """
     if augment is None or isinstance(augment, str):
         return None
     if isinstance(augment, BatchTransform):
         return CustomTransform(augment.change, True)
-    check(callable(augment), f"augment: expected a name or a callable, got {augment!r}.")
-    return CustomTransform(augment, type(augment).__module__.partition(".")[0] == _ON_BATCHES)
+    check(callable(augment), f"augment: must be a name or a callable, got {augment!r}.")
+    return CustomTransform(augment, type(augment).__module__.partition(".")[0] == _BATCH_LIBRARY)
 
 
-class Changed(Dataset):
-    """A dataset whose views are changed item by item when they are fetched, ``(b, number, *shape)`` each.
+class TransformedDataset(Dataset):
+    """A dataset whose items are transformed when they are fetched, to views ``(b, number, *shape)`` each.
 
     Args:
         dataset: the items.
-        own: the change.
-        number: how many views are made of each given one.
-        seed: on which, the epoch, the item and the view what is random depends.
+        transform: the transform.
+        number: number of random views of each stored view.
+        seed: seed of the random numbers, together with the epoch, the item and the view.
     """
 
-    def __init__(self, dataset: Dataset, own: CustomTransform, *, number: int, seed: int) -> None:
+    def __init__(self, dataset: Dataset, transform: CustomTransform, *, number: int, seed: int) -> None:
         self.__dict__.update(dataset.__dict__)
         self._dataset = dataset
-        self._own = own
+        self._transform = transform
         self._number = number
         self._seed = seed
 
     @property
     def in_memory(self) -> bool:
-        """Whether a fetch only copies memory: it does not, so that other processes do it."""
+        """False: a fetch runs the transform, so worker processes pay off."""
         return False
 
     def __getitems__(self, positions: list[int]) -> Batch:
-        """Return the items at some positions, changed, as one batch."""
+        """Return the items at some positions, transformed, as one batch."""
         batch = self._dataset.__getitems__(list(positions))
         epoch = getattr(positions, "epoch", 0)
         seeds = [[self._seed, epoch, position] for position in positions]
-        views = tuple(self._own.of_items(view, self._number, seeds) for view in batch.views)
+        views = tuple(self._transform.transform_items(view, self._number, seeds) for view in batch.views)
         return batch._replace(views=views)
 
 
 @contextmanager
 def _seeded(change: Any, seeds: Sequence[int]) -> Iterator[None]:
-    """Seed all that a callable may draw from, and leave the process's own generators as they were."""
-    seed = torch_seed("data.views", *seeds) % 2**32  # NumPy takes no more
+    """Seed all generators that a callable may use, and restore those of the process afterwards."""
+    seed = torch_seed("data.views", *seeds) % 2**32  # the range that NumPy accepts
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         random.seed(seed)
         np.random.seed(seed)
         seed_global_generators(seed)
-        if hasattr(change, "set_random_seed"):  # albumentations draws from generators of its own
+        if hasattr(change, "set_random_seed"):  # albumentations has generators of its own
             change.set_random_seed(seed)
         try:
             yield

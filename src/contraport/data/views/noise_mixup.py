@@ -1,4 +1,4 @@
-"""Noise and mixup: two random changes that need to know nothing of what the items are."""
+"""Noise and mixup: random changes that suit any numeric data."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor, nn
 
 from contraport.data.views.draws import Draws
 
-LARGEST_MIX = 0.5
-NOISE = LARGEST_MIX * math.sqrt(2 / 3)
-"""Standard deviation of the noise, in units of the data's own: it moves an item as far, root mean square, as mixup."""
+MAX_MIX = 0.5
+NOISE = MAX_MIX * math.sqrt(2 / 3)
+"""Default standard deviation of the noise, relative to that of the data; moves an item as far as mixup (RMS)."""
 
 
 class Noise(nn.Module):
-    """Add Gaussian noise, x + delta, in units of a standard deviation.
+    """Add Gaussian noise delta to x.
 
-    The values may leave the range of the data: cut off, the noise would no longer be Gaussian.
+    Values may leave the range of the data: clipped, the noise would no longer be Gaussian.
 
     Args:
-        std: of each channel or feature, for noise that is scaled by it, or one number, for isotropic noise.
-        strength: the standard deviation of delta, in units of that.
+        std: standard deviation of each channel or feature for scaled noise, or one number for isotropic noise.
+        strength: standard deviation of delta, relative to `std`.
     """
 
     std: Tensor
@@ -36,23 +36,23 @@ class Noise(nn.Module):
         return items + self.strength * self.std * draws.normal(*items.shape[1:])
 
 
-def isotropic(std: Tensor) -> Tensor:
-    """Return the one deviation, ``()``, under which noise moves an item as far as under those of its features.
+def isotropic_std(std: Tensor) -> Tensor:
+    """Return the single deviation, ``()``, with the same mean square as those of the features.
 
-    >>> isotropic(torch.tensor([3.0, 4.0])).square()
+    >>> isotropic_std(torch.tensor([3.0, 4.0])).square()
     tensor(12.5000)
     """
     return std.square().mean().sqrt()
 
 
 class Mixup(nn.Module):
-    """Move each item towards another of the batch, x_i + lambda (x_j - x_i).
+    """Move each item towards another one of the batch: x_i + lambda (x_j - x_i).
 
     Args:
-        strength: the largest lambda, the share of the way; it is drawn between 0 and this.
+        strength: largest lambda, which is uniform between 0 and this.
     """
 
-    def __init__(self, strength: float = LARGEST_MIX) -> None:
+    def __init__(self, strength: float = MAX_MIX) -> None:
         super().__init__()
         self.strength = strength
 

@@ -8,28 +8,28 @@ import torch
 from torch import Tensor, nn
 
 from contraport.data.views.draws import Draws
-from contraport.data.views.resampling import resample
+from contraport.data.views.images import resample
 
 
 @dataclass(frozen=True)
 class SeriesStrength:
-    """How far the views of a time series may differ: ranges of the random changes."""
+    """Ranges of the random changes of time series."""
 
-    kept: float  # smallest share of the time that a crop keeps
-    noise: float  # standard deviation, in units of each channel's own
+    crop: float  # smallest fraction of the time that a crop retains
+    noise: float  # standard deviation, relative to that of each channel
     scaling: float  # largest relative change of each channel's distance from its mean
-    masked: float  # largest share of the time in which all channels are replaced by their means
+    masked: float  # largest fraction of the time in which all channels are replaced by their means
 
 
 SERIES = {
-    "weak": SeriesStrength(kept=0.9, noise=0.05, scaling=0.1, masked=0.1),
-    "standard": SeriesStrength(kept=0.7, noise=0.1, scaling=0.2, masked=0.3),
-    "strong": SeriesStrength(kept=0.4, noise=0.3, scaling=0.4, masked=0.5),
+    "weak": SeriesStrength(crop=0.9, noise=0.05, scaling=0.1, masked=0.1),
+    "standard": SeriesStrength(crop=0.7, noise=0.1, scaling=0.2, masked=0.3),
+    "strong": SeriesStrength(crop=0.4, noise=0.3, scaling=0.4, masked=0.5),
 }
 
 
 class SeriesTransform(nn.Module):
-    """Crop in time and resample to the same length, then scale, mask a span of, and jitter series (b, C, T)."""
+    """Crop series (b, C, T) in time and resample to the same length, then scale, mask a span, and jitter."""
 
     mean: Tensor
     std: Tensor
@@ -43,20 +43,27 @@ class SeriesTransform(nn.Module):
     def forward(self, series: Tensor, draws: Draws) -> Tensor:
         """Return one random view of each series."""
         channels, length = series.shape[1:]
-        cropped = _crop(series, self.strength.kept, draws)
+        cropped = _crop(series, self.strength.crop, draws)
         scale = draws.uniform(1 - self.strength.scaling, 1 + self.strength.scaling, channels, 1)
-        kept = ~draws.span(self.strength.masked, length)[:, None]
+        unmasked = ~draws.span(self.strength.masked, length)[:, None]
         noise = self.strength.noise * self.std * draws.normal(channels, length)
-        return self.mean + (cropped - self.mean) * scale * kept + noise
+        return self.mean + (cropped - self.mean) * scale * unmasked + noise
+
+
+def _crop(series: Tensor, least: float, draws: Draws) -> Tensor:
+    """Resample a random stretch of each series, as an image of one row."""
+    fraction = draws.uniform(least, 1)
+    start = (1 - fraction) * draws.uniform(-1, 1)
+    zero, one = torch.zeros_like(fraction), torch.ones_like(fraction)
+    maps = torch.stack([fraction, zero, start, zero, one, zero], dim=1).view(-1, 2, 3)
+    return resample(series.unsqueeze(2), maps, (1, series.shape[2])).squeeze(2)
 
 
 class Windows(nn.Module):
-    """Two windows of a time series, the second beginning where the first one ends, at a random place of both.
+    """Cut two adjacent windows out of a time series at a random place, ``(b, C, T)`` to two of ``(b, C, length)``.
 
     Args:
-        length: of a window, in steps.
-
-    Shape: ``(b, C, T)`` to two of ``(b, C, length)``.
+        length: steps of a window.
     """
 
     def __init__(self, length: int) -> None:
@@ -70,12 +77,3 @@ class Windows(nn.Module):
         places = starts[:, None] + torch.arange(both, device=series.device)
         stretch = series.gather(2, places[:, None].expand(-1, series.shape[1], -1))
         return stretch[..., : self.length], stretch[..., self.length :]
-
-
-def _crop(series: Tensor, least: float, draws: Draws) -> Tensor:
-    """Resample a random stretch of each series, as a picture of one row."""
-    share = draws.uniform(least, 1)
-    start = (1 - share) * draws.uniform(-1, 1)
-    zero, one = torch.zeros_like(share), torch.ones_like(share)
-    maps = torch.stack([share, zero, start, zero, one, zero], dim=1).view(-1, 2, 3)
-    return resample(series.unsqueeze(2), maps, (1, series.shape[2])).squeeze(2)

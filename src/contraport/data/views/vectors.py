@@ -11,11 +11,11 @@ from contraport.data.views.draws import Draws
 
 @dataclass(frozen=True)
 class VectorStrength:
-    """How far the views of a vector may differ: ranges and chances of the random changes."""
+    """Ranges and probabilities of the random changes of vectors."""
 
-    noise: float  # standard deviation, in units of each feature's own
-    masked: float  # chance of each feature to be replaced by its mean
-    scaling: float  # largest relative change of the whole vector's distance from the mean
+    noise: float  # standard deviation, relative to that of each feature
+    masked: float  # probability that a feature is replaced by its mean
+    scaling: float  # largest relative change of the distance from the mean
 
 
 VECTORS = {
@@ -41,6 +41,6 @@ class VectorTransform(nn.Module):
         """Return one random view of each vector."""
         features = vectors.shape[1]
         scale = draws.uniform(1 - self.strength.scaling, 1 + self.strength.scaling, 1)
-        kept = draws.uniform(0, 1, features) >= self.strength.masked
+        unmasked = draws.uniform(0, 1, features) >= self.strength.masked
         noise = self.strength.noise * self.std * draws.normal(features)
-        return self.mean + (vectors - self.mean) * scale * kept + noise
+        return self.mean + (vectors - self.mean) * scale * unmasked + noise

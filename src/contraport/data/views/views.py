@@ -1,4 +1,4 @@
-"""The views of a batch: which there are, and how those are made that the data do not give."""
+"""Builds the views of a batch: random changes of stored views, color channels, windows of series, multi-crop."""
 
 from __future__ import annotations
 
@@ -15,70 +15,69 @@ from contraport._utils.text_tensors import is_text_batch, is_text_shape
 from contraport.catalog.augment_specs import AUGMENT_STRENGTHS, ISOTROPIC_NOISE, SCALED_NOISE, Augment, parse_augment
 from contraport.data.data_loader import Share
 from contraport.data.dataset import Dataset
-from contraport.data.stores import StoreWrapper
+from contraport.data.stores import Shape, StoreWrapper
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, parse_custom_transform
 from contraport.data.views.draws import Draws
-from contraport.data.views.images import image_strength, image_transform, lab
-from contraport.data.views.noise_mixup import Mixup, Noise, isotropic
+from contraport.data.views.images import image_strength, image_transform, to_lab
+from contraport.data.views.noise_mixup import Mixup, Noise, isotropic_std
 from contraport.data.views.series import SERIES, SeriesTransform, Windows
 from contraport.data.views.text_views import TEXTS, TextTransform
 from contraport.data.views.vectors import VECTORS, VectorTransform
 from contraport.errors import UsageError, check, is_integer, unknown_name_error
 
-COLOUR = "colour"
+COLOR = "colour"
 FRAMES = "frames"
 MULTI_CROP = "multi-crop"
-MOST_VIEWS = 1_000
-_NUMBERS_OF_CROPS = re.compile(r"([1-9]\d{0,2})\+([1-9]\d{0,2})")
+MAX_VIEWS = 1_000
+_CROP_COUNTS = re.compile(r"([1-9]\d{0,2})\+([1-9]\d{0,2})")
 
-Shape = tuple[int, ...]
 Statistics = tuple[list[float], list[float]]
 
 
 class Views(nn.Module):
-    """Make the views of a batch.
+    """Makes the views of a batch.
 
     Args:
-        dataset: the data, whose shapes, statistics and permission to flip decide on the random changes.
-        augment: how the views are changed at random.
+        dataset: the data, whose shapes, statistics and `flips` determine the random changes.
+        augment: kind of random change.
 
-            - "weak", "standard", "strong": what suits the data, ever further. Images are cropped, turned, recoloured
-              and partly erased; "strong" has what GCA calls extreme (Chen et al., 2024): large erasure, brightness,
-              strong crop. Time series are cropped in time, scaled, masked and jittered; vectors scaled, masked and
-              jittered. Of texts a span is cut out, and words are left out of it.
-            - "isotropic-noise", "scaled-noise", "mixup": what needs to know nothing of the data, x + delta and
+            - "weak", "standard", "strong": changes that suit the data, in increasing strength. Images are cropped,
+              rotated, recolored and partly erased; "strong" corresponds to the extreme setting of GCA (Chen et al.,
+              2024): large erasure, brightness, strong crop. Time series are cropped in time, scaled, masked and
+              jittered; vectors scaled, masked and jittered. Texts are cut to a span, with some words deleted.
+            - "isotropic-noise", "scaled-noise", "mixup": changes for any numeric data, x + delta and
               x_i + lambda (x_j - x_i). Isotropic noise has one standard deviation in all directions, scaled noise one
-              for each feature or channel, in proportion to that of the data; "noise" is scaled noise. A strength may
-              follow: in "scaled-noise:0.2" the standard deviation of delta in units of the feature's own, in
-              "isotropic-noise:0.2" in units of their root mean square (default of both: 0.41, which moves an item as
-              far as mixup does), in "mixup:0.3" the largest lambda, at most 1 (default: 0.5).
-            - "none": nothing.
-            - a callable: on each item, as it is stored, where items are fetched (torchvision's v2, albumentations, a
-              function); or on batches of floats, as modules of kornia and what `BatchTransform` says. What it gives is
-              taken
-              as it comes: uint8 stands for [0, 1], and floats are not changed.
+              per feature or channel, in proportion to that of the data; "noise" is scaled noise. A strength may follow:
+              "scaled-noise:0.2" is the standard deviation of delta relative to that of each feature,
+              "isotropic-noise:0.2" relative to their root mean square (default of both: 0.41, which moves an item as
+              far as mixup), "mixup:0.3" the largest lambda, at most 1 (default: 0.5).
+            - "none": no change.
+            - a callable: called on each item as stored, where items are fetched (torchvision's v2, albumentations, a
+              function); or on batches of floats (modules of kornia, a `BatchTransform`). In its output uint8 stands
+              for [0, 1], and floats are used as they are.
 
-            Default: "standard" for data of one view, "none" for several given ones and for "frames", whose differences
-            are the data's own. Chosen by name it holds for every given view, each after its kind.
-        views: which views there are.
+            Default: "standard" for data with one view, "none" for several stored views and for "frames". A named
+            change applies to every stored view, by its kind.
+        views: the views to make.
 
-            - a number: so many random ones of one given view, or all the given ones. Default: 2, or all.
-            - "colour": of an RGB image lightness ``(1, H, W)`` and the colours a and b ``(2, H, W)`` of CIE Lab, both
-              of one and the same random change, which never greys (CMC, Tian et al., 2020).
-            - "frames" or such as "frames:16": of a time series two windows next to one another, of so many steps each
-              (default: a quarter of it), at random places; not changed any further unless `augment` says so. What is
-              near in time is alike.
+            - a number: this many random views of one stored view, or all stored ones. Default: 2, or all.
+            - "colour": of an RGB image lightness ``(1, H, W)`` and the colors a and b ``(2, H, W)`` of CIE Lab, both
+              of the same random change, which never removes the color (CMC, Tian et al., 2020).
+            - "frames" or such as "frames:16": of a time series two adjacent windows of this many steps each (default:
+              a quarter of it) at random places; further changes only by `augment`.
             - "multi-crop" or such as "2+6": two large crops, and six small ones of half the side (SwAV, Caron et al.,
               2020).
 
     Attributes:
-        augment: the kind of random change.
-        shapes: the shape of one item of each view that is made.
-        plain_shapes: likewise of the plain views.
-        plain_names: what the plain views are called.
+        augment: name of the random change.
+        custom: the random change given as a callable, or None.
+        missing_transform: name of a callable that a loaded run needs and does not have, or None.
+        shapes: shape of one item of each view that is made.
+        plain_shapes: shape of one item of each plain view.
+        plain_names: names of the plain views.
 
     Raises:
-        UsageError: an unknown name, or views that the data cannot give.
+        UsageError: an unknown name, or views that cannot be made of the data.
 
     >>> from contraport.data import load
     >>> digits = load("digits")
@@ -97,141 +96,129 @@ class Views(nn.Module):
         views: int | str | None = None,
     ) -> None:
         super().__init__()
-        self.own = parse_custom_transform(augment)
-        self.forgotten: str | None = None
-        if self.own is not None:
-            self._of_own(dataset, self.own, views)
-            return
-        assert augment is None or isinstance(augment, str)
-        frames = isinstance(views, str) and views.partition(":")[0] == FRAMES
-        augment = augment or ("standard" if len(dataset.shapes) == 1 and not frames else "none")
-        gaps = dataset.present is not None
-        told = f"views: expected a number of random ones, as pairs of {dataset.name!r} are mismatched, got {views!r}."
-        check(not (dataset.paired and isinstance(views, str)), told)
-        check(not (gaps and augment == "mixup"), "augment: expected none that mixes items, as some lack a view.")
-        parsed = parse_augment(augment)
-        self._colour = views == COLOUR
+        self.custom = parse_custom_transform(augment)
+        self.missing_transform: str | None = None
+        self._splits_color = views == COLOR
         self._windows: Windows | None = None
-        if frames:
-            self._windows = Windows(_window(dataset, str(views)))
-            shape = dataset.shapes[0][0], self._windows.length
-            made = [_Made(view, _change(dataset, 0, parsed), shape) for view in (0, 1)]
-            self._plain = dataset
-        elif self._colour:
-            made = [_colour(dataset, parsed)]
-            self._plain = dataset.with_store(_ColourStore(dataset.store), ("lightness", "colours"))
+        self._plain = dataset
+        message = f"views: must be a number, as the pairs of {dataset.name!r} are mismatched, got {views!r}."
+        check(not (dataset.paired and isinstance(views, str)) or self.custom is not None, message, "mismatched")
+        if self.custom is not None:
+            self.augment = self.custom.name
+            made = _custom_views(dataset, self.custom, views)
         else:
-            made = _crops(dataset, parsed, views) if isinstance(views, str) else _numbered(dataset, parsed, views)
-            self._plain = dataset
+            frames = isinstance(views, str) and views.partition(":")[0] == FRAMES
+            default = "standard" if len(dataset.shapes) == 1 and not frames else "none"
+            self.augment = cast(str | None, augment) or default
+            good = dataset.present is None or self.augment != "mixup"
+            check(good, "augment: mixup requires all views of all items, and some lack one.", "missing_views")
+            parsed = parse_augment(self.augment)
+            if frames:
+                self._windows = Windows(_window_length(dataset, str(views)))
+                shape = dataset.shapes[0][0], self._windows.length
+                made = [_MadeView(view, _transform(dataset, 0, parsed), shape) for view in (0, 1)]
+            elif self._splits_color:
+                made = [_color_view(dataset, parsed)]
+                self._plain = dataset.with_store(_LabStore(dataset.store), ("lightness", "colours"))
+            elif isinstance(views, str):
+                made = _crop_views(dataset, parsed, views)
+            else:
+                made = _numbered_views(dataset, parsed, views)
         self._sources = [view.source for view in made]
-        self._changes = nn.ModuleList(view.change for view in made)
-        self.augment = augment
+        self._transforms = nn.ModuleList(view.transform for view in made)
         self.plain_shapes: tuple[Shape, ...] = self._plain.shapes
         self.plain_names: tuple[str, ...] = self._plain.view_names
-        self.shapes = self.plain_shapes if self._colour else tuple(view.shape for view in made)
+        self.shapes = self.plain_shapes if self._splits_color else tuple(view.shape for view in made)
+        if self.custom is not None:
+            with torch.random.fork_rng(devices=[]):  # one item shows the shapes that the callable returns
+                views_of_first = self._apply_custom(self.custom, dataset.__getitems__([0]).views, None)
+            self.shapes = tuple(tuple(view.shape[1:]) for view in views_of_first)
 
     @property
     def on_items(self) -> bool:
-        """Whether views are made item by item where items are fetched, so that batches bring all of them."""
-        return self.own is not None and not self.own.on_batches
+        """Whether views are made item by item where items are fetched, so that batches already contain them."""
+        return self.custom is not None and not self.custom.on_batches
 
     @property
-    def number(self) -> int:
-        """How many views are made of each given one."""
+    def views_per_source(self) -> int:
+        """Number of views made of each stored view."""
         return len(self._sources) // len(self.plain_shapes)
 
-    def _of_own(self, dataset: Dataset, own: CustomTransform, views: int | str | None) -> None:
-        check(
-            not isinstance(views, str),
-            f"views: {own.name} of augment makes the views; expected a number, got {views!r}.",
-        )
-        check(dataset.present is None, f"augment: {own.name} needs all views of an item, and some lack one.")
-        made = _numbered(dataset, Augment("none"), cast(int | None, views))
-        self._plain, self._colour, self._windows = dataset, False, None
-        self._sources = [view.source for view in made]
-        self._changes = nn.ModuleList()
-        self.augment = own.name
-        self.plain_shapes = dataset.shapes
-        self.plain_names = dataset.view_names
-        first = dataset.__getitems__([0]).views
-        with torch.random.fork_rng(devices=[]):
-            tried = self._made_by_own(own, first, None)
-        self.shapes = tuple(tuple(view.shape[1:]) for view in tried)
-
-    def _made_by_own(self, own: CustomTransform, views: tuple[Tensor, ...], share: Share | None) -> tuple[Tensor, ...]:
-        if own.on_batches:
-            floats = _floats(views)
-            return tuple(own.of_batch(floats[source], share) for source in self._sources)
-        if views[0].ndim == len(self.plain_shapes[0]) + 1:  # items as they are, not those that were changed elsewhere
-            drawn = torch.randint(2**31, (len(views[0]),)).tolist()
-            seeds = [[seed] for seed in drawn]
-            views = tuple(own.of_items(view.cpu(), self.number, seeds).to(view.device) for view in views)
-        return _floats(tuple(one for view in views for one in view.unbind(1)))
+    def _apply_custom(
+        self, custom: CustomTransform, views: tuple[Tensor, ...], share: Share | None
+    ) -> tuple[Tensor, ...]:
+        if custom.on_batches:
+            floats = _as_floats(views)
+            return tuple(custom.transform_batch(floats[source], share) for source in self._sources)
+        if views[0].ndim == len(self.plain_shapes[0]) + 1:  # plain items, not yet transformed by a worker
+            seeds = [[seed] for seed in torch.randint(2**31, (len(views[0]),)).tolist()]
+            number = self.views_per_source
+            views = tuple(custom.transform_items(view.cpu(), number, seeds).to(view.device) for view in views)
+        return _as_floats(tuple(one for view in views for one in view.unbind(1)))
 
     def statistics(self) -> list[Statistics]:
-        """Return the mean and the standard deviation of each plain view, as `Dataset.statistics` does."""
+        """Return the mean and the standard deviation of each plain view; see `Dataset.statistics`."""
         return [self._plain.statistics(view) for view in range(len(self.plain_shapes))]
 
     def release(self) -> None:
-        """Let go of the data, so that what is kept or written of these views holds no item; `statistics` needs it."""
+        """Drop the reference to the data, so that saving this module saves no items; `statistics` then fails."""
         del self._plain
 
     @torch.no_grad()
     def forward(self, views: tuple[Tensor, ...], share: Share | None = None) -> tuple[Tensor, ...]:
-        """Return the float views of a batch, changed at random.
+        """Return the random views of a batch, as floats.
 
-        The random numbers are torch's own, so `torch.manual_seed` fixes them.
+        Random numbers come from torch's global generator, so `torch.manual_seed` fixes them.
 
         Args:
-            views: the given ones, each (b, *shape), images uint8, which stands for [0, 1], or float.
-            share: which items of a global batch these are; default: they are all of it. Processes with equal seeds make
-                the views that one process would, bit for bit but for the last one of blurred and of "colour" views; for
-                mixup they gather the items, so all of them call this together.
+            views: stored views, each (b, *shape), uint8 images for [0, 1], or float.
+            share: part of a global batch that the items are; default: all of it. Processes with equal seeds make the
+                views that a single process would make, bit for bit except for the last bit of blurred and of "colour"
+                views. For mixup they gather the items, so all processes must call this together.
 
         Raises:
-            UsageError: a share that does not fit the batch.
+            UsageError: the share does not match the batch.
         """
-        check(
-            self.forgotten is None,
-            f"augment: the run was given the object {self.forgotten}, which its folder does not hold.",
+        message = (
+            f"augment: this run was trained with the callable {self.missing_transform}, which must be passed again."
         )
-        if self.own is not None:
-            return self._made_by_own(self.own, views, share)
-        floats = _floats(views)
+        check(self.missing_transform is None, message, "missing_transform")
+        if self.custom is not None:
+            return self._apply_custom(self.custom, views, share)
+        floats = _as_floats(views)
         draws = Draws(floats[0], share)
         if self._windows is not None:
             floats = self._windows(floats[0], draws)
-        changed = tuple(
-            change(floats[source], draws) for source, change in zip(self._sources, self._changes, strict=True)
-        )
-        return _split_colours(changed[0]) if self._colour else changed
+        pairs = zip(self._sources, self._transforms, strict=True)
+        made = tuple(transform(floats[source], draws) for source, transform in pairs)
+        return _split_lab(made[0]) if self._splits_color else made
 
     @torch.no_grad()
     def plain(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the float views without any random change, to be embedded.
+        """Return the views without random changes, as floats, for embedding.
 
-        They are the item itself where views are changes of it, lightness and colours for "colour", else the given ones.
+        They are the stored views, or lightness and colors for "colour".
         """
-        floats = _floats(views)
-        return _split_colours(floats[0]) if self._colour else floats
+        floats = _as_floats(views)
+        return _split_lab(floats[0]) if self._splits_color else floats
 
 
-class _Made(NamedTuple):
-    """A view that is made: of which given one, by which random change, of which shape."""
+class _MadeView(NamedTuple):
+    """A view to make: number of the stored view, its random transform, and the resulting shape."""
 
     source: int
-    change: nn.Module
+    transform: nn.Module
     shape: Shape
 
 
-class _Same(nn.Module):
+class _Unchanged(nn.Module):
     def forward(self, items: Tensor, draws: Draws) -> Tensor:
         return items
 
 
 @dataclass(frozen=True)
-class _ColourStore(StoreWrapper):
-    """Lightness and colours of the RGB images of a store."""
+class _LabStore(StoreWrapper):
+    """Lightness and colors of the RGB images of a store."""
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -244,70 +231,76 @@ class _ColourStore(StoreWrapper):
         return None if digests is None else digests.expand(-1, 2)
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return _split_colours(*_floats(self.store.fetch(positions)))
+        return _split_lab(*_as_floats(self.store.fetch(positions)))
 
 
-def _floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _as_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(view / 255.0 if view.dtype == torch.uint8 and not is_text_batch(view) else view for view in views)
 
 
-def _split_colours(images: Tensor) -> tuple[Tensor, Tensor]:
-    converted = lab(images)
-    return converted[:, :1], converted[:, 1:]
+def _split_lab(images: Tensor) -> tuple[Tensor, Tensor]:
+    lab = to_lab(images)
+    return lab[:, :1], lab[:, 1:]
 
 
-def _numbered(dataset: Dataset, augment: Augment, views: int | None) -> list[_Made]:
-    """Return so many views of one given view, or all the given ones."""
-    given = len(dataset.shapes)
-    number = max(2, given) if views is None else views
-    good = is_integer(number) and 1 <= number <= MOST_VIEWS
-    check(good, f"views: expected a number from 1 to {MOST_VIEWS}, or a name, got {views!r}.")
-    check(given in (1, number), f"views: expected the {given} that {dataset.name!r} gives, got {views}.")
-    made = [_Made(view, _change(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)]
-    if given > 1:
+def _custom_views(dataset: Dataset, custom: CustomTransform, views: int | str | None) -> list[_MadeView]:
+    message = f"views: must be a number, as {custom.name} of augment makes the views; got {views!r}."
+    check(not isinstance(views, str), message, "conflict")
+    message = f"augment: {custom.name} requires all views of all items, and some lack one."
+    check(dataset.present is None, message, "missing_views")
+    return _numbered_views(dataset, Augment("none"), cast(int | None, views))
+
+
+def _numbered_views(dataset: Dataset, augment: Augment, views: int | None) -> list[_MadeView]:
+    """Return a number of views of one stored view, or all stored views."""
+    stored = len(dataset.shapes)
+    number = max(2, stored) if views is None else views
+    good = is_integer(number) and 1 <= number <= MAX_VIEWS
+    check(good, f"views: must be an integer from 1 to {MAX_VIEWS}, or a name, got {views!r}.")
+    message = f"views: must be {stored}, the number of views of {dataset.name!r}, got {views}."
+    check(stored in (1, number), message, "number")
+    made = [_MadeView(view, _transform(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)]
+    if stored > 1:
         return made
     others = made[0]._replace(source=1) if dataset.paired else made[0]
     return [made[0], *[others] * (number - 1)]
 
 
-def _window(dataset: Dataset, views: str) -> int:
-    """Return how many steps each of two windows has."""
+def _window_length(dataset: Dataset, views: str) -> int:
     shapes = dataset.shapes
-    one = len(shapes) == 1 and len(shapes[0]) == 2
-    check(one, f"views: {views!r} cuts one time series, the items of {dataset.name!r} have the shapes {shapes}.")
+    message = f"views: {views!r} requires one time series per item, the items of {dataset.name!r} have shapes {shapes}."
+    check(len(shapes) == 1 and len(shapes[0]) == 2, message, "not_series")
     longest = shapes[0][1] // 2
-    check(longest > 0, f"views: {views!r} cuts series of two steps or more, those of {dataset.name!r} have one.")
-    given = parse_spec("views", views, {FRAMES: ("length",)}, default_setting={FRAMES: "length"}).settings
-    length = given.get("length", max(1, shapes[0][1] // 4))
+    check(longest > 0, f"views: {views!r} requires series of at least two steps.", "not_series")
+    settings = parse_spec("views", views, {FRAMES: ("length",)}, default_setting={FRAMES: "length"}).settings
+    length = settings.get("length", max(1, shapes[0][1] // 4))
     good = isinstance(length, int) and 1 <= length <= longest
-    check(good, f"views: expected windows of 1 to {longest} steps, two of which fit into a series, got {views!r}.")
+    message = f"views: two windows must fit in a series, so their length must be from 1 to {longest}, got {views!r}."
+    check(good, message, "window_length")
     return int(length)
 
 
-def _change(dataset: Dataset, view: int, augment: Augment, *, greys: bool = True) -> nn.Module:
-    """Return the random change of one given view."""
+def _transform(dataset: Dataset, view: int, augment: Augment, *, removes_color: bool = True) -> nn.Module:
+    """Build the random transform of a stored view."""
     shape = dataset.shapes[view]
     strength = {} if augment.strength is None else {"strength": augment.strength}
     if augment.name == "none":
-        return _Same()
+        return _Unchanged()
     if is_text_shape(shape):
-        check(
-            augment.name in AUGMENT_STRENGTHS,
-            f"augment: {augment.name!r} changes numbers, and view {view} of {dataset.name!r} is a text; expected none, "
-            f"{', '.join(AUGMENT_STRENGTHS)}.",
-        )
+        message = f"augment: must be none or one of {', '.join(AUGMENT_STRENGTHS)}, as view {view} of {dataset.name!r} "
+        check(augment.name in AUGMENT_STRENGTHS, f"{message}is a text, got {augment.name!r}.", "text_view")
         return TextTransform(TEXTS[augment.name])
     if augment.name == "mixup":
         return Mixup(**strength)
     if augment.name in AUGMENT_STRENGTHS and len(shape) == 3:
         size = shape[1], shape[2]
-        suited = image_strength(augment.name, size)
-        suited = suited if greys else replace(suited, grey=0)
-        return image_transform(suited, size, flips=dataset.flips, range_=dataset.pixel_range(view))
-    over_places = (-1, *[1] * (len(shape) - 1))
-    mean, std = (torch.tensor(values).view(over_places) for values in dataset.statistics(view))
+        ranges = image_strength(augment.name, size)
+        ranges = ranges if removes_color else replace(ranges, gray=0)
+        return image_transform(ranges, size, flips=dataset.flips, range_=dataset.pixel_range(view))
+    per_channel = (-1, *[1] * (len(shape) - 1))
+    mean, std = (torch.tensor(values).view(per_channel) for values in dataset.statistics(view))
     if augment.name == ISOTROPIC_NOISE:
-        return Noise(isotropic(std), **strength)
+        return Noise(isotropic_std(std), **strength)
     if augment.name in SCALED_NOISE:
         return Noise(std, **strength)
     if len(shape) == 2:
@@ -315,41 +308,37 @@ def _change(dataset: Dataset, view: int, augment: Augment, *, greys: bool = True
     return VectorTransform(VECTORS[augment.name], mean, std)
 
 
-def _colour(dataset: Dataset, augment: Augment) -> _Made:
-    """Return the image that is split into lightness and colours."""
+def _color_view(dataset: Dataset, augment: Augment) -> _MadeView:
+    """Return the image that is split into lightness and colors."""
     shapes = dataset.shapes
-    check(
-        len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3,
-        f"views: 'colour' splits one image of 3 channels, the items of {dataset.name!r} have the shapes {shapes}.",
-    )
-    known = dataset.pixel_range()
-    check(known is None, f"views: 'colour' needs pixels in [0, 1], {dataset.name!r} has {known and known[0]} and more.")
-    return _Made(0, _change(dataset, 0, augment, greys=False), shapes[0])
+    good = len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3
+    message = f"views: 'colour' requires one image of 3 channels, the items of {dataset.name!r} have shapes {shapes}."
+    check(good, message, "not_rgb")
+    bounds = dataset.pixel_range()
+    message = f"views: 'colour' requires pixels in [0, 1], those of {dataset.name!r} have the range {bounds}."
+    check(bounds is None, message, "pixel_range")
+    return _MadeView(0, _transform(dataset, 0, augment, removes_color=False), shapes[0])
 
 
-def _crops(dataset: Dataset, augment: Augment, views: str) -> list[_Made]:
+def _crop_views(dataset: Dataset, augment: Augment, views: str) -> list[_MadeView]:
     """Return the large crops, then the small ones."""
-    numbers = _NUMBERS_OF_CROPS.fullmatch("2+6" if views == MULTI_CROP else views)
+    numbers = _CROP_COUNTS.fullmatch("2+6" if views == MULTI_CROP else views)
     if numbers is None:
-        raise UsageError(
-            f"{unknown_name_error('views', views, (COLOUR, FRAMES, MULTI_CROP))} Or a number, or such as '2+6'."
-        )
+        error = unknown_name_error("views", views, (COLOR, FRAMES, MULTI_CROP))
+        raise UsageError(f"{error} Or a number, or such as '2+6'.", kind="unknown")
     shapes = dataset.shapes
-    check(
-        len(shapes) == 1 and dataset.is_image,
-        f"views: {views!r} crops one image, the items of {dataset.name!r} have the shapes {shapes}.",
-    )
-    crops = augment.name in AUGMENT_STRENGTHS
-    check(crops, f"augment: {views!r} needs one that crops, {', '.join(AUGMENT_STRENGTHS)}; got {augment.name!r}.")
+    message = f"views: {views!r} requires one image per item, the items of {dataset.name!r} have shapes {shapes}."
+    check(len(shapes) == 1 and dataset.is_image, message, "not_images")
+    message = f"augment: {views!r} requires one that crops, {', '.join(AUGMENT_STRENGTHS)}; got {augment.name!r}."
+    check(augment.name in AUGMENT_STRENGTHS, message, "no_crops")
     channels, height, width = shapes[0]
-    strength = image_strength(augment.name, (height, width))
+    strength, bounds = image_strength(augment.name, (height, width)), dataset.pixel_range()
     kinds = (
         (int(numbers[1]), strength, (height, width)),
         (int(numbers[2]), replace(strength, area=strength.small_area), ((height + 1) // 2, (width + 1) // 2)),
     )
-    known = dataset.pixel_range()
     return [
-        _Made(0, image_transform(kind, size, flips=dataset.flips, range_=known), (channels, *size))
+        _MadeView(0, image_transform(kind, size, flips=dataset.flips, range_=bounds), (channels, *size))
         for number, kind, size in kinds
         for _ in range(number)
     ]

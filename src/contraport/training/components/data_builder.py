@@ -25,11 +25,11 @@ from contraport.data.perturbations import (
     mismatched_partners,
     with_partners,
 )
-from contraport.data.sources.load import is_stream
+from contraport.data.sources.torch_datasets import is_stream
 from contraport.data.splits import Positions, split_positions
 from contraport.data.streams import Stream
-from contraport.data.views.custom_transforms import Changed, parse_custom_transform
-from contraport.data.views.views import COLOUR
+from contraport.data.views.custom_transforms import TransformedDataset, parse_custom_transform
+from contraport.data.views.views import COLOR
 from contraport.encoders.view_names import values_per_view
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss
@@ -153,12 +153,14 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
             values = values[dataset.rows]  # one per row of the source, including other splits
         dataset = dataset.with_weights(values)
     if settings.validation is not None:
-        dataset = dataset.only(
+        dataset = dataset.subset(
             torch.from_numpy(_held_out(dataset, settings.validation, split, purpose="data.validation")), split
         )
     most = settings.max_items if split == "train" or settings.test_items is None else settings.test_items
     if most is not None and most < len(dataset):
-        dataset = dataset.only(torch.from_numpy(_held_out(dataset, most / len(dataset), "test", purpose="data.items")))
+        dataset = dataset.subset(
+            torch.from_numpy(_held_out(dataset, most / len(dataset), "test", purpose="data.items"))
+        )
     return _apply_perturbations(settings, dataset)
 
 
@@ -205,7 +207,7 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
     if settings.imbalance is not None and dataset.split == "train":
         dataset = imbalanced(dataset, parse_imbalance(settings.imbalance))
     if settings.given_views:
-        dataset = dataset.of_views(settings.given_views, "given_views")
+        dataset = dataset.select_views(settings.given_views, "given_views")
     if settings.domains is not None:
         dataset = assign_domains(dataset, parse_domains(settings.domains))
     if settings.corrupt is not None:
@@ -243,7 +245,7 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
         settings.augment
     ):  # placeholder of a callable in config.yaml
         views = Views(dataset, augment="none", views=settings.views)
-        views.forgotten = settings.augment
+        views.missing_transform = settings.augment
         return views
     return Views(dataset, augment=settings.augment, views=settings.views)
 
@@ -254,7 +256,7 @@ def build_plain_views(settings: Settings, dataset: Dataset) -> Views:
     Raises:
         UsageError: the data do not support the views.
     """
-    return Views(dataset, augment="none", views=settings.views if settings.views == COLOUR else None)
+    return Views(dataset, augment="none", views=settings.views if settings.views == COLOR else None)
 
 
 def build_batches(
@@ -262,8 +264,8 @@ def build_batches(
 ) -> Loader | StreamLoader:
     """Return the loader of the training batches; augmentation of single items is applied in it."""
     if views.on_items and not isinstance(dataset, Stream):
-        assert views.own is not None
-        dataset = Changed(dataset, views.own, number=views.number, seed=settings.seed)
+        assert views.custom is not None
+        dataset = TransformedDataset(dataset, views.custom, number=views.views_per_source, seed=settings.seed)
     return loader(
         dataset,
         settings.batch_size,

@@ -52,7 +52,7 @@ def build_online_eval(settings: Settings, components: Components, dataset: Datas
     from contraport.metrics.probes import check_neighbors
 
     model, objective = components.module.model, components.module.objective
-    whole = dataset.complete()  # items that lack a view have no representation
+    whole = dataset.drop_incomplete()  # items that lack a view have no representation
     drawn = torch.randperm(len(whole), generator=torch_generator("training.monitor"))[:MONITOR_ITEMS].numpy()
     check(len(drawn) > 3, f"online_metrics: requires at least 4 training items, got {len(drawn)}.", "few_items")
     learnt, judged = take(whole, drawn[::2], "train"), take(whole, drawn[1::2], "test")

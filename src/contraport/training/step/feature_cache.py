@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contraport.data.stores import Store
+
 
 @dataclass(frozen=True)
-class CachedFeatures:
+class CachedFeatures(Store):
     """Store of the features of several random draws of each view, memory-mapped.
 
     Args:
@@ -19,8 +21,14 @@ class CachedFeatures:
     """
 
     views: tuple[np.ndarray, ...]
-    in_memory: bool = True
-    digests: None = None  # the dataset keeps the digests of its items
+
+    @property
+    def in_memory(self) -> bool:
+        return True
+
+    @property
+    def digests(self) -> None:
+        """None: the dataset keeps the digests of its items."""
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:

