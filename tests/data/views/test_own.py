@@ -92,7 +92,7 @@ def test_a_folder_says_that_it_does_not_hold_it(tmp_path: Path) -> None:
     found = evaluate(run, data=(dataset, unseen), neighbors=3, metrics=["knn", "alignment"], progress=False)
     assert "knn" in found["rows"]["trained"]
     assert "alignment" not in found["rows"]["trained"]
-    assert any("alignment" in note for note in found["notes"])
+    assert any("augmentation" in note for note in found["notes"])
     with raises_usage_error("augment.invalid"):
         train(data=dataset, resume=True, epochs=2, out=tmp_path / "run", progress=False)
     train(data=dataset, augment=jittered, resume=True, epochs=2, out=tmp_path / "run", progress=False)
