@@ -78,9 +78,9 @@ def test_where_it_acts_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     caplog.set_level(logging.INFO, "contraport")
     given = {"data": from_arrays(IMAGES), "batch_size": 8, "epochs": 1, "progress": False}
     train(**given, augment=v2.RandomHorizontalFlip(), num_workers=1, out=tmp_path / "items")
-    assert "augment: RandomHorizontalFlip changes each item by itself, in 1 process beside this one" in caplog.text
+    assert "augment: RandomHorizontalFlip, applied to items, in 1 loading process" in caplog.text
     train(**given, augment=kornia.augmentation.RandomHorizontalFlip(), out=tmp_path / "batches")
-    assert "augment: RandomHorizontalFlip changes whole batches, where the model is" in caplog.text
+    assert "augment: RandomHorizontalFlip, applied to batches" in caplog.text
 
 
 def test_a_folder_says_that_it_does_not_hold_it(tmp_path: Path) -> None:
