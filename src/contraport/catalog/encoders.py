@@ -36,7 +36,7 @@ ENCODERS = {
         EncoderEntry(
             "gradients",
             "edges (HOG) and hues of each part of an image; nothing of it learns, which suits a few hundred",
-            "contraport.encoders.networks:Gradients",
+            "contraport.encoders.networks:GradientHistograms",
             fixed=True,
         ),
         EncoderEntry(

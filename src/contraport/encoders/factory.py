@@ -146,7 +146,7 @@ def _count_features(encoder: nn.Module, name: str, shape: Shape) -> int:
         with torch.no_grad():
             output = encoder.eval()(blank_items(2, shape))
     except (Exception, SystemExit) as error:  # third-party code may raise anything
-        raise _rejects_shape(name, shape, error) from error
+        raise _shape_error(name, shape, error) from error
     finally:
         encoder.train(training)
     good = isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == 2
@@ -173,7 +173,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
     except TypeError:  # there is no other way to learn whether a timm model has the argument img_size
         model = create()
     except Exception as error:  # the families of models raise different errors for a size that they do not support
-        raise _rejects_shape(name, shape, error) from error
+        raise _shape_error(name, shape, error) from error
     if low_resolution and isinstance(model, ResNet) and max(size) <= MAX_LOW_RESOLUTION_SIDE:
         _replace_stem(model)
     return model
@@ -227,7 +227,7 @@ def _check_not_stdlib(module: str, name: str) -> None:
     check(module.partition(".")[0] not in sys.stdlib_module_names, message, "stdlib")
 
 
-def _rejects_shape(name: str, shape: Shape, error: BaseException) -> UsageError:
+def _shape_error(name: str, shape: Shape, error: BaseException) -> UsageError:
     return UsageError(f"encoder: {name!r} does not accept {describe_shape(shape)}: {_one_line(error)}", kind="shape")
 
 

@@ -49,7 +49,7 @@ class InitialWeights:
         Raises:
             UsageError: the weights are of another architecture.
         """
-        places = self._places(len(model.towers), model.view_names, model.shapes)
+        places = self._encoder_indices(len(model.towers), model.view_names, model.shapes)
         states = [None if place is None else self.states[place] for place in places]
         for number, (place, state) in enumerate(zip(places, states, strict=True)):
             if state is not None:
@@ -67,16 +67,19 @@ class InitialWeights:
             shapes: of one item of each view.
         """
         result = []
-        for place, default in zip(self._places(len(defaults), names, shapes), defaults, strict=True):
-            own = None if place is None else _entry(self.input_statistics, place)
+        for place, default in zip(self._encoder_indices(len(defaults), names, shapes), defaults, strict=True):
+            own = None if place is None else _value_at(self.input_statistics, place)
             result.append(default if own is None or len(own[0]) != len(default[0]) else own)
         return result
 
     def folders_by_tower(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
         """Return the folder with the config and tokenizer of each tower's encoder, None if it is built by its name."""
-        return [None if place is None else _entry(self.folders, place) for place in self._places(towers, names, shapes)]
+        return [
+            None if place is None else _value_at(self.folders, place)
+            for place in self._encoder_indices(towers, names, shapes)
+        ]
 
-    def _places(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[int | None]:
+    def _encoder_indices(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[int | None]:
         """Return the index of each tower's encoder in `states`, None where it has none."""
         if isinstance(self.encoder, Mapping):
             numbered = {view: place for place, view in enumerate(self.encoder)}
@@ -89,16 +92,16 @@ class InitialWeights:
         if isinstance(self.encoder, Mapping):
             name = list(self.encoder.values())[place]
         else:
-            name = _entry(self.encoder, place) if isinstance(self.encoder, list) else self.encoder
+            name = _value_at(self.encoder, place) if isinstance(self.encoder, list) else self.encoder
         return None if name is None else str(name)
 
 
-def _entry(values: Sequence[Any], place: int) -> Any:
+def _value_at(values: Sequence[Any], place: int) -> Any:
     """Return the value at a place; a single value holds for all places."""
     return values[place if len(values) > 1 else 0]
 
 
-def combine(
+def combine_weights(
     parts: Sequence[InitialWeights | None], encoder: list[Any] | Mapping[str, Any], *, source: str, argument: str
 ) -> InitialWeights:
     """Combine the weights of one encoder each into those of several views.
@@ -127,4 +130,4 @@ def combine_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
     """Combine the weights of one encoder per view."""
     names = {view: part.encoder[0] if isinstance(part.encoder, list) else part.encoder for view, part in parts.items()}
     source = ", ".join(dict.fromkeys(part.source for part in parts.values()))
-    return combine(list(parts.values()), names, source=source, argument="init")
+    return combine_weights(list(parts.values()), names, source=source, argument="init")

@@ -210,18 +210,18 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         Raises:
             UsageError: the number of views is not that of the towers.
         """
-        return self._each(views, [self.tower(view) for view in range(len(self.towers))])
+        return self._apply_modules(views, [self.tower(view) for view in range(len(self.towers))])
 
     def project(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the projections ``(b, projection)`` of the features of each view; the input of the loss."""
-        return self._each(features, [self.tower(view).projector for view in range(len(self.towers))])
+        return self._apply_modules(features, [self.tower(view).projector for view in range(len(self.towers))])
 
     def represent(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the part of the representation from each view's features: features, projection or both."""
         towers = [self.tower(view) for view in range(len(features))]
         return tuple(tower.represent(each, self.output) for tower, each in zip(towers, features, strict=True))
 
-    def _each(self, inputs: Sequence[Tensor], modules: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+    def _apply_modules(self, inputs: Sequence[Tensor], modules: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         if len(modules) == 1:
             return _apply_batched(modules[0], inputs)
         check(len(inputs) == len(modules), f"views: must be {len(modules)}, one per tower, got {len(inputs)}.", "shape")

@@ -119,7 +119,7 @@ class SmallCNN(nn.Module):
         return pixels.mean(dim=(2, 3))
 
 
-class Gradients(nn.Module):
+class GradientHistograms(nn.Module):
     """Histograms of oriented gradients (HOG), and histograms of hues for images with three channels; no weights.
 
     The gradient of a pixel, from its steepest channel, is split between the two nearest of 9 directions. Directions are
@@ -135,7 +135,7 @@ class Gradients(nn.Module):
 
     >>> import torch
     >>> image = torch.rand(1, 1, 28, 28)
-    >>> encoder = Gradients((1, 28, 28))
+    >>> encoder = GradientHistograms((1, 28, 28))
     >>> bool(torch.allclose(encoder(image), encoder(0.5 * image + 0.2), atol=1e-2))
     True
     """

@@ -15,7 +15,7 @@ from torch import nn
 from contraport._utils.text_tensors import TEXT_SHAPE
 from contraport.catalog.encoders import ENCODERS
 from contraport.encoders.factory import custom_code_names, is_module_description
-from contraport.encoders.initial_weights import InitialWeights, combine
+from contraport.encoders.initial_weights import InitialWeights, combine_weights
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model
 from contraport.encoders.state_dicts import State, read_state_dict
 from contraport.encoders.text_transformer import TextTransformer, build_text_transformer
@@ -43,7 +43,7 @@ def load_pretrained(encoder: Encoders) -> InitialWeights:
     check(len(external) > 0, f"pretrained: must have a timm or transformers encoder, got {names}.", "no_weights")
     parts = [_load_one(name) if name in external else None for name in names]
     by_view = dict(encoder) if isinstance(encoder, Mapping) else names
-    return combine(parts, by_view, source=", ".join(map(str, external)), argument="encoder")
+    return combine_weights(parts, by_view, source=", ".join(map(str, external)), argument="encoder")
 
 
 def _is_external(encoder: object) -> bool:

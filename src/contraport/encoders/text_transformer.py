@@ -90,7 +90,7 @@ class TextTransformer(nn.Module):
 
     def extra_repr(self) -> str:
         """Return settings that change the features beside layers and weights; part of a module's stored description."""
-        return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_digest(self.tokenizer)}"
+        return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_tokenizer_digest(self.tokenizer)}"
 
     def tokenize(self, texts: list[str], device: torch.device) -> tuple[Tensor, Tensor]:
         """Return token ids ``(b, T)`` and the attention mask."""
@@ -113,7 +113,7 @@ class TextTransformer(nn.Module):
         (folder / _LENGTH_FILE).write_text(json.dumps({"max_seq_length": self.length}), encoding="utf-8")
 
 
-def _digest(tokenizer: Any) -> str:
+def _tokenizer_digest(tokenizer: Any) -> str:
     """Return a short digest of the tokenizer's behavior."""
     own: dict[str, Any] = {"kind": type(tokenizer).__name__, "special": tokenizer.special_tokens_map}
     if tokenizer.is_fast:
@@ -145,12 +145,12 @@ def build_text_transformer(name: str, shape: tuple[int, ...], *, pretrained: boo
         UsageError: transformers is not installed; model, tokenizer or weights cannot be loaded or do not match.
     """
     check(is_text_shape(shape), f"encoder: {name!r} takes texts, got {describe_shape(shape)}.", "shape")
-    where, pooling = _split(name)
+    where, pooling = _split_pooling(name)
     if importlib.util.find_spec("transformers") is None and not Path(where).exists():
         hint = f"Or {TRANSFORMERS}, with pip install 'contraport[{EXTRA}]'."
         raise UsageError(f"{unknown_name_error('encoder', name, ENCODERS)} {hint}", kind="unknown")
     transformers = import_optional("transformers", EXTRA, f"encoder: {name!r}")
-    with _quiet(transformers):
+    with _silence(transformers):
         config = _load_part("model", where, transformers.AutoConfig)
         good = hasattr(config, "hidden_size") and not getattr(config, "is_encoder_decoder", False)
         message = f"encoder: {where!r} must return one vector per token, as bert or roberta; got {config.model_type}."
@@ -171,10 +171,10 @@ def build_text_transformer(name: str, shape: tuple[int, ...], *, pretrained: boo
     return encoder
 
 
-def _split(name: str) -> tuple[str, str | None]:
+def _split_pooling(name: str) -> tuple[str, str | None]:
     """Split a name into the model and its pooling suffix.
 
-    >>> _split("bert-base-uncased@first"), _split("models/mine")
+    >>> _split_pooling("bert-base-uncased@first"), _split_pooling("models/mine")
     (('bert-base-uncased', 'first'), ('models/mine', None))
     """
     where, at, pooling = name.rpartition("@")
@@ -326,7 +326,7 @@ def _read_json(file: Path | None) -> Any:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def _silence(transformers: Any) -> Iterator[None]:
     """Silence transformers' log and progress bars."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -13,7 +13,7 @@ from contraport.errors import UsageError, check
 from contraport.metrics import metric_by_key
 from contraport.plots.colors import SERIES
 from contraport.plots.figure_setup import DASHES, add_legend_above, create_panels, escape_dollars, percent_formatter
-from contraport.plots.plot_inputs import RunFolder, as_array, create_or_resume_run, is_run_folder, named_sources
+from contraport.plots.plot_inputs import RunFolder, as_array, is_run_folder, load_run, named_sources
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -119,7 +119,7 @@ def curves(
 
 def _rows(name: str, source: Any, keys: Sequence[str]) -> _Rows:
     if is_run_folder(source):
-        return create_or_resume_run(source).metrics()
+        return load_run(source).metrics()
     if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):
         good = all("step" in row for row in source)
         check(good, f"runs: each row of {name or 'the metrics'!r} must have a 'step'.", "missing_step")

@@ -28,8 +28,8 @@ from contraport.plots.plot_inputs import (
     Values,
     as_array,
     as_labels,
-    create_or_resume_run,
     is_run_folder,
+    load_run,
     load_samples,
     named_sources,
 )
@@ -152,7 +152,7 @@ def neighbors(
         conflict = items is not None or labels is not None
         check(not conflict, "items, labels: cannot be combined with a run, which has its own.", "conflict")
         samples = load_samples(features, "neighbors")
-        message = f"run: {create_or_resume_run(features).path} has no images; pass features and items instead."
+        message = f"run: {load_run(features).path} has no images; pass features and items instead."
         check("thumbnails" in samples, message, "no_images")
         nearest, shown, classes = samples["neighbors"], samples["thumbnails"], samples.get("labels")
         most = nearest.shape[1]

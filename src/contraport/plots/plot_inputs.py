@@ -55,7 +55,7 @@ def is_run_folder(value: object) -> bool:
     return isinstance(value, str | Path) or (runs is not None and isinstance(value, runs.Run))
 
 
-def create_or_resume_run(folder: object) -> Run:
+def load_run(folder: object) -> Run:
     """Return the run of a folder."""
     with require_extra("report", "To read a run"):
         from contraport.runs import Run
@@ -70,15 +70,13 @@ def named_sources(source: object) -> dict[str, Any]:
     (['a', 'b'], ['x'], [''])
     """
     if isinstance(source, Mapping):
-        return {
-            str(name): create_or_resume_run(value) if is_run_folder(value) else value for name, value in source.items()
-        }
+        return {str(name): load_run(value) if is_run_folder(value) else value for name, value in source.items()}
     if is_run_folder(source):
         return named_sources([source])
     if isinstance(source, Iterable) and not isinstance(source, Tensor | np.ndarray):
         several = list(source)
         if several and all(map(is_run_folder, several)):
-            runs = [create_or_resume_run(value) for value in several]
+            runs = [load_run(value) for value in several]
             ambiguous = len({each.name for each in runs}) < len(runs)
             return {str(each.path) if ambiguous else each.name: each for each in runs}
     return {"": source}
@@ -90,7 +88,7 @@ def load_samples(folder: object, name: str) -> Mapping[str, Array]:
     Raises:
         UsageError: the run was not evaluated, is corrupt, or the array is missing.
     """
-    run = create_or_resume_run(folder)
+    run = load_run(folder)
     samples = run.samples()
     hint = "; evaluate the run again" if name in ("spectrum", "neighbors") else ""  # older evaluations lack these
     check(name in samples, f"run: {run.samples_path} has no {name!r}{hint}.", "missing")

@@ -13,22 +13,22 @@ from contraport.runs.config import Run, is_run
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
-    """Options of `contraport.report`; see there for each."""
+    """Options of `contraport.report`."""
 
     runs: Sequence[str | Path | Run] = field(
-        kw_only=False, metadata=option_metadata("the run folders.", check_exists=is_run)
+        kw_only=False, metadata=option_metadata("run folders.", check_exists=is_run)
     )
-    out: str | Path = field(metadata=option_metadata("the page to write, .html."))
+    out: str | Path = field(metadata=option_metadata("HTML file to write."))
     overwrite: bool = option(False, "replace `out` where it exists.")
 
 
 REPORT = Command(
     ReportOptions,
     "contraport.reporting:report",
-    "Show one run or several on one HTML page.",
+    "Compare runs on one HTML page.",
     details="""
-        The page is one file: numbers, curves, embeddings and plans. What a run does not have (labels, an evaluation) is
-        said on it.
+        The page is one file with metrics, curves, embeddings and plans. It notes what a run lacks, such as labels or an
+        evaluation.
     """,
     examples=("contraport report runs/a runs/b --out comparison.html",),
     printer="builtins:print",

@@ -49,7 +49,7 @@ class SpriteSheet(NamedTuple):
 
 @dataclass
 class PageBuilder:
-    """Shared state of the sections.
+    """Collects the figures, thumbnails and script data that the sections add to the page.
 
     Attributes:
         runs: the runs on the page.

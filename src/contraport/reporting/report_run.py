@@ -101,7 +101,7 @@ class ReportRun:
 
 
 def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
-    """Read all runs.
+    """Read the runs of a report from their folders.
 
     Raises:
         UsageError: there is no run, or a folder is no run or holds a corrupt file.

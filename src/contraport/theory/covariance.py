@@ -105,13 +105,7 @@ def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
 
 
 def pair_weights(
-    z0: Tensor,
-    z1: Tensor,
-    *,
-    regularizer: str = "direct",
-    temperature: float = 0.5,
-    p: float = 4.0,
-    gamma: float = 2.0,
+    z0: Tensor, z1: Tensor, *, regularizer: str = "direct", temperature: float = 0.5, p: float = 4.0, gamma: float = 2.0
 ) -> Tensor:
     """Return the pair weights of alpha-CL for embeddings, (2n, 2n), with rows that sum to 1.
 

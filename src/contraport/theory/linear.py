@@ -51,13 +51,7 @@ class LinearEncoder:
 
 
 def linear_encoder(
-    x0: Tensor,
-    x1: Tensor,
-    dimensions: int = 2,
-    *,
-    alpha: Tensor | None = None,
-    iterations: int = 200,
-    seed: int = 0,
+    x0: Tensor, x1: Tensor, dimensions: int = 2, *, alpha: Tensor | None = None, iterations: int = 200, seed: int = 0
 ) -> LinearEncoder:
     """Train a linear encoder with orthonormal rows by alpha-CL under fixed weights; it finds principal components.
 

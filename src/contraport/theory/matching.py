@@ -70,12 +70,7 @@ class Matching:
 
 
 def matching(
-    z0: Tensor,
-    z1: Tensor,
-    partners: Tensor | None = None,
-    *,
-    temperature: float = 0.1,
-    relaxation: float = 0.1,
+    z0: Tensor, z1: Tensor, partners: Tensor | None = None, *, temperature: float = 0.1, relaxation: float = 0.1
 ) -> Matching:
     """Match two sets of embeddings by cosine under three constraints: rows only, balanced and unbalanced.
 

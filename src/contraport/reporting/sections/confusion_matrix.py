@@ -48,7 +48,7 @@ class Misclassified(NamedTuple):
 
 
 def build_confusion(builder: PageBuilder) -> Section | None:
-    """Build the section; None without a fitted probe."""
+    """Build the section of the confusion matrices; return None without a fitted probe."""
     entries = []
     for run in builder.runs:
         counts = None if run.samples is None else run.samples.get("confusion")

@@ -23,7 +23,7 @@ COLORINGS = {"label": "class", "domain": "domain", "loss": "loss", "suspicion": 
 
 
 def build_embedding_map(builder: PageBuilder) -> Section | None:
-    """Build the section with one map per run; None without sampled points."""
+    """Build the section of the maps, one per run; return None without sampled points."""
     maps: list[tuple[ReportRun, PlotElement, str]] = []
     for run in builder.runs:
         if run.samples is None or "points" not in run.samples:

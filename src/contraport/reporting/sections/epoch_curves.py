@@ -26,7 +26,7 @@ MAX_METRICS = 6
 
 
 def build_epoch_curves(builder: PageBuilder) -> Section | None:
-    """Build the section; None unless a run was evaluated with saved epochs."""
+    """Build the section of metrics over epochs; return None unless a run was evaluated with saved epochs."""
     runs = [run for run in builder.runs if len(list_epoch_rows(run)) > 2]
     metrics = [metric for metric in evaluated_metrics(runs) if metric.group in GROUPS]
     metrics.sort(key=lambda metric: GROUPS.index(metric.group))

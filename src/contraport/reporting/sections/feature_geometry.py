@@ -49,7 +49,7 @@ class CosineSummary(NamedTuple):
 
 
 def build_geometry(builder: PageBuilder) -> Section | None:
-    """Build the section; None if no run has any of its data."""
+    """Build the section of cosines, spectra, alignment and uniformity; return None if no run has any of them."""
     lowest = _scale_start(builder.runs)
     cosines = [summary for run in builder.runs if (summary := _summarize(builder, run, lowest)) is not None]
     sampled = [run for run in builder.runs if run.samples is not None and "spectrum" in run.samples]

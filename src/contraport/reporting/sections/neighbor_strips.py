@@ -14,7 +14,7 @@ NUM_NEIGHBORS = 8
 
 
 class NeighborItem(NamedTuple):
-    """An item in a strip.
+    """Item in a row of nearest neighbors.
 
     Attributes:
         place: index on the sprite sheet.
@@ -31,7 +31,7 @@ class NeighborItem(NamedTuple):
     same: bool | None
 
 
-class Strips(NamedTuple):
+class NeighborStrips(NamedTuple):
     """Some items of a run with their neighbors, and the share of all neighbors that have the class of their point."""
 
     run: ReportRun
@@ -41,7 +41,7 @@ class Strips(NamedTuple):
 
 
 def build_neighbors(builder: PageBuilder) -> Section | None:
-    """Build the section with the same items for each run; None without neighbors."""
+    """Build the section of nearest neighbors, of the same items for each run; return None without neighbors."""
     strips = []
     for run in builder.runs:
         if run.samples is not None and "neighbors" in run.samples and run.samples["neighbors"].shape[1] > 0:
@@ -53,7 +53,7 @@ def build_neighbors(builder: PageBuilder) -> Section | None:
     return Section("neighbors", "Nearest neighbors", values) if strips else None
 
 
-def _build_strips(run: ReportRun, sheet: str) -> Strips:
+def _build_strips(run: ReportRun, sheet: str) -> NeighborStrips:
     assert run.samples is not None
     nearest, labels = run.samples["neighbors"], run.samples.get("labels")
     ids, texts = run.samples.get("ids", np.arange(len(nearest))), run.samples.get("texts")
@@ -69,7 +69,7 @@ def _build_strips(run: ReportRun, sheet: str) -> Strips:
         for query in _choose_queries(labels, len(nearest))
     ]
     same_class = None if labels is None else float((labels[nearest] == labels[:, None]).mean())
-    return Strips(run, sheet, rows, same_class)
+    return NeighborStrips(run, sheet, rows, same_class)
 
 
 def _choose_queries(labels: np.ndarray | None, items: int) -> list[int]:

@@ -16,7 +16,7 @@ BINS = 40
 
 
 class SuspectPair(NamedTuple):
-    """A pair with a low score.
+    """Pair with one of the lowest audit scores.
 
     Attributes:
         item: index among the training items.
@@ -48,7 +48,7 @@ class AuditSummary(NamedTuple):
 
 
 def build_pair_audit(builder: PageBuilder) -> Section | None:
-    """Build the section; None unless a run was trained with an audit."""
+    """Build the section of the online audits; return None unless a run was trained with an audit."""
     audits = [_summarize(builder, run) for run in builder.runs if run.pairs is not None]
     return Section("pairs", "Pair audit", {"audits": audits}) if audits else None
 

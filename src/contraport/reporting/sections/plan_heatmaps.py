@@ -92,7 +92,7 @@ class RunPlan(NamedTuple):
 
 
 def build_plans(builder: PageBuilder) -> Section | None:
-    """Build the section; None without a plan."""
+    """Build the section of the plans; return None without a plan."""
     snapshots = {run.position: load_snapshots(run) for run in builder.runs}
     matrices = (matrix for several in snapshots.values() for one in several for matrix in (one.plan, one.target))
     scale = LogScale.of(matrices)

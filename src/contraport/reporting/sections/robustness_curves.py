@@ -20,7 +20,7 @@ _DASH_NAMES = {"dot": "dotted", "dash": "dashed"}
 
 
 def build_robustness(builder: PageBuilder) -> Section | None:
-    """Build the section with one panel per corruption; None if none was evaluated."""
+    """Build the section of robustness, one panel per corruption; return None if none was evaluated."""
     metrics = [metric for metric in evaluated_metrics(builder.runs) if metric.group == ROBUSTNESS]
     kinds = list(dict.fromkeys(metric.key.partition("@")[0] for metric in metrics))
     rows = ("trained", *_shared_baselines(builder.runs))

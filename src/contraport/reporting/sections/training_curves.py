@@ -11,12 +11,7 @@ from contraport.reporting.page_builder import PageBuilder, Section
 from contraport.reporting.plotly_figures import CURVE_HEIGHT, PERCENT, Figure, axis_from_zero, build_figure, line_trace
 from contraport.reporting.report_run import ReportRun
 
-AXES = {
-    "step": "step",
-    "epoch": "epoch",
-    "seconds": "training time, s",
-    "share": "share of the run",
-}
+AXES = {"step": "step", "epoch": "epoch", "seconds": "training time, s", "share": "share of the run"}
 """Horizontal axes that the page offers."""
 
 SCHEDULED = ("temperature", "plan_mass")
@@ -27,7 +22,7 @@ DIGITS = 4
 
 NOTES = {
     "loss": "Losses of different objectives differ by constants: compare their shape, not their level.",
-    "mi_bound": "Lower bound of the mutual information of two views; at most the logarithm of the batch size.",
+    "mi_bound": "Computed from the loss of a batch; at most the logarithm of the batch size.",
     "lr": "A setting, not a result.",
     "temperature": "A lower temperature weighs only the closest pairs.",
     "plan_mass": "Below 100% the objective drops pairs whose cost is too high.",
@@ -36,7 +31,7 @@ _ONLINE_NOTE = "Measured on training items during training, not on test items."
 
 
 def build_training_curves(builder: PageBuilder) -> Section | None:
-    """Build the section with one panel per logged column; None if nothing was logged."""
+    """Build the section of training curves, one panel per logged column; return None if nothing was logged."""
     monitored = metrics_of_rows(row for run in builder.runs for row in run.metrics)
     curves = []
     for key in ("loss", *(metric.key for metric in monitored), "mi_bound", "lr", *SCHEDULED):
