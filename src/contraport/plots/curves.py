@@ -105,7 +105,7 @@ def curves(
                 [row[key] for row in points],
                 color=SERIES[position % len(SERIES)],
                 linestyle=DASHES[position % len(DASHES)],
-                marker="o" if len(points) == 1 else None,
+                marker="o" if len(points) == 1 else None,  # a line of one point is invisible
                 label=escape_dollars(name) or "_unnamed",
             )
         ax.set(xlabel="step", title=escape_dollars(column_title(key)))

@@ -184,6 +184,7 @@ def neighbors(
 
 def _principal_components(features: Array) -> Array:
     """Return the first two principal components, (n, 2)."""
+    # From the F x F covariance: the SVD of (n, F) features takes more memory and needs only two directions here.
     centered = torch.from_numpy(features - features.mean(0))
     _, vectors = torch.linalg.eigh(centered.T @ centered)
     components: Array = (centered @ vectors[:, -2:].flip(1)).numpy()
@@ -204,6 +205,7 @@ def _scatter(ax: Axes, points: Array, classes: Array | None, class_names: Sequen
         ax.scatter(of_class[:, 0], of_class[:, 1], s=size, color=color, alpha=0.8, linewidth=0)
     if len(present) > MAX_NAMED_CLASSES:
         return
+    # A halo in the background color keeps names legible on top of points.
     halo = [effects.withStroke(linewidth=3, foreground=background_color(ax))]
     for name, (x, y) in zip(names, place_labels(points, classes), strict=True):
         ax.text(x, y, escape_dollars(name), ha="center", va="center", fontweight="bold", path_effects=halo)
@@ -241,6 +243,7 @@ def _draw_item(ax: Axes, item: Array, x: float, y: float, same: bool | None) -> 
         ax.plot(np.linspace(left, right, len(item)), heights, color=GREY, linewidth=0.8)
     else:
         picture = item if item.ndim == 2 else np.moveaxis(item, 0, -1) if len(item) == 3 else item.mean(0)
+        # A fixed white for bytes and floats in [0, 1], so that neighbors keep their relative brightness.
         white = 255 if item.dtype == np.uint8 else max(1.0, float(picture.max()))
         place = left, right, bottom, top
         ax.imshow(picture, cmap="gray", extent=place, interpolation="nearest", vmin=0, vmax=white)

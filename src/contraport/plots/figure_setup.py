@@ -67,7 +67,7 @@ def create_panels(
 def heatmap(ax: Axes, matrix: Tensor | np.ndarray[Any, Any], *, signed: bool = False, **settings: Any) -> AxesImage:
     """Draw a matrix with a color bar; a signed one with white at zero."""
     values = np.asarray(matrix)
-    if signed:
+    if signed:  # symmetric limits put white at zero
         extreme = float(np.abs(values).max())
         settings = {"cmap": "RdBu_r", "vmax": extreme, "vmin": -extreme, **settings}
     chosen: dict[str, Any] = {"cmap": mass_colormap(ax), "interpolation": "nearest"} | settings
@@ -112,6 +112,7 @@ def add_legend_above(figure: Figure, ax: Axes) -> None:
     if not handles:
         return
     width, height = figure.get_size_inches()
+    # matplotlib measures text only when drawing, so the width of a label is estimated from its length.
     columns = max(1, int(width / (0.6 + 0.085 * max(map(len, labels)))))
     figure.set_size_inches(width, height + 0.22 * -(-len(labels) // columns))
     figure.legend(handles, labels, loc="outside upper left", frameon=False, ncols=columns)

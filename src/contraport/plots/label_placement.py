@@ -43,6 +43,7 @@ def place_labels(points: Array, labels: Array) -> Array:
     taken: list[int] = []
     for label in classes:
         best = np.flatnonzero(labels == label)
+        # Stable, so that equal crowds give the same place on every platform.
         best = best[np.argsort(-crowds[best], kind="stable")]
         free = best[(apart[best][:, taken] > NAME_SIZE * span).any(axis=2).all(axis=1)]
         taken.append(int(free[0] if len(free) else best[0]))

@@ -55,7 +55,7 @@ def plan(plan: Values | RunFolder, target: Values | None = None, *, width: float
     figure, axes = create_panels(len(matrices), width=width, ratio=1.05)
     for ax, (name, matrix) in zip(axes, matrices.items(), strict=True):
         logs = clipped_log10(matrix, scale, without_self=without_self)
-        low = scale.low if scale.high > scale.low else scale.high - 1
+        low = scale.low if scale.high > scale.low else scale.high - 1  # equal masses get the darkest color
         image = ax.imshow(logs, cmap=mass_colormap(ax), interpolation="nearest", vmin=low, vmax=scale.high)
         ax.set(xticks=[], yticks=[], title=name, xlabel="columns", ylabel="rows")
         ax.spines[:].set_visible(False)

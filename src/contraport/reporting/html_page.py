@@ -26,6 +26,7 @@ def render_page(template: str, package: str, **values: Any) -> str:
 
     Values are escaped unless they are `markupsafe.Markup`. An undefined value is an error.
     """
+    # StrictUndefined: a misspelled name in a template fails instead of leaving a gap on the page.
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package), jinja2.PackageLoader("contraport.reporting")]),
         autoescape=True,

@@ -60,6 +60,7 @@ def render_report(runs: Sequence[ReportRun]) -> str:
         sections=sections,
         sheets=builder.sheets,
         plots=Markup(to_json(builder.plots)),
+        # The images are in the style sheet; the scripts need only their layout.
         sheet_sizes=Markup(to_json({key: sheet._asdict() | {"uri": ""} for key, sheet in builder.sheets.items()})),
         data=Markup(to_json(builder.data)),
         mass={"light": MASS_ON_LIGHT, "dark": MASS_ON_DARK},

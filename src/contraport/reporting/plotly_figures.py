@@ -41,7 +41,7 @@ def build_figure(
     return {
         "data": [dict(trace) for trace in traces],
         "layout": {
-            "template": "none",
+            "template": "none",  # plotly's default template sets colors that ignore the theme
             "showlegend": False,
             "margin": dict.fromkeys("lrtb", margin),
             "paper_bgcolor": "rgba(0,0,0,0)",

@@ -150,7 +150,8 @@ def _count_of_metrics(runs: Sequence[ReportRun]) -> list[str]:
     titles = family_titles(gains)
     if len(titles) <= NUM_HEADLINES:
         return []
-    signs: dict[str, set[bool]] = {family: set() for family in titles}  # of the significant gains
+    # A family with significant gains of both signs counts for neither run.
+    signs: dict[str, set[bool]] = {family: set() for family in titles}
     for metric, gain in gains.items():
         if gain.is_significant:
             signs[metric.key.partition("@")[0]].add(gain.value > 0)

@@ -121,6 +121,7 @@ def _mixup_cost(centers: Tensor, sigma: float, mix: float) -> CostFunction:
     """Return a cost: minus the log density of mix (x' - x'') at the difference of two points, up to a constant."""
     m, d = centers.shape
     moves = mix * (centers[:, None] - centers).reshape(m * m, d)
+    # A difference of two points of one component has variance 2 sigma^2; the kernel divides by twice the variance.
     kernel = Gibbs("sqeuclidean", 2 * 2 * (mix * sigma) ** 2)
 
     def cost(x: Tensor, y: Tensor) -> Tensor:

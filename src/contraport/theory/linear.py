@@ -185,6 +185,7 @@ def deep_linear(
             layer.norm(dim=1, keepdim=True) * math.sqrt(len(layer)) if per_filter and hidden else layer.norm()
             for layer, hidden in zip(free, [True] * (len(free) - 1) + [False], strict=True)
         ]
+        # Normalized inside the loss, so that L-BFGS runs without constraints.
         return [layer / norm for layer, norm in zip(free, norms, strict=True)]
 
     def loss() -> Tensor:

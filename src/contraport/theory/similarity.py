@@ -104,6 +104,7 @@ def similarity(features: Tensor, labels: Tensor, names: Sequence[str] | None = N
     same = codes[:, None] == codes
     own = torch.diag(member.T @ cosines.diagonal())
     pairs = sizes[:, None] * sizes - torch.diag(sizes)
+    # Self pairs are removed from sums and counts; a class of one item gives 0 / 0, NaN.
     means = (member.T @ cosines @ member - own) / pairs
     distinct = same & ~torch.eye(n, dtype=torch.bool)
     within, between = float(cosines[distinct].mean()), float(cosines[~same].mean())

@@ -89,6 +89,7 @@ def perfect_uniformity(
     check_integer("items", items, 2)
     check_integer("dimensions", dimensions, 2)
     if temperature is None:
+        # Neighbors are about n^(-1 / (d - 1)) apart; a wider kernel would be flat at that distance.
         temperature = min(0.5, 20 * items ** (-2 / (dimensions - 1)))
     generator = torch_generator("theory.uniformity", seed)
     free = torch.randn(items, dimensions, generator=generator, dtype=torch.float64).requires_grad_()
