@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.errors import raises_usage_error
 
-from contraport import UsageError
 from contraport.catalog.augment_specs import AUGMENTS, parse_augment
 
 
@@ -19,25 +19,25 @@ def test_a_strength_follows_a_colon(text: str, strength: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "value"),
     [
-        ("niose:0.2", "did you mean 'noise'"),
-        ("strong:2", "augment: expected strong, which has no settings, got 'strong:2'"),
-        ("noise:", "augment: expected a name, or noise:0.2 or mixup:0.5, got 'noise:'"),
-        ("strong:", "augment: expected a name"),
-        ("noise:-1", "augment: expected a positive number as the strength of noise, got 'noise:-1'"),
-        ("noise:nan", "expected a positive number"),
-        ("noise:inf", "expected a positive number"),
-        ("noise:much", "expected a positive number"),
-        ("mixup:1.5", "expected a number above 0, at most 1, as the strength of mixup, got 'mixup:1.5'"),
-        ("mixup:0", "expected a number above 0"),
-        ("noise:0.1,0.2", "augment: expected noise:setting=value"),
-        ("noise:0.1,strength=0.2", "augment: expected strength once"),
-        ("noise:sigma=0.2", "augment: setting of noise: unknown name 'sigma'"),
-        (3, "augment: unknown name '3'"),
-        ("", "augment: unknown name ''"),
+        ("niose:0.2", "augment.unknown", "'noise'"),
+        ("strong:2", "augment.bad_setting", "'strong:2'"),
+        ("noise:", "augment.invalid", "'noise:'"),
+        ("strong:", "augment.invalid", ""),
+        ("noise:-1", "augment.invalid", "'noise:-1'"),
+        ("noise:nan", "augment.invalid", ""),
+        ("noise:inf", "augment.invalid", ""),
+        ("noise:much", "augment.invalid", ""),
+        ("mixup:1.5", "augment.invalid", "'mixup:1.5'"),
+        ("mixup:0", "augment.invalid", ""),
+        ("noise:0.1,0.2", "augment.bad_setting", ""),
+        ("noise:0.1,strength=0.2", "augment.duplicate_setting", ""),
+        ("noise:sigma=0.2", "augment.unknown", "'sigma'"),
+        (3, "augment.unknown", "'3'"),
+        ("", "augment.unknown", "''"),
     ],
 )
-def test_what_is_none_is_told(text: object, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_what_is_none_is_told(text: object, code, value) -> None:
+    with raises_usage_error(code, value):
         parse_augment(text)

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Iterator
 
 import pytest
+from tests.errors import raises_usage_error
 from torch import nn
 
-from contraport import UsageError
 from contraport._utils.lazy import import_object
 from contraport.catalog import (
     DATASETS,
@@ -51,9 +51,9 @@ def test_what_is_listed_says_what_it_is() -> None:
 
 
 def test_a_recipe_or_an_objective_that_is_none_is_told() -> None:
-    with pytest.raises(UsageError, match="recipe: unknown name 'mocco'; did you mean 'moco'"):
+    with raises_usage_error("recipe.unknown", "'moco'"):
         resolve_recipe({"recipe": "mocco"})
-    with pytest.raises(UsageError, match="objective: unknown name 'nt-xnt'; did you mean 'nt-xent'"):
+    with raises_usage_error("objective.unknown", "'nt-xent'"):
         resolve_recipe({"objective": "nt-xnt"})
     own = nn.Identity()
     assert resolve_recipe({"objective": own, "recipe": "moco"})["objective"] is own

@@ -17,7 +17,7 @@ from tests.errors import raises_usage_error
 from torch import nn
 
 from contraport.estimators import SNE, TSNE
-from contraport.objectives.affinities import affinities, find_nearest, spread
+from contraport.objectives.affinities import calibrated_softmax, compute_affinities, find_nearest
 
 ESTIMATORS = [SNE, TSNE]
 
@@ -34,7 +34,7 @@ def clusters(n=60, d=5):
 
 def test_affinities_are_those_of_the_peer(digits):
     # With a perplexity above a third of the items every pair is kept, as in the exact method.
-    ours = affinities(torch.from_numpy(digits), 100.0, symmetric=True).to_dense().numpy()
+    ours = compute_affinities(torch.from_numpy(digits), 100.0, symmetric=True).to_dense().numpy()
     distances = pairwise_distances(digits, metric="sqeuclidean").astype(np.float32)
     peers = squareform(_joint_probabilities(distances, 100.0, verbose=0))
     np.testing.assert_allclose(ours, peers, atol=2e-8)
@@ -61,9 +61,9 @@ def dense_plan(x, perplexity, *, symmetric):
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_exact_affinities_have_all_pairs(digits, symmetric):
-    exact = affinities(torch.from_numpy(digits), 5.0, symmetric=symmetric, exact=True).numpy()
+    exact = compute_affinities(torch.from_numpy(digits), 5.0, symmetric=symmetric, exact=True).numpy()
     np.testing.assert_allclose(exact, dense_plan(digits, 5.0, symmetric=symmetric), rtol=1e-6, atol=1e-12)
-    sparse = affinities(torch.from_numpy(digits), 5.0, symmetric=symmetric).to_dense().numpy()
+    sparse = compute_affinities(torch.from_numpy(digits), 5.0, symmetric=symmetric).to_dense().numpy()
     assert np.abs(sparse - exact).sum() > 0.01  # what is cut off is not nothing
 
 
@@ -88,7 +88,7 @@ def test_the_exact_method_finds_the_divergence_of_the_peers(digits):
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_affinities_have_mass_one_and_the_perplexity(digits, symmetric):
-    plan = affinities(torch.from_numpy(digits), 10.0, symmetric=symmetric).to_dense()
+    plan = compute_affinities(torch.from_numpy(digits), 10.0, symmetric=symmetric).to_dense()
     assert plan.sum().item() == pytest.approx(1)
     assert (plan.diagonal() == 0).all()
     if symmetric:
@@ -104,14 +104,14 @@ def test_affinities_have_mass_one_and_the_perplexity(digits, symmetric):
 def test_nearest_in_chunks(monkeypatch, digits):
     x = torch.from_numpy(digits)
     whole = find_nearest(x, 7)
-    monkeypatch.setattr("contraport.objectives.affinities.PAIRS_AT_ONCE", 1000)
+    monkeypatch.setattr("contraport.objectives.affinities.MAX_DISTANCES", 1000)
     for part, all_at_once in zip(find_nearest(x, 7), whole, strict=True):
         assert torch.equal(part, all_at_once)
 
 
 def test_copies_share_evenly():
     distances = torch.tensor([[0.0, 0.0, 0.0, 5.0], [3.0, 3.0, 3.0, 3.0]]).double()
-    shares = spread(distances, 2.0)
+    shares = calibrated_softmax(distances, 2.0)
     torch.testing.assert_close(shares[0], torch.tensor([1 / 3, 1 / 3, 1 / 3, 0]).double())
     torch.testing.assert_close(shares[1], torch.full((4,), 0.25).double())
 
@@ -120,7 +120,8 @@ def test_copies_share_evenly():
 def test_the_unit_of_the_data_does_not_matter(scale):
     X = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
     torch.testing.assert_close(
-        affinities(X * scale, 5.0, symmetric=True).to_dense(), affinities(X, 5.0, symmetric=True).to_dense()
+        compute_affinities(X * scale, 5.0, symmetric=True).to_dense(),
+        compute_affinities(X, 5.0, symmetric=True).to_dense(),
     )
 
 
@@ -129,7 +130,11 @@ def test_the_unit_of_the_data_does_not_matter(scale):
 def test_the_divergence_is_the_formula(estimator, method):
     X, _ = clusters()
     fitted = estimator(perplexity=8, max_iter=60, method=method, random_state=0).fit(X)
-    P = affinities(torch.from_numpy(X), 8, symmetric=estimator is TSNE, exact=method == "exact").to_dense().numpy()
+    P = (
+        compute_affinities(torch.from_numpy(X), 8, symmetric=estimator is TSNE, exact=method == "exact")
+        .to_dense()
+        .numpy()
+    )
     distances = pairwise_distances(fitted.embedding_.astype(np.float64), metric="sqeuclidean")
     K = np.exp(-distances) if estimator is SNE else 1 / (1 + distances)
     np.fill_diagonal(K, 0)

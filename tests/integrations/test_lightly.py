@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 import contraport
-from contraport import UsageError
 from contraport.integrations import MemoryBankLoss
+from tests.errors import raises_usage_error
 from tests.objectives.comparing import assert_same, outcome, views
 
 
@@ -53,5 +53,5 @@ def test_the_bank_keeps_the_last_keys_and_compares_with_them_alone():
 
 @pytest.mark.parametrize("size", [0, 4096, (4096,), (4, -1), (4.0, 2)])
 def test_a_size_that_is_none(size):
-    with pytest.raises(UsageError, match="memory_bank_size: expected a pair"):
+    with raises_usage_error("memory_bank_size.invalid"):
         MemoryBankLoss(size)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import contraport
-from contraport import UsageError
 from contraport.integrations import MetricLearningLoss
+from tests.errors import raises_usage_error
 from tests.objectives.comparing import LABELS, assert_same, outcome, views
 
 losses = pytest.importorskip("pytorch_metric_learning.losses", reason="pytorch-metric-learning is not installed")
@@ -48,7 +48,7 @@ def test_the_embeddings_as_their_own_reference_set():
 
 def test_what_is_refused():
     (z,) = views(k=1)
-    with pytest.raises(UsageError, match="indices_tuple: must be None"):
+    with raises_usage_error("indices_tuple.invalid", "None"):
         MetricLearningLoss()(z, LABELS, (LABELS, LABELS, LABELS))
-    with pytest.raises(UsageError, match="ref_labels: expected labels= and ref_labels= with ref_emb"):
+    with raises_usage_error("ref_labels.invalid"):
         MetricLearningLoss()(z, LABELS, ref_emb=z.clone())

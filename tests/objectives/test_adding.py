@@ -8,7 +8,7 @@ import torch
 
 import contraport
 from contraport import Gibbs, Joint, Objective, Pairs
-from contraport.catalog import OBJECTIVES, recipe
+from contraport.catalog import OBJECTIVES, register_objective
 from contraport.data import from_arrays
 from contraport.engine import backend
 from contraport.engine.kernels import Kernel
@@ -62,7 +62,7 @@ class Chain(Layout):
 class Smoothed(Target):
     """A target: the positives, and a little of everything."""
 
-    complete = True
+    fills_all_rows = True
 
     def __call__(self, block, attributes):
         wanted = Pairs()(block, attributes).dense()
@@ -71,9 +71,9 @@ class Smoothed(Target):
 
 @pytest.fixture
 def mine():
-    @recipe("Nobody (2026).", r"\mathrm{mine}")
+    @register_objective("Nobody (2026).", r"\mathrm{mine}")
     def my_own(temperature: float = 0.5) -> contraport.objectives.Loss:
-        """Show what a recipe is."""
+        """Show what a register_objective is."""
         return Objective(Chain(), Gibbs("cosine", temperature), ColumnsThenRows(2), Smoothed(), contraport.KL())
 
     yield "my-own"

@@ -13,7 +13,6 @@ from tests.objectives.comparing import BACKENDS, IDS, LABELS, OF_COORDINATES, as
 from torch import nn
 
 import contraport
-from contraport import UsageError
 from contraport.catalog import OBJECTIVES
 from contraport.engine import Geometry, Gibbs, LabelMask, MatrixLogKernel
 
@@ -89,7 +88,7 @@ def test_a_temperature_that_another_owns_is_positive(value):
     with torch.no_grad():
         owned.fill_(value)
     for call in (lambda: loss(z0, z1), lambda: contraport.nt_xent()(z0, z1, temperature=torch.tensor(value))):
-        with pytest.raises(UsageError, match=f"temperature: expected a positive finite number, got {value}"):
+        with raises_usage_error("temperature.invalid", value):
             call()
 
 
@@ -137,32 +136,31 @@ def test_an_owned_temperature_is_read_in_each_call_and_stays_its_owners():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "code", "value"),
     [
-        (lambda: contraport.nt_xent(temperature="learned"), "temperature: expected a number, 'learn' or a tensor"),
-        (lambda: contraport.nt_xent(temperature=torch.ones(2)), r"temperature: expected .* one element, got .*\(2,\)"),
-        (lambda: contraport.nt_xent(temperature=torch.tensor(1)), "temperature: expected .* got torch.int64"),
+        (lambda: contraport.nt_xent(temperature="learned"), "temperature.invalid", "'learn'"),
+        (lambda: contraport.nt_xent(temperature=torch.ones(2)), "temperature.shape", "torch.float32 of shape (2,)"),
+        (lambda: contraport.nt_xent(temperature=torch.tensor(1)), "temperature.shape", "torch.int64 of shape ()"),
         (
             lambda: contraport.nt_xent(temperature=torch.tensor(-1.0)),
-            "temperature: expected a positive finite number, got -1",
+            "temperature.invalid",
+            "-1.0",
         ),
-        (
-            lambda: contraport.nt_xent(temperature=1 / torch.ones((), requires_grad=True)),
-            "must not be computed",
-        ),
-        (lambda: contraport.alpha_cl(temperature="learn"), r"temperature: Energy\(\) gives it no gradient"),
-        (lambda: contraport.objective("byol", temperature="learn"), "setting of byol: unknown name 'temperature'"),
-        (lambda: contraport.pairwise("triplet", temperature="learn"), "temperature: triplet has none"),
+        (lambda: contraport.nt_xent(temperature=1 / torch.ones((), requires_grad=True)), "temperature.not_leaf", ""),
+        (lambda: contraport.alpha_cl(temperature="learn"), "temperature.not_learnable", "Energy"),
+        (lambda: contraport.objective("byol", temperature="learn"), "unknown", "'temperature'"),
+        (lambda: contraport.pairwise("triplet", temperature="learn"), "temperature.conflict", ""),
         (
             lambda: contraport.byol()(*views(), temperature=0.1),
-            "temperature: expected none, as this objective has none",
+            "temperature.conflict",
+            "",
         ),
-        (lambda: contraport.nt_xent()(*views(), temperature=-1), "temperature: expected a positive finite number"),
-        (lambda: contraport.nt_xent()(*views(), temperature=torch.ones(3)), r"temperature: .* got shape \(3,\)"),
+        (lambda: contraport.nt_xent()(*views(), temperature=-1), "temperature.invalid", ""),
+        (lambda: contraport.nt_xent()(*views(), temperature=torch.ones(3)), "temperature.shape", "shape (3,)"),
     ],
 )
-def test_temperatures_that_do_not_fit(call, message):
-    with pytest.raises(UsageError, match=message):
+def test_temperatures_that_do_not_fit(call, code, value):
+    with raises_usage_error(code, value):
         call()
 
 
@@ -249,9 +247,9 @@ def test_a_tensor_given_as_both_views_is_two_views(of_the_items, layout, backend
 
 
 def test_one_view_that_nothing_matches():
-    with pytest.raises(UsageError, match=r"views: Pairs\(\) matches the views of an item, of which one came"):
+    with raises_usage_error("views.missing", "Pairs"):
         contraport.nt_xent()(*views(k=1))
-    with pytest.raises(UsageError, match="views: the cross layout compares 2 views, got 1"):
+    with raises_usage_error("views.invalid", "1"):
         contraport.info_nce(target=contraport.Labels())(*views(k=1), labels=LABELS)
 
 
@@ -298,23 +296,25 @@ def test_values_of_the_rows_of_sup_con_are_pytorch_metric_learnings():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "code", "value"),
     [
         (
             lambda z: contraport.align_uniform()(*z, reduction="none"),
-            r"reduction: LogMeanKernel\(\) is no sum over rows",
+            "reduction.no_rows",
+            "LogMeanKernel",
         ),
-        (lambda z: contraport.nt_xent()(*z, reduction="sum"), "reduction: unknown name 'sum'"),
+        (lambda z: contraport.nt_xent()(*z, reduction="sum"), "reduction.unknown", "'sum'"),
         (
             lambda z: contraport.info_nce(target=contraport.Labels())(
                 z[0], z[1][:5], labels=(LABELS, LABELS[:5]), reduction="none"
             ),
-            r"reduction: expected 'mean', as directions have different numbers of rows, \(7, 5\)",
+            "reduction.rows_differ",
+            "'mean'",
         ),
     ],
 )
-def test_reductions_that_do_not_fit(call, message):
-    with pytest.raises(UsageError, match=message):
+def test_reductions_that_do_not_fit(call, code, value):
+    with raises_usage_error(code, value):
         call(views())
 
 
@@ -371,15 +371,15 @@ def test_negatives_of_one_item_are_no_columns_of_another(name, backend):
 
 
 @pytest.mark.parametrize(
-    ("known", "message"),
+    ("known", "code", "value"),
     [
-        ({"negatives": OWN[:6]}, r"negatives: expected .* or \(7, k, 5\) for each item, got shape \(6, 3, 5\)"),
-        ({"negatives": OWN, "shared_negatives": True}, r"shared_negatives: expected negatives \(k, d\)"),
-        ({"negatives": OWN, "ids": IDS, "negative_ids": IDS}, r"negative_ids: .* \(7, 3\), got \(7,\)"),
+        ({"negatives": OWN[:6]}, "negatives.shape", "shape (6, 3, 5)"),
+        ({"negatives": OWN, "shared_negatives": True}, "shared_negatives.conflict", ""),
+        ({"negatives": OWN, "ids": IDS, "negative_ids": IDS}, "negative_ids.shape", "(7,)"),
     ],
 )
-def test_negatives_of_each_row_that_do_not_fit(known, message):
-    with pytest.raises(UsageError, match=message):
+def test_negatives_of_each_row_that_do_not_fit(known, code, value):
+    with raises_usage_error(code, value):
         contraport.nt_xent()(*views(), **known)
 
 
@@ -420,9 +420,9 @@ def test_one_class_each_is_the_same_in_either_form():
 
 
 def test_classes_that_are_neither_zero_nor_one():
-    with pytest.raises(UsageError, match=r"labels: expected zeros and ones, \(n, classes\)"):
+    with raises_usage_error("labels.invalid"):
         contraport.sup_con()(*views(), labels=2 * HOT)
-    with pytest.raises(UsageError, match=r"ids: expected .* \(7,\), got \(7, 3\)"):
+    with raises_usage_error("ids.shape", "(7, 3)"):
         contraport.nt_xent()(*views(), ids=HOT)
 
 
@@ -525,12 +525,12 @@ def test_a_list_of_pairs_with_their_shares(backend):
     target = contraport.PairList([(0, 0), (1, 4), (4, 4)], np.array([1.0, 2.0, 3.0]))
     found = outcome(lambda *z: build("nt-xent")(*z, target=target), *views())
     assert_same(found, outcome(lambda *z: rows_loss(torch.cat(z), torch.cat(z), items, 0.5, others(14)), *views()))
-    for wrong, message in (
-        ([1.0], r"one number for each of 5 pairs, got shape \(1,\)"),
-        ([1.0] * 4 + [-1.0], "nonnegative finite numbers, got -1"),
-        ([float("nan")] * 5, "nonnegative finite numbers, got nan"),
+    for wrong, code, value in (
+        ([1.0], "shares.shape", "(1,)"),
+        ([1.0] * 4 + [-1.0], "shares.invalid", -1),
+        ([float("nan")] * 5, "shares.invalid", "nan"),
     ):
-        with pytest.raises(UsageError, match=f"shares: expected {message}"):
+        with raises_usage_error(code, value):
             contraport.PairList(PAIRS, wrong)
 
 
@@ -581,40 +581,46 @@ def test_different_items_with_features_and_own_negatives(backend):
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "code", "value"),
     [
         (
             lambda x, y: contraport.info_nce()(x, y),
-            r"views: Pairs\(\) matches row i to row i, but z0 shows 7 .* z1 4 others; expected equally many",
+            "views.shape",
+            "Pairs",
         ),
         (
             lambda x, y: contraport.sup_con()(x, y, labels=LABELS),
-            r"labels: z0 and z1 show different items, 7 and 4; expe",
+            "labels.pair",
+            "",
         ),
         (
             lambda x, y: contraport.sup_con()(x, y, labels=(LABELS, LABELS)),
-            r"labels\[1\]: expected .* \(4,\), got \(7,\)",
+            "labels.shape",
+            "(7,)",
         ),
-        (lambda x, y: contraport.sup_con()(x, y[:, :3], labels=(LABELS, OTHER)), "z1: expected 5 columns, got 3"),
+        (lambda x, y: contraport.sup_con()(x, y[:, :3], labels=(LABELS, OTHER)), "z1.shape", "3"),
         (
             lambda x, y: contraport.nt_xent()(x, y, target=[(0, 7)]),
-            "target: expected rows of z1 from 0 to 3 in the pairs",
+            "target.invalid",
+            "",
         ),
-        (lambda x, y: contraport.nt_xent()(x, y, target=[(0, 1, 2)]), r"target: expected a list of pairs .* \(1, 3\)"),
-        (lambda x, y: contraport.nt_xent()(x, y, target=[]), r"target: expected a list of pairs"),
+        (lambda x, y: contraport.nt_xent()(x, y, target=[(0, 1, 2)]), "target.pairs", "torch.int64 of shape (1, 3)"),
+        (lambda x, y: contraport.nt_xent()(x, y, target=[]), "target.pairs", ""),
         (
             lambda x, y: contraport.nt_xent()(x, y, target=[(0, 0.5)]),
-            r"target: expected a list of pairs .* torch.float64",
+            "target.pairs",
+            "",
         ),
-        (lambda x, y: contraport.info_nce()(x, y, target=torch.ones(4, 7)), r"target: expected shape \(7, 4\)"),
+        (lambda x, y: contraport.info_nce()(x, y, target=torch.ones(4, 7)), "target.shape", "(4, 7)"),
         (
             lambda x, y: contraport.nt_xent()(x, x, target=[(0, 1)], ids=[5] * 7),
-            "target: puts mass on pairs that are left",
+            "target.excluded_pairs",
+            "",
         ),
     ],
 )
-def test_different_items_that_do_not_fit(call, message):
-    with pytest.raises(UsageError, match=message):
+def test_different_items_that_do_not_fit(call, code, value):
+    with raises_usage_error(code, value):
         call(*different())
 
 
@@ -655,36 +661,41 @@ def test_logits_are_cross_entropy():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "code", "value"),
     [
         (
             lambda s: contraport.t_simclr()(similarities=s),
-            "similarities: the cost 'sqeuclidean' is no function of a simil",
+            "similarities.conflict",
+            "'sqeuclidean'",
         ),
         (
             lambda s: contraport.cmc()(similarities=s),
-            r"similarities: expected embeddings, as AllViewPairs\(\) has no one",
+            "similarities.conflict",
+            "AllViewPairs",
         ),
         (
             lambda s: contraport.nt_xent()(similarities=s[:5]),
-            "similarities: expected those of all embeddings of two views",
+            "similarities.shape",
+            "",
         ),
-        (lambda s: contraport.nt_xent()(s, similarities=s), "similarities: expected either embeddings or similarities"),
-        (lambda s: contraport.nt_xent()(similarities=s[0]), r"similarities: expected a floating .* of shape \(6,\)"),
+        (lambda s: contraport.nt_xent()(s, similarities=s), "similarities.conflict", ""),
+        (lambda s: contraport.nt_xent()(similarities=s[0]), "similarities.shape", "torch.float32 of shape (6,)"),
         (
             lambda s: contraport.nt_xent()(similarities=s, negatives=s),
-            "negatives: expected their similarities as further",
+            "negatives.conflict",
+            "",
         ),
         (
             lambda s: contraport.Objective(
                 contraport.Cross(), Gibbs(torch.cdist), contraport.Rows(), contraport.Pairs(), contraport.KL()
             )(similarities=s),
-            "similarities: the cost <function cdist",
+            "similarities.conflict",
+            "",
         ),
     ],
 )
-def test_similarities_that_do_not_fit(call, message):
-    with pytest.raises(UsageError, match=message):
+def test_similarities_that_do_not_fit(call, code, value):
+    with raises_usage_error(code, value):
         call(torch.rand(6, 6))
 
 
@@ -841,28 +852,32 @@ def test_where_nothing_is_left_to_compare():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "code", "value"),
     [
         (
             lambda z: contraport.nt_xent()(*z, present=PRESENT),
-            r"present: expected Booleans, .* \(7, 2\), got .* \(7, 3\)",
+            "present.invalid",
+            "torch.bool of shape (7, 3)",
         ),
         (
             lambda z: contraport.nt_xent()(*z, present=PRESENT[:, :2].long()),
-            "present: expected Booleans, .* got torch.int64",
+            "present.invalid",
+            "torch.int64 of shape (7, 2)",
         ),
         (
             lambda z: contraport.sup_con()(*z, present=PRESENT[:, :2], labels=(LABELS, LABELS)),
-            "present: expected two views of the same items",
+            "present.conflict",
+            "",
         ),
         (
             lambda z: contraport.info_nce(symmetric=False, shared_columns=True)(*z, present=PRESENT[:, :2]),
-            "present: expected none, as the columns are shared",
+            "present.conflict",
+            "",
         ),
     ],
 )
-def test_marks_that_do_not_fit(call, message):
-    with pytest.raises(UsageError, match=message):
+def test_marks_that_do_not_fit(call, code, value):
+    with raises_usage_error(code, value):
         call(views())
 
 
@@ -873,23 +888,23 @@ def test_settings_are_numbers_of_python_or_numpy():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "code", "value"),
     [
-        (lambda: contraport.hard_negative(beta="much"), "beta: expected a nonnegative finite number, got 'much'"),
-        (lambda: contraport.debiased(prior="some"), r"prior: expected a number in \[0, 1\), got 'some'"),
-        (lambda: contraport.rince(q="half"), r"q: expected a number in \(0, 1\], got 'half'"),
-        (lambda: contraport.cmc_nce(momentum=None), r"momentum: expected a number in \[0, 1\), got None"),
-        (lambda: contraport.sog_clr(momentum=True), r"momentum: expected a number in \[0, 1\), got True"),
-        (lambda: contraport.kcl(gamma=float("inf")), "gamma: expected a nonnegative finite number, got inf"),
-        (lambda: contraport.Neighbors(torch.ones(4, 2), neighbors=1.5), "neighbors: expected a whole number from 1 on"),
+        (lambda: contraport.hard_negative(beta="much"), "beta.invalid", "'much'"),
+        (lambda: contraport.debiased(prior="some"), "prior.invalid", "'some'"),
+        (lambda: contraport.rince(q="half"), "q.invalid", "'half'"),
+        (lambda: contraport.cmc_nce(momentum=None), "momentum.invalid", "None"),
+        (lambda: contraport.sog_clr(momentum=True), "momentum.invalid", "True"),
+        (lambda: contraport.kcl(gamma=float("inf")), "gamma.invalid", "inf"),
+        (lambda: contraport.Neighbors(torch.ones(4, 2), neighbors=1.5), "neighbors.invalid", ""),
     ],
 )
-def test_a_setting_of_a_wrong_kind_is_told(make, message):
-    with pytest.raises(UsageError, match=message):
+def test_a_setting_of_a_wrong_kind_is_told(make, code, value):
+    with raises_usage_error(code, value):
         make()
 
 
 def test_more_than_two_views_show_the_same_items():
     z = torch.randn(6, 5)
-    with pytest.raises(UsageError, match=r"z2: expected .* the same for all views"):
+    with raises_usage_error("z2.shape"):
         contraport.cmc()(z, z, z[:4])

@@ -5,10 +5,10 @@ import pickle
 
 import pytest
 import torch
+from tests.errors import raises_usage_error
 from tests.objectives.comparing import OF_COORDINATES, needed
 
 import contraport
-from contraport import UsageError
 from contraport.catalog import OBJECTIVES
 from contraport.engine import normalize
 from contraport.engine.kernels import MIN_LEARNED_TEMPERATURE
@@ -78,23 +78,23 @@ def test_uniformity_of_copies_of_one_item_is_nothing():
 
 
 @pytest.mark.parametrize(
-    ("known", "message"),
+    ("known", "code", "value"),
     [
-        ({"weights": torch.ones(6, 1)}, r"weights: expected .* \(6,\), got \(6, 1\)"),
-        ({"weights": [1.0] * 5}, r"weights: expected .* \(6,\), got \(5,\)"),
-        ({"weights": ["a"] * 6}, r"weights: expected a tensor, an array or a list of numbers.* got list of <U1"),
-        ({"ids": [[1], [2, 3]]}, "ids: expected .* got lists of unequal lengths"),
-        ({"ids": torch.arange(12).view(6, 2)}, r"ids: expected .* got \(6, 2\)"),
-        ({"shared_negatives": True}, "shared_negatives: expected negatives="),
+        ({"weights": torch.ones(6, 1)}, "weights.shape", "(6, 1)"),
+        ({"weights": [1.0] * 5}, "weights.shape", "(5,)"),
+        ({"weights": ["a"] * 6}, "weights.type", "list of <U1"),
+        ({"ids": [[1], [2, 3]]}, "ids.type", "lists of unequal lengths"),
+        ({"ids": torch.arange(12).view(6, 2)}, "ids.shape", "(6, 2)"),
+        ({"shared_negatives": True}, "shared_negatives.missing", "negatives="),
     ],
 )
-def test_facts_of_another_shape(known, message):
-    with pytest.raises(UsageError, match=message):
+def test_facts_of_another_shape(known, code, value):
+    with raises_usage_error(code, value):
         contraport.nt_xent()(*views(), **known)
 
 
 def test_sparse_views():
-    with pytest.raises(UsageError, match=r"z0: expected a dense tensor, got torch.sparse_coo; use to_dense\(\)"):
+    with raises_usage_error("z0.sparse", "torch.sparse_coo"):
         contraport.nt_xent()(torch.eye(3).to_sparse(), torch.eye(3))
 
 
@@ -118,7 +118,7 @@ def test_the_temperature_of_the_pairwise_presets_is_the_kernels(preset):
 @pytest.mark.parametrize("settings", [{"preset": "triplet"}, {"phi": torch.sqrt, "psi": torch.exp}])
 def test_what_has_no_temperature_takes_none(settings):
     assert contraport.pairwise(**settings).temperature == 1.0
-    with pytest.raises(UsageError, match=r"temperature: (triplet|phi and psi) has none"):
+    with raises_usage_error("temperature.conflict"):
         contraport.pairwise(**settings, temperature=0.3)
 
 
@@ -136,19 +136,20 @@ def test_a_temperature_is_a_tensor_of_any_precision(name, dtype):
 
 
 @pytest.mark.parametrize(
-    ("known", "message"),
+    ("known", "code", "value"),
     [
-        ({"ids": torch.rand(6)}, "ids: expected integers, got torch.float32"),
+        ({"ids": torch.rand(6)}, "ids.type", "torch.float32"),
         (
             {"negatives": torch.ones(2, 5), "ids": torch.arange(6), "negative_ids": torch.rand(2)},
-            "negative_ids: expected integers, got torch.float32",
+            "negative_ids.type",
+            "torch.float32",
         ),
-        ({"weights": torch.ones(6).cfloat()}, "weights: expected real numbers, got torch.complex64"),
-        ({"temperature": True}, "temperature: expected a positive finite number, got True"),
+        ({"weights": torch.ones(6).cfloat()}, "weights.type", "torch.complex64"),
+        ({"temperature": True}, "temperature.invalid", "True"),
     ],
 )
-def test_facts_of_a_wrong_kind(known, message):
-    with pytest.raises(UsageError, match=message):
+def test_facts_of_a_wrong_kind(known, code, value):
+    with raises_usage_error(code, value):
         contraport.nt_xent()(*views(), **known)
 
 
@@ -194,7 +195,7 @@ def test_a_target_of_items_is_refused_where_coordinates_are_compared(name):
         (torch.eye(6), {}),
         ([(0, 1)], {}),
     ]:
-        with pytest.raises(UsageError, match="target: must match the views"):
+        with raises_usage_error("target.conflict"):
             loss(z0, z1, target=target, **known)
     assert torch.equal(loss(z0, z1, target=contraport.Pairs()), loss(z0, z1))
 
@@ -285,29 +286,29 @@ def converged():
 
 
 @pytest.mark.parametrize(
-    ("make", "known", "message"),
+    ("make", "known", "code"),
     [
-        (lambda: contraport.cmc_nce(), {}, r"averages: .* within torch.func; expected the objective in evaluation"),
-        (lambda: contraport.sog_clr(items=9), {"ids": torch.arange(6)}, "averages: .* expected .* evaluation"),
-        (converged, {}, "tolerance: .* expected a number of iterations alone"),
+        (lambda: contraport.cmc_nce(), {}, "averages.torch_func"),
+        (lambda: contraport.sog_clr(items=9), {"ids": torch.arange(6)}, "averages.torch_func"),
+        (converged, {}, "tolerance.torch_func"),
     ],
 )
-def test_what_no_transform_can_do_is_told(make, known, message):
+def test_what_no_transform_can_do_is_told(make, known, code):
     loss, (z0, z1) = make(), torch.randn(2, 6, 5)
-    with pytest.raises(UsageError, match=message):
+    with raises_usage_error(code):
         torch.func.grad(lambda z: loss(z, z1, **known))(z0)
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "code", "value"),
     [
-        (lambda: contraport.sigmoid(bias=float("nan")), "bias: expected a finite number, got nan"),
-        (lambda: contraport.t_simclr(conditional="no"), "conditional: expected True or False, got 'no'"),
-        (lambda: contraport.direct_clr(dimensions=True), "dimensions: expected a whole number from 1 on, got True"),
-        (lambda: contraport.RationalQuadratic(power="2"), "power: expected a nonnegative finite number, got '2'"),
-        (lambda: contraport.gte(temperature=True), "temperature: expected a positive finite number, got True"),
+        (lambda: contraport.sigmoid(bias=float("nan")), "bias.invalid", "nan"),
+        (lambda: contraport.t_simclr(conditional="no"), "conditional.invalid", "'no'"),
+        (lambda: contraport.direct_clr(dimensions=True), "dimensions.invalid", "True"),
+        (lambda: contraport.RationalQuadratic(power="2"), "power.invalid", "'2'"),
+        (lambda: contraport.gte(temperature=True), "temperature.invalid", "True"),
     ],
 )
-def test_settings_of_a_wrong_kind(make, message):
-    with pytest.raises(UsageError, match=message):
+def test_settings_of_a_wrong_kind(make, code, value):
+    with raises_usage_error(code, value):
         make()

@@ -21,7 +21,7 @@ def both(request):
     rows = torch.arange(7)
     everything = LabelMask((torch.where(rows == 4, 1, 0), torch.ones_like(rows)))  # of row 4
     masks = LabelMask((rows, rows)), everything
-    target = KernelTarget.by_rows(Geometry(request.param(x, y), masks))
+    target = KernelTarget.normalize_rows(Geometry(request.param(x, y), masks))
     kernel = request.param(x, y).dense().exp() * ~masks[0].dense() * ~everything.dense()
     mass = kernel.sum(1, keepdim=True)
     return target, DenseTarget(kernel / torch.where(mass > 0, mass, 1) / 7)
@@ -37,11 +37,11 @@ def assert_same(target, matrix):
 def test_it_is_the_matrix(both):
     target, matrix = both
     assert_same(target, matrix)
-    assert_same(target.T, matrix.T)
+    assert_same(target.T, DenseTarget(matrix.matrix.T))
     assert_same(target.restrict(slice(2, 6)), matrix.restrict(slice(2, 6)))
     factors = torch.arange(7.0, dtype=torch.float64)
     assert_same(target.times(factors), matrix.times(factors))
-    assert_same(target.beside(3), matrix.beside(3))
+    assert_same(target.append_columns(3), matrix.append_columns(3))
 
 
 def test_gradients_of_any_order(both):
@@ -59,7 +59,7 @@ def test_gradients_of_any_order(both):
 
 
 def test_further_columns_have_no_part_in_the_gradient(both):
-    target, matrix = (one.beside(3) for one in both)
+    target, matrix = (one.append_columns(3) for one in both)
     z = torch.randn(10, 2, dtype=torch.float64, requires_grad=True)
     ours, theirs = (torch.autograd.grad(one.apply(z).sin().sum(), z)[0] for one in (target, matrix))
     torch.testing.assert_close(ours, theirs)

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.errors import raises_usage_error
 
 import contraport
-from contraport import UsageError
 from contraport.engine import LogSoftplus
 
 
@@ -88,10 +88,10 @@ def test_the_link_is_exact_at_both_ends():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "code", "value"),
     [
-        (lambda: contraport.cmc_nce(momentum=1.0), "momentum: expected a number in"),
-        (lambda: contraport.cmc_nce()(torch.ones(1, 3), torch.ones(1, 3)), "negatives=, or at least 2 items, got 1"),
+        (lambda: contraport.cmc_nce(momentum=1.0), "momentum.invalid", ""),
+        (lambda: contraport.cmc_nce()(torch.ones(1, 3), torch.ones(1, 3)), "z0.single_item", "1"),
         (
             lambda: contraport.Objective(
                 contraport.Joint("both"),
@@ -100,16 +100,18 @@ def test_the_link_is_exact_at_both_ends():
                 contraport.Pairs(),
                 contraport.Logistic(),
             )(*views()),
-            "need the positives to be compared",
+            "layout.conflict",
+            "",
         ),
         (
             lambda: contraport.Objective(
                 contraport.Joint(), contraport.StudentT(), contraport.Free(), contraport.Pairs(), contraport.Logistic()
             )(*views()),
-            "need a Gibbs kernel",
+            "kernel.conflict",
+            "Gibbs",
         ),
     ],
 )
-def test_mistakes_are_named(call, message):
-    with pytest.raises(UsageError, match=message):
+def test_mistakes_are_named(call, code, value):
+    with raises_usage_error(code, value):
         call()

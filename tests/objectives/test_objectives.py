@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.errors import raises_usage_error
 from tests.objectives.comparing import needed
 
 import contraport
@@ -101,9 +102,9 @@ def test_a_setting_of_any_kind_is_taken_or_refused(name, value):
 
 
 def test_a_target_by_its_name_is_refused():
-    with pytest.raises(UsageError, match=r"target: expected a Target, such as .* got 'domains'"):
+    with raises_usage_error("target.type", "'domains'"):
         contraport.objective("info-nce", target="domains")
-    with pytest.raises(UsageError, match=r"target: expected a Target, such as .* got 'domains'"):
+    with raises_usage_error("target.type", "'domains'"):
         contraport.nt_xent()(torch.eye(2), torch.eye(2), target="domains")
 
 
@@ -219,7 +220,7 @@ def test_hostile_batches_stay_finite(name, batch, dtype, backend):
     if name == "vic-reg" and batch == "large numbers" and dtype == torch.float16:
         return  # the slope of a square of covariances grows with the cube of the length
     if batch == "one item" and name in NEEDS_TWO_ITEMS:
-        with pytest.raises(UsageError, match="at least 2 items"):
+        with raises_usage_error("z0.single_item"):
             loss(z0, z1, **facts)
         return
     with contraport.engine.backend(backend):
@@ -283,37 +284,40 @@ def test_any_target_matrix():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "code", "value"),
     [
-        (lambda: contraport.nt_xent(temperature=-1), "temperature: expected a positive finite number, got -1"),
-        (lambda: contraport.gca_ince(iterations=0), "iterations: expected a whole number from 1 on, got 0"),
-        (lambda: contraport.gca_uot(relaxation=0), "relaxation: expected a positive number, got 0"),
-        (lambda: contraport.objective("gca-uott"), "did you mean 'gca-uot'"),
-        (lambda: contraport.objective("gca-uot", iteration=3), "did you mean 'iterations'"),
-        (lambda: contraport.nt_xent()(torch.zeros(3)), "z0: expected shape"),
+        (lambda: contraport.nt_xent(temperature=-1), "temperature.invalid", "-1"),
+        (lambda: contraport.gca_ince(iterations=0), "iterations.invalid", "0"),
+        (lambda: contraport.gca_uot(relaxation=0), "relaxation.invalid", "0"),
+        (lambda: contraport.objective("gca-uott"), "objective.unknown", "'gca-uot'"),
+        (lambda: contraport.objective("gca-uot", iteration=3), "unknown", "'iterations'"),
+        (lambda: contraport.nt_xent()(torch.zeros(3)), "z0.shape", ""),
         (
             lambda: contraport.nt_xent()(torch.zeros(3, 2)),
-            r"views: Pairs\(\) matches the views of an item, of which one came",
+            "views.missing",
+            "Pairs",
         ),
         (
             lambda: contraport.nt_xent()(torch.zeros(3, 2), torch.zeros(4, 2)),
-            "z0 shows 3 items and z1 4 others; expected equally many rows, or target=",
+            "views.shape",
+            "",
         ),
-        (lambda: contraport.nt_xent()(torch.zeros(3, 2).int(), torch.zeros(3, 2).int()), "floating point"),
-        (lambda: contraport.nt_xent()(torch.zeros(0, 2), torch.zeros(0, 2)), "at least one item"),
+        (lambda: contraport.nt_xent()(torch.zeros(3, 2).int(), torch.zeros(3, 2).int()), "z0.type", ""),
+        (lambda: contraport.nt_xent()(torch.zeros(0, 2), torch.zeros(0, 2)), "z0.empty", ""),
         (
             lambda: contraport.nt_xent()(*views(3), ids=torch.zeros(2, dtype=torch.int64)),
-            r"ids: expected .* \(3,\), got \(2,\)",
+            "ids.shape",
+            "(2,)",
         ),
-        (lambda: contraport.nt_xent()(*views(3), weights=-torch.ones(3)), "weights: expected nonnegative"),
-        (lambda: contraport.nt_xent()(*views(3), target=torch.ones(3, 3)), r"target: expected shape \(6, 6\)"),
-        (lambda: contraport.nt_xent()(*views(3), target=torch.ones(6, 6)), "self pairs"),
-        (lambda: contraport.nt_xent()(*views(3), target=torch.zeros(6, 6)), "not all zero"),
-        (lambda: contraport.Gibbs("cosin"), "did you mean 'cosine'"),
+        (lambda: contraport.nt_xent()(*views(3), weights=-torch.ones(3)), "weights.invalid", ""),
+        (lambda: contraport.nt_xent()(*views(3), target=torch.ones(3, 3)), "target.shape", "(3, 3)"),
+        (lambda: contraport.nt_xent()(*views(3), target=torch.ones(6, 6)), "target.excluded_pairs", ""),
+        (lambda: contraport.nt_xent()(*views(3), target=torch.zeros(6, 6)), "target.zero", ""),
+        (lambda: contraport.Gibbs("cosin"), "cost.unknown", "'cosine'"),
     ],
 )
-def test_mistakes_are_named(call, message):
-    with pytest.raises(UsageError, match=message):
+def test_mistakes_are_named(call, code, value):
+    with raises_usage_error(code, value):
         call()
 
 

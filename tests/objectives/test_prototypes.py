@@ -3,9 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.errors import raises_usage_error
 
 import contraport
-from contraport import UsageError, assignments
+from contraport import assignments
 
 GENERATOR = torch.Generator().manual_seed(3)
 Z0, Z1 = torch.randn(2, 8, 5, dtype=torch.float64, generator=GENERATOR)
@@ -63,20 +64,24 @@ def test_in_one_process_prototypes_are_a_second_view_of_other_items():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "code", "value"),
     [
-        (lambda swap, wanted: swap(Z0, PROTOTYPES), "nothing is positive with shared columns"),
-        (lambda swap, wanted: swap(Z0, PROTOTYPES, target=wanted[:, :2]), r"target: expected shape \(8, 3\)"),
-        (lambda swap, wanted: swap(Z0, PROTOTYPES, target=contraport.Labels(), labels=torch.arange(8)), "a matrix"),
-        (lambda swap, wanted: swap(Z0, PROTOTYPES, target=wanted, ids=torch.arange(8)), "ids: the columns"),
-        (lambda swap, wanted: swap(Z0, PROTOTYPES[:, :2], target=wanted), r"z1: expected shape \(k, d\)"),
-        (lambda swap, wanted: contraport.Cross(shared_columns=True), "shared_columns: expected symmetric=False"),
-        (lambda swap, wanted: assignments(Z0, PROTOTYPES[:, :2]), "z1: expected shape"),
-        (lambda swap, wanted: assignments(Z0, PROTOTYPES, temperature=0), "temperature"),
-        (lambda swap, wanted: assignments(Z0, PROTOTYPES, iterations=0), "iterations"),
+        (lambda swap, wanted: swap(Z0, PROTOTYPES), "target.shared_columns", ""),
+        (lambda swap, wanted: swap(Z0, PROTOTYPES, target=wanted[:, :2]), "target.shape", "(8, 2)"),
+        (
+            lambda swap, wanted: swap(Z0, PROTOTYPES, target=contraport.Labels(), labels=torch.arange(8)),
+            "target.shared_columns",
+            "",
+        ),
+        (lambda swap, wanted: swap(Z0, PROTOTYPES, target=wanted, ids=torch.arange(8)), "ids.conflict", ""),
+        (lambda swap, wanted: swap(Z0, PROTOTYPES[:, :2], target=wanted), "z1.shape", ""),
+        (lambda swap, wanted: contraport.Cross(shared_columns=True), "shared_columns.conflict", "False"),
+        (lambda swap, wanted: assignments(Z0, PROTOTYPES[:, :2]), "z1.shape", ""),
+        (lambda swap, wanted: assignments(Z0, PROTOTYPES, temperature=0), "temperature.invalid", ""),
+        (lambda swap, wanted: assignments(Z0, PROTOTYPES, iterations=0), "iterations.invalid", ""),
     ],
 )
-def test_mistakes_are_named(call, message):
+def test_mistakes_are_named(call, code, value):
     swap = contraport.info_nce(symmetric=False, shared_columns=True)
-    with pytest.raises(UsageError, match=message):
+    with raises_usage_error(code, value):
         call(swap, assignments(Z1, PROTOTYPES))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.errors import raises_usage_error
 
 import contraport
-from contraport.errors import UsageError
 from contraport.objectives import Cross, DuplicateGroups, Joint
 
 NUMBERS = torch.tensor([[0, 0], [0, 1], [1, 1], [2, 2], [3, 3], [4, 2]])
@@ -60,10 +60,10 @@ def test_three_views_are_the_same_where_one_is() -> None:
 
 @pytest.mark.parametrize("numbers", [torch.zeros(6), [0, 1], torch.zeros(6, 1, 1, dtype=torch.long)])
 def test_numbers_are_whole(numbers: object) -> None:
-    with pytest.raises(UsageError, match=r"^target: expected whole numbers of what is shown"):
+    with raises_usage_error("target.type"):
         DuplicateGroups(numbers)
 
 
 def test_each_item_has_its_numbers() -> None:
-    with pytest.raises(UsageError, match="target: expected what each of 6 items shows, got 5"):
+    with raises_usage_error("target.shape", "5"):
         contraport.info_nce()(*embeddings(), target=DuplicateGroups(NUMBERS[:5]))

@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.errors import raises_usage_error
 
 import contraport
-from contraport import Balanced, Gibbs, Rows, Simplex, Unbalanced, UsageError, sinkhorn_divergence, transport
+from contraport import Balanced, Gibbs, Rows, Simplex, Unbalanced, sinkhorn_divergence, transport
 
 BACKENDS = ["dense", "stored", "streamed"]
 STRICT = Balanced(5000, 1e-13)
@@ -266,7 +267,7 @@ def test_what_can_be_done_with_a_plan(monkeypatch):
     torch.testing.assert_close(slope, expected)
     torch.testing.assert_close(plan.top(1).to_dense().sum(1), values[:, 0])
     for wrong in (0, 8):
-        with pytest.raises(UsageError, match=f"k: expected a number from 1 to 7, the number of columns, got {wrong}"):
+        with raises_usage_error("k.invalid", wrong):
             plan.top(wrong)
 
 
@@ -305,28 +306,29 @@ X, A = torch.zeros(3, 2), torch.full((3,), 1 / 3)
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "code", "value"),
     [
         (
             lambda: transport(X[0], X, Gibbs()),
-            r"x: expected points as a tensor \(n, d\) of floating .* of shape \(2,\)",
+            "x.invalid",
+            "torch.float32 of shape (2,)",
         ),
-        (lambda: transport(X, X.long(), Gibbs()), r"y: expected points .* got torch.int64 of shape \(3, 2\)"),
-        (lambda: transport(X, X[:0], Gibbs()), r"y: expected points .* of shape \(0, 2\)"),
-        (lambda: transport(X, X[:, :1], Gibbs()), "y: expected 2 coordinates as x has, got 1"),
-        (lambda: transport(X, X, Gibbs(), Simplex()), r"constraint: expected Balanced, Unbalanced, Rows or Columns"),
-        (lambda: transport(X, X, "cosine"), "kernel: expected a Kernel, such as .*, got 'cosine'"),
-        (lambda: transport(X, X, Gibbs()).plan.top(True), "k: expected a number from 1 to 3, .* got True"),
-        (lambda: transport(X, X, Gibbs()).plan.apply(A[:2]), r"values: expected a tensor \(3, ...\), .*\(2,\)"),
-        (lambda: transport(X, X, Gibbs()).plan.barycentric([1.0] * 3), "values: expected a tensor .* got list"),
-        (lambda: transport(X, X, Gibbs(), a=A[:2]), r"a: expected masses as a tensor \(3,\) .* of shape \(2,\)"),
-        (lambda: transport(X, X, Gibbs(), a=A * torch.tensor([1.0, 0, 1])), "a: expected positive and finite masses"),
-        (lambda: transport(X, X, Gibbs(), b=A * math.nan), "b: expected positive and finite masses"),
-        (lambda: transport(X, X, Gibbs(), a=2 * A, b=A), "b: expected the total of a, 2, got 1; see Unbalanced"),
+        (lambda: transport(X, X.long(), Gibbs()), "y.invalid", "torch.int64 of shape (3, 2)"),
+        (lambda: transport(X, X[:0], Gibbs()), "y.invalid", "torch.float32 of shape (0, 2)"),
+        (lambda: transport(X, X[:, :1], Gibbs()), "y.shape", "1"),
+        (lambda: transport(X, X, Gibbs(), Simplex()), "constraint.type", "Balanced"),
+        (lambda: transport(X, X, "cosine"), "kernel.type", "'cosine'"),
+        (lambda: transport(X, X, Gibbs()).plan.top(True), "k.invalid", "True"),
+        (lambda: transport(X, X, Gibbs()).plan.apply(A[:2]), "values.shape", "torch.float32 of shape (2,)"),
+        (lambda: transport(X, X, Gibbs()).plan.barycentric([1.0] * 3), "values.shape", "list"),
+        (lambda: transport(X, X, Gibbs(), a=A[:2]), "a.shape", "torch.float32 of shape (2,)"),
+        (lambda: transport(X, X, Gibbs(), a=A * torch.tensor([1.0, 0, 1])), "a.invalid", ""),
+        (lambda: transport(X, X, Gibbs(), b=A * math.nan), "b.invalid", ""),
+        (lambda: transport(X, X, Gibbs(), a=2 * A, b=A), "b.total", "1"),
     ],
 )
-def test_bad_input_is_named(call, message):
-    with pytest.raises(UsageError, match=message):
+def test_bad_input_is_named(call, code, value):
+    with raises_usage_error(code, value):
         call()
 
 

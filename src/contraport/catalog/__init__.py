@@ -7,7 +7,7 @@ public names of `contraport`, which are imported when it is made; a loader or a 
 
 from contraport.catalog.datasets import DATASETS, DatasetEntry, list_datasets
 from contraport.catalog.encoders import ENCODERS, EncoderEntry, list_encoders
-from contraport.catalog.objectives import OBJECTIVES, Method, list_objectives, objective, recipe
+from contraport.catalog.objectives import OBJECTIVES, ObjectiveEntry, list_objectives, objective, register_objective
 from contraport.catalog.recipes import RECIPES, Recipe, resolve_recipe
 
 __all__ = [
@@ -17,12 +17,12 @@ __all__ = [
     "RECIPES",
     "DatasetEntry",
     "EncoderEntry",
-    "Method",
+    "ObjectiveEntry",
     "Recipe",
     "list_datasets",
     "list_encoders",
     "list_objectives",
     "objective",
-    "recipe",
+    "register_objective",
     "resolve_recipe",
 ]

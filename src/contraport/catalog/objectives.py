@@ -1,7 +1,6 @@
-"""Every named objective: a recipe over the five questions with its citation and its default settings.
+"""Registry of named objectives: each recipe builds an `Objective` from its settings, with citation and formula.
 
-The recipes are written as a user would write them, with the public names of `contraport`, each of which is imported
-when it is first used: to know what there is needs no torch.
+Recipes use the public names of `contraport`, which are imported on first use: listing the registry needs no torch.
 """
 
 from __future__ import annotations
@@ -9,9 +8,9 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import contraport as cp
 from contraport._utils.formatting import format_options
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Method:
-    """A row of the catalog.
+class ObjectiveEntry:
+    """Registry entry of an objective.
 
     Attributes:
-        name: the hyphenated name.
-        make: the function that builds the objective from its settings.
-        citation: where the method comes from.
-        formula: its value, in LaTeX.
+        name: hyphenated name.
+        make: function that builds the objective from its settings.
+        citation: paper and equation.
+        formula: value of the loss, in LaTeX.
     """
 
     name: str
@@ -51,13 +50,17 @@ class Method:
 
     @property
     def summary(self) -> str:
-        """The first sentence of the recipe's docstring."""
+        """First line of the builder's docstring."""
         return (inspect.getdoc(self.make) or "").split("\n")[0]
 
 
 P = ParamSpec("P")
+Choice = TypeVar("Choice")
 
-OBJECTIVES: dict[str, Method] = {}
+OBJECTIVES: dict[str, ObjectiveEntry] = {}
+
+_MAX_EXPONENT = 60.0
+"""Largest exponent in use: the sum of exp(60) over a large batch still fits in single precision."""
 
 _GCA = (
     "Chen, Lin, Liu, Xiao and Dyer (2024), "
@@ -68,105 +71,101 @@ _IOT = (
     "Understanding and generalizing contrastive learning from the inverse optimal transport perspective."
 )
 _ALPHA = "Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization"
+_DHEL = (
+    "Koromilas, Bouritsas, Giannakopoulos, Nicolaou and Panagakis (2024), Bridging mini-batch and asymptotic analysis "
+    "in contrastive learning: from InfoNCE to kernel-based losses"
+)
 
 
-def recipe(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callable[P, Loss]]:
-    """Enter a function into the catalog, under its own name with hyphens; what it makes knows where it came from.
+def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callable[P, Loss]]:
+    """Register a builder of an objective under its own name, hyphenated, and record its origin in what it builds.
 
-    Where it has a temperature, that may be a number; ``"learn"``, a parameter of the objective that starts at the
-    recipe's own, or ``"learn:0.07"`` at another; or a tensor of one element that a model owns, such as a parameter.
+    A ``temperature`` argument then accepts a number; ``"learn"``, a parameter of the objective that starts at the
+    default, or ``"learn:0.07"`` at another value; or a tensor of one element that a model owns.
     """
 
-    def enter(make: Callable[P, Loss]) -> Callable[P, Loss]:
+    def register(make: Callable[P, Loss]) -> Callable[P, Loss]:
         signature = inspect.signature(make)
 
         @functools.wraps(make)
         def build(*args: P.args, **settings: P.kwargs) -> Loss:
             call = bind_arguments(make.__name__, signature, args, settings)
             if isinstance(call.arguments.get("temperature"), str):
-                call.arguments["temperature"] = _learned(call.arguments["temperature"], signature)
+                call.arguments["temperature"] = _learned_temperature(call.arguments["temperature"], signature)
             loss = make(*call.args, **call.kwargs)
-            given = [repr(a) for a in args] + [f"{name}={value!r}" for name, value in settings.items()]
+            arguments = [repr(a) for a in args] + [f"{key}={value!r}" for key, value in settings.items()]
             loss.accepts_temperature = "temperature" in signature.parameters
-            loss.origin = cp.objectives.objective.Origin(name, f"{make.__name__}({', '.join(given)})", citation)
+            loss.origin = cp.objectives.objective.Origin(name, f"{make.__name__}({', '.join(arguments)})", citation)
             return loss
 
         name = make.__name__.replace("_", "-")
-        OBJECTIVES[name] = Method(name, build, citation, formula)
+        OBJECTIVES[name] = ObjectiveEntry(name, build, citation, formula)
         return build
 
-    return enter
+    return register
 
 
-def method(name: str) -> Method:
-    """Return a row of the catalog by its name; underscores will do for hyphens.
+def get_entry(name: str) -> ObjectiveEntry:
+    """Return the registry entry of an objective; underscores may stand for hyphens.
 
     Raises:
-        UsageError: there is no such objective; the nearest is offered.
+        UsageError: the name is unknown.
 
-    >>> method("nt_xent").name
+    >>> get_entry("nt_xent").name
     'nt-xent'
     """
     key = str(name).replace("_", "-")
     if key in OBJECTIVES:
         return OBJECTIVES[key]
-    alone, colon, _ = key.partition(":")
-    if colon and alone in OBJECTIVES:  # as the rows of a comparison are written
+    prefix, colon, _ = key.partition(":")
+    if colon and prefix in OBJECTIVES:  # the form of the rows of a comparison
         raise UsageError(
-            f"objective: expected a name alone, such as {alone!r}, got {name!r}; its settings are given apart, "
-            "--objective_settings.NAME VALUE."
+            f"objective: must be a name alone, such as {prefix!r}, got {name!r}; set its options with "
+            "--objective_settings.NAME VALUE.",
+            kind="settings",
         )
-    # Here, not above: recipes are made of objectives.
+    # Imported here, as recipes build on objectives.
     from contraport.catalog.recipes import RECIPES
 
     recipe = RECIPES.get(key.lower())
     if recipe is not None:
         own = recipe.settings.get("objective")
-        least = f", or its objective alone: {format_options(objective=own)}" if own else ""
+        alternative = f", or its objective alone with {format_options(objective=own)}" if own else ""
         raise UsageError(
-            f"objective: {name!r} is a recipe and no objective; expected {format_options(recipe=key.lower())}{least}."
+            f"objective: must be an objective, got the recipe {name!r}; "
+            f"use {format_options(recipe=key.lower())}{alternative}.",
+            kind="recipe",
         )
     raise unknown_name_error("objective", name, OBJECTIVES)
 
 
-def _learned(text: str, signature: inspect.Signature) -> float:
-    check(
-        is_learned_temperature(text),
-        f"temperature: expected a number, 'learn' or a tensor of one element, got {text!r}.",
-    )
-    given = parse_learned_temperature(text)
-    start = signature.parameters["temperature"].default if given is None else given
-    return cp.engine.LearnedTemperature(0.5 if start is None else start)
-
-
 def objective(name: str, **settings: Any) -> Loss:
-    """Build an objective by its name in the catalog.
+    """Build an objective by its registered name.
 
     Args:
-        name: as `list_objectives` gives it; underscores will do for hyphens.
-        settings: the recipe's own keywords.
+        name: one of `list_objectives`; underscores may stand for hyphens.
+        settings: keyword arguments of the builder.
 
     Raises:
-        UsageError: the name or a setting is unknown (the nearest is offered), or a value does not fit.
+        UsageError: the name or a setting is unknown, or a value is out of range.
 
     >>> objective("gca-ince", iterations=3)
     Objective(layout=Joint(), kernel=Gibbs('cosine', 0.5), constraint=Balanced(iterations=3), target=Pairs(),
               divergence=KL())
     """
-    known = method(name)
-    key, make = known.name, known.make
-    parameters = inspect.signature(make).parameters
+    entry = get_entry(name)
+    parameters = inspect.signature(entry.make).parameters
     for setting in settings:
         if setting not in parameters:
-            raise unknown_name_error(f"setting of {key}", setting, parameters)
+            raise unknown_name_error(f"setting of {entry.name}", setting, parameters)
     try:
-        return make(**settings)
+        return entry.make(**settings)
     except TypeError as error:
-        raise UsageError(f"objective {key}: {error}") from error
+        raise UsageError(f"objective {entry.name}: {error}") from error
 
 
 def list_objectives() -> list[str]:
-    """Return the names in the catalog.
+    """Return the names of all registered objectives.
 
     >>> "nt-xent" in list_objectives()
     True
@@ -174,7 +173,32 @@ def list_objectives() -> list[str]:
     return sorted(OBJECTIVES)
 
 
-@recipe(
+def _learned_temperature(text: str, signature: inspect.Signature) -> float:
+    good = is_learned_temperature(text)
+    check(good, f"temperature: must be a number, 'learn' or a tensor of one element, got {text!r}.")
+    start = parse_learned_temperature(text)
+    start = signature.parameters["temperature"].default if start is None else start
+    return cp.engine.LearnedTemperature(0.5 if start is None else start)
+
+
+def _choose(option: str, name: object, choices: Mapping[str, Choice]) -> Choice:
+    """Return the choice of that name, or raise `UsageError`."""
+    if name not in choices:
+        raise unknown_name_error(option, name, choices)
+    return choices[str(name)]
+
+
+def _joint_or_cross(name: str, *, symmetric: bool = True) -> Layout:
+    layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross(symmetric)}
+    return _choose("layout", name, layouts)
+
+
+def _negatives_of(views: str) -> cp.Joint:
+    """Return the layout that compares each row with the negatives of both views, of its own or of the other."""
+    return cp.Joint(candidates=_choose("negatives", views, {name: name for name in ("both", "same", "other")}))
+
+
+@register_objective(
     "van den Oord, Li and Vinyals (2018), Representation learning with contrastive predictive coding, eq. 4.",
     r"-\tfrac1n \sum_i \log \frac{e^{s_{ii}/\tau}}{\sum_j e^{s_{ij}/\tau}}",
 )
@@ -184,13 +208,14 @@ def info_nce(
     target: Target | None = None,
     shared_columns: bool = False,
 ) -> Loss:
-    """Pick the matching item of the other view among the batch.
+    """InfoNCE (CPC, CLIP): classify each item's other view among the batch.
 
     Args:
         temperature: in units of the cosine distance.
         symmetric: average both directions.
-        target: the plan that is wanted; None is `Pairs`.
-        shared_columns: the second view is no view but prototypes, as in `Cross`; see `assignments` for their target.
+        target: the target plan; None is `Pairs`.
+        shared_columns: the second argument of the call is not a view but prototypes, as in `Cross`; `assignments`
+            computes targets for them.
 
     >>> import torch
     >>> info_nce(temperature=1.0)(torch.eye(2), torch.eye(2))
@@ -200,14 +225,14 @@ def info_nce(
     return cp.Objective(layout, cp.Gibbs("cosine", temperature), cp.Rows(), target or cp.Pairs(), cp.KL())
 
 
-@recipe(
+@register_objective(
     "Chen, Kornblith, Norouzi and Hinton (2020), A simple framework for contrastive learning (SimCLR), eq. 1.",
     r"-\tfrac1{2n} \sum_i \log \frac{e^{s_{ii'}/\tau}}{\sum_{j \neq i} e^{s_{ij}/\tau}}",
 )
 def nt_xent(temperature: TemperatureLike = 0.5) -> Loss:
-    """Pick the other view of the same item among all embeddings of both views.
+    """NT-Xent (SimCLR): classify each item's other view among all embeddings of both views.
 
-    Of more than two views all the others are wanted, in equal parts.
+    With more than two views, all other views of an item are its positives, with equal weights.
 
     Args:
         temperature: in units of the cosine distance.
@@ -219,73 +244,67 @@ def nt_xent(temperature: TemperatureLike = 0.5) -> Loss:
     return cp.Objective(cp.Joint(), cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL())
 
 
-@recipe(
+@register_objective(
     "Khosla et al. (2020), Supervised contrastive learning, eq. 2, less its constant, the mean of log |P(i)|.",
     r"\mathrm{KL}(\tilde P \mid P),\; \tilde P_{ij} = \tfrac{[y_i = y_j]}{2n\,|P(i)|}",
 )
 def sup_con(temperature: TemperatureLike = 0.1, layout: str = "joint") -> Loss:
-    """Pick all embeddings of the same class among all embeddings; the call needs ``labels=``.
+    """Supervised contrastive loss (SupCon): positives are all embeddings of the same class; needs ``labels=``.
 
-    It is called on any number of views, one among them.
+    Accepts any number of views, including one.
 
     Args:
         temperature: in units of the cosine distance.
         layout: ``"joint"``, or ``"cross"``, from the embeddings z0 to a reference set z1, with
-            ``labels=(of z0, of z1)`` and, where z1 has some of z0 among its own, ``ids=(of z0, of z1)``.
+            ``labels=(of z0, of z1)`` and, if z1 contains items of z0, ``ids=(of z0, of z1)``.
 
     Raises:
-        UsageError: the layout has neither name; in the call, there are no labels.
+        UsageError: the layout is unknown; in the call, labels are missing.
 
     >>> import torch
     >>> round(sup_con(temperature=1.0)(torch.eye(2), torch.eye(2), labels=torch.tensor([0, 1])).item(), 4)
     0.5514
     """
-    layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross(symmetric=False)}
-    if layout not in layouts:
-        raise unknown_name_error("layout", layout, layouts)
-    return cp.Objective(layouts[layout], cp.Gibbs("cosine", temperature), cp.Rows(), cp.Labels(), cp.KL())
+    pairs = _joint_or_cross(layout, symmetric=False)
+    return cp.Objective(pairs, cp.Gibbs("cosine", temperature), cp.Rows(), cp.Labels(), cp.KL())
 
 
-@recipe(
+@register_objective(
     "Chuang et al. (2022), Robust contrastive learning against noisy views (RINCE), eq. 4.",
     r"\tfrac1N \sum_i \tfrac1q \big[(\lambda \sum_j K_{ij})^q - K_{i+}^q\big],\; K = e^{s/\tau}",
 )
 def rince(temperature: TemperatureLike = 0.5, q: float = 0.5, lam: float = 0.01, layout: str = "joint") -> Loss:
-    """Bear with positives that are wrong: a divergence between the logarithm and a symmetric loss. It can be negative.
+    """Robust InfoNCE (RINCE) for noisy positives: interpolates between InfoNCE (q -> 0) and a symmetric loss (q = 1).
+
+    The value can be negative.
 
     Args:
-        temperature: in units of the cosine similarity; exp(q / temperature) must stay within single precision.
-        q: in (0, 1]; towards 0 it is InfoNCE + log lam, at 1 it is symmetric.
-        lam: weight of all candidates against the positive, in (0, 1].
+        temperature: in units of the cosine similarity, at least q / 60: exp(q / temperature) must fit in single
+            precision.
+        q: in (0, 1]; the limit q -> 0 is InfoNCE + log lam.
+        lam: weight of all candidates relative to the positive, in (0, 1].
         layout: ``"joint"``, or ``"cross"``, both directions averaged.
 
     Raises:
-        UsageError: the layout has neither name, q or lam is outside (0, 1], or the temperature is below q / 60.
+        UsageError: the layout is unknown, q or lam is outside (0, 1], or the temperature is below q / 60.
 
     >>> import torch
     >>> round(rince(temperature=1.0, q=1.0, lam=0.5)(torch.eye(2), torch.eye(2)).item(), 4)
     -0.3591
     """
-    layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross()}
-    if layout not in layouts:
-        raise unknown_name_error("layout", layout, layouts)
-    kernel, divergence = cp.Gibbs("negative-cosine", temperature), cp.Rince(q, lam)
-    good = q <= _LARGEST_EXPONENT * kernel.temperature
-    check(good, f"temperature: expected at least q / {_LARGEST_EXPONENT:g}, got {temperature!r} for q = {q!r}.")
-    return cp.Objective(layouts[layout], kernel, cp.Free(), cp.Pairs(), divergence)
+    pairs, kernel, divergence = _joint_or_cross(layout), cp.Gibbs("negative-cosine", temperature), cp.Rince(q, lam)
+    good = q <= _MAX_EXPONENT * kernel.temperature
+    check(good, f"temperature: must be at least q / {_MAX_EXPONENT:g}, got {temperature!r} for q = {q!r}.", "range")
+    return cp.Objective(pairs, kernel, cp.Free(), cp.Pairs(), divergence)
 
 
-_LARGEST_EXPONENT = 60.0
-"""exp of more than this, summed over a large batch, leaves single precision."""
-
-
-@recipe(_GCA, r"\mathrm{KL}(\tilde P \mid P),\; P \in U(a, b) \text{ by } K \text{ Sinkhorn iterations}")
+@register_objective(_GCA, r"\mathrm{KL}(\tilde P \mid P),\; P \in U(a, b) \text{ by } K \text{ Sinkhorn iterations}")
 def gca_ince(temperature: TemperatureLike = 0.5, iterations: int = 5) -> Loss:
-    """Match every item to its other view by a plan in which rows and columns both carry equal mass.
+    """GCA-INCE: InfoNCE on a balanced (Sinkhorn) plan, in which rows and columns have equal mass.
 
     Args:
         temperature: in units of the cosine distance.
-        iterations: of Sinkhorn's algorithm.
+        iterations: number of Sinkhorn iterations.
 
     >>> import torch
     >>> gca_ince(temperature=1.0)(torch.eye(2), torch.eye(2))
@@ -294,26 +313,27 @@ def gca_ince(temperature: TemperatureLike = 0.5, iterations: int = 5) -> Loss:
     return cp.Objective(cp.Joint(), cp.Gibbs("cosine", temperature), cp.Balanced(iterations), cp.Pairs(), cp.KL())
 
 
-@recipe(_GCA, r"\tfrac1N \sum_i \tfrac1q \big[(\lambda \sum_j N P_{ij})^q - (N P_{i+})^q\big],\; P \in U(a, b)")
+@register_objective(
+    _GCA, r"\tfrac1N \sum_i \tfrac1q \big[(\lambda \sum_j N P_{ij})^q - (N P_{i+})^q\big],\; P \in U(a, b)"
+)
 def gca_rince(temperature: TemperatureLike = 0.5, iterations: int = 5, q: float = 0.6, lam: float = 0.01) -> Loss:
-    """The divergence of RINCE on the balanced plan. It can be negative.
+    """GCA-RINCE: robust InfoNCE on a balanced (Sinkhorn) plan. The value can be negative.
 
     Args:
         temperature: in units of the cosine distance.
-        iterations: of Sinkhorn's algorithm.
+        iterations: number of Sinkhorn iterations.
         q: in (0, 1].
-        lam: weight of the row's mass against the positive, in (0, 1].
+        lam: weight of the row's mass relative to the positive, in (0, 1].
 
     >>> import torch, contraport as cp
     >>> round(cp.gca_rince(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     -1.092
     """
-    return cp.Objective(
-        cp.Joint(), cp.Gibbs("cosine", temperature), cp.Balanced(iterations), cp.Pairs(), cp.Rince(q, lam)
-    )
+    kernel, divergence = cp.Gibbs("cosine", temperature), cp.Rince(q, lam)
+    return cp.Objective(cp.Joint(), kernel, cp.Balanced(iterations), cp.Pairs(), divergence)
 
 
-@recipe(
+@register_objective(
     _GCA,
     r"\mathrm{KL}(\tilde P \mid P),\; P = \arg\min \langle C, P \rangle + \tau\,\mathrm{KL}(P \mid a b^\top) "
     r"+ \rho\,\mathrm{KL}(P1 \mid a) + \rho\,\mathrm{KL}(P^\top 1 \mid b)",
@@ -329,25 +349,25 @@ def gca_uot(
     lam: float = 0.01,
     reference: str = "product",
 ) -> Loss:
-    """Match every item to its other view by a plan whose rows and columns may let mass go, at a price.
+    """GCA-UOT: InfoNCE on an unbalanced transport plan, in which rows and columns may give up mass at a price.
 
-    `Objective.mass` is the share of the mass that was not let go, at most 1 with the product reference. In a comparison
-    on digits and Fashion-MNIST, clean and with a fifth of the pairs wrong, with 10 iterations, it was within 0.4 points
-    of NT-Xent's kNN accuracy at temperature 0.5 and relaxations from 0.2 on, and nowhere better than NT-Xent and the
-    balanced plan by more than the seeds differ; at 0.05 it lost about a point unless `conditional` (docs/results.md).
-    With 5 iterations, the default, it was not different from that on digits by more than the seeds are, at temperatures
-    from 0.1 to 0.5 and relaxations 0.2 and 1.
+    `Objective.mass` is the share of the mass that was transported, at most 1 with the product reference. Measured on
+    digits and Fashion-MNIST (docs/results.md), clean and with a fifth of the pairs mismatched, 10 iterations: within
+    0.4 points of NT-Xent's kNN accuracy at temperature 0.5 and relaxations from 0.2 on, and never better than NT-Xent
+    or the balanced plan by more than the differences between seeds; at temperature 0.05 about a point lower, unless
+    `conditional`. With 5 iterations, the default, the results on digits were the same within the differences between
+    seeds, at temperatures 0.1 to 0.5 and relaxations 0.2 and 1.
 
     Args:
         temperature: in units of the cosine distance.
-        iterations: of the damped Sinkhorn algorithm.
-        relaxation: the price of missing a marginal, in units of the cosine distance; large is strict.
-        conditional: compare the rows' shares alone, so that mass let go does not count: a small relaxation is then
-            close to InfoNCE, a large one to `gca_ince`.
-        marginal_weight: factor of KL of the plan's masses from the marginals, nonnegative.
-        rince_weight: factor of RINCE's divergence beside KL, nonnegative.
-        q: its exponent, in (0, 1].
-        lam: its weight of the row's mass, in (0, 1].
+        iterations: number of damped Sinkhorn iterations.
+        relaxation: price of missing a marginal, in units of the cosine distance; a large price is strict.
+        conditional: compare the shares within each row only, so that given-up mass does not count: a small relaxation
+            is then close to InfoNCE, a large one to `gca_ince`.
+        marginal_weight: weight of the KL divergence of the plan's marginals, nonnegative.
+        rince_weight: weight of the RINCE divergence, which is added to KL, nonnegative.
+        q: exponent of RINCE, in (0, 1].
+        lam: weight of the row's mass in RINCE, in (0, 1].
         reference: ``"product"`` or ``"counting"``, as in `Unbalanced`.
 
     Raises:
@@ -359,54 +379,46 @@ def gca_uot(
     """
     for name, value in {"rince_weight": rince_weight, "marginal_weight": marginal_weight}.items():
         check_nonnegative(name, value)
-    further: dict[Divergence, float] = {cp.MarginalPenalty(): marginal_weight, cp.Rince(q, lam): rince_weight}
-    penalties = {penalty: weight for penalty, weight in further.items() if weight}
-    allowed = cp.Unbalanced(relaxation, iterations, reference)
-    return cp.Objective(cp.Joint(), cp.Gibbs("cosine", temperature), allowed, cp.Pairs(), cp.KL(conditional), penalties)
+    weights: dict[Divergence, float] = {cp.MarginalPenalty(): marginal_weight, cp.Rince(q, lam): rince_weight}
+    penalties = {penalty: weight for penalty, weight in weights.items() if weight}
+    kernel, constraint = cp.Gibbs("cosine", temperature), cp.Unbalanced(relaxation, iterations, reference)
+    return cp.Objective(cp.Joint(), kernel, constraint, cp.Pairs(), cp.KL(conditional), penalties)
 
 
-@recipe(
+@register_objective(
     "Grill et al. (2020), Bootstrap your own latent (BYOL), eq. 2.",
     r"\tfrac1n \sum_i (2 - 2 \cos(p_i, \mathrm{sg}(t_i)))",
 )
 def byol() -> Loss:
-    """Draw predictions to their targets, which are held fixed; no pair is pushed apart.
+    """BYOL: squared distance from predictions to targets of a momentum encoder; no negatives, targets are detached.
 
-    Call it on ``(prediction, target)``, the predictor's output and the momentum encoder's, and on the mirror.
+    Call it on ``(prediction, target)``, and once more with the views exchanged.
 
     >>> import torch
     >>> byol()(torch.eye(2), torch.eye(2).flip(0))
     tensor(2.)
     """
-    return cp.Objective(
-        cp.Cross(symmetric=False, stop_gradient=True), cp.Gibbs("chordal", 1.0), cp.Free(), cp.Pairs(), cp.Cost()
-    )
+    layout = cp.Cross(symmetric=False, stop_gradient=True)
+    return cp.Objective(layout, cp.Gibbs("chordal", 1.0), cp.Free(), cp.Pairs(), cp.Cost())
 
 
-def _constraint(constraint: str, iterations: int) -> Constraint:
-    known: dict[str, Constraint] = {"rows": cp.Rows(), "simplex": cp.Simplex(), "balanced": cp.Balanced(iterations)}
-    if constraint not in known:
-        raise unknown_name_error("constraint", constraint, known)
-    return known[constraint]
-
-
-@recipe(
+@register_objective(
     _IOT,
     r"\mathrm{KL}(\tilde P \mid P) + \lambda\,\mathrm{KL}(\bar Q \mid P),\; P \in U(a), U(1) \text{ or } U(a, b)",
 )
 def iot(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 0.0
 ) -> Loss:
-    """Learn the cost whose transport plan is the matching of the views, under a chosen constraint on the plan.
+    """IOT-CL: inverse optimal transport; learns the cost whose transport plan matches the views of each item.
 
     Args:
-        temperature: the epsilon of the entropy, in units of the cosine distance.
+        temperature: weight of the entropy (epsilon), in units of the cosine distance.
         constraint: ``"rows"`` (which is NT-Xent), ``"simplex"`` or ``"balanced"``.
-        iterations: of Sinkhorn's algorithm, for ``"balanced"``.
-        uniformity: factor of the penalty for an uneven plan on the negatives, nonnegative.
+        iterations: number of Sinkhorn iterations, for ``"balanced"``.
+        uniformity: weight of the penalty on an uneven plan over the negatives, nonnegative.
 
     Raises:
-        UsageError: the constraint has an unknown name, or the uniformity is negative or not finite.
+        UsageError: the constraint is unknown, or the uniformity is negative or not finite.
 
     >>> import torch
     >>> iot(temperature=1.0, constraint="rows")(torch.eye(2), torch.eye(2))
@@ -414,15 +426,20 @@ def iot(
     """
     check_nonnegative("uniformity", uniformity)
     penalties: dict[Divergence, float] | None = {cp.PlanUniformity(): uniformity} if uniformity else None
-    kernel, allowed = cp.Gibbs("cosine", temperature), _constraint(constraint, iterations)
-    return cp.Objective(cp.Joint(), kernel, allowed, cp.Pairs(), cp.KL(), penalties)
+    constraints: dict[str, Constraint] = {
+        "rows": cp.Rows(),
+        "simplex": cp.Simplex(),
+        "balanced": cp.Balanced(iterations),
+    }
+    kernel, chosen = cp.Gibbs("cosine", temperature), _choose("constraint", constraint, constraints)
+    return cp.Objective(cp.Joint(), kernel, chosen, cp.Pairs(), cp.KL(), penalties)
 
 
-@recipe(_IOT, r"\mathrm{KL}(\tilde P \mid P) + \lambda\,\mathrm{KL}(\bar Q \mid P)")
+@register_objective(_IOT, r"\mathrm{KL}(\tilde P \mid P) + \lambda\,\mathrm{KL}(\bar Q \mid P)")
 def iot_uniform(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 1.0
 ) -> Loss:
-    """Inverse optimal transport with the uniformity penalty on; the settings are those of `iot`.
+    """IOT-CL with its uniformity penalty on the plan over the negatives; the settings are those of `iot`.
 
     >>> import torch, contraport as cp
     >>> round(cp.iot_uniform(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -431,43 +448,41 @@ def iot_uniform(
     return iot(temperature, constraint, iterations, uniformity)
 
 
-@recipe(_IOT, r"-\tfrac1N \sum_i \log \tfrac1n \big(1 + \sum_j (C_{ij} - C_{i+})\big)")
+@register_objective(_IOT, r"-\tfrac1N \sum_i \log \tfrac1n \big(1 + \sum_j (C_{ij} - C_{i+})\big)")
 def iot_quadratic(
     constraint: str = "rows", closed_form: bool = True, layout: str = "joint", temperature: TemperatureLike = 1.0
 ) -> Loss:
-    """Inverse optimal transport under the quadratic regulariser.
+    """IOT-CL with a quadratic regularizer (sparsemax in place of softmax), in closed form or with the exact plan.
 
     Args:
         constraint: ``"rows"`` or ``"simplex"``.
-        closed_form: use the closed form that lets negative entries pass; else the true plan, with exact zeros, and its
-            Fenchel-Young loss.
+        closed_form: use the closed form of the paper, which allows negative entries; else the exact plan, which has
+            zeros, and its Fenchel-Young loss.
         layout: ``"joint"``, or ``"cross"``, from view 0 to view 1.
-        temperature: factor of the regulariser, in units of the cosine distance.
+        temperature: weight of the regularizer, in units of the cosine distance.
 
     Raises:
-        UsageError: the constraint or the layout has an unknown name.
+        UsageError: the constraint or the layout is unknown.
 
     >>> import torch, contraport as cp
     >>> round(cp.iot_quadratic()(torch.eye(3), torch.eye(3).roll(1, 0)).item(), 4)
     7.9078
     """
-    layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross(symmetric=False)}
-    if layout not in layouts:
-        raise unknown_name_error("layout", layout, layouts)
+    pairs = _joint_or_cross(layout, symmetric=False)
     allowed: Constraint = cp.Free() if closed_form else cp.Tsallis(over=constraint)
     divergence: Divergence = cp.ClosedFormQuadratic(constraint) if closed_form else cp.FenchelYoung()
-    return cp.Objective(layouts[layout], cp.Gibbs("cosine", temperature), allowed, cp.Pairs(), divergence)
+    return cp.Objective(pairs, cp.Gibbs("cosine", temperature), allowed, cp.Pairs(), divergence)
 
 
-@recipe(
+@register_objective(
     "Wang and Isola (2020), Alignment and uniformity on the hypersphere, eq. 1-2.",
     r"\tfrac1n \sum_i \|z_i - z'_i\|^2 + \tfrac{w}{2} \sum_v \log \mathrm{mean}_{i<j} e^{-2 \|z^v_i - z^v_j\|^2}",
 )
 def align_uniform(weight: float = 1.0) -> Loss:
-    """Draw positives together and spread each view over the sphere.
+    """Alignment and uniformity (Wang and Isola): squared distance of positives plus log mean Gaussian potential.
 
     Args:
-        weight: factor of the uniformity, nonnegative.
+        weight: weight of the uniformity, nonnegative.
 
     Raises:
         UsageError: the weight is negative or not finite.
@@ -482,7 +497,9 @@ def align_uniform(weight: float = 1.0) -> Loss:
     return cp.SumLoss({alignment: 1.0, uniformity: weight})
 
 
-@recipe(f"{_ALPHA}, eq. 1 and table 1.", r"\tfrac1{2n} \sum_i \phi\big(\sum_{j} \psi(d_i^2 - d_{ij}^2)\big)")
+@register_objective(
+    f"{_ALPHA}, eq. 1 and table 1.", r"\tfrac1{2n} \sum_i \phi\big(\sum_{j} \psi(d_i^2 - d_{ij}^2)\big)"
+)
 def pairwise(
     preset: str | None = None,
     temperature: TemperatureLike | None = None,
@@ -492,51 +509,44 @@ def pairwise(
     phi: Callable[[Tensor], Tensor] | None = None,
     psi: Callable[[Tensor], Tensor] | None = None,
 ) -> Loss:
-    """Push negatives beyond positives by any pair of monotone functions phi and psi.
+    """Pairwise contrastive losses phi(sum psi(d+^2 - d-^2)): triplet, soft triplet, N+1 tuplet, lifted structure, ...
 
     Args:
-        preset: one of the table's losses (``info_nce``, ``mine``, ``triplet``, ``soft_triplet``, ``n_plus_1_tuplet``,
-            ``lifted_structured``, ``sigmoid_pairs``, ``linear_pairs``), ``info_nce`` unless phi and psi are given.
-        temperature: in units of half the squared distance, of the presets that have one, ``info_nce`` and
-            ``soft_triplet``; default: 0.5.
-        negatives: ``"both"`` views, the anchor's own (``"same"``) or the ``"other"``.
-        epsilon: the presets' margin or offset.
+        preset: a loss of the paper's table (``info_nce``, ``mine``, ``triplet``, ``soft_triplet``, ``n_plus_1_tuplet``,
+            ``lifted_structured``, ``sigmoid_pairs``, ``linear_pairs``); ``info_nce`` unless phi and psi are given.
+        temperature: in units of half the squared distance; only the presets ``info_nce`` and ``soft_triplet`` have
+            one; default: 0.5.
+        negatives: of ``"both"`` views, of the anchor's own (``"same"``) or of the ``"other"``.
+        epsilon: margin or offset of the presets.
         c: slope of ``sigmoid_pairs``.
-        phi: pointwise function of the sum, instead of a preset.
-        psi: pointwise function of each difference of half squared distances, instead of a preset.
+        phi: monotone pointwise function of the sum, instead of a preset.
+        psi: monotone pointwise function of each difference of half squared distances, instead of a preset.
 
     Raises:
-        UsageError: phi or psi comes alone or beside a preset, the preset is unknown or has no temperature to choose, or
-            epsilon is negative.
+        UsageError: only one of phi and psi is given, or both with a preset; the preset is unknown or has no
+            temperature; or epsilon is negative.
 
     >>> import torch
     >>> round(pairwise("triplet")(torch.eye(2), torch.eye(2)).item(), 4)
     0.0
     """
-    given = phi is not None and psi is not None
-    check(given or (phi is None and psi is None), "phi, psi: expected both or neither.")
-    check(not (given and preset is not None), "preset: expected either a preset or phi and psi, got both.")
+    custom = phi is not None and psi is not None
+    check(custom or (phi is None and psi is None), "phi: must be given together with psi, got one of them.", "missing")
+    check(not (custom and preset is not None), "preset: cannot be combined with phi and psi.", "conflict")
     check_nonnegative("epsilon", epsilon)
-    accepts_temperature = False
+    has_temperature = False
     if phi is not None and psi is not None:
         divergence: Divergence = cp.objectives.SignedPairwise(phi, psi)
     else:
-        name = str(preset or "info_nce").replace("-", "_")
-        if name not in cp.objectives.PRESETS:
-            raise unknown_name_error("preset", preset, cp.objectives.PRESETS)
-        accepts_temperature, divergence = (
-            cp.objectives.PRESETS[name].accepts_temperature,
-            cp.objectives.PRESETS[name].make(epsilon, c),
-        )
-    check(
-        accepts_temperature or temperature is None,
-        f"temperature: {preset or 'phi and psi'} has none; expected nothing.",
-    )
-    kernel = cp.Gibbs("cosine", (0.5 if temperature is None else temperature) if accepts_temperature else 1.0)
-    return cp.Objective(_negatives(negatives), kernel, cp.Free(), cp.Pairs(), divergence)
+        chosen = _choose("preset", str(preset or "info_nce").replace("-", "_"), cp.objectives.PRESETS)
+        has_temperature, divergence = chosen.accepts_temperature, chosen.make(epsilon, c)
+    good = has_temperature or temperature is None
+    check(good, f"temperature: does not apply to {preset or 'phi and psi'}, which have none.", "conflict")
+    kernel = cp.Gibbs("cosine", (0.5 if temperature is None else temperature) if has_temperature else 1.0)
+    return cp.Objective(_negatives_of(negatives), kernel, cp.Free(), cp.Pairs(), divergence)
 
 
-@recipe(
+@register_objective(
     f"{_ALPHA}, alpha-CL, eq. 5 and table 2.",
     r"\tfrac1{2n} \sum_i \sum_j \alpha_{ij} (d_i^2 - d_{ij}^2),\; \alpha \text{ held fixed}",
 )
@@ -550,46 +560,50 @@ def alpha_cl(
     normalize: bool = True,
     phi: Callable[[Tensor], Tensor] | None = None,
 ) -> Loss:
-    """Play the game explicitly: pair weights that favour close negatives, held fixed, against the encoder.
+    """alpha-CL: weights negatives by closeness, then minimizes the weighted contrastive energy with fixed weights.
 
-    The weights of a row minimise 2 sum_j alpha_j d_j^2 - R(alpha) among nonnegative ones that add up to 1.
+    The weights of a row minimize 2 sum_j alpha_j d_j^2 - R(alpha) over the probability simplex.
 
     Args:
         temperature: in units of half the squared distance (its p/2-th power for ``"direct"``).
-        regularizer: what chooses the weights. ``"entropy"``, R = -2 temperature alpha log alpha: softmax(-d^2 /
+        regularizer: R, which determines the weights. ``"entropy"``, R = -2 temperature alpha log alpha: softmax(-d^2 /
             temperature). ``"square"``, R = -temperature/2 alpha^2: sparsemax(-2 d^2 / temperature). ``"inverse"``,
-            R = 2 temperature/(1 - gamma) alpha^(1 - gamma): (temperature / (d^2 + nu))^(1/gamma), nu such that they add
-            up to 1; in batches of hundreds these are all but equal. ``"inverse-shifted"``, its cheap form that is far
-            from
-            equal: (d^2 + temperature)^(-1/gamma), normalised. ``"direct"``, no regulariser: exp(-d^p / temperature).
-            ``"uniform"``, all alike.
+            R = 2 temperature/(1 - gamma) alpha^(1 - gamma): (temperature / (d^2 + nu))^(1/gamma), with nu such that
+            they add up to 1; in batches of hundreds these weights are almost equal. ``"inverse-shifted"``, a cheaper
+            form with far less equal weights: (d^2 + temperature)^(-1/gamma), normalized. ``"direct"``, no regularizer:
+            exp(-d^p / temperature). ``"uniform"``: equal weights.
         p: exponent of ``"direct"``.
         gamma: exponent of the inverse weights, above 1.
-        detach: hold the weights fixed; False lets the gradient through them.
-        negatives: ``"both"`` views, the anchor's own (``"same"``) or the ``"other"``.
-        normalize: let the weights of ``"direct"`` add up to 1; the paper does not, its experiments do.
+        detach: hold the weights fixed; False propagates the gradient through them.
+        negatives: of ``"both"`` views, of the anchor's own (``"same"``) or of the ``"other"``.
+        normalize: normalize the weights of ``"direct"`` to sum 1, as in the paper's experiments; its text does not.
         phi: for ``"entropy"``: the weights add up to xi phi'(xi) / temperature instead, as in `Energy`, which gives the
             gradient of `pairwise` with this phi and psi = exp(x / temperature).
 
     Raises:
-        UsageError: the regularizer is unknown, p is not positive, gamma is not above 1, or a setting belongs to another
-            regularizer.
+        UsageError: the regularizer is unknown, p is not positive, gamma is not above 1, or a setting does not apply to
+            the regularizer.
 
     >>> import torch
     >>> round(alpha_cl(regularizer="entropy")(torch.eye(2), torch.eye(2)).item(), 4)
     -1.0
     """
     check_positive("p", p)
-    check(is_number(gamma) and 1 < gamma < math.inf, f"gamma: expected a finite number above 1, got {gamma!r}.")
-    check(p == 4 or regularizer == "direct", f"p: belongs to regularizer='direct', got {regularizer!r}.")
-    inverse = regularizer in ("inverse", "inverse-shifted")
-    check(gamma == 2 or inverse, f"gamma: belongs to the inverse regularizers, got {regularizer!r}.")
-    held = isinstance(temperature, cp.engine.LearnedTemperature) and regularizer in ("square", "inverse")
-    check(not held, "temperature: these weights give it no gradient; expected a number.")
-    check(normalize or regularizer == "direct", "normalize: False belongs to regularizer='direct'.")
-    check(phi is None or regularizer == "entropy", "phi: belongs to regularizer='entropy'.")
-    coldest = 2 / _LARGEST_EXPONENT
-    check(phi is None or temperature >= coldest, f"temperature: expected at least {coldest:.3g}, got {temperature!r}.")
+    check(is_number(gamma) and 1 < gamma < math.inf, f"gamma: must be a finite number > 1, got {gamma!r}.")
+    applies = {
+        "p": (p == 4, ("direct",)),
+        "gamma": (gamma == 2, ("inverse", "inverse-shifted")),
+        "normalize": (bool(normalize), ("direct",)),
+        "phi": (phi is None, ("entropy",)),
+    }
+    for option, (is_default, regularizers) in applies.items():
+        good = is_default or regularizer in regularizers
+        check(good, f"{option}: applies to regularizer {' or '.join(regularizers)}, got {regularizer!r}.", "conflict")
+    learned = isinstance(temperature, cp.engine.LearnedTemperature) and regularizer in ("square", "inverse")
+    check(not learned, f"temperature: cannot be learned with regularizer {regularizer!r}; give a number.", "conflict")
+    minimum = 2 / _MAX_EXPONENT
+    good = phi is None or temperature >= minimum
+    check(good, f"temperature: must be at least {minimum:.3g} with phi, got {temperature!r}.", "range")
     weights: dict[str, Callable[[], tuple[Kernel, Constraint]]] = {
         "entropy": lambda: (cp.Gibbs("cosine", temperature), cp.Rows()),
         "square": lambda: (cp.Gibbs("cosine", temperature / 2), cp.Tsallis(2, conditional=True)),
@@ -598,18 +612,17 @@ def alpha_cl(
         "direct": lambda: (cp.Gibbs("cosine", temperature, power=p / 2), cp.Rows() if normalize else cp.Free()),
         "uniform": lambda: (cp.RationalQuadratic("cosine", temperature, power=0), cp.Rows()),
     }
-    if regularizer not in weights:
-        raise unknown_name_error("regularizer", regularizer, weights)
-    kernel, allowed = weights[regularizer]()
-    return cp.Objective(_negatives(negatives), kernel, allowed, cp.Pairs(), cp.Energy(detach, not normalize, phi))
+    kernel, constraint = _choose("regularizer", regularizer, weights)()
+    divergence = cp.Energy(detach, not normalize, phi)
+    return cp.Objective(_negatives_of(negatives), kernel, constraint, cp.Pairs(), divergence)
 
 
-@recipe(f"{_ALPHA}, the quadratic loss.", r"\tfrac1{2n} \sum_i \tfrac1{2n-2} \sum_j (d_i^2 - d_{ij}^2)")
+@register_objective(f"{_ALPHA}, the quadratic loss.", r"\tfrac1{2n} \sum_i \tfrac1{2n-2} \sum_j (d_i^2 - d_{ij}^2)")
 def quadratic(negatives: str = "both") -> Loss:
-    """Draw positives together and push all negatives apart alike.
+    """Quadratic contrastive loss: squared distance of positives minus the mean squared distance of negatives.
 
     Args:
-        negatives: ``"both"`` views, the anchor's own (``"same"``) or the ``"other"``.
+        negatives: of ``"both"`` views, of the anchor's own (``"same"``) or of the ``"other"``.
 
     >>> import torch, contraport as cp
     >>> round(cp.quadratic()(torch.eye(2), torch.eye(2)).item(), 4)
@@ -618,123 +631,114 @@ def quadratic(negatives: str = "both") -> Loss:
     return alpha_cl(1.0, "uniform", negatives=negatives)
 
 
-def _negatives(negatives: str) -> cp.Joint:
-    if negatives not in ("both", "same", "other"):
-        raise unknown_name_error("negatives", negatives, ("both", "same", "other"))
-    return cp.Joint(candidates=negatives)
-
-
-@recipe(
+@register_objective(
     "Jing, Vincent, LeCun and Tian (2022), Understanding dimensional collapse (DirectCLR).",
     r"\text{NT-Xent of the first } d_0 \text{ coordinates}",
 )
 def direct_clr(temperature: TemperatureLike = 0.1, dimensions: int = 64) -> Loss:
-    """NT-Xent on the first coordinates of the encoder's own output; no projector is needed.
+    """DirectCLR: NT-Xent on the first coordinates of the encoder's output, without a projector.
 
     Args:
         temperature: in units of the cosine distance.
-        dimensions: how many coordinates.
+        dimensions: number of coordinates.
 
     >>> import torch, contraport as cp
     >>> round(cp.direct_clr(temperature=1.0, dimensions=2)(torch.eye(3), torch.eye(3)).item(), 4)
     1.1397
     """
-    return cp.Objective(
-        cp.LeadingCoordinates(dimensions, cp.Joint()), cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL()
-    )
+    layout = cp.LeadingCoordinates(dimensions, cp.Joint())
+    return cp.Objective(layout, cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL())
 
 
-@recipe(
+@register_objective(
     "Hu, Liu, Zhou, Wang and Huang (2023), Your contrastive learning is secretly doing stochastic neighbor embedding.",
     r"-\tfrac1{2n} \sum_i \log \frac{K_{ii'}}{\sum_{s \neq t} K_{st}} - \log 2n,\;"
     r" K = (1 + \tfrac{d^2}{\tau \nu})^{-(\nu+1)/2}",
 )
 def t_simclr(temperature: TemperatureLike = 8.0, df: float = 5.0, conditional: bool = False) -> Loss:
-    """SimCLR with the heavy-tailed kernel of t-SNE, on embeddings that are not normalised.
+    """t-SimCLR: SimCLR with the Student-t kernel of t-SNE, on embeddings that are not normalized.
 
     Args:
         temperature: in units of the squared distance.
         df: degrees of freedom.
-        conditional: normalise each row, as SNE does, rather than all pairs at once, as t-SNE does.
+        conditional: normalize each row, as SNE does, rather than all pairs at once, as t-SNE does.
 
     Raises:
-        UsageError: conditional is neither True nor False.
+        UsageError: conditional is not a Boolean.
 
     >>> import torch, contraport as cp
     >>> round(cp.t_simclr(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     0.5475
     """
-    check(isinstance(conditional, bool), f"conditional: expected True or False, got {conditional!r}.")
-    allowed: Constraint = cp.Rows() if conditional else cp.Simplex()
-    return cp.Objective(cp.Joint(), cp.StudentT(df, temperature), allowed, cp.Pairs(), cp.KL())
+    check(isinstance(conditional, bool), f"conditional: must be True or False, got {conditional!r}.")
+    constraint: Constraint = cp.Rows() if conditional else cp.Simplex()
+    return cp.Objective(cp.Joint(), cp.StudentT(df, temperature), constraint, cp.Pairs(), cp.KL())
 
 
-@recipe(
+@register_objective(
     "Tian, Krishnan and Isola (2020), Contrastive multiview coding, eq. 3 and section 3.3.",
     r"\sum_{v < w} L(V_v, V_w) \text{ or } \sum_{w > 1} L(V_1, V_w),\; L \text{ InfoNCE in both directions}",
 )
 def cmc(temperature: TemperatureLike = 0.1, graph: str = "full") -> Loss:
-    """InfoNCE between any number of views, in both directions, summed over pairs of views.
+    """Contrastive multiview coding (CMC): InfoNCE in both directions, summed over pairs of any number of views.
 
     Args:
         temperature: in units of the cosine distance.
-        graph: ``"full"``, every pair of views, or ``"core"``, the first view with every other.
+        graph: ``"full"``, all pairs of views, or ``"core"``, the first view with each other view.
 
     Raises:
-        UsageError: the graph has an unknown name.
+        UsageError: the graph is unknown.
 
     >>> import torch
     >>> cmc(temperature=1.0)(torch.eye(2), torch.eye(2), torch.eye(2))
     tensor(1.8796)
     """
     layouts: dict[str, Layout] = {"full": cp.AllViewPairs(), "core": cp.CoreViewPairs()}
-    if graph not in layouts:
-        raise unknown_name_error("graph", graph, layouts)
-    return cp.Objective(layouts[graph], cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL())
+    layout = _choose("graph", graph, layouts)
+    return cp.Objective(layout, cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL())
 
 
-@recipe(
+@register_objective(
     "Tian, Krishnan and Isola (2020), Contrastive multiview coding, eq. 5-7, with Z a moving average.",
     r"\tfrac1n \sum_i \Big[-\log \tfrac{h_{ii}}{h_{ii} + 1} - \sum_{j \neq i} \log \tfrac{1}{h_{ij} + 1}\Big],\;"
     r" h_{ij} = \frac{e^{s_{ij}/\tau}}{K Z}",
 )
 def cmc_nce(temperature: TemperatureLike = 0.07, momentum: float = 0.9, graph: str = "full") -> Loss:
-    """Tell the matching item from noise, one pair at a time; the noise is the batch and ``negatives=``, from a bank.
+    """CMC with noise-contrastive estimation (NCE): classifies each pair as matched or noise, with a memory bank.
 
-    It goes from the first view to the second. Further directions are further objectives, each with the bank of its
-    second view and a normaliser of its own.
+    Noise is the rest of the batch and ``negatives=``, from a bank for example. The loss goes from the first view to the
+    second; use one objective per direction, each with the bank of its second view and its own normalizer.
 
     Args:
         temperature: in units of the cosine similarity.
-        momentum: the weight of the past in the moving average Z of the kernel, in [0, 1).
-        graph: of a training on more than two views: ``"full"``, every pair of views, or ``"core"``, the first view with
-            every other.
+        momentum: weight of the past in the moving average Z of the kernel, in [0, 1).
+        graph: when training on more than two views, ``"full"``, all pairs of views, or ``"core"``, the first view with
+            each other view.
 
     Raises:
-        UsageError: the graph has an unknown name.
+        UsageError: the graph is unknown.
 
     >>> import torch
     >>> round(cmc_nce(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     0.9515
     """
-    if graph not in ("full", "core"):
-        raise unknown_name_error("graph", graph, ("full", "core"))
-    kernel, layout = cp.Gibbs("negative-cosine", temperature), cp.Cross(symmetric=False, core=graph == "core")
+    core = _choose("graph", graph, {"full": False, "core": True})
+    kernel, layout = cp.Gibbs("negative-cosine", temperature), cp.Cross(symmetric=False, core=core)
     return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.NoiseContrastiveEstimation(momentum))
 
 
-@recipe(
+@register_objective(
     "Zhai, Mustafa, Kolesnikov and Beyer (2023), Sigmoid loss for language image pre-training (SigLIP), section 3.2.",
     r"-\tfrac1n \sum_{ij} \log \sigma\big(m_{ij} (s_{ij}/\tau + b)\big),\; m_{ii} = 1,\; m_{i \neq j} = -1",
 )
 def sigmoid(temperature: TemperatureLike = 0.1, bias: float = -10.0) -> Loss:
-    """Judge each pair of the two views by itself, as matched or not; temperature and bias are learned.
+    """SigLIP: binary cross-entropy of each pair as matched or not, with learned temperature and bias.
 
-    Both are parameters of the objective, to be given to the optimizer.
+    Temperature and bias are parameters of the objective: pass them to the optimizer.
 
     Args:
-        temperature: where its learning starts, in units of the cosine similarity.
-        bias: where its learning starts.
+        temperature: initial value, in units of the cosine similarity.
+        bias: initial value.
 
     >>> import torch
     >>> round(sigmoid(temperature=1.0, bias=0.0)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -744,18 +748,12 @@ def sigmoid(temperature: TemperatureLike = 0.1, bias: float = -10.0) -> Loss:
     return cp.Objective(cp.Cross(symmetric=False), kernel, cp.Free(), cp.Pairs(), cp.Logistic(bias))
 
 
-_DHEL = (
-    "Koromilas, Bouritsas, Giannakopoulos, Nicolaou and Panagakis (2024), Bridging mini-batch and asymptotic analysis "
-    "in contrastive learning: from InfoNCE to kernel-based losses"
-)
-
-
-@recipe(
+@register_objective(
     "Yeh, Hong, Hsu, Liu, Chen and LeCun (2022), Decoupled contrastive learning, eq. 6.",
     r"\tfrac1{2n} \sum_i \Big[-\tfrac{s_{ii'}}{\tau} + \log \sum_{j \neq i, i'} e^{s_{ij}/\tau}\Big]",
 )
 def dcl(temperature: TemperatureLike = 0.1) -> Loss:
-    """NT-Xent with the positives left out of the denominators, so that they do not compete. It can be negative.
+    """Decoupled contrastive learning (DCL): NT-Xent without the positive in the denominator. Can be negative.
 
     Args:
         temperature: in units of the cosine distance.
@@ -767,38 +765,36 @@ def dcl(temperature: TemperatureLike = 0.1) -> Loss:
     return cp.Objective(cp.Joint("both"), cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL())
 
 
-@recipe(
+@register_objective(
     "Yeh, Hong, Hsu, Liu, Chen and LeCun (2022), Decoupled contrastive learning, eq. 6-7 (DCLW).",
     r"\tfrac1{2n} \sum_i \Big[-w_i \tfrac{s_{ii'}}{\tau} + \log \sum_{j \neq i, i'} e^{s_{ij}/\tau}\Big],\;"
     r" w_i = 2 - n\,\mathrm{softmax}_i(s_{ii'}/\sigma)",
 )
 def dclw(temperature: TemperatureLike = 0.1, sigma: float = 0.5) -> Loss:
-    """Decoupled contrastive learning in which the pairs that agree least count most. It can be negative.
+    """DCLW: decoupled contrastive learning with larger weights for positives of low similarity. Can be negative.
 
     Args:
         temperature: in units of the cosine similarity.
-        sigma: of the weights of the pairs, which are held fixed, in units of the cosine similarity.
+        sigma: temperature of the weights, which are held fixed, in units of the cosine similarity.
 
     >>> import torch
     >>> round(dclw(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     -0.3069
     """
-    kernel = cp.Gibbs("negative-cosine", temperature)
-    return cp.Objective(
-        cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), cp.LogSumKernel(), {cp.LogKernelAlignment(sigma): 1.0}
-    )
+    kernel, alignment = cp.Gibbs("negative-cosine", temperature), cp.LogKernelAlignment(sigma)
+    return cp.Objective(cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), cp.LogSumKernel(), {alignment: 1.0})
 
 
-@recipe(
+@register_objective(
     "Li et al. (2023), Towards general text embeddings with multi-stage contrastive learning (GTE).",
     r"-\tfrac1n \sum_i \log \frac{e^{s(q_i, d_i)/\tau}}{\sum_j e^{s(q_i, d_j)/\tau} + \sum_{j \neq i} "
     r"e^{s(q_i, q_j)/\tau} + \sum_j e^{s(q_j, d_i)/\tau} + \sum_{j \neq i} e^{s(d_j, d_i)/\tau}}",
 )
 def gte(temperature: TemperatureLike = 0.01) -> Loss:
-    """One softmax of an item over four directions: query to texts, text to queries, and both among their own kind.
+    """GTE loss: InfoNCE with one denominator per item over query-text, text-query, query-query and text-text pairs.
 
-    It is NT-Xent but for the denominators of an item's two views, which are one. It is at least log 2, as the positive
-    stands in both.
+    It differs from NT-Xent in that the two views of an item share one denominator, which holds the positive twice: the
+    value is at least log 2.
 
     Args:
         temperature: in units of the cosine similarity.
@@ -807,17 +803,16 @@ def gte(temperature: TemperatureLike = 0.01) -> Loss:
     >>> round(gte(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     1.2446
     """
-    kernel = cp.Gibbs("negative-cosine", temperature)
-    spread, drawn = cp.LogSumKernel(pooled=True), cp.LogKernelAlignment()
-    return cp.Objective(cp.Joint(), kernel, cp.Free(), cp.Pairs(), spread, {drawn: 1.0})
+    kernel, denominator = cp.Gibbs("negative-cosine", temperature), cp.LogSumKernel(pooled=True)
+    return cp.Objective(cp.Joint(), kernel, cp.Free(), cp.Pairs(), denominator, {cp.LogKernelAlignment(): 1.0})
 
 
-@recipe(
+@register_objective(
     f"{_DHEL}, DHEL.",
     r"\tfrac1n \sum_i \Big[-\tfrac{s_{ii'}}{\tau} + \sum_v \log \sum_{j \neq i} e^{\cos(z^v_i, z^v_j)/\tau}\Big]",
 )
 def dhel(temperature: TemperatureLike = 0.3) -> Loss:
-    """Draw positives together and spread each view by itself: negatives are of the same view. It can be negative.
+    """DHEL (decoupled hyperspherical energy loss): InfoNCE with negatives of the same view only. Can be negative.
 
     Args:
         temperature: in units of the cosine similarity.
@@ -827,17 +822,17 @@ def dhel(temperature: TemperatureLike = 0.3) -> Loss:
     tensor(-1.)
     """
     kernel = cp.Gibbs("negative-cosine", temperature)
-    return _decoupled(cp.Cross(symmetric=False), kernel, cp.LogKernelAlignment(), cp.LogSumKernel())
+    return _align_and_repel(cp.Cross(symmetric=False), kernel, cp.LogKernelAlignment(), cp.LogSumKernel())
 
 
-@recipe(
+@register_objective(
     "Koromilas, Georgiou, Bouritsas, Giannakopoulos, Nicolaou and Panagakis (2025), A principled framework for "
     "multi-view contrastive learning, MV-DHEL.",
     r"\tfrac1n \sum_i \Big[-\log \sum_{v < w} e^{\cos(z^v_i, z^w_i)/\tau}"
     r" + \sum_v \log \sum_{j \neq i} e^{\cos(z^v_i, z^v_j)/\tau}\Big]",
 )
 def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
-    """DHEL of any number of views: all pairs of an item's views in one logarithm. It can be negative.
+    """MV-DHEL: DHEL for any number of views; all view pairs of an item share one logarithm. Can be negative.
 
     Args:
         temperature: in units of the cosine similarity.
@@ -847,20 +842,20 @@ def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
     tensor(-1.)
     """
     kernel = cp.Gibbs("negative-cosine", temperature)
-    return _decoupled(cp.Joint(together=True), kernel, cp.LogKernelAlignment(), cp.LogSumKernel())
+    return _align_and_repel(cp.Joint(together=True), kernel, cp.LogKernelAlignment(), cp.LogSumKernel())
 
 
-@recipe(
+@register_objective(
     f"{_DHEL}, KCL with the Gaussian kernel.",
     r"-\tfrac2n \sum_i k(z_i, z'_i) + \gamma \sum_v \mathrm{mean}_{i \neq j}\, k(z^v_i, z^v_j),\;"
     r" k = e^{-\|\cdot\|^2/\tau}",
 )
 def kcl(temperature: TemperatureLike = 0.5, gamma: float = 16.0) -> Loss:
-    """Draw positives together and spread each view by the mean of a Gaussian kernel. It can be negative.
+    """Kernel contrastive learning (KCL): mean Gaussian kernel of negatives minus that of positives. Can be negative.
 
     Args:
         temperature: of the kernel, in units of the squared distance on the sphere; 1/t of the paper.
-        gamma: factor of the repulsion, nonnegative.
+        gamma: weight of the repulsion, nonnegative.
 
     Raises:
         UsageError: gamma is negative or not finite.
@@ -870,63 +865,64 @@ def kcl(temperature: TemperatureLike = 0.5, gamma: float = 16.0) -> Loss:
     -1.4139
     """
     check_nonnegative("gamma", gamma)
-    return _decoupled(
-        cp.Cross(symmetric=False), cp.Gibbs("chordal", temperature), cp.KernelAlignment(), cp.MeanKernel(), 2.0, gamma
-    )
+    kernel, layout = cp.Gibbs("chordal", temperature), cp.Cross(symmetric=False)
+    return _align_and_repel(layout, kernel, cp.KernelAlignment(), cp.MeanKernel(), 2.0, gamma)
 
 
-def _decoupled(
+def _align_and_repel(
     layout: Layout,
     kernel: Kernel,
     attraction: Divergence,
     repulsion: Divergence,
-    attracts: float = 1.0,
-    repels: float = 1.0,
+    attraction_weight: float = 1.0,
+    repulsion_weight: float = 1.0,
 ) -> Loss:
-    """Return an attraction of the views, and a repulsion within each of them, by one kernel."""
-    drawn = cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), attraction)
-    spread = cp.Objective(cp.WithinView(summed=True), kernel, cp.Free(), cp.Pairs(), repulsion)
-    return cp.SumLoss({drawn: attracts, spread: repels})
+    """Return the sum of an attraction between views and a repulsion within each view, under one kernel."""
+    attract = cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), attraction)
+    repel = cp.Objective(cp.WithinView(summed=True), kernel, cp.Free(), cp.Pairs(), repulsion)
+    return cp.SumLoss({attract: attraction_weight, repel: repulsion_weight})
 
 
-@recipe(
+@register_objective(
     "HaoChen, Wei, Gaidon and Ma (2021), Provable guarantees for self-supervised deep learning with spectral "
     "contrastive loss, eq. 6.",
     r"-\tfrac2n \sum_i s_{ii} + \mathrm{mean}_{i \neq j}\, s_{ij}^2",
 )
 def spectral(normalized: bool = True) -> Loss:
-    """Draw positives together and make other items orthogonal. It can be negative.
+    """Spectral contrastive loss: -2 x similarity of positives plus mean squared similarity of negatives.
 
-    Its optimum spans the top eigenvectors of the graph whose edges are the views of an item.
+    Its minimum spans the top eigenvectors of the graph whose edges join the views of an item. The value can be
+    negative.
 
     Args:
-        normalized: compare by the cosine; else by the inner product, as the theory has it.
+        normalized: use the cosine; else the inner product, as in the paper's theory.
 
     Raises:
-        UsageError: normalized is neither True nor False.
+        UsageError: normalized is not a Boolean.
 
     >>> import torch
     >>> spectral()(torch.eye(2), torch.eye(2))
     tensor(-2.)
     """
-    check(isinstance(normalized, bool), f"normalized: expected True or False, got {normalized!r}.")
-    kernel = cp.Gibbs("negative-cosine" if normalized else "dot", 1.0)
-    return cp.Objective(
-        cp.Cross(symmetric=False, decoupled=True), kernel, cp.Free(), cp.Pairs(), cp.MeanSquaredCost(), {cp.Cost(): 2.0}
+    check(isinstance(normalized, bool), f"normalized: must be True or False, got {normalized!r}.")
+    layout, kernel = (
+        cp.Cross(symmetric=False, decoupled=True),
+        cp.Gibbs("negative-cosine" if normalized else "dot", 1.0),
     )
+    return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.MeanSquaredCost(), {cp.Cost(): 2.0})
 
 
-@recipe(
+@register_objective(
     "Chuang, Robinson, Lin, Torralba and Jegelka (2020), Debiased contrastive learning, eq. 8.",
     r"-\tfrac1{2n} \sum_i \log \frac{e^{s_{ii'}/\tau}}{e^{s_{ii'}/\tau} + N g_i},\;"
     r" g_i = \max\big(\tfrac{\mathrm{mean}_j e^{s_{ij}/\tau} - \pi e^{s_{ii'}/\tau}}{1 - \pi}, e^{-1/\tau}\big)",
 )
 def debiased(temperature: TemperatureLike = 0.5, prior: float = 0.1) -> Loss:
-    """NT-Xent corrected for negatives that are of the anchor's own class.
+    """Debiased contrastive loss: NT-Xent corrected for negatives of the anchor's own class.
 
     Args:
         temperature: in units of the cosine similarity.
-        prior: the share of negatives that are of the anchor's own class, in [0, 1); 0 is NT-Xent.
+        prior: share of negatives of the anchor's own class, in [0, 1); 0 is NT-Xent.
 
     >>> import torch
     >>> round(debiased(temperature=1.0, prior=0.0)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -935,17 +931,17 @@ def debiased(temperature: TemperatureLike = 0.5, prior: float = 0.1) -> Loss:
     return hard_negative(temperature, 0.0, prior)
 
 
-@recipe(
+@register_objective(
     "Robinson, Chuang, Sra and Jegelka (2021), Contrastive learning with hard negative samples, eq. 4.",
     r"\text{as debiased, the mean weighed by } e^{\beta s_{ij}/\tau}",
 )
 def hard_negative(temperature: TemperatureLike = 0.5, beta: float = 1.0, prior: float = 0.1) -> Loss:
-    """NT-Xent in which harder negatives weigh more, corrected for those that are of the anchor's own class.
+    """Hard-negative contrastive loss (HCL): NT-Xent with larger weights for harder negatives, debiased.
 
     Args:
         temperature: in units of the cosine similarity.
-        beta: how much harder negatives weigh, as exp(beta similarity / temperature), nonnegative.
-        prior: the share of negatives that are of the anchor's own class, in [0, 1).
+        beta: negatives have weight exp(beta similarity / temperature), nonnegative.
+        prior: share of negatives of the anchor's own class, in [0, 1).
 
     >>> import torch
     >>> round(hard_negative(temperature=1.0, prior=0.0)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -955,90 +951,85 @@ def hard_negative(temperature: TemperatureLike = 0.5, beta: float = 1.0, prior: 
     return cp.Objective(cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), cp.DebiasedContrastive(prior, beta))
 
 
-@recipe(
+@register_objective(
     "Sobal, Ibrahim, Balestriero, Cabannes, Bouchacourt, Astolfi, Cho and LeCun (2024), X-sample contrastive loss: "
     "improving contrastive learning with sample similarity graphs, eq. 5, less a constant, the entropy of the target.",
     r"\mathrm{KL}(\tilde P \mid P),\; \tilde P_{ij} = \tfrac1{2n} \mathrm{softmax}_j(g_{ij}/\tau_t),\; i \neq j",
 )
 def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) -> Loss:
-    """NT-Xent that wants each item where a teacher finds it alike; the call needs ``features=`` of the teacher.
+    """X-sample contrastive loss (X-CLR): NT-Xent with soft targets from a teacher's similarities; needs ``features=``.
 
     Args:
         temperature: in units of the cosine distance.
-        teacher_temperature: of the wanted plan, in units of the cosine distance of the features.
+        teacher_temperature: of the target plan, in units of the cosine distance of the features.
 
     >>> import torch
     >>> z = torch.eye(2)
-    >>> bool(x_clr(temperature=1.0, teacher_temperature=1.0)(z, z, features=z).abs() < 1e-6)  # as the teacher has it
+    >>> bool(x_clr(temperature=1.0, teacher_temperature=1.0)(z, z, features=z).abs() < 1e-6)  # equal to the teacher's
     True
     """
-    wanted = cp.SoftNeighbors(kernel=cp.Gibbs("cosine", teacher_temperature))
-    return cp.Objective(cp.Joint(), cp.Gibbs("cosine", temperature), cp.Rows(), wanted, cp.KL())
+    target = cp.SoftNeighbors(kernel=cp.Gibbs("cosine", teacher_temperature))
+    return cp.Objective(cp.Joint(), cp.Gibbs("cosine", temperature), cp.Rows(), target, cp.KL())
 
 
-@recipe(
+@register_objective(
     "Solatorio (2024), GISTEmbed: guided in-sample selection of training negatives for text embedding fine-tuning.",
     r"\text{InfoNCE over } j = i \text{ or } g_{ij} \leq g_{ii} - m,\; g \text{ a teacher's cosine}",
 )
 def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str = "cross") -> Loss:
-    """InfoNCE without the negatives that a teacher finds more alike than the positive; the call needs ``features=``.
+    """GIST (GISTEmbed): InfoNCE without negatives that a teacher rates above the positive; needs ``features=``.
 
-    GISTEmbed's own loss goes one way, and has the pairs of each view within itself in the same denominator.
+    The paper's loss goes in one direction, and has the pairs within each view in the same denominator.
 
     Args:
         temperature: in units of the cosine distance.
-        margin: how much less alike than the positive a negative must be, in units of the teacher's cosine.
+        margin: required difference between positive and negative, in units of the teacher's cosine.
         layout: ``"cross"``, both directions averaged, or ``"joint"``, all embeddings of both views.
 
     Raises:
-        UsageError: the layout has neither name; in the call, there are no features.
+        UsageError: the layout is unknown; in the call, features are missing.
 
     >>> import torch
     >>> guided(temperature=1.0)(torch.eye(2), torch.eye(2), features=torch.eye(2))
     tensor(0.3133)
     """
-    layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross()}
-    if layout not in layouts:
-        raise unknown_name_error("layout", layout, layouts)
-    return cp.Objective(
-        cp.GuidedNegatives(layouts[layout], margin), cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL()
-    )
+    pairs = cp.GuidedNegatives(_joint_or_cross(layout), margin)
+    return cp.Objective(pairs, cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL())
 
 
-@recipe(
+@register_objective(
     "Yuan, Wu, Qiu, Du, Zhang, Zhou and Yang (2022), Provable stochastic optimization for global contrastive learning: "
     "small batch does not harm performance (SogCLR), algorithm 1.",
     r"\tfrac1n \sum_i \big[-\tfrac{s_{ii'}}{\tau} + \log u_i\big],\; u_i \leftarrow \mu u_i + (1 - \mu)\,"
     r"\mathrm{mean}_j e^{s_{ij}/\tau}",
 )
 def sog_clr(temperature: TemperatureLike = 0.1, items: int = 1 << 17, momentum: float = 0.1) -> Loss:
-    """DCL whose denominators are averages over the epochs, one of each item, for small batches; it needs ``ids=``.
+    """SogCLR for small batches: DCL with a moving average of each item's denominator; needs ``ids=``.
 
     Args:
         temperature: in units of the cosine similarity.
-        items: how many items there are at most; ids count from 0.
-        momentum: the weight of the past in the averages, in [0, 1); 1 - gamma of the paper.
+        items: maximum number of items; ids count from 0.
+        momentum: weight of the past in the averages, in [0, 1); 1 - gamma of the paper.
 
     >>> import torch
     >>> loss = sog_clr(temperature=1.0)
     >>> loss(torch.eye(2), torch.eye(2), ids=torch.arange(2))
     tensor(-1.)
     """
-    kernel = cp.Gibbs("negative-cosine", temperature)
-    spread, drawn = cp.MovingAverageLogSum(items, momentum), cp.LogKernelAlignment()
-    return cp.Objective(cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), spread, {drawn: 1.0})
+    kernel, denominator = cp.Gibbs("negative-cosine", temperature), cp.MovingAverageLogSum(items, momentum)
+    return cp.Objective(cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), denominator, {cp.LogKernelAlignment(): 1.0})
 
 
-@recipe(
+@register_objective(
     "Zbontar, Jing, Misra, LeCun and Deny (2021), Barlow Twins: self-supervised learning via redundancy reduction, "
     "eq. 1.",
     r"\sum_a (1 - c_{aa})^2 + \lambda \sum_{a \neq b} c_{ab}^2,\; c_{ab} \text{ the correlation of coordinates}",
 )
 def barlow_twins(redundancy: float = 5e-3) -> Loss:
-    """Make each coordinate of one view correlate with the same one of the other view, and with no other.
+    """Barlow Twins: makes the cross-correlation matrix of the two views the identity.
 
     Args:
-        redundancy: factor of the correlations between coordinates, nonnegative.
+        redundancy: weight of the off-diagonal correlations, nonnegative.
 
     Raises:
         UsageError: redundancy is negative or not finite.
@@ -1049,44 +1040,41 @@ def barlow_twins(redundancy: float = 5e-3) -> Loss:
     0.0
     """
     check_nonnegative("redundancy", redundancy)
-    one, other = (cp.Coordinates(cp.Cross(symmetric=False, decoupled=d), summed=True) for d in (False, True))
-    alike = cp.Objective(one, cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.Cost(power=2))
-    apart = cp.Objective(
-        other, cp.Gibbs("negative-cosine", 1.0), cp.Free(), cp.Pairs(), cp.MeanSquaredCost(summed=True)
-    )
-    return cp.SumLoss({alike: 1.0, apart: redundancy})
+    diagonal, others = (cp.Coordinates(cp.Cross(symmetric=False, decoupled=d), summed=True) for d in (False, True))
+    equal = cp.Objective(diagonal, cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.Cost(power=2))
+    square = cp.MeanSquaredCost(summed=True)
+    uncorrelated = cp.Objective(others, cp.Gibbs("negative-cosine", 1.0), cp.Free(), cp.Pairs(), square)
+    return cp.SumLoss({equal: 1.0, uncorrelated: redundancy})
 
 
-@recipe(
+@register_objective(
     "Bardes, Ponce and LeCun (2022), VICReg: variance-invariance-covariance regularization, eq. 1-6.",
     r"\lambda\,\mathrm{mean}_{ia} (z_{ia} - z'_{ia})^2"
     r" + \tfrac\mu2 \sum_v \mathrm{mean}_a [1 - \sqrt{v_{aa} + 10^{-4}}]_+"
     r" + \nu \sum_v \tfrac1d \sum_{a \neq b} v_{ab}^2",
 )
 def vic_reg(invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0) -> Loss:
-    """Draw views together, and keep each coordinate varied and uncorrelated with the others.
+    """VICReg: mean squared difference of the views plus variance and covariance penalties on the coordinates.
 
     Args:
-        invariance: factor of the mean squared difference of the views, nonnegative.
-        variance: factor of what a coordinate's standard deviation misses to 1, nonnegative.
-        covariance: factor of the squared covariances of coordinates, nonnegative.
+        invariance: weight of the mean squared difference of the views, nonnegative.
+        variance: weight of the hinge that keeps each coordinate's standard deviation at 1 or above, nonnegative.
+        covariance: weight of the squared covariances of coordinates, nonnegative.
 
     Raises:
-        UsageError: a factor is negative or not finite.
+        UsageError: a weight is negative or not finite.
 
     >>> import torch
     >>> z = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
     >>> round(vic_reg()(z, z).item(), 4)
     0.0
     """
-    factors = {"invariance": invariance, "variance": variance, "covariance": covariance}
-    for name, factor in factors.items():
-        check_nonnegative(name, factor)
-    matched = cp.Coordinates(cp.Cross(symmetric=False), centred=False)
-    alike = cp.Objective(matched, cp.Gibbs("sqeuclidean", 1.0), cp.Free(), cp.Pairs(), cp.Cost())
-    varied = cp.Objective(
-        cp.Coordinates(cp.WithinView()), cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.VarianceHinge()
-    )
-    each = cp.Coordinates(cp.WithinView(summed=True))
-    apart = cp.Objective(each, cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.MeanSquaredCost(summed=True))
-    return cp.SumLoss({alike: invariance, varied: variance, apart: covariance})
+    for name, weight in {"invariance": invariance, "variance": variance, "covariance": covariance}.items():
+        check_nonnegative(name, weight)
+    free, pairs, dot = cp.Free(), cp.Pairs(), cp.Gibbs("dot", 1.0)
+    matched = cp.Coordinates(cp.Cross(symmetric=False), centered=False)
+    equal = cp.Objective(matched, cp.Gibbs("sqeuclidean", 1.0), free, pairs, cp.Cost())
+    varied = cp.Objective(cp.Coordinates(cp.WithinView()), dot, free, pairs, cp.VarianceHinge())
+    within = cp.Coordinates(cp.WithinView(summed=True))
+    uncorrelated = cp.Objective(within, dot, free, pairs, cp.MeanSquaredCost(summed=True))
+    return cp.SumLoss({equal: invariance, varied: variance, uncorrelated: covariance})

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from contraport._utils.formatting import format_options
-from contraport.catalog.objectives import OBJECTIVES, method
+from contraport.catalog.objectives import OBJECTIVES, get_entry
 from contraport.errors import UsageError, unknown_name_error
 
 
@@ -156,7 +156,7 @@ def resolve_recipe(given: Mapping[str, Any]) -> dict[str, Any]:
     if resolved.get("predict") is not None:
         resolved = {"objective": None, "projection": 0, **resolved}
     if isinstance(resolved.get("objective"), str):
-        method(resolved["objective"])
+        get_entry(resolved["objective"])
     return resolved
 
 

@@ -23,7 +23,7 @@ from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import check, check_integer, check_positive, is_number, unknown_name_error
 from contraport.estimators.array_input import as_tensor
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
-from contraport.objectives.affinities import affinities
+from contraport.objectives.affinities import compute_affinities
 from contraport.objectives.divergences import Divergence
 from contraport.objectives.plan import BlockResult
 from contraport.seeding import seed_global_generators, torch_seed
@@ -114,7 +114,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         data = self._check(X)
         exact = self.method == "exact"
-        plan = affinities(data.flatten(1), self.perplexity, symmetric=self._symmetric, exact=exact)
+        plan = compute_affinities(data.flatten(1), self.perplexity, symmetric=self._symmetric, exact=exact)
         target = Matrix(plan.float())
         data = data.float()
         with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""The objectives: which pairs, how alike, which plans are allowed, which one is wanted, how far apart the two are."""
+"""Contrastive objectives: layout, kernel, constraint, target and divergence, combined into one loss."""
 
 from contraport.objectives import constraints, divergences, layouts, targets
 from contraport.objectives.constraints import *

@@ -1,8 +1,8 @@
-"""Affinities: how near the items of a data set are to each other, as the plan that neighbour embedding wants.
+"""Perplexity-calibrated affinities: the target plan of SNE and t-SNE.
 
-Each item spreads its weight over its nearest others by a Gaussian whose bandwidth gives every item the same number of
-effective neighbours, the perplexity. Three times as many neighbours carry most of the weight, so that the plan may be
-sparse: O(n perplexity) memory, found a chunk of rows at a time. The exact plan has all pairs, in O(n^2) memory.
+Each item distributes its weight over others by a Gaussian whose bandwidth gives every item the same effective number of
+neighbors, the perplexity. Three times as many neighbors carry most of the weight, so that the plan may be sparse: O(n
+perplexity) memory, computed for a chunk of rows at a time. The exact plan has all pairs, in O(n^2) memory.
 """
 
 from __future__ import annotations
@@ -12,97 +12,95 @@ import math
 import torch
 from torch import Tensor
 
-from contraport.errors import check
+from contraport.errors import check, is_number
 
-SUPPORT = 3
-"""How many neighbours an item keeps, in units of the perplexity."""
+NEIGHBORS_PER_PERPLEXITY = 3
+"""Number of neighbors in a sparse plan, in units of the perplexity."""
 
-PAIRS_AT_ONCE = 1 << 22
-"""How many distances are held at a time: 32 MiB in double precision."""
+MAX_DISTANCES = 1 << 22
+"""Number of distances in memory at a time: 32 MiB in double precision."""
 
-_WIDEST = 50.0
+# Bisection over log-precisions from -50 to 50, in units of a row's mean distance, determines the last bit.
+_LOG_PRECISION_RANGE = 50.0
 _BISECTIONS = 60
-"""From e^-50 to e^50 of a row's own scale the precision is found to the last digit."""
 
 
 @torch.no_grad()
-def affinities(x: Tensor, perplexity: float, *, symmetric: bool, exact: bool = False) -> Tensor:
-    """Return the plan that neighbour embedding wants: an (n, n) tensor of total mass 1 with an empty diagonal.
+def compute_affinities(x: Tensor, perplexity: float, *, symmetric: bool, exact: bool = False) -> Tensor:
+    """Return the affinities of SNE or t-SNE: an (n, n) plan of total mass 1 with an empty diagonal.
 
     Args:
         x: the data, (n, d), finite.
-        perplexity: effective number of neighbours, at least 1 and below n - 1.
+        perplexity: effective number of neighbors, at least 1 and below n - 1.
         symmetric: average the plan with its transpose, as t-SNE does; else every row has mass 1/n, as in SNE.
-        exact: spread each item over all others, in a dense tensor; else over its three times perplexity nearest, in a
+        exact: distribute each item over all others, in a dense tensor; else over its 3 x perplexity nearest, in a
             sparse one, whose shares are larger by what the others would have.
 
     Raises:
-        UsageError: the perplexity is outside its range.
+        UsageError: the perplexity is out of range.
 
     Source: Hinton and Roweis (2002), eq. 1; symmetric, van der Maaten and Hinton (2008), section 3.1; sparse, van der
     Maaten (2014), section 4.1.
 
     >>> x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
-    >>> affinities(x, perplexity=1.5, symmetric=True).to_dense().sum().item()
+    >>> compute_affinities(x, perplexity=1.5, symmetric=True).to_dense().sum().item()
     1.0
     """
     n = len(x)
-    good = isinstance(perplexity, int | float) and 1 <= perplexity < n - 1
-    check(good, f"perplexity: expected a number from 1 to below n - 1 = {n - 1}, got {perplexity!r}.")
-    kept = n - 1 if exact else min(n - 1, math.ceil(SUPPORT * perplexity))
-    distances, neighbors = find_nearest(x, kept)
-    shares = spread(distances, perplexity) / n
+    good = is_number(perplexity) and 1 <= perplexity < n - 1
+    check(good, f"perplexity: must be at least 1 and below n - 1 = {n - 1}, got {perplexity!r}.")
+    count = n - 1 if exact else min(n - 1, math.ceil(NEIGHBORS_PER_PERPLEXITY * perplexity))
+    distances, neighbors = find_nearest(x, count)
+    shares = calibrated_softmax(distances, perplexity) / n
     if exact:
         dense = shares.new_zeros(n, n).scatter_(1, neighbors, shares)
         return (dense + dense.T) / 2 if symmetric else dense
     rows = torch.arange(n, device=x.device)[:, None].expand_as(neighbors)
-    plan = torch.sparse_coo_tensor(
-        torch.stack([rows, neighbors]).flatten(1), shares.flatten(), (n, n), check_invariants=True
-    )
+    indices = torch.stack([rows, neighbors]).flatten(1)
+    plan = torch.sparse_coo_tensor(indices, shares.flatten(), (n, n), check_invariants=True)
     return ((plan + plan.T) / 2 if symmetric else plan).coalesce()
 
 
 @torch.no_grad()
 def find_nearest(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
-    """Return the squared distances and the positions of each item's nearest others, (n, neighbors) both.
+    """Return the squared distances and the indices of each item's nearest others, (n, neighbors) both.
 
     Args:
         x: the data, (n, d).
-        neighbors: how many, below n.
+        neighbors: number of neighbors, below n.
 
     >>> find_nearest(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
     [1, 0, 1]
     """
     x = x.double()
-    found = []
-    for rows in torch.arange(len(x), device=x.device).split(max(1, PAIRS_AT_ONCE // len(x))):
-        # Differences, not the expanded square: near copies must keep their order.
+    chunks = []
+    for rows in torch.arange(len(x), device=x.device).split(max(1, MAX_DISTANCES // len(x))):
+        # Differences rather than the expanded square, whose rounding errors exceed the distances of near duplicates.
         distances = torch.cdist(x[rows], x, compute_mode="donot_use_mm_for_euclid_dist").square()
         distances[torch.arange(len(rows), device=x.device), rows] = torch.inf
-        found.append(distances.topk(neighbors, largest=False))
-    return torch.cat([f.values for f in found]), torch.cat([f.indices for f in found])
+        chunks.append(distances.topk(neighbors, largest=False))
+    return torch.cat([chunk.values for chunk in chunks]), torch.cat([chunk.indices for chunk in chunks])
 
 
 @torch.no_grad()
-def spread(distances: Tensor, perplexity: float) -> Tensor:
-    """Return softmax(-precision_i distances_i) with the precision that gives each row the perplexity, by bisection.
+def calibrated_softmax(distances: Tensor, perplexity: float) -> Tensor:
+    """Return softmax(-precision_i distances_i), with the precision by bisection that gives each row the perplexity.
 
-    Where a row has more equal smallest distances than the perplexity, copies of one item say, no precision tells them
-    apart: it spreads over them evenly.
+    If a row has more equal smallest distances than the perplexity, as with duplicates, it distributes evenly over them.
 
     Args:
         distances: squared, (n, k).
         perplexity: exponential of the entropy of a row, at least 1 and below k.
 
-    >>> shares = spread(torch.tensor([[1.0, 2.0, 4.0]]).double(), 2.0)
+    >>> shares = calibrated_softmax(torch.tensor([[1.0, 2.0, 4.0]]).double(), 2.0)
     >>> round(torch.special.entr(shares).sum().exp().item(), 6)
     2.0
     """
     excess = distances - distances.amin(1, keepdim=True)
     scale = excess.mean(1, keepdim=True)
     excess = excess / torch.where(scale > 0, scale, 1)
-    # The logarithm of the precision, in units of the row's mean excess: the entropy falls as it grows.
-    low, high = torch.full_like(scale, -_WIDEST), torch.full_like(scale, _WIDEST)
+    # The entropy decreases with the log-precision.
+    low, high = torch.full_like(scale, -_LOG_PRECISION_RANGE), torch.full_like(scale, _LOG_PRECISION_RANGE)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         shares = (-excess * middle.exp()).softmax(1)

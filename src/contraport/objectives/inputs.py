@@ -1,7 +1,7 @@
-"""Inputs of a call, read into one form and checked: views of items, and facts about the items.
+"""Inputs of a call, checked and in one form: views of items, attributes of the items, and additional negatives.
 
-Items may lack a view, and two views may show different items: either is a mark per item and view, and rows that are
-marked as absent are never read.
+Items may lack a view, and two views may show different items. Both are one mark per item and view; rows marked as
+absent are never read.
 """
 
 from __future__ import annotations
@@ -21,53 +21,53 @@ Attributes = Mapping[str, Tensor]
 """Attributes of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
 
 NON_ITEM_OPTIONS = ("present", "negatives", "negative_ids", "shared_negatives")
-"""Options of a call that are none of each item alone."""
+"""Options of a call that do not have one value per item."""
 
 
 class CallInputs(NamedTuple):
-    """Views of some items, and what is known of the items.
+    """Views of some items and the attributes of the items.
 
     Attributes:
         views: (n, d) each; zeros where an item lacks the view.
         attributes: of the items, (n, ...) each.
-        present: which items have which views, (n, views) Booleans; None where all have all.
-        apart: of how many items the first view shows some, where two views show different ones; else None.
+        present: which items have which views, (n, views) Booleans; None if all have all.
+        num_first_items: number of items that the first view shows, if two views show different items; else None.
     """
 
     views: tuple[Tensor, ...]
     attributes: dict[str, Tensor]
     present: Tensor | None = None
-    apart: int | None = None
+    num_first_items: int | None = None
 
-    def gathered(self, processes: Processes, sizes: Sizes | None) -> CallInputs:
+    def gather(self, processes: Processes, sizes: Sizes | None) -> CallInputs:
         """Return the items of all processes, in the order of their ranks.
 
         Args:
-            processes: whose items.
-            sizes: how many each has; None with one process.
+            processes: whose items are gathered.
+            sizes: number of items of each process; None with one process.
 
         Raises:
-            UsageError: the weights of all are zero.
+            UsageError: all weights are zero.
         """
-        call = self
+        inputs = self
         if sizes is not None:
             views = processes.gather(torch.stack(self.views, 1), sizes.items).unbind(1)
             attributes = {name: processes.gather(value, sizes.items) for name, value in self.attributes.items()}
             present = None if self.present is None else processes.gather(self.present, sizes.items)
-            call = CallInputs(tuple(views), attributes, present, self.apart)
-        weights = call.attributes.get("weights")
+            inputs = CallInputs(tuple(views), attributes, present, self.num_first_items)
+        weights = inputs.attributes.get("weights")
         if weights is not None:
             check_values("weights", weights, (weights > 0).any(), "numbers that are not all zero")
-        return call
+        return inputs
 
 
 class Negatives(NamedTuple):
-    """Further columns, of all processes.
+    """Additional columns of all processes.
 
     Attributes:
         embeddings: (k, d).
-        ids: which item each shows, (k,), where that is known.
-        owners: of which item of the batch each is a negative, (k,); None where each is one of all items.
+        ids: item of each, (k,), if known.
+        owners: the item of the batch that each is a negative of, (k,); None is all items.
     """
 
     embeddings: Tensor
@@ -76,25 +76,25 @@ class Negatives(NamedTuple):
 
 
 class LocalNegatives(NamedTuple):
-    """Further columns that this process brings.
+    """Additional columns given on this process.
 
     Attributes:
-        embeddings: (k, d), or of each item its own, (n, k, d).
-        ids: (k,) or (n, k), where they are known.
-        shared: whether every process brings the same.
+        embeddings: (k, d), or separate ones for each item, (n, k, d).
+        ids: (k,) or (n, k), if known.
+        shared: whether every process gives the same.
     """
 
     embeddings: Tensor
     ids: Tensor | None
     shared: bool
 
-    def gathered(self, call: CallInputs, processes: Processes, sizes: Sizes | None) -> Negatives:
-        """Return those of all processes.
+    def gather(self, inputs: CallInputs, processes: Processes, sizes: Sizes | None) -> Negatives:
+        """Return the negatives of all processes.
 
         Args:
-            call: that of all processes.
-            processes: who brings some.
-            sizes: how many each brings; None with one process.
+            inputs: views of all processes.
+            processes: whose negatives are gathered.
+            sizes: number of negatives of each process; None with one process.
         """
         if self.shared:
             return Negatives(processes.as_replicated(self.embeddings), self.ids)
@@ -104,165 +104,174 @@ class LocalNegatives(NamedTuple):
         if embeddings.ndim == 2:
             return Negatives(embeddings, ids)
         owners = torch.arange(len(embeddings), device=embeddings.device)
-        if call.apart is not None and call.present is not None:
-            owners = call.present[:, 0].nonzero()[:, 0]
+        if inputs.num_first_items is not None and inputs.present is not None:
+            owners = inputs.present[:, 0].nonzero()[:, 0]
         owners = owners.repeat_interleave(embeddings.shape[1])
         return Negatives(embeddings.flatten(0, 1), None if ids is None else ids.flatten(), owners)
 
 
-def views_of(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the views that a call was given: as they are, or those of one tensor, (n, views, d).
+def split_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the views of a call, given as separate tensors or as one tensor (n, views, d).
 
-    A tensor that stands for two views becomes two: rows and columns of one tensor are taken for the same embeddings,
-    of which none is compared with itself.
+    A tensor given as two views becomes two tensors: rows and columns of the same tensor would count as the same
+    embeddings, without self pairs.
     """
-    if len(given) == 1 and isinstance(given[0], Tensor) and given[0].ndim == 3:
-        return given[0].unbind(1)
-    views = list(given)
-    for place, view in enumerate(given):
-        for other in given[:place]:
+    if len(views) == 1 and isinstance(views[0], Tensor) and views[0].ndim == 3:
+        return views[0].unbind(1)
+    distinct = list(views)
+    for place, view in enumerate(views):
+        for other in views[:place]:
             if view is other and isinstance(view, Tensor):
-                views[place] = view.view_as(view)
-    return tuple(views)
+                distinct[place] = view.view_as(view)
+    return tuple(distinct)
 
 
-def read_inputs(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any) -> CallInputs:
-    """Return what is known of the items beside their views, checked.
+def read_inputs(views: tuple[Tensor, ...], options: Mapping[str, Any], present: Any) -> CallInputs:
+    """Check views and attributes of items, and return them in one form.
 
     Args:
         views: embeddings, (n, d) each; two may differ in their rows, and then show different items.
-        facts: of the items, one entry each, beside options that are none (see `NON_ITEM_OPTIONS`); where two views show
-            different items, a pair, of the first and the second.
+        options: attributes of the items by name, one value per item, beside `NON_ITEM_OPTIONS`; if two views show
+            different items, a pair, of the first and the second view.
         present: which items have which views, (n, views) Booleans, or None.
 
     Raises:
         UsageError: shapes or types do not fit, or weights are negative or not finite.
     """
-    given, attributes = {}, {}
-    for name in sorted(facts):  # processes gather them in one order, whatever the order of their keywords
-        if facts[name] is not None and name not in NON_ITEM_OPTIONS:
-            given[name] = facts[name]
-    if not _show_different_items(views, given):
-        check_views(views)
-        for name, value in given.items():
-            attributes[name] = _fact(name, value, len(views[0]), views[0].device)
-        if attributes:
-            _check_weights(attributes)
-        views = _in_one_precision(views)
-        if present is None:
-            return CallInputs(views, attributes)
-        marks = _marks(present, views)
-        shown = (torch.where(marks[:, v, None], view, 0) for v, view in enumerate(views))
-        return CallInputs(tuple(shown), attributes, marks)
-    check(present is None, "present: expected two views of the same items; these show different ones.")
-    check(len(views) == 2, f"views: expected 2 where they show different items, got {len(views)}.")
+    values = {}
+    for name in sorted(options):  # processes gather attributes in one order, whatever the order of their keywords
+        if options[name] is not None and name not in NON_ITEM_OPTIONS:
+            values[name] = options[name]
+    if _show_different_items(views, values):
+        check(present is None, "present: cannot be combined with views of different items.", "conflict")
+        return _read_different_items(views, values)
+    check_views(views)
+    attributes = {}
+    for name, value in values.items():
+        attributes[name] = _read_attribute(name, value, len(views[0]), views[0].device)
+    if attributes:
+        _check_weights(attributes)
+    views = _in_one_precision(views)
+    if present is None:
+        return CallInputs(views, attributes)
+    marks, shape = as_numbers("present", present), (len(views[0]), len(views))
+    good = marks.dtype == torch.bool and marks.shape == shape
+    check(good, f"present: must be Booleans, one per item and view, {shape}, got {describe_value(marks)}.")
+    marks = marks.to(views[0].device)
+    masked = (torch.where(marks[:, v, None], view, 0) for v, view in enumerate(views))
+    return CallInputs(tuple(masked), attributes, marks)
+
+
+def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any]) -> CallInputs:
+    """Return two views of n and m items as two views of n + m items, each of which lacks one view."""
+    check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first=v)
     (n, d), (m, columns) = views[0].shape, views[1].shape
-    check(columns == d, f"z1: expected {d} columns, got {columns}.")
-    check(views[0].device == views[1].device, f"z1: is on {views[1].device}, but z0 is on {views[0].device}.")
+    check(columns == d, f"z1: must have {d} columns as z0, got {columns}.", "shape")
+    check(views[0].device == views[1].device, f"z1: is on {views[1].device}, but z0 is on {views[0].device}.", "device")
     z0, z1 = _in_one_precision(views)
-    for name, value in given.items():
+    attributes = {}
+    for name, value in values.items():
         check(
             _is_pair(value),
-            f"{name}: z0 and z1 show different items, {n} and {m}; expected a pair, ({name} of z0, {name} of z1).",
+            f"{name}: must be a pair, ({name} of z0, {name} of z1), as z0 and z1 show different items, {n} and {m}.",
+            "pair",
         )
-        attributes[name] = torch.cat(
-            [
-                _fact(f"{name}[{v}]", part, size, z0.device)
-                for v, (part, size) in enumerate(zip(value, (n, m), strict=True))
-            ]
-        )
+        sides = enumerate(zip(value, (n, m), strict=True))
+        parts = [_read_attribute(name, part, size, z0.device, f" of z{v}") for v, (part, size) in sides]
+        attributes[name] = torch.cat(parts)
     _check_weights(attributes)
     padded = torch.cat([z0, z0.new_zeros(m, d)]), torch.cat([z1.new_zeros(n, d), z1])
     first = torch.arange(n + m, device=z0.device) < n
     return CallInputs(padded, attributes, torch.stack([first, ~first], 1), n)
 
 
-def read_negatives(call: CallInputs, known: Mapping[str, Any]) -> LocalNegatives | None:
-    """Return the negatives that this process brings, checked.
+def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> LocalNegatives | None:
+    """Check the additional negatives given on this process, and return them.
 
     Args:
-        call: that of this process alone.
-        known: its keywords.
+        inputs: views of this process.
+        options: of the call.
 
     Raises:
-        UsageError: shapes do not fit, or one keyword needs another.
+        UsageError: shapes do not fit, or an option requires another.
     """
-    negatives, ids, shared = known.get("negatives"), known.get("negative_ids"), known.get("shared_negatives")
+    negatives, ids, shared = options.get("negatives"), options.get("negative_ids"), options.get("shared_negatives")
     if negatives is None:
-        if ids is not None:
-            raise UsageError("negative_ids: expected negatives= with them.")
-        if shared:
-            raise UsageError("shared_negatives: expected negatives= with it.")
+        if ids is not None or shared:
+            name = "shared_negatives" if ids is None else "negative_ids"
+            raise UsageError(f"{name}: requires negatives=.", kind="missing")
         return None
-    check(ids is None or "ids" in call.attributes, "negative_ids: expected ids= of the items with them.")
-    rows = len(call.views[0]) if call.apart is None else call.apart
+    check(ids is None or "ids" in inputs.attributes, "negative_ids: requires ids= of the items.", "missing")
+    rows = len(inputs.views[0]) if inputs.num_first_items is None else inputs.num_first_items
     ids = None if ids is None else as_numbers("negative_ids", ids)
     if ids is not None:
         _check_whole("negative_ids", ids)
-    check_negatives(negatives, ids, call.views, rows)
-    negatives = negatives.to(torch.promote_types(call.views[0].dtype, torch.float32))
+    check_negatives(negatives, ids, inputs.views, rows)
+    negatives = negatives.to(torch.promote_types(inputs.views[0].dtype, torch.float32))
     ids = None if ids is None else ids.to(negatives.device)
-    own = negatives.ndim == 3
-    check(not (own and shared), "shared_negatives: expected negatives (k, d) of all items with it, got (n, k, d).")
+    per_item = negatives.ndim == 3
+    good = not (per_item and shared)
+    check(good, "shared_negatives: requires negatives (k, d) of all items, got (n, k, d).", "conflict")
     return LocalNegatives(negatives, ids, bool(shared))
 
 
 def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first: int = 0) -> None:
-    """Raise `UsageError` unless the views are matching (n, d) tensors of floating point numbers, n and d at least 1.
+    """Raise `UsageError` unless the views are floating-point tensors of one shape (n, d), n and d at least 1.
 
     Args:
         views: the embeddings.
         shared_columns: whether the last view may have another number of rows.
-        first: the number of the first of them among the views of the call.
+        first: number of the first of these views in the call, for messages.
     """
     if not views:
-        raise UsageError("views: expected embeddings, got none.")
+        raise UsageError("views: must be embeddings, got none.", kind="missing")
     for k, view in enumerate(views, first):
         if not isinstance(view, Tensor):
-            raise UsageError(f"z{k}: expected a tensor, got {type(view).__name__}.")
+            raise UsageError(f"z{k}: must be a tensor, got {type(view).__name__}.", kind="type")
         if view.layout != torch.strided:
-            raise UsageError(f"z{k}: expected a dense tensor, got {view.layout}; use to_dense().")
+            raise UsageError(f"z{k}: must be a dense tensor, got {view.layout}; use to_dense().", kind="sparse")
         shared = shared_columns and k == first + len(views) - 1
         if view.ndim != 2 or view.shape[shared:] != views[0].shape[shared:]:
-            expected = "(k, d), d that of z0" if shared else "(n, d), the same for all views"
-            raise UsageError(f"z{k}: expected shape {expected}, got {[tuple(v.shape) for v in views]}.")
+            expected = "(k, d), with the d of z0" if shared else "(n, d), the same for all views"
+            raise UsageError(f"z{k}: must have shape {expected}, got {[tuple(v.shape) for v in views]}.", kind="shape")
         if not view.is_floating_point() or view.device != views[0].device:
             _check_floating(f"z{k}", view, views[0])
         if view.numel() == 0:
-            raise UsageError(f"z{k}: expected at least one item and one coordinate, got shape {tuple(view.shape)}.")
+            raise UsageError(
+                f"z{k}: must have at least one item and one coordinate, got {tuple(view.shape)}.", kind="empty"
+            )
 
 
 def check_negatives(negatives: object, ids: Tensor | None, views: Sequence[Tensor], rows: int) -> None:
-    """Raise `UsageError` unless the negatives are floating point numbers of a shape that fits, and ids fit them.
+    """Raise `UsageError` unless the negatives are a floating-point tensor whose shape fits the views and the ids.
 
     Args:
-        negatives: (k, d), or (n, k, d) for each of the items of the first view.
+        negatives: (k, d), or (n, k, d) for each item of the first view.
         ids: (k,), or (n, k), or None.
-        views: what they stand beside.
-        rows: how many items the first view has, n.
+        views: of the call.
+        rows: number of items of the first view, n.
     """
     d = views[0].shape[1]
     got = f"shape {tuple(negatives.shape)}" if isinstance(negatives, Tensor) else type(negatives).__name__
     good = isinstance(negatives, Tensor) and negatives.ndim in (2, 3) and negatives.shape[-1] == d
     good = good and isinstance(negatives, Tensor) and (negatives.ndim == 2 or len(negatives) == rows)
-    check(good, f"negatives: expected a tensor of shape (k, {d}), or ({rows}, k, {d}) for each item, got {got}.")
+    check(good, f"negatives: must be a tensor (k, {d}), or ({rows}, k, {d}) for each item, got {got}.", "shape")
     assert isinstance(negatives, Tensor)
     _check_floating("negatives", negatives, views[0])
     if ids is not None:
-        shape, given = tuple(negatives.shape[:-1]), tuple(ids.shape)
-        check(given == shape, f"negative_ids: expected a tensor with one entry per negative, {shape}, got {given}.")
+        expected, shape = tuple(negatives.shape[:-1]), tuple(ids.shape)
+        check(shape == expected, f"negative_ids: must have one entry per negative, {expected}, got {shape}.", "shape")
 
 
 def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> None:
-    """Raise `UsageError` unless all values are good, see `check_all_values`; under `torch.compile` the graph asserts
-    it.
+    """Raise `UsageError` unless all values are good; under `torch.compile` the graph asserts it at run time.
 
-    No number can be read while a graph is traced: a compiled call raises the assertion as it runs.
+    While a graph is traced no value can be read.
     """
     if torch.compiler.is_compiling():
-        torch._assert_async(good.all(), f"{argument}: expected {expected}.")
+        torch._assert_async(good.all(), f"{argument}: must be {expected}.")
     else:
         check_all_values(argument, values, good, expected)
 
@@ -275,64 +284,60 @@ def as_numbers(name: str, value: object) -> Tensor:
     """
     if isinstance(value, Tensor):
         return value
-    expected = f"{name}: expected a tensor, an array or a list of numbers, one entry per item"
+    expected = f"{name}: must be a tensor, an array or a list of numbers, one entry per item"
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise UsageError(f"{expected}, got lists of unequal lengths.") from error
-    check(array.ndim > 0 and array.dtype.kind in "biuf", f"{expected}, got {type(value).__name__} of {array.dtype}.")
+        raise UsageError(f"{expected}, got lists of unequal lengths.", kind="type") from error
+    good = array.ndim > 0 and array.dtype.kind in "biuf"
+    check(good, f"{expected}, got {type(value).__name__} of {array.dtype}.", "type")
     return torch.from_numpy(np.array(array))
 
 
-def _show_different_items(views: Sequence[object], given: Mapping[str, Any]) -> bool:
-    """Return whether two views show different items: other numbers of rows, or facts of each."""
+def _show_different_items(views: Sequence[object], values: Mapping[str, Any]) -> bool:
+    """Return whether two views show different items: other numbers of rows, or pairs of attributes."""
     sizes = []
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim == 2):
             return False
         sizes.append(view.shape[0])
-    return (len(sizes) == 2 and sizes[0] != sizes[1]) or (len(sizes) > 0 and any(map(_is_pair, given.values())))
+    return (len(sizes) == 2 and sizes[0] != sizes[1]) or (len(sizes) > 0 and any(map(_is_pair, values.values())))
 
 
 def _is_pair(value: object) -> bool:
-    """Return whether facts are those of two views, rather than numbers in a tuple."""
+    """Return whether an attribute is a pair, one part for each view, rather than a tuple of numbers."""
     return isinstance(value, tuple) and len(value) == 2 and all(np.ndim(part) > 0 for part in value)
 
 
-def _fact(name: str, value: object, size: int, device: torch.device) -> Tensor:
+def _read_attribute(name: str, value: object, size: int, device: torch.device, of: str = "") -> Tensor:
     numbers = as_numbers(name, value)
-    check(not numbers.is_complex(), f"{name}: expected real numbers, got {numbers.dtype}.")
-    if name.startswith("ids"):
+    check(not numbers.is_complex(), f"{name}: must be real numbers, got {numbers.dtype}.", "type")
+    if name == "ids":
         _check_whole(name, numbers)
-    several, features = 2 if name.startswith("labels") else 1, name.startswith("features")
-    fits = numbers.shape[:1] == (size,) and numbers.ndim in ((2, 3) if features else (1, several))
-    if not (fits and (numbers.is_floating_point() or not features)):  # a message that is not used would fix the size
-        expected = f"floating point numbers, ({size}, k) or ({size}, views, k)"
-        expected = expected if features else f"a tensor with one entry per item, ({size},)"
-        raise UsageError(f"{name}: expected {expected}, got {tuple(numbers.shape)}.")
+    features = name == "features"
+    dimensions = (2, 3) if features else (1, 2 if name == "labels" else 1)
+    fits = numbers.shape[:1] == (size,) and numbers.ndim in dimensions
+    # The message is only built for an error: while a graph is traced, it would specialize the graph to this size.
+    if not (fits and (numbers.is_floating_point() or not features)):
+        expected = f"one entry per item{of}, ({size},)"
+        expected = f"floating-point numbers, ({size}, k) or ({size}, views, k)" if features else expected
+        raise UsageError(f"{name}: must be a tensor with {expected}, got {tuple(numbers.shape)}.", kind="shape")
     return numbers.detach().to(device) if features else numbers.to(device)
 
 
 def _check_whole(name: str, numbers: Tensor) -> None:
     good = not (numbers.is_floating_point() or numbers.is_complex())
-    check(good, f"{name}: expected integers, got {numbers.dtype}, of which equal ones may be a matter of rounding.")
+    check(good, f"{name}: must be integers, got {numbers.dtype}, whose equality depends on rounding.", "type")
 
 
 def _check_weights(attributes: Attributes) -> None:
-    reference = attributes.get("column_weights")
-    if reference is not None:
-        good = (reference > 0) & torch.isfinite(reference)
-        check_values("column_weights", reference, good, "positive finite numbers")
+    column_weights = attributes.get("column_weights")
+    if column_weights is not None:
+        good = (column_weights > 0) & torch.isfinite(column_weights)
+        check_values("column_weights", column_weights, good, "positive finite numbers")
     weights = attributes.get("weights")
     if weights is not None:
         check_values("weights", weights, (weights >= 0) & torch.isfinite(weights), "nonnegative finite numbers")
-
-
-def _marks(present: object, views: Sequence[Tensor]) -> Tensor:
-    marks, shape = as_numbers("present", present), (len(views[0]), len(views))
-    good = marks.dtype == torch.bool and marks.shape == shape
-    check(good, f"present: expected Booleans, one per item and view, {shape}, got {describe_value(marks)}.")
-    return marks.to(views[0].device)
 
 
 def _in_one_precision(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -348,6 +353,6 @@ def _in_one_precision(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def _check_floating(name: str, value: Tensor, first: Tensor) -> None:
     if not value.is_floating_point():
-        raise UsageError(f"{name}: expected floating point embeddings, got {value.dtype}.")
+        raise UsageError(f"{name}: must be floating-point embeddings, got {value.dtype}.", kind="type")
     if value.device != first.device:
-        raise UsageError(f"{name}: is on {value.device}, but z0 is on {first.device}.")
+        raise UsageError(f"{name}: is on {value.device}, but z0 is on {first.device}.", kind="device")

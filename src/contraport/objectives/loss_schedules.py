@@ -1,15 +1,14 @@
-"""Schedules: the temperature and the allowed set as functions of training progress.
+"""Schedules of a loss over training: its temperature and its constraint as functions of the step.
 
-A schedule is a pure function of the step: `apply(loss, step)` sets what it governs and nothing is remembered, so that a
-resumed run continues exactly. Steps may be counted in optimiser steps or epochs, whichever the loop counts.
+A schedule is a pure function of the step: `apply(loss, step)` sets one property and keeps no state, so that a resumed
+run continues exactly. Steps are optimizer steps or epochs, whichever the loop counts.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from contraport._utils.spec import parse_spec
 from contraport.errors import UsageError, check_integer
@@ -37,16 +36,16 @@ class LossSchedule(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class TemperatureSchedule(ReprMixin):
-    """A temperature that goes from one value to another, geometrically, so that equal steps are equal factors.
+    """Temperature schedule: geometric interpolation from one value to another, so that equal steps are equal factors.
 
     Args:
         start: at step 0, positive.
         end: from step `steps` on, positive.
-        steps: how many steps the way takes, at least 1.
+        steps: number of steps, at least 1.
         shape: ``"linear"``, ``"cosine"`` or ``"constant"``.
 
     Raises:
-        UsageError: a value is out of range, or the shape has an unknown name.
+        UsageError: a value is out of range, or the shape is unknown.
 
     Source: the gradient epsilon of inverse optimal transport for contrastive learning.
 
@@ -61,39 +60,39 @@ class TemperatureSchedule(ReprMixin):
     shape: str = "cosine"
 
     def __post_init__(self) -> None:
-        self._course()  # it judges the values
+        self.value(0)  # checks the values
 
     @classmethod
     def parse(cls, text: float | str, steps: int) -> TemperatureSchedule:
-        """Return what a number, ``"start:end"`` or ``"start:end:shape"`` says.
+        """Parse a number, ``"start:end"`` or ``"start:end:shape"``.
 
-        >>> Temperature.parse("0.5:0.1", steps=100)
+        >>> TemperatureSchedule.parse("0.5:0.1", steps=100)
         TemperatureSchedule(start=0.5, end=0.1, steps=100)
         """
-        course = parse_temperature(text, steps)
-        return cls(course.start, course.end, course.steps, course.shape)
+        schedule = parse_temperature(text, steps)
+        return cls(schedule.start, schedule.end, schedule.steps, schedule.shape)
 
     def value(self, step: int) -> float:
         """Return the temperature at a step."""
-        return self._course().value(step)
+        return ScalarSchedule(self.start, self.end, self.steps, self.shape, geometric=True).value(step)
 
     def apply(self, loss: Loss, step: int) -> None:
         """Set the temperature of a loss for a step."""
         loss.temperature = self.value(step)
 
-    def _course(self) -> ScalarSchedule:
-        return ScalarSchedule(self.start, self.end, self.steps, self.shape, geometric=True)
+
+_NARROWING: tuple[Constraint, ...] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))
 
 
 @dataclass(frozen=True, repr=False)
 class Tighten(ReprMixin):
-    """An allowed set that narrows: rows only, then balanced by 1, 2, 4 and 8 iterations, at a fixed interval.
+    """Constraint schedule that tightens: rows only, then balanced with 1, 2, 4 and 8 iterations, at a fixed interval.
 
     Args:
-        every: steps that each allowed set is kept, at least 1.
+        every: number of steps between changes, at least 1.
 
     Raises:
-        UsageError: every is below 1; in `apply`, the loss has no single constraint, or one that does not go with it.
+        UsageError: every is below 1; in `apply`, the loss has no single constraint, or does not support one of these.
 
     Source: inverse optimal transport for contrastive learning, eq. 18.
 
@@ -108,38 +107,36 @@ class Tighten(ReprMixin):
     Balanced(iterations=8)
     """
 
+    constraints: ClassVar[tuple[Constraint, ...]] = _NARROWING
+
     every: int
 
     def __post_init__(self) -> None:
         check_integer("every", self.every)
 
-    def _sets(self) -> Sequence[Constraint]:
-        return _NARROWING
-
     def apply(self, loss: Loss, step: int) -> None:
-        """Set the allowed set of a loss for a step."""
-        sets = self._sets()
-        last = len(sets) - 1
-        loss.constrain(sets[int(ScalarSchedule(0, last, steps=last * self.every, shape="linear").value(step))])
+        """Set the constraint of a loss for a step."""
+        last = len(self.constraints) - 1
+        index = ScalarSchedule(0, last, steps=last * self.every, shape="linear").value(step)
+        loss.constrain(self.constraints[int(index)])
 
 
 @dataclass(frozen=True, repr=False)
 class Loosen(Tighten):
-    """An allowed set that widens: the reverse of `Tighten`.
+    """Constraint schedule that loosens: the reverse of `Tighten`.
 
     Source: inverse optimal transport for contrastive learning, eq. 18.
     """
 
-    def _sets(self) -> Sequence[Constraint]:
-        return _NARROWING[::-1]
+    constraints: ClassVar[tuple[Constraint, ...]] = _NARROWING[::-1]
 
 
 @dataclass(frozen=True, repr=False)
 class FixedConstraint(ReprMixin):
-    """One allowed set throughout, whatever the objective's own is.
+    """Constraint schedule with one constraint throughout, in place of the objective's own.
 
     Args:
-        constraint: which plans are allowed.
+        constraint: the constraint.
 
     >>> import contraport
     >>> loss = contraport.nt_xent()
@@ -151,7 +148,7 @@ class FixedConstraint(ReprMixin):
     constraint: Constraint
 
     def apply(self, loss: Loss, step: int) -> None:
-        """Set the allowed set of a loss."""
+        """Set the constraint of a loss."""
         loss.constrain(self.constraint)
 
 
@@ -164,39 +161,36 @@ CONSTRAINTS: dict[str, type[Constraint]] = {
     "unbalanced": Unbalanced,
     "tsallis": Tsallis,
 }
-"""The constraints that can be trained under, by name."""
+"""Constraints available in training, by name."""
 
 CONSTRAINT_SCHEDULES: dict[str, type[Tighten]] = {"tighten": Tighten, "relax": Loosen}
-"""The courses of the constraint by name."""
+"""Constraint schedules by name."""
 
 
 def parse_constraint(text: str, unit: int) -> LossSchedule:
-    """Return what the name of a constraint or of a course says, with its settings after a colon.
+    """Parse the name of a constraint or of a constraint schedule, with its settings after a colon.
 
     Args:
         text: ``"balanced:iterations=5"``, ``"unbalanced:relaxation=0.2,iterations=10"``, ``"rows"``,
             ``"tighten:every=10"`` and so on.
-        unit: how many steps the interval of a course counts as one, such as those of an epoch.
+        unit: number of steps in one unit of ``every``, such as those of an epoch.
 
     Raises:
-        UsageError: a name is unknown, or a value does not fit.
+        UsageError: a name is unknown, or a value is out of range.
 
     >>> parse_constraint("tighten:every=10", unit=50)
     Tighten(every=500)
     >>> parse_constraint("balanced:iterations=3", unit=50)
-    Constrained(constraint=Balanced(iterations=3))
+    FixedConstraint(constraint=Balanced(iterations=3))
     """
-    known = {
-        name: list(inspect.signature(made).parameters) for name, made in {**CONSTRAINTS, **CONSTRAINT_SCHEDULES}.items()
-    }
-    name, settings = parse_spec("constraint", text, known)
+    classes: dict[str, type] = {**CONSTRAINTS, **CONSTRAINT_SCHEDULES}
+    name, settings = parse_spec(
+        "constraint", text, {name: list(inspect.signature(cls).parameters) for name, cls in classes.items()}
+    )
     if name in CONSTRAINT_SCHEDULES:
         every = settings.get("every")
         if not isinstance(every, int) or every < 1:
-            raise UsageError(f"constraint: expected {name}:every=N, N a whole number from 1 on, got {text!r}.")
+            raise UsageError(f"constraint: must be {name}:every=N with an integer N >= 1, got {text!r}.", kind="every")
         return CONSTRAINT_SCHEDULES[name](every * unit)
-    chosen: dict[str, Any] = settings
-    return FixedConstraint(CONSTRAINTS[name](**chosen))
-
-
-_NARROWING: tuple[Constraint, ...] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))
+    options: dict[str, Any] = settings
+    return FixedConstraint(CONSTRAINTS[name](**options))

@@ -1,11 +1,11 @@
-"""An objective: one answer to each of the five questions, and the loss that follows."""
+"""Objective: one layout, kernel, constraint, target and divergence, and the loss that follows from them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -18,32 +18,32 @@ from contraport.errors import UsageError, add_hint, check, unknown_name_error
 from contraport.objectives.constraints import Constraint, Marginals, PlanRequest, Rows
 from contraport.objectives.diagnostics import Diagnostics
 from contraport.objectives.divergences import KL, Divergence
-from contraport.objectives.inputs import Attributes, views_of
+from contraport.objectives.inputs import Attributes, split_views
 from contraport.objectives.layouts import Block, Layout
-from contraport.objectives.plan import BlockResult, Plan
+from contraport.objectives.plan import BlockResult
 from contraport.objectives.plan_weights import PlanWeights
-from contraport.objectives.problem import Direction, MatchingProblem, build_problem, resolve_target
-from contraport.objectives.process_agreement import refuse
+from contraport.objectives.problem import MatchingProblem, build_problem, resolve_target
+from contraport.objectives.process_agreement import report_failure
 from contraport.objectives.targets import Pairs, Target
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CallOption: TypeAlias = Any
-"""What may be known in a call; see `Loss.forward`."""
+"""Keyword argument of a call; see `Loss.forward`."""
 
-ItemValues: TypeAlias = Tensor | np.ndarray | Sequence[Any]
-"""What is known of each item: a tensor, an array or a list of numbers; of the items of two views, a pair of these."""
+PerItem: TypeAlias = Tensor | np.ndarray | Sequence[Any]
+"""One value per item: a tensor, an array or a list of numbers; for two views of different items, a pair of these."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a named objective comes from.
+    """Source of a named objective.
 
     Attributes:
         name: its name in the catalog.
-        call: the call that made it, as it would be written.
-        citation: the paper and its equation.
+        call: the call that built it.
+        citation: paper and equation.
     """
 
     name: str
@@ -52,17 +52,17 @@ class Origin:
 
 
 class Loss(nn.Module, ABC):
-    """What objectives and sums of objectives have in common: they are called on embeddings and can be looked into.
+    """Base class of objectives and sums of objectives: called on embeddings, with plans and targets to inspect.
 
     Attributes:
-        origin: the catalog's entry that made it, or None.
-        tempered: whether its temperature may be another in a call; a recipe without one has its kernel's for good.
-        multi_view: whether it is called on any number of views, rather than on two.
-        has_core_view: whether a training on more than two views calls it on the pairs that the first view is in alone.
-        compares_items: whether it compares items, rather than the coordinates of their embeddings.
-        has_negatives: whether it pushes items apart, so that each batch must bring others.
-        requires_ids: whether it keeps something of each item between calls, and needs ``ids``.
-        stop_gradient: whether all that it does is to draw embeddings to others, which are held fixed.
+        origin: the catalog entry that built it, or None.
+        accepts_temperature: whether a call may have its own temperature; recipes without one fix that of their kernel.
+        multi_view: whether training calls it on all views at once, rather than on two at a time.
+        has_core_view: whether training on more than two views only calls it on the pairs that contain the first view.
+        compares_items: whether rows and columns are items, rather than coordinates of embeddings.
+        has_negatives: whether it pushes items apart, so that a batch needs several.
+        requires_ids: whether it keeps a state for each item, and a call needs ``ids=``.
+        stop_gradient: whether it only attracts embeddings to others that are detached.
     """
 
     origin: Origin | None = None
@@ -75,29 +75,29 @@ class Loss(nn.Module, ABC):
     stop_gradient: bool
 
     @abstractmethod
-    def parts(self, *views: Tensor, **known: CallOption) -> dict[str, Tensor]:
-        """Return the named parts of the value, their factors included; the loss is their sum."""
+    def parts(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
+        """Return the named terms of the value, weights included, as tensors; the loss is their sum."""
 
     @abstractmethod
-    def block_results(self, *views: Tensor, **known: CallOption) -> Iterator[BlockResult]:
-        """Yield what is compared, wanted and found, block by block and direction by direction."""
+    def block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
+        """Yield compared pairs, target plan and solved plan of each direction of each block."""
 
     @abstractmethod
     def answers(self) -> dict[str, str]:
-        """Return the answer to each of the five questions, as it would be written."""
+        """Return the repr of the part that answers each of the five questions."""
 
     @abstractmethod
     def constrain(self, constraint: Constraint) -> None:
-        """Allow other plans from now on.
+        """Replace the constraint.
 
         Raises:
-            UsageError: there is no single constraint to change, or the divergence does not go with this one.
+            UsageError: there is no single constraint, or the divergence does not support this one.
         """
 
     @property
     @abstractmethod
     def temperature(self) -> float:
-        """The temperature of the kernel; assign to it to change it between steps."""
+        """Temperature of the kernel; assign to it to change it between steps."""
 
     @temperature.setter
     @abstractmethod
@@ -105,111 +105,109 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def requires_features(self, target: Target | None = None) -> bool:
-        """Return whether a call needs ``features=``, with another target in place of its own where one is given."""
+        """Return whether a call needs ``features=``, with another target in place of its own if one is given."""
 
     @abstractmethod
-    def mismatch(self, target: Target) -> str | None:
-        """Return why a call may not want this instead of what the objective does, or None where it may."""
+    def target_conflict(self, target: Target) -> str | None:
+        """Return why a call cannot have this target, or None if it can."""
 
     @property
     @abstractmethod
     def requires_weights(self) -> bool:
-        """Whether weights of the items are the marginals of its plan, so that each call must bring them."""
+        """Whether the weights of the items are the marginals of the plan, so that a call needs ``weights=``."""
 
     @property
     @abstractmethod
     def mass(self) -> float | None:
-        """The mass of the plan of the last call, a mean over directions; None where no marginal tells it.
+        """Mass of the plan of the last call, averaged over directions; None if no marginal is cached.
 
-        Reading it waits for the device; no call does.
+        Reading it synchronizes with the device; a call does not.
         """
 
     def information(self, value: float) -> float | None:
-        """Return the lower bound of mutual information that a value of the last call gives, in nats; see `Objective`.
+        """Return the lower bound on mutual information, in nats, for a value of the last call; see `Objective`.
 
-        It is None where the value is no InfoNCE. Reading it waits for the device; no call does.
+        It is None if the value is not an InfoNCE. Reading it synchronizes with the device; a call does not.
         """
         return None
 
     def forward(
         self,
         *views: Tensor,
-        labels: ItemValues | None = None,
-        domains: ItemValues | None = None,
-        ids: ItemValues | None = None,
-        weights: ItemValues | PlanWeights | str | None = None,
-        column_weights: ItemValues | None = None,
-        features: ItemValues | None = None,
+        labels: PerItem | None = None,
+        domains: PerItem | None = None,
+        ids: PerItem | None = None,
+        weights: PerItem | PlanWeights | str | None = None,
+        column_weights: PerItem | None = None,
+        features: PerItem | None = None,
         target: Tensor | np.ndarray | Target | list[Sequence[int]] | None = None,
         negatives: Tensor | None = None,
-        negative_ids: ItemValues | None = None,
+        negative_ids: PerItem | None = None,
         shared_negatives: bool = False,
-        present: ItemValues | None = None,
+        present: PerItem | None = None,
         similarities: Tensor | None = None,
         temperature: float | Tensor | None = None,
         reduction: str = "mean",
     ) -> Tensor:
-        """Return the loss, a tensor without dimensions.
+        """Return the loss, a scalar tensor.
 
-        Two views may show different items, n and m of them, where the target says which belong together: labels, a
-        matrix, pairs. What is known of the items then comes as a pair, ``labels=(of z0, of z1)``; items of both with
-        equal ``ids`` are one, and are not compared.
+        Two views may show different items, n and m of them, if the target defines the positives: labels, a matrix or
+        pairs. Attributes of the items are then pairs, ``labels=(of z0, of z1)``; items with equal ``ids`` are the same
+        item and are not compared.
 
         Args:
-            views: embeddings, (n, d) each, or of all views in one tensor, (n, views, d). A single view is compared with
-                itself, self pairs left out, where the target is one of labels, say.
-            labels: class of each item, (n,) integers, for targets that ask for it; or (n, classes) zeros and ones.
+            views: embeddings, (n, d) each, or all views in one tensor, (n, views, d). A single view is compared with
+                itself, without self pairs, for targets such as labels.
+            labels: class of each item, (n,) integers, for targets that need it; or (n, classes) zeros and ones.
             domains: domain of each item, (n,) integers, likewise.
-            ids: identity of each item, (n,) integers; items with equal ids are never each other's negatives.
-            weights: importance of each item, (n,), nonnegative: the loss is the weighted mean of the rows' values; or
-                ``"plan"``, how sure the batch's own balanced plan is of each item's pair, see `PlanWeights`.
-            column_weights: how much each item counts as a column, (n,), positive: the kernel is w_j K_ij, a reference
-                measure. With w = 1/q, q_j how often item j is drawn, it is the log-q correction of sampled softmax,
-                log K_ij - log q_j (Yi et al., 2019, Sampling-bias-corrected neural modeling).
-            features: the items in another space, a teacher's, for targets and layouts that ask for it: (n, k), or (n,
-                views, k) where each view has its own. They are held fixed.
-            target: the plan that is wanted in this call, instead of the objective's own: a matrix as in `Matrix`, a
-                list of pairs as in `PairList`, or a rule. It says nothing of negatives.
-            negatives: embeddings of further columns, (k, d), to which nothing is matched: a queue, a memory bank; or of
-                each item of the first view its own, (n, k, d), with which rows of other items are not compared. They
-                stand beside the columns of every block and direction and are columns like the others: a plan with
-                column marginals gives each of all columns the same mass, so that it keeps the share k / M of the mass
-                away from what is wanted. Under `torch.distributed` each process brings its own, such as hard negatives
-                of its items, as many as it likes; they are gathered.
-            negative_ids: identity of each negative, (k,) or (n, k) integers, beside ``ids``: a negative is left out of
-                the rows that show the same item.
-            shared_negatives: every process brings the same negatives, a bank or a queue; they are not gathered.
-            present: which items have which views, (n, views) Booleans. Rows of views that are absent are never read. An
-                item whose other views are absent wants nothing, but is a negative of the others, and has its place in a
-                plan.
-            similarities: those of rows and columns, (N, M), instead of embeddings: cosines where the kernel's cost is
-                made of them. In the joint layout they are (2n, 2n), view 0 before view 1.
-            temperature: of the kernel in this call, a number or a tensor of one element, which gets its gradient: for a
-                model that learns it, such as ``1 / logit_scale.exp()``. On a GPU nothing waits to look at it: one that
-                is not positive gives NaN there.
-            reduction: ``"mean"``, or ``"none"`` for the value of each row of the layout, (N,), of which the loss is the
-                mean; a row counts both directions where there are two. Under `torch.distributed` they are those of all
+            ids: id of each item, (n,) integers; items with equal ids are never negatives of each other.
+            weights: weight of each item, (n,), nonnegative: the loss is the weighted mean of the rows' values; or
+                ``"plan"``, the confidence of the batch's own balanced plan in each item's pair, see `PlanWeights`.
+            column_weights: weight of each item as a column, (n,), positive: the kernel becomes w_j K_ij, a reference
+                measure. With w = 1/q, q_j the sampling frequency of item j, it is the log-q correction of sampled
+                softmax, log K_ij - log q_j (Yi et al., 2019, Sampling-bias-corrected neural modeling).
+            features: the items in another space, a teacher's for example, for targets and layouts that need them:
+                (n, k), or (n, views, k) if each view has its own. They are detached.
+            target: target plan of this call, in place of the objective's own: a matrix as in `Matrix`, a list of pairs
+                as in `PairList`, or a rule. It does not change the negatives.
+            negatives: embeddings of additional columns without positives, (k, d), from a queue or a memory bank; or
+                separate ones for each item of the first view, (n, k, d), which other rows are not compared with. They
+                are appended to the columns of every block and direction, and count as other columns do: a plan with
+                column marginals gives them the share k / M of the mass. Under `torch.distributed` each process gives
+                its own, any number, such as hard negatives of its items; they are gathered.
+            negative_ids: id of each negative, (k,) or (n, k) integers, with ``ids``: a row is not compared with
+                negatives of its own item.
+            shared_negatives: every process gives the same negatives, from a bank or a queue; they are not gathered.
+            present: which items have which views, (n, views) Booleans. Rows of absent views are never read. An item
+                without other views has no positive, but is a negative of others, and has its mass in the plan.
+            similarities: similarity matrix of rows and columns, (N, M), in place of embeddings: cosines, if the
+                kernel's cost is a function of them. In the joint layout it is (2n, 2n), view 0 before view 1.
+            temperature: of the kernel in this call, a number or a tensor of one element, which gets its gradient: for
+                models that learn it, such as ``1 / logit_scale.exp()``. On a GPU its sign is not checked, which would
+                synchronize: a temperature that is not positive gives NaN there.
+            reduction: ``"mean"``, or ``"none"`` for the value of each row of the layout, (N,), whose mean is the loss;
+                a row includes both directions if there are two. Under `torch.distributed` these are the rows of all
                 processes.
 
         Raises:
-            UsageError: what is given does not fit, or not together.
+            UsageError: an argument has the wrong type, shape or value, or excludes another.
         """
-        known = {
+        options = {
             "labels": labels, "domains": domains, "ids": ids, "weights": weights, "column_weights": column_weights,
             "features": features, "target": target, "negatives": negatives, "negative_ids": negative_ids,
             "shared_negatives": shared_negatives or None, "present": present, "similarities": similarities,
             "temperature": temperature,
         }  # fmt: skip
-        # As decorator, `hint_on_error` would share one compiled function, and the recompilation limit, with all.
+        # Not a decorator: all objectives would share one compiled function, and its limit of recompilations.
         try:
             if temperature is not None and not self.accepts_temperature:
-                message = "temperature: expected none, as this objective has none to choose."
-                raise _refused(views, UsageError(message))
+                _reject(views, "temperature: not accepted, as this objective has a fixed one.", "conflict")
             total: Tensor | None = None
-            for value in self.parts(*views, **known, reduction=reduction).values():
+            for value in self.parts(*views, **options, reduction=reduction).values():
                 if total is not None and total.shape != value.shape:
-                    lengths = {tuple(total.shape), tuple(value.shape)}
-                    raise UsageError(f"reduction: expected 'mean', as parts have different numbers of rows, {lengths}.")
+                    sizes = {tuple(total.shape), tuple(value.shape)}
+                    message = f"reduction: must be 'mean', as the terms have different numbers of rows, {sizes}."
+                    raise UsageError(message, kind="rows_differ")
                 total = value if total is None else total + value
         except (UsageError, FloatingPointError) as error:
             add_hint(error, "contraport docs calls")
@@ -217,26 +215,23 @@ class Loss(nn.Module, ABC):
         assert total is not None
         return total
 
-    def terms(self, *views: Tensor, **known: CallOption) -> dict[str, float]:
-        """Return the named parts of the value as numbers, their factors included; the keywords are those of the
-        call.
-        """
+    def terms(self, *views: Tensor, **options: CallOption) -> dict[str, float]:
+        """Return the named terms of the value as numbers, weights included; options are those of the call."""
         with torch.no_grad():
-            return {name: value.item() for name, value in self.parts(*views, **known).items()}
+            return {name: value.item() for name, value in self.parts(*views, **options).items()}
 
-    def plan(self, *views: Tensor, **known: CallOption) -> Tensor:
-        """Return the plan that came out on the first block, (N, M), to look at; the keywords are those of the call."""
+    def plan(self, *views: Tensor, **options: CallOption) -> Tensor:
+        """Return the plan of the first block as a matrix, (N, M), for inspection; options are those of the call."""
         with torch.no_grad():
-            return next(self.block_results(*views, **known)).plan.dense()
+            return next(self.block_results(*views, **options)).plan.dense()
 
-    def target_plan(self, *views: Tensor, **known: CallOption) -> Tensor:
-        """Return the plan that is wanted on the first block, (N, M), to look at; the keywords are those of the call."""
+    def target_plan(self, *views: Tensor, **options: CallOption) -> Tensor:
+        """Return the target plan of the first block as a matrix, (N, M), for inspection; options as in the call."""
         with torch.no_grad():
-            return next(self.block_results(*views, **known)).target.dense()
+            return next(self.block_results(*views, **options)).target.dense()
 
-    def plot(self, *views: Tensor, **known: CallOption) -> Figure:
-        """Draw the plan that came out on the first block beside the one that is wanted; the keywords are those of the
-        call.
+    def plot(self, *views: Tensor, **options: CallOption) -> Figure:
+        """Plot the plan of the first block beside the target plan; options are those of the call.
 
         Raises:
             UsageError: matplotlib is not installed; or as in the call.
@@ -246,8 +241,8 @@ class Loss(nn.Module, ABC):
         'plan: 48% of its mass on target'
         """
         with torch.no_grad():
-            outcome = next(self.block_results(*views, **known))
-            figure: Figure = import_object("contraport.plots:plan")(outcome.plan.dense(), outcome.target.dense())
+            result = next(self.block_results(*views, **options))
+            figure: Figure = import_object("contraport.plots:plan")(result.plan.dense(), result.target.dense())
         return figure
 
     def _repr_html_(self) -> str:
@@ -257,7 +252,7 @@ class Loss(nn.Module, ABC):
         return format_html_mapping(self.origin.call, self.answers(), f"Source: {self.origin.citation}")
 
     def explain(self) -> str:
-        """Say the answers to the five questions, and where the objective comes from.
+        """Return the answers to the five questions and the citation, as text.
 
         >>> import contraport
         >>> print(contraport.gca_ince(iterations=3).explain())
@@ -276,30 +271,29 @@ class Loss(nn.Module, ABC):
 
 
 class Objective(Loss):
-    """The divergence of the allowed plan, taken over the compared pairs, from the plan that is wanted.
+    """Loss: divergence of the target plan from the allowed plan, over the compared pairs, plus weighted penalties.
 
-    Under `torch.distributed` each process calls it on its own items; all get the loss of the whole batch, and the
-    average of their gradients is the gradient of that (see `contraport.distributed`).
-
-    Call it on the embeddings of two views, each (n, d) and of any floating point type; it returns a tensor without
-    dimensions. Everything inside is in single precision at least, whatever autocast says.
+    Call it on the embeddings of two views, (n, d) each, of any floating-point type; it returns a scalar tensor.
+    Computations run in single precision at least, whatever autocast is set to. Under `torch.distributed` each process
+    calls it on its own items; all get the loss of the whole batch, and the average of their gradients is its gradient
+    (see `contraport.distributed`).
 
     Args:
         layout: which pairs are compared.
-        kernel: how alike two embeddings are.
+        kernel: similarity of two embeddings.
         constraint: which plans are allowed.
-        target: which plan is wanted.
-        divergence: how far one is from the other.
-        penalties: what is added, each with its factor.
+        target: target plan.
+        divergence: difference of the two plans.
+        penalties: additional terms with their weights.
 
     Attributes:
-        depends_on_constraint: whether its value depends on which plans are allowed, rather than on the kernel alone.
+        depends_on_constraint: whether the value depends on the constraint, rather than on the kernel alone.
 
     Raises:
-        UsageError: the parts do not go together; in the call, views or attributes whose shape or type does not fit.
+        UsageError: the parts do not fit together; in the call, an argument has the wrong type or shape.
 
-    Source: the framing of contrastive learning as inverse optimal transport (Shi et al., 2023, eq. 7) and generalised
-    contrastive alignment (Chen et al., 2024, eq. 3).
+    Source: contrastive learning as inverse optimal transport (Shi et al., 2023, eq. 7) and as generalized contrastive
+    alignment (Chen et al., 2024, eq. 3).
 
     >>> import torch
     >>> from contraport import KL, Balanced, Gibbs, Joint, Objective, Pairs
@@ -322,53 +316,46 @@ class Objective(Loss):
         self.layout, self.kernel, self.divergence = layout, kernel, divergence
         self.target = resolve_target(target)
         self.penalties = dict(penalties or {})
-        has_temperature_gradient = any(term.has_temperature_gradient for term in (divergence, *self.penalties))
-        check(
-            has_temperature_gradient or not kernel.learns_temperature,
-            f"temperature: {divergence!r} gives it no gradient; expected a number.",
-        )
+        terms, traits = (divergence, *self.penalties), layout.traits
+        learnable = any(term.has_temperature_gradient for term in terms)
+        message = f"temperature: must be a number, as {divergence!r} has no gradient in it, got a learned one."
+        check(learnable or not kernel.learns_temperature, message, "not_learnable")
         self.constrain(constraint)
         self._last = Diagnostics()
-        terms, traits = (divergence, *self.penalties), layout.traits
-        self.multi_view, self.has_core_view = traits.multi_view, traits.core
+        self.multi_view, self.has_core_view = traits.multi_view, traits.core_view
         self.compares_items, self.stop_gradient = traits.compares_items, traits.stop_gradient
         self.has_negatives = traits.compares_items and any(term.repels for term in terms)
         self.requires_ids = any(term.requires_ids for term in terms)
         self.depends_on_constraint = any(term.depends_on_constraint for term in terms)
 
     def constrain(self, constraint: Constraint) -> None:
-        """Allow other plans from now on.
+        """Replace the constraint.
 
         Raises:
-            UsageError: the divergence does not go with the constraint.
+            UsageError: the divergence does not support the constraint.
         """
-        # A constraint without a gradient is to look at, and no divergence is taken from its plan.
+        # A constraint without a gradient is for inspection only: no divergence is computed from its plan.
         for term in (self.divergence, *self.penalties) if constraint.differentiable else ():
-            if (mismatch := term.mismatch(constraint)) is not None:
-                raise UsageError(f"divergence: {mismatch}")
+            if (conflict := term.constraint_conflict(constraint)) is not None:
+                raise UsageError(f"divergence: {conflict}", kind="constraint")
         self.constraint = constraint
 
     @property
     def requires_weights(self) -> bool:
-        """Whether weights of the items are the marginals of its plan, so that each call must bring them."""
         return self.constraint.requires_weights
 
     def requires_features(self, target: Target | None = None) -> bool:
-        """Return whether its layout or the target needs ``features=`` of the call."""
         return self.layout.traits.requires_features or (target or self.target).requires_features
 
-    def mismatch(self, target: Target) -> str | None:
-        """Return that an item's views alone can be wanted, where nothing else is among what they are compared with."""
+    def target_conflict(self, target: Target) -> str | None:
+        """Return that only the views of an item can be positives, if the layout compares nothing else with them."""
         if target.positives_from_views or self.layout.traits.compares_positives:
             return None
-        return (
-            "keeps an item's views out of what they are compared with, so that it is these that are wanted; expected "
-            f"pairs, or nothing, got {target!r}"
-        )
+        return f"excludes an item's views from the compared pairs, so that only these can be positives; got {target!r}"
 
     @property
     def mass(self) -> float | None:
-        """The mass of the plan of the last call, a mean over directions; None where no marginal tells it.
+        """Mass of the plan of the last call, averaged over directions; None if no marginal is cached.
 
         >>> import torch, contraport
         >>> loss = contraport.gca_uot(temperature=1.0)
@@ -380,30 +367,27 @@ class Objective(Loss):
 
     @property
     def is_info_nce(self) -> bool:
-        """Whether its value is InfoNCE: the cross-entropy of telling an item's other view among all that is compared.
+        """Whether the value is InfoNCE: the cross-entropy of classifying an item's other view among all candidates.
 
         >>> import contraport
         >>> contraport.nt_xent().is_info_nce, contraport.gca_ince().is_info_nce, contraport.dcl().is_info_nce
         (True, False, False)
         """
-        traits, answers = self.layout.traits, (self.constraint, self.target, self.divergence, self.penalties)
-        among = (
-            traits.views_are_positives
-            and traits.compares_positives
-            and traits.compares_items
-            and not traits.requires_features
-        )
-        return among and not traits.shared_columns and answers == (Rows(), Pairs(), KL(), {})
+        traits = self.layout.traits
+        classifies_views = traits.views_are_positives and traits.compares_positives and traits.compares_items
+        if not classifies_views or traits.requires_features or traits.shared_columns:
+            return False
+        return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
 
     def information(self, value: float) -> float | None:
-        """Return the lower bound of mutual information that a value of the last call gives: log k less the loss.
+        """Return the InfoNCE lower bound on mutual information for a value of the last call: log k less the loss.
 
-        k is the number of candidates from which an item's other view was told, itself among them; where the value adds
-        up pairs of views, the bound is that of their mean. It is in nats, and at most log k.
+        k is the number of candidates among which an item's other view was classified, itself included; if the value
+        sums over pairs of views, the bound is that of their mean. It is in nats, and at most log k.
 
         Returns:
-            The bound; None where the value is no InfoNCE (see `is_info_nce`), or the call had weights or a target or
-            reference measure of its own, more than one positive of a row, or items that lack a view.
+            The bound; None if the value is not an InfoNCE (see `is_info_nce`), or the call had weights, a target or a
+            reference measure of its own, several positives per row, or items that lack a view.
 
         Source: van den Oord, Li and Vinyals (2018), Representation learning with contrastive predictive coding, eq. 5;
         Tian, Krishnan and Isola (2020), Contrastive multiview coding, eq. 4.
@@ -418,98 +402,102 @@ class Objective(Loss):
 
     @property
     def temperature(self) -> float:
-        """The temperature of the kernel; assign to it to change it between steps."""
+        """Temperature of the kernel; assign to it to change it between steps."""
         return self.kernel.temperature
 
     @temperature.setter
     def temperature(self, value: float) -> None:
         self.kernel.temperature = value
 
-    def parts(self, *views: Tensor, **known: CallOption) -> dict[str, Tensor]:
-        """Return the divergence and each penalty, factors included; see `forward` for the keywords.
+    def parts(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
+        """Return the divergence and each penalty, weights included; see `forward` for the options.
 
-        Where nothing is left to compare, as no view is there twice, they are 0.
+        They are 0 if nothing is left to compare, as no item has two views.
         """
-        by_row, terms = known.pop("reduction", "mean"), [(self.divergence, 1.0), *self.penalties.items()]
-        self._check_call(views, known, by_row)
-        rule = known.get("target")
-        plain = rule is None or (isinstance(rule, Target) and rule.positives_from_views)
-        plain = plain and known.get("weights") is None and known.get("column_weights") is None
+        reduction = options.pop("reduction", "mean")
+        self._check_options(views, options, reduction)
+        problem = build_problem(self.layout, self.kernel, self.target, views, options)
         totals: dict[str, Tensor] = {}
-        # A new value: torch.compile would guard what is in the old one, and compile the second call once more.
+        # A new object: torch.compile would guard on the content of the old one, and recompile at the second call.
         self._last = last = Diagnostics()
-        for outcome in self.block_results(*views, **known):
-            pattern, log_mass = outcome.block.pattern, outcome.plan.cached_log_marginal
-            last.log_masses.append(log_mass.detach() if log_mass is not None and log_mass.requires_grad else log_mass)
-            if plain and not torch.compiler.is_compiling():
-                last.patterns.append(pattern)
-            for term, factor in terms:
-                values = term(outcome)
-                value = outcome.by_row(values, term) if by_row == "none" else outcome.sum(values)
-                weight = factor * pattern.weight
-                add_part(totals, type(term).__name__, value if weight == 1 else weight * value)
+        with without_autocast(problem.inputs.views[0]):
+            for block in problem.blocks():
+                for result in self._solve(problem, block):
+                    log_mass = result.plan.cached_log_marginal
+                    if log_mass is not None and log_mass.requires_grad:
+                        log_mass = log_mass.detach()
+                    last.log_masses.append(log_mass)
+                    if problem.is_plain and not torch.compiler.is_compiling():
+                        last.patterns.append(result.block.pattern)
+                    for term, factor in ((self.divergence, 1.0), *self.penalties.items()):
+                        values = term(result)
+                        value = result.per_row(values, term) if reduction == "none" else result.sum_rows(values)
+                        weight = factor * block.pattern.weight
+                        add_part(totals, type(term).__name__, value if weight == 1 else weight * value)
         if not totals:
-            nothing = torch.stack([view[:0].float().sum() for view in views_of(views)]).sum()
-            totals[type(self.divergence).__name__] = nothing
+            zero = torch.stack([view[:0].float().sum() for view in split_views(views)]).sum()
+            totals[type(self.divergence).__name__] = zero
         return totals
 
-    def _check_call(self, views: tuple[Tensor, ...], known: Mapping[str, CallOption], reduction: object) -> None:
-        """Check that the divergence and the penalties accept the options of a call."""
+    def block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
+        """Yield compared pairs, target plan and solved plan of each direction of each block."""
+        problem = build_problem(self.layout, self.kernel, self.target, views, options)
+        # The context stays active between results: what the caller computes from them is not autocast either.
+        with without_autocast(problem.inputs.views[0]):
+            for block in problem.blocks():
+                yield from self._solve(problem, block)
+
+    def _solve(self, problem: MatchingProblem, block: Block) -> list[BlockResult]:
+        """Return target plan and solved plan of each direction of a block."""
+        directions, attributes = problem.directions(block), problem.inputs.attributes
+        marginals: Marginals | None = None
+        if self.constraint.marginals == "weights":
+            marginals = self._marginals(directions[0].block, attributes.get("weights"))
+        if problem.same_pairs:
+            # Both directions in one solve: each pass over the pairs serves a half step of both.
+            geometry = directions[0].block.geometry(self.kernel, problem.temperature)
+            plans = self.constraint(geometry, PlanRequest(marginals, reciprocal=len(directions) == 2))
+        else:
+            plans = []
+            for k, direction in enumerate(directions):
+                geometry = direction.block.geometry(self.kernel, problem.temperature)
+                sides = marginals if marginals is None or k == 0 else marginals[::-1]
+                log_weights = _log_column_weights(direction.block, attributes)
+                plans += self.constraint(geometry, PlanRequest(sides, log_weights=log_weights))
+        results, ids = [], attributes.get("ids")
+        for direction, plan in zip(directions, plans, strict=True):
+            side, target, row_weights = direction if marginals is None else direction.with_weighted_target()
+            results.append(BlockResult(side, target, plan, row_weights, ids))
+        return results
+
+    def _check_options(self, views: tuple[Tensor, ...], options: Mapping[str, CallOption], reduction: object) -> None:
+        """Raise `UsageError` for options of a call that the divergence or a penalty does not support."""
         terms = (self.divergence, *self.penalties)
         if reduction not in ("mean", "none"):
-            raise _refused(views, unknown_name_error("reduction", reduction, ("mean", "none")))
-        if known.get("negatives") is not None and not any(term.repels for term in terms):
-            message = f"negatives: the divergence {self.divergence!r} pushes nothing apart."
-            raise _refused(views, UsageError(message))
-        for term in terms if known.get("column_weights") is not None else ():
+            error = unknown_name_error("reduction", reduction, ("mean", "none"))
+            report_failure(views, error)
+            raise error
+        if options.get("negatives") is not None and not any(term.repels for term in terms):
+            _reject(views, f"negatives: not accepted, as {self.divergence!r} has no repulsion.", "conflict")
+        for term in terms if options.get("column_weights") is not None else ():
             if term.repels and not term.supports_column_weights:
-                raise _refused(views, UsageError(f"column_weights: {term!r} knows none; expected none."))
+                _reject(views, f"column_weights: not supported by {term!r}.", "conflict")
         if not self.constraint.differentiable:
-            raise UsageError(f"constraint: {self.constraint!r} has no gradient; use it in plan(...), to look at.")
-
-    def block_results(self, *views: Tensor, **known: CallOption) -> Iterator[BlockResult]:
-        """Yield what is compared, wanted and found, block by block and direction by direction."""
-        problem = build_problem(self.layout, self.kernel, self.target, views, known)
-        weighted, attributes = self.constraint.marginals == "weights", problem.call.attributes
-        if problem.negatives is not None and weighted:
-            raise UsageError(f"negatives: {self.constraint!r} gives columns the weights of items, and these show none.")
-        with without_autocast(problem.call.views[0]):
-            for block in problem.blocks():
-                directions = problem.directions(block)
-                marginals = self._marginals(directions[0].block, attributes.get("weights")) if weighted else None
-                plans = self._plans(problem, directions, marginals)
-                for direction, plan in zip(directions, plans, strict=True):
-                    one, target, importance = direction if marginals is None else direction.with_weighted_target()
-                    yield BlockResult(one, target, plan, importance, attributes.get("ids"))
-
-    def _plans(
-        self, problem: MatchingProblem, directions: Sequence[Direction], marginals: Marginals | None
-    ) -> list[Plan]:
-        """Return the plan of each direction: both at once where they compare the same pairs."""
-        if problem.mirrors:
-            geometry = directions[0].block.geometry(self.kernel, problem.temperature)
-            return self.constraint(geometry, PlanRequest(marginals, reciprocal=len(directions) == 2))
-        masses = (None, None) if marginals is None else (marginals, marginals[::-1])
-        return [
-            plan
-            for (block, *_), mass in zip(directions, masses, strict=False)
-            for plan in self.constraint(
-                block.geometry(self.kernel, problem.temperature),
-                PlanRequest(mass, log_weights=_log_column_weights(block, problem.call.attributes)),
-            )
-        ]
+            message = f"constraint: {self.constraint!r} has no gradient; inspect its plan with loss.plan(...)."
+            raise UsageError(message, kind="not_differentiable")
 
     def _marginals(self, block: Block, weights: Tensor | None) -> Marginals:
-        """Return the marginals of the rows and columns of a block: the weights of their items."""
+        """Return the weights of the items as marginals of the rows and columns of a block."""
         if weights is None or not bool((weights > 0).all()):
-            raise UsageError(f"weights: {self.constraint!r} expects a positive weight of each item in the call.")
-        if block.pattern.strangers > 0:
-            raise UsageError(f"weights: {self.constraint!r} expects columns of items; prototypes have no weight.")
-        log_a, log_b = block.pattern.spread(weights.to(block.precision).log())
+            message = f"weights: must be positive for each item, as they are the marginals of {self.constraint!r}."
+            raise UsageError(message, kind="marginals")
+        if block.pattern.num_extra_columns > 0:
+            message = f"weights: cannot be the marginals of {self.constraint!r} for negatives or prototypes."
+            raise UsageError(message, kind="columns")
+        log_a, log_b = block.pattern.take_items(weights.to(block.precision).log())
         return log_a.log_softmax(0), log_b.log_softmax(0)
 
     def answers(self) -> dict[str, str]:
-        """Return the answer to each of the five questions, as it would be written."""
         questions = {
             "Which pairs are compared?": self.layout,
             "How alike are two embeddings?": self.kernel,
@@ -529,22 +517,24 @@ class Objective(Loss):
 
 
 def _log_column_weights(block: Block, attributes: Attributes) -> Tensor | None:
-    """Return log w of the columns of one direction, (M,), or None where they have no weights."""
+    """Return the log weights of the columns of one direction, (M,), or None without column weights."""
     weights = attributes.get("column_weights")
     if weights is None:
         return None
     return weights.to(block.precision).log()[block.pattern.column_items]
 
 
-def _refused(views: tuple[Tensor, ...], error: UsageError) -> UsageError:
-    """Return an error of this process after the others know of it; see `refuse`."""
-    refuse(views, error)
-    return error
+def _reject(views: tuple[Tensor, ...], message: str, kind: str) -> NoReturn:
+    """Raise `UsageError`, after the other processes have been told to raise too."""
+    error = UsageError(message, kind=kind)
+    report_failure(views, error)
+    raise error
 
 
 def add_part(totals: dict[str, Tensor], name: str, value: Tensor) -> None:
-    """Add a value to the part of that name."""
+    """Add a value to the term of that name."""
     if name in totals and totals[name].shape != value.shape:
-        found = len(totals[name]), len(value)
-        raise UsageError(f"reduction: expected 'mean', as directions have different numbers of rows, {found}.")
+        sizes = len(totals[name]), len(value)
+        message = f"reduction: must be 'mean', as the directions have different numbers of rows, {sizes}."
+        raise UsageError(message, kind="rows_differ")
     totals[name] = totals[name] + value if name in totals else value

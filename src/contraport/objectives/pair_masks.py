@@ -1,7 +1,7 @@
-"""Sets of pairs by equal labels: what a batch's classes, domains, masks and duplicates all are.
+"""Sets of pairs defined by equal labels (classes, domains, masks, duplicates), as signed sums of equalities.
 
-Products and complements of equalities are signed sums of equalities again, and a sum against one costs a sum over
-groups: O((N + M) d) time and memory for what would be an (N, M) matrix.
+Intersections and complements of equalities are signed sums of equalities again, and a sum against one of them is a sum
+over groups: O((N + M) d) time and memory, without an (N, M) matrix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contraport.errors import UsageError
 
 
 def group_indices(labels: Tensor) -> Tensor:
-    """Return for each label, (n,) integers, how many are smaller: a number below n for each group of equal ones.
+    """Return for each label, (n,) integers, the number of smaller labels: equal for equal labels, and below n.
 
     >>> group_indices(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
@@ -27,47 +27,46 @@ def group_indices(labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class SignedEquality:
-    """sign * [labels of row i = labels of column j], the labels being (N, k) and (M, k) integers; k = 0 holds
-    always.
-    """
+    """The matrix sign * [labels of row i = labels of column j], from labels (N, k) and (M, k); k = 0 is all pairs."""
 
     sign: int
     rows: Tensor
     columns: Tensor
-    _found: list[tuple[Tensor, Tensor, int]] = field(default_factory=list, init=False, repr=False)
+    _cached_groups: list[tuple[Tensor, Tensor, int]] = field(default_factory=list, init=False, repr=False)
 
     @property
     def groups(self) -> tuple[Tensor, Tensor, int]:
-        """A group number per row and per column, equal where it holds, and a bound on them; computed once."""
-        if not self._found:
-            self._found.append(self._grouped())
-        return self._found[0]
+        """Group index of each row and of each column, equal on the pairs of the set, and a bound on the indices."""
+        if not self._cached_groups:
+            self._cached_groups.append(self._compute_groups())
+        return self._cached_groups[0]
 
     def __and__(self, other: SignedEquality) -> SignedEquality:
         same = self.rows is self.columns and other.rows is other.columns
-        rows = _beside_each_other(self.rows, other.rows)
-        columns = rows if same else _beside_each_other(self.columns, other.columns)
+        rows = _concatenate_labels(self.rows, other.rows)
+        columns = rows if same else _concatenate_labels(self.columns, other.columns)
         return SignedEquality(self.sign * other.sign, rows, columns)
 
-    def beside(self, columns: int) -> SignedEquality:
-        """Return it with so many further columns, whose labels are 0."""
-        further = self.columns.new_zeros(columns, self.columns.shape[1])
-        return SignedEquality(self.sign, self.rows, torch.cat([self.columns, further]))
+    def append_columns(self, columns: int) -> SignedEquality:
+        """Append columns whose labels are 0."""
+        extra = self.columns.new_zeros(columns, self.columns.shape[1])
+        return SignedEquality(self.sign, self.rows, torch.cat([self.columns, extra]))
 
-    def _grouped(self) -> tuple[Tensor, Tensor, int]:
+    def _compute_groups(self) -> tuple[Tensor, Tensor, int]:
         n, same = self.rows.shape[0], self.rows is self.columns
         labels = self.rows if same else torch.cat([self.rows, self.columns])
-        size, several = labels.shape
-        groups = None if several else labels.new_zeros(size)
-        for one in labels.unbind(1):  # many times as fast as unique(dim=0)
-            groups = group_indices(one) if groups is None else group_indices(groups * size + group_indices(one))
+        size, width = labels.shape
+        groups = None if width else labels.new_zeros(size)
+        for column in labels.unbind(1):  # many times faster than unique(dim=0)
+            indices = group_indices(column)
+            groups = indices if groups is None else group_indices(groups * size + indices)
         assert groups is not None
-        # There are at most as many groups as labels: how many there are would have to be read from the device.
-        bound = size if several else 1
+        # Bounded by the number of labels: the exact number of groups would have to be read from the device.
+        bound = size if width else 1
         return (groups, groups, bound) if same else (groups[:n], groups[n:], bound)
 
 
-def _beside_each_other(labels: Tensor, others: Tensor) -> Tensor:
+def _concatenate_labels(labels: Tensor, others: Tensor) -> Tensor:
     """Return labels (n, k) and (n, l) as (n, k + l)."""
     if labels.shape[1] == 0:
         return others
@@ -76,7 +75,7 @@ def _beside_each_other(labels: Tensor, others: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PairIndicator:
-    """The indicator of a set of pairs, as a signed sum of equalities, of which the first has the sign 1."""
+    """Indicator of a set of pairs, as a signed sum of equalities, the first of which has sign 1."""
 
     equalities: tuple[SignedEquality, ...]
 
@@ -86,40 +85,45 @@ class PairIndicator:
         return len(self.equalities[0].rows), len(self.equalities[0].columns)
 
     @classmethod
-    def everything(cls, like: tuple[Tensor, Tensor]) -> PairIndicator:
-        """Return the indicator of all pairs between as many rows and columns as the given labels have."""
+    def all_pairs(cls, like: tuple[Tensor, Tensor]) -> PairIndicator:
+        """Return the set of all pairs between as many rows and columns as the given labels have."""
         rows, columns = like
-        none = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
-        others = none if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)
-        return cls((SignedEquality(1, none, others),))
+        empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
+        others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)
+        return cls((SignedEquality(1, empty, others),))
 
     @classmethod
     def equal(cls, labels: tuple[Tensor, Tensor]) -> PairIndicator:
-        """Return the indicator of the pairs with equal labels, given as integers (N,) and (M,)."""
+        """Return the set of pairs with equal labels, integers (N,) and (M,)."""
         rows = labels[0].long()[:, None]
         return cls((SignedEquality(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
 
     @classmethod
-    def allowed(cls, masks: Sequence[LabelMask | SimilarityMask], like: tuple[Tensor, Tensor]) -> PairIndicator:
-        """Return the indicator of the pairs that no mask excludes."""
-        allowed = cls.everything(like)
+    def unmasked(cls, masks: Sequence[LabelMask | SimilarityMask], like: tuple[Tensor, Tensor]) -> PairIndicator:
+        """Return the set of pairs that no mask excludes.
+
+        Raises:
+            UsageError: a mask depends on features rather than on equal labels.
+        """
+        pairs = cls.all_pairs(like)
         for mask in masks:
             if not isinstance(mask, LabelMask):
                 raise UsageError(
-                    "features: what is compared depends on them, and what this objective asks of it (targets of labels "
-                    "or domains, counts) knows equal labels alone; expected a target of pairs or a matrix, and KL."
+                    "features: the compared pairs depend on them, but this target or divergence needs pairs given by "
+                    "equal labels; use a target of pairs or a matrix, and KL.",
+                    kind="conflict",
                 )
             excluded = cls.equal(mask.labels)
             if mask.exceptions is not None:
                 excluded = excluded.without(cls.equal(mask.exceptions))
-            allowed = allowed.without(excluded)
-        return allowed
+            pairs = pairs.without(excluded)
+        return pairs
 
     def __and__(self, other: PairIndicator) -> PairIndicator:
         return PairIndicator(tuple(a & b for a in self.equalities for b in other.equalities))
 
     def without(self, other: PairIndicator) -> PairIndicator:
-        """Return the indicator of what is in this set and not in the other."""
+        """Return the pairs of this set that are not in the other."""
         both = self & other
         return PairIndicator(
             self.equalities + tuple(SignedEquality(-e.sign, e.rows, e.columns) for e in both.equalities)
@@ -129,26 +133,26 @@ class PairIndicator:
         """Return the set on some of its rows."""
         return PairIndicator(tuple(SignedEquality(e.sign, e.rows[rows], e.columns) for e in self.equalities))
 
-    def beside(self, columns: int) -> PairIndicator:
-        """Return the set with so many further columns, of which any pair may be in it."""
-        return PairIndicator(tuple(e.beside(columns) for e in self.equalities))
+    def append_columns(self, columns: int) -> PairIndicator:
+        """Append columns; their pairs may or may not be in the set."""
+        return PairIndicator(tuple(e.append_columns(columns) for e in self.equalities))
 
     def apply(self, y: Tensor) -> Tensor:
         """Return the sum of y over the columns in the set, for each row: (M, ...) to (N, ...)."""
         total: Tensor | None = None
         for equality in self.equalities:
             rows, columns, count = equality.groups
-            found = y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
-            total = found if total is None else torch.add(total, found, alpha=equality.sign)
+            sums = y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
+            total = sums if total is None else torch.add(total, sums, alpha=equality.sign)
         assert total is not None
         return total
 
     def row_mass(self) -> Tensor:
-        """Return how many columns each row has in the set, (N,) integers."""
+        """Return the number of columns in the set, for each row: (N,) integers."""
         return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
 
     def counts(self, like: Tensor) -> Tensor:
-        """Return how many columns each row has in the set, (N,), in the dtype of `like`."""
+        """Return the number of columns in the set, for each row: (N,), in the dtype of `like`."""
         return self.row_mass().to(like.dtype)
 
     def dense(self) -> Tensor:
@@ -161,5 +165,5 @@ class PairIndicator:
 
     @property
     def T(self) -> PairIndicator:
-        """The same set with rows and columns exchanged."""
+        """The set with rows and columns exchanged."""
         return PairIndicator(tuple(SignedEquality(e.sign, e.columns, e.rows) for e in self.equalities))

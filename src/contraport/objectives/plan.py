@@ -1,4 +1,4 @@
-"""The plan of a call, as potentials over the compared pairs, and the outcome on which divergences are evaluated."""
+"""Transport plan in terms of potentials, and the result of one block on which divergences are evaluated."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from contraport.objectives.targets import TargetPlan
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A plan P_ij = exp(log K_ij + f_i + g_j), differentiable in the embeddings.
+    """Transport plan P_ij = exp(log K_ij + f_i + g_j), differentiable in the embeddings.
 
     Attributes:
-        geometry: the compared pairs, (N, M).
-        f: potential of the rows, (N,).
-        g: potential of the columns, (M,).
-        cached_log_row_mass: log sum_j P_ij, (N,), where finding the plan has left it known.
+        geometry: compared pairs, (N, M).
+        f: potentials of the rows, (N,).
+        g: potentials of the columns, (M,).
+        cached_log_row_mass: log sum_j P_ij, (N,), if the solver already computed it.
         cached_log_column_mass: log sum_i P_ij, (M,), likewise.
-        zero: the axes whose potential is zero.
+        zero: axes whose potential is zero.
         unit_mass: whether the total mass is 1 by construction.
-        log_marginals: log a, (N,), and log b, (M,), what rows and columns were to carry; None is uniform.
-        iterations: how many were made to find it, each a half step on rows and one on columns; None where none was.
+        log_marginals: target marginals log a, (N,), and log b, (M,); None is uniform.
+        iterations: number of iterations of the solver, each a half step on rows and one on columns; None without any.
     """
 
     geometry: Geometry
@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def T(self) -> Plan:
-        """The same plan with rows and columns exchanged."""
+        """The plan with rows and columns exchanged."""
         return Plan(
             self.geometry.T,
             self.g,
@@ -71,65 +71,66 @@ class Plan:
         )
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log P at the given entries: index tensors (k,) to a tensor (k,)."""
+        """Return log P at some entries: index tensors (k,) to a tensor (k,)."""
         return self.geometry.at(rows, columns) + self.f[rows] + self.g[columns]
 
     @property
     def log_row_marginal(self) -> Tensor:
-        """Log a, (N,): what each row was to carry."""
-        return self._wanted(0)
+        """Target marginal of the rows, log a, (N,)."""
+        return self._log_marginal(0)
 
     @property
     def log_column_marginal(self) -> Tensor:
-        """Log b, (M,): what each column was to carry."""
-        return self._wanted(1)
+        """Target marginal of the columns, log b, (M,)."""
+        return self._log_marginal(1)
 
-    def _wanted(self, side: int) -> Tensor:
+    def _log_marginal(self, side: int) -> Tensor:
         if self.log_marginals is not None:
             return self.log_marginals[side]
         size = self.shape[side]
         return self.f.new_zeros(size) - log_size(size, self.f)
 
     def log_row_mass(self) -> Tensor:
-        """Return log sum_j P_ij, (N,); one pass over the pairs unless known."""
+        """Return log sum_j P_ij, (N,); one pass over the pairs unless cached."""
         if self.cached_log_row_mass is not None:
             return self.cached_log_row_mass
         return self.f + log_sums(self.geometry, "rows", self.g)
 
     def log_column_mass(self) -> Tensor:
-        """Return log sum_i P_ij, (M,); one pass over the pairs unless known."""
+        """Return log sum_i P_ij, (M,); one pass over the pairs unless cached."""
         if self.cached_log_column_mass is not None:
             return self.cached_log_column_mass
         return self.g + log_sums(self.geometry, "columns", self.f)
 
     def log_row_sums(self) -> Tensor:
-        """Return log sum_j K_ij, (N,), of the kernel alone; one pass over the pairs unless known."""
+        """Return log sum_j K_ij of the kernel alone, (N,); one pass over the pairs unless cached."""
         return self.log_row_mass() - self.f if "columns" in self.zero else log_sums(self.geometry, "rows")
 
     @torch.no_grad()
     def error(self) -> float:
-        """Return by how much the masses of rows and columns are off from what they were to be, in all."""
-        found = self.log_row_mass(), self.log_column_mass()
-        wanted = self.log_row_marginal, self.log_column_marginal
-        return sum(float((mass.exp() - mark.exp()).abs().sum()) for mass, mark in zip(found, wanted, strict=True))
+        """Return the L1 distance of the marginals from the target marginals, rows and columns added."""
+        masses = self.log_row_mass(), self.log_column_mass()
+        targets = self.log_row_marginal, self.log_column_marginal
+        return sum(float((mass.exp() - target.exp()).abs().sum()) for mass, target in zip(masses, targets, strict=True))
 
     def relative_to_marginal(self) -> Plan:
-        """Return P_ij / a_i, in which a row that carries what it was to carry has mass 1."""
+        """Return P_ij / a_i: a row that meets its target marginal has mass 1."""
         return Plan(self.geometry, self.f - self.log_row_marginal, self.g)
 
     def mass(self) -> Tensor:
-        """Return the total mass, from the marginal that is known where one is."""
-        known = self.cached_log_marginal
-        return (self.log_row_mass() if known is None else known).exp().sum()
+        """Return the total mass, from a cached marginal if there is one."""
+        cached = self.cached_log_marginal
+        return (self.log_row_mass() if cached is None else cached).exp().sum()
 
     @property
     def cached_log_marginal(self) -> Tensor | None:
-        """The logarithm of the mass of each row, or else of each column, where finding the plan has left it known."""
+        """Log mass of each row, or else of each column, if the solver already computed it."""
         return self.cached_log_row_mass if self.cached_log_row_mass is not None else self.cached_log_column_mass
 
     def row_inner_log(self, target: TargetPlan) -> Tensor:
-        """Return sum_j target_ij log P_ij, (N,), without a pass over the pairs; masks aside, where no target has
-        mass.
+        """Return sum_j target_ij log P_ij, (N,), without a pass over the pairs.
+
+        Masks are ignored, as targets have no mass on excluded pairs.
         """
         f = None if "rows" in self.zero else self.f
         g = None if "columns" in self.zero else self.g
@@ -138,11 +139,11 @@ class Plan:
     def row_square_mass(self) -> Tensor:
         """Return sum_j P_ij^2, (N,); one pass over the pairs."""
         link = self.geometry.log_kernel.link
-        squared = (
-            self.geometry.with_link(None, scale=2.0)
-            if link is None
-            else self.geometry.with_link(SquaredKernelLink(link))
-        )
+        # Without a link, a scale of 2 squares the kernel, which the passes take for free.
+        if link is None:
+            squared = self.geometry.with_link(None, scale=2.0)
+        else:
+            squared = self.geometry.with_link(SquaredKernelLink(link))
         return torch.exp(2 * self.f + log_sums(squared, "rows", 2 * self.g))
 
     @property
@@ -150,20 +151,20 @@ class Plan:
         """The log-kernel without its link, T = -C / unit."""
         return self.geometry.log_kernel.with_link(None)
 
-    def row_cost(self, *, held: bool) -> Tensor:
-        """Return sum_j P_ij C_ij, (N,); one pass over the pairs, and another for a cost that is no distance.
+    def row_cost(self, *, detach_plan: bool) -> Tensor:
+        """Return sum_j P_ij C_ij, (N,); one pass over the pairs, and another for a cost that is not a distance.
 
         Args:
-            held: whether P is held fixed, so that the gradient is that of the cost alone.
+            detach_plan: hold P fixed, so that the gradient is that of the cost alone.
         """
         kernel = self.cost_kernel
-        if held:
+        if detach_plan:
             return transport_cost(self.geometry, self.f, self.g)
-        # The sum is one of logarithms: a cost that may be negative is raised first, by what is then taken off.
-        level = 0.0 if kernel.cost_is_distance else _level(kernel)
-        weighted = self.geometry.with_link(CostWeightedLink(self.geometry.log_kernel.link, level))
-        raised = torch.exp(self.f + log_sums(weighted, "rows", self.g))
-        return kernel.unit * (raised if kernel.cost_is_distance else raised - level * self.log_row_mass().exp())
+        # The pass sums logarithms: a cost that may be negative is shifted to be positive, and shifted back afterwards.
+        shift = 0.0 if kernel.cost_is_distance else _cost_shift(kernel)
+        weighted = self.geometry.with_link(CostWeightedLink(self.geometry.log_kernel.link, shift))
+        shifted = torch.exp(self.f + log_sums(weighted, "rows", self.g))
+        return kernel.unit * (shifted if kernel.cost_is_distance else shifted - shift * self.log_row_mass().exp())
 
     def restrict(self, rows: slice) -> Plan:
         """Return the plan on some of its rows."""
@@ -173,37 +174,34 @@ class Plan:
         """Return sum_j P_ij v_j: values (M, ...) to (N, ...), in the memory of a block of rows; differentiable.
 
         Raises:
-            UsageError: the values are no tensor with a row for each column.
+            UsageError: the values are not a tensor with one row per column of the plan.
         """
         good = isinstance(values, Tensor) and values.shape[:1] == self.shape[1:]
-        check(
-            good,
-            f"values: expected a tensor ({self.shape[1]}, ...), a row for each column, got {describe_value(values)}.",
-        )
+        expected = f"a tensor ({self.shape[1]}, ...), one row per column of the plan"
+        check(good, f"values: must be {expected}, got {describe_value(values)}.", "shape")
         flat = values.reshape(len(values), -1).to(self.f.dtype)
         parts = map_row_blocks(lambda rows: self.restrict(rows).dense() @ flat, self.shape)
         return torch.cat(parts).reshape(self.shape[0], *values.shape[1:])
 
     def barycentric(self, values: Tensor) -> Tensor:
-        """Return where each row is sent, the mean of the columns' values under its shares: (M, ...) to (N, ...).
+        """Return the barycentric projection: for each row, the plan-weighted mean of the columns' values, (M, ...).
 
-        Source: Peyré and Cuturi (2019), remark 4.11, for the values y themselves: the barycentric projection.
+        Source: Peyré and Cuturi (2019), remark 4.11.
         """
-        carried, mass = self.apply(values), self.log_row_mass().exp()
-        return carried / torch.where(mass > 0, mass, 1).reshape(-1, *[1] * (carried.ndim - 1))
+        sums, mass = self.apply(values), self.log_row_mass().exp()
+        return sums / torch.where(mass > 0, mass, 1).reshape(-1, *[1] * (sums.ndim - 1))
 
     def top(self, k: int) -> Tensor:
-        """Return the k heaviest entries of each row as a sparse tensor, (N, M) with N k entries, differentiable in
-        them.
+        """Return the k largest entries of each row as a sparse tensor, (N, M) with N k entries, differentiable in them.
 
         Raises:
             UsageError: k is not between 1 and M.
         """
         n, m = self.shape
-        check(is_integer(k) and 1 <= k <= m, f"k: expected a number from 1 to {m}, the number of columns, got {k!r}.")
+        check(is_integer(k) and 1 <= k <= m, f"k: must be an integer from 1 to {m}, the number of columns, got {k!r}.")
         with torch.no_grad():
-            found = map_row_blocks(lambda rows: self.restrict(rows).log_dense().topk(k, 1).indices, self.shape)
-        columns = torch.cat(found).flatten()
+            largest = map_row_blocks(lambda rows: self.restrict(rows).log_dense().topk(k, 1).indices, self.shape)
+        columns = torch.cat(largest).flatten()
         rows = torch.arange(n, device=columns.device).repeat_interleave(k)
         entries = self.log_at(rows, columns).exp()
         return torch.sparse_coo_tensor(torch.stack([rows, columns]), entries, (n, m), check_invariants=False)
@@ -213,56 +211,57 @@ class Plan:
         return self.geometry.dense() + self.f[:, None] + self.g
 
     def dense(self) -> Tensor:
-        """Return P as an (N, M) tensor, to look at."""
+        """Return P as an (N, M) tensor, for inspection."""
         return self.log_dense().exp()
 
 
 @dataclass(frozen=True, eq=False)
 class BlockResult:
-    """One direction of one block, on which divergences and penalties are evaluated.
+    """One direction of a block: compared pairs, target plan and solved plan, the input of divergences.
 
     Attributes:
-        block: the compared pairs, (N, M).
-        target: the plan that is wanted.
-        plan: the plan that came out.
-        importance: the factor of each row, (N,), 0 for those that want nothing, under which the mass of the target is
-            1; None where it is 1 throughout.
-        ids: identity of each item, (n,), where it is known.
+        block: compared pairs, (N, M).
+        target: target plan.
+        plan: solved plan.
+        row_weights: weight of each row, (N,), 0 for rows without target mass, under which the target has mass 1; None
+            is 1 throughout.
+        ids: id of each item, (n,), if given.
     """
 
     block: Block
     target: TargetPlan
     plan: Plan
-    importance: Tensor | None = None
+    row_weights: Tensor | None = None
     ids: Tensor | None = None
 
-    def sum(self, values: Tensor) -> Tensor:
-        """Return the sum of what a divergence gives for the rows, (N,), weighted; what is no sum stays as it is."""
+    def sum_rows(self, values: Tensor) -> Tensor:
+        """Return the weighted sum of a divergence's values of the rows, (N,); a scalar is returned as it is."""
         if values.ndim == 0:
             return values
-        return values.sum() if self.importance is None else self.importance @ values
+        return values.sum() if self.row_weights is None else self.row_weights @ values
 
-    def by_row(self, values: Tensor, term: object) -> Tensor:
-        """Return what a divergence gives for the rows, (N,), weighted so that its mean is their sum.
+    def per_row(self, values: Tensor, term: object) -> Tensor:
+        """Return a divergence's values of the rows, (N,), weighted and scaled such that their mean is their sum.
 
         Raises:
-            UsageError: the divergence, ``term``, has no value for each row.
+            UsageError: the divergence, ``term``, is not a sum over rows.
         """
-        check(values.ndim > 0, f"reduction: {term!r} is no sum over rows, so that no row has a value; expected 'mean'.")
+        good = values.ndim > 0
+        check(good, f"reduction: must be 'mean' for {term!r}, which is not a sum over rows, got 'none'.", "no_rows")
         values = len(values) * values
-        return values if self.importance is None else self.importance * values
+        return values if self.row_weights is None else self.row_weights * values
 
 
 @torch.no_grad()
-def _level(kernel: LogKernel) -> Tensor:
-    """Return a number, ``()``, well above every T: by no less than the largest of them all."""
+def _cost_shift(kernel: LogKernel) -> Tensor:
+    """Return twice the largest |T|, ``()``, or 1 if all are zero: T + shift is then positive by a margin."""
     largest = torch.stack(map_row_blocks(lambda rows: kernel.restrict(rows).dense().abs().amax(), kernel.shape)).amax()
     return 2 * largest + (largest == 0)
 
 
-def kl(log_mass: Tensor, log_wanted: Tensor) -> Tensor:
-    """Return the generalised KL of masses from those that were wanted, both by their logarithms, (N,)."""
+def generalized_kl(log_mass: Tensor, log_target: Tensor) -> Tensor:
+    """Return sum m log(m / a) - sum m + sum a of masses m and a, given by their logarithms, (N,)."""
     mass = log_mass.exp()
     present = mass > 0
-    ratio = torch.where(present, log_mass, log_wanted) - log_wanted
-    return (mass * (ratio - 1)).sum() + log_wanted.exp().sum()
+    ratio = torch.where(present, log_mass, log_target) - log_target
+    return (mass * (ratio - 1)).sum() + log_target.exp().sum()

@@ -1,4 +1,4 @@
-"""Weights of items that the batch itself tells: how sure its balanced plan is that the views of an item are a pair."""
+"""Item weights from the batch's own balanced plan: its confidence that the views of an item match."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contraport._utils.spec import parse_spec
 from contraport.engine import Kernel
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, is_number
 from contraport.objectives.constraints import Balanced
 from contraport.objectives.transport import transport
 from contraport.schedules import ScalarSchedule, parse_schedule
@@ -22,18 +22,17 @@ ITERATIONS = 20
 
 @dataclass(frozen=True, eq=False)
 class PlanWeights:
-    """How much each item counts by the batch's own balanced plan: ``weights=PlanWeights()`` or ``weights="plan"`` in a
-    call.
+    """Weights of the items by the batch's own balanced plan: ``weights=PlanWeights()`` or ``weights="plan"`` in a call.
 
-    In the balanced plan P of two views of n items each item has the mass 1/n to give, and n P_ii is the share that it
-    gives to its own other view. The item counts as 1 - strength + strength n P_ii, which is held fixed: pairs that the
-    rest of the batch contradicts count less. Of more than two views it is the mean over the pairs of views. The plan is
-    that of the objective's kernel.
+    In the balanced plan P of two views of n items, each item has mass 1/n, and n P_ii is the share that goes to its own
+    other view. The weight of the item is 1 - strength + strength n P_ii, detached: pairs that the rest of the batch
+    contradicts count less. With more than two views it is the mean over the pairs of views. The plan is that of the
+    objective's kernel.
 
     Args:
-        strength: from 0, where all count alike, to 1.
-        iterations: of the plan, at least 1.
-        given: what each item counts beside that, (n,), nonnegative; default: all alike.
+        strength: from 0, equal weights, to 1.
+        iterations: number of Sinkhorn iterations, at least 1.
+        item_weights: further factor of each item, (n,), nonnegative; default: 1.
 
     Raises:
         UsageError: a value is out of range.
@@ -47,28 +46,28 @@ class PlanWeights:
 
     strength: float = STRENGTH
     iterations: int = ITERATIONS
-    given: Any = None
+    item_weights: Any = None
 
     def __post_init__(self) -> None:
-        good = isinstance(self.strength, int | float) and 0 <= self.strength <= 1
-        check(good, f"strength: expected a number from 0 to 1, got {self.strength!r}.")
-        Balanced(self.iterations)  # it judges the number
+        good = is_number(self.strength) and 0 <= self.strength <= 1
+        check(good, f"strength: must be a number from 0 to 1, got {self.strength!r}.")
+        Balanced(self.iterations)  # checks the number
 
     def __call__(self, views: tuple[Tensor, ...], kernel: Kernel) -> Tensor:
-        """Return the weights of the items of some views, ``(n,)``, fixed.
+        """Return the weights of the items, ``(n,)``, detached.
 
         Args:
             views: of the items of all processes, ``(n, d)`` each.
-            kernel: how alike two embeddings are.
+            kernel: of the plan.
 
         Raises:
-            UsageError: there is one view.
+            UsageError: there is a single view.
         """
-        check(len(views) > 1, "weights: the plan that tells them is between views; got one.")
+        check(len(views) > 1, "weights: 'plan' requires two or more views, got one.", "single_view")
         with torch.no_grad():
             shares = [self._share(z0, z1, kernel) for z0, z1 in combinations(views, 2)]
             weights = 1 - self.strength + self.strength * torch.stack(shares).mean(0)
-        return weights.detach()  # forward mode takes no notice of no_grad
+        return weights.detach()  # forward-mode differentiation ignores no_grad
 
     def _share(self, z0: Tensor, z1: Tensor, kernel: Kernel) -> Tensor:
         items = torch.arange(len(z0), device=z0.device)
@@ -77,41 +76,41 @@ class PlanWeights:
 
 
 def resolve_plan_weights(weights: object) -> PlanWeights | None:
-    """Return the rule that weights stand for, or None where they are numbers.
+    """Return the rule if weights are given as ``"plan"`` or as a `PlanWeights`, or None if they are numbers.
 
     Raises:
-        UsageError: a text that is no rule.
+        UsageError: an unknown text.
     """
     if isinstance(weights, str):
-        check(weights == "plan", f"weights: expected a number for each item, or 'plan', got {weights!r}.")
+        check(weights == "plan", f"weights: must be one number per item, or 'plan', got {weights!r}.", "unknown")
         return PlanWeights()
     return weights if isinstance(weights, PlanWeights) else None
 
 
 @dataclass(frozen=True)
 class PlanWeightsSchedule:
-    """`PlanWeights` over the steps of a training.
+    """Schedule of `PlanWeights` over the steps of a training.
 
     >>> PlanWeightsSchedule(ScalarSchedule(0, 0.9, steps=100, shape="linear"), iterations=20).at(50)
-    PlanWeights(strength=0.45, iterations=20, given=None)
+    PlanWeights(strength=0.45, iterations=20, item_weights=None)
     """
 
     strength: ScalarSchedule
     iterations: int
 
     def at(self, step: int) -> PlanWeights:
-        """Return the rule of a step, counted from 0."""
+        """Return the weights at a step, counted from 0."""
         return PlanWeights(self.strength.value(step), self.iterations)
 
 
 def parse_plan_weights(text: str, steps: int) -> PlanWeightsSchedule:
-    """Return what ``"plan"``, ``"plan:0.5"`` or ``"plan:strength=0:0.9:linear,iterations=20"`` says.
+    """Parse ``"plan"``, ``"plan:0.5"`` or ``"plan:strength=0:0.9:linear,iterations=20"``.
 
     Raises:
         UsageError: an unknown setting, or a value that is out of range.
 
-    >>> linear = parse_plan_weights("plan:0:0.5:linear", steps=100)
-    >>> parse_plan_weights("plan", steps=100).at(0).strength, linear.at(50).strength
+    >>> schedules = [parse_plan_weights(text, steps=100) for text in ("plan", "plan:0:0.5:linear")]
+    >>> schedules[0].at(0).strength, schedules[1].at(50).strength
     (0.9, 0.25)
     """
     settings = parse_spec(
@@ -120,7 +119,7 @@ def parse_plan_weights(text: str, steps: int) -> PlanWeightsSchedule:
     start, end, shape = parse_schedule("sample_weight: strength", settings.get("strength", STRENGTH))
     iterations = settings.get("iterations", ITERATIONS)
     if not isinstance(iterations, int):
-        raise UsageError(f"sample_weight: expected a whole number of iterations, got {iterations!r}.")
+        raise UsageError(f"sample_weight: iterations must be an integer, got {iterations!r}.", kind="iterations")
     for strength in (start, end):
-        PlanWeights(strength, iterations)  # it judges the values
+        PlanWeights(strength, iterations)  # checks the values
     return PlanWeightsSchedule(ScalarSchedule(start, end, steps, shape), iterations)

@@ -1,7 +1,7 @@
-"""The matching problem of a call: which pairs are compared, in which directions, and which plan is wanted of each.
+"""Matching problem of a call: compared pairs, directions and target plans, from inputs of all processes.
 
-A call brings views and facts; a layout makes blocks of the views; a target says what is wanted of a block. None of this
-knows of constraints or divergences, and of kernels only where the batch's own plan weighs its items.
+A call has views and attributes of items; a layout makes blocks of the views; a target gives the target plan of a block.
+Constraints and divergences play no part here; the kernel only does if the batch's own plan weights its items.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from contraport.objectives.inputs import (
     check_views,
     read_inputs,
     read_negatives,
-    views_of,
+    split_views,
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.objectives.plan_weights import PlanWeights, resolve_plan_weights
-from contraport.objectives.process_agreement import agree, form, refuse
+from contraport.objectives.process_agreement import agree_on_sizes, describe_form, report_failure
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
 from contraport.objectives.targets.feature_targets import call_features
 
@@ -38,235 +38,231 @@ class Direction(NamedTuple):
     """One direction of a block.
 
     Attributes:
-        block: the compared pairs, (N, M).
-        target: the plan that is wanted.
-        importance: the factor of each row, (N,), 0 for those that want nothing, under which the mass of the target is
-            1; None where it is 1 throughout.
+        block: compared pairs, (N, M).
+        target: target plan.
+        row_weights: weight of each row, (N,), 0 for rows without target mass, under which the target has mass 1; None
+            is 1 throughout.
     """
 
     block: Block
     target: TargetPlan
-    importance: Tensor | None
+    row_weights: Tensor | None
 
     def with_weighted_target(self) -> Direction:
-        """Return the same with the importance in the target itself, as a plan has it whose masses are the weights."""
-        if self.importance is None:
+        """Move the row weights into the target, for plans whose marginals are the weights."""
+        if self.row_weights is None:
             return self
-        return Direction(self.block, self.target.times(self.importance), None)
+        return Direction(self.block, self.target.times(self.row_weights), None)
 
 
 @dataclass(frozen=True, eq=False)
 class MatchingProblem:
-    """A call under a layout and a target.
+    """Inputs of a call under a layout and a target.
 
     Attributes:
         layout: which pairs are compared.
-        target: which plan is wanted.
-        call: views and facts, of the items of all processes.
-        negatives: further columns, or None.
-        columns: embeddings that are no view of the items, as prototypes are.
-        similarities: what stands in the place of embeddings, or None.
+        target: rule of the target plan.
+        inputs: views and attributes of the items of all processes.
+        negatives: additional columns, or None.
+        columns: embeddings that are not a view of the items, such as prototypes.
+        similarities: similarity matrix in place of embeddings, or None.
         temperature: of this call, or None.
-        requires_features: whether features of the items decide what is compared in a direction.
-        mirrors: whether the second direction of a block compares the pairs of the first, no less and no more.
+        requires_features: whether the compared pairs of a direction depend on features of the items.
+        same_pairs: whether the second direction of a block compares the same pairs as the first.
+        is_plain: whether the positives are the views of an item, and all items have the same weight.
     """
 
     layout: Layout
     target: Target
-    call: CallInputs
+    inputs: CallInputs
     negatives: Negatives | None
     columns: tuple[Tensor, ...] = ()
     similarities: Tensor | None = None
     temperature: float | Tensor | None = None
     requires_features: bool = False
-    mirrors: bool = True
+    same_pairs: bool = True
+    is_plain: bool = True
 
     def blocks(self) -> list[Block]:
-        """Return what the layout compares, less the rows and columns that are absent."""
-        call = self.call
-        blocks = self.layout(*call.views, *self.columns)
-        if call.present is not None:
-            # The layout itself says which rows are absent: it puts the marks where it puts the embeddings.
-            marks = call.present.to(call.views[0].dtype).T[:, :, None]
-            marked = self.layout(*(mark.expand_as(z) for mark, z in zip(marks, call.views, strict=True)))
-            blocks = [_of_those_present(*pair) for pair in zip(blocks, marked, strict=True)]
+        """Return the blocks of the layout, without the rows and columns that are absent."""
+        inputs = self.inputs
+        blocks = self.layout(*inputs.views, *self.columns)
+        if inputs.present is not None:
+            # The layout is applied to the marks themselves: it puts each mark where it puts the embedding.
+            marks = inputs.present.to(inputs.views[0].dtype).T[:, :, None]
+            marked = self.layout(*(mark.expand_as(z) for mark, z in zip(marks, inputs.views, strict=True)))
+            blocks = [_select_present(block, marks) for block, marks in zip(blocks, marked, strict=True)]
             blocks = [block for block in blocks if min(block.shape) > 0]
         if self.similarities is not None:
-            blocks = [replace(block, similarities=_shown(self.similarities, block)) for block in blocks]
+            blocks = [replace(block, similarities=_select_similarities(self.similarities, block)) for block in blocks]
         return blocks
 
     def directions(self, block: Block) -> list[Direction]:
-        """Return the directions of a block: one, or both where the columns are matched to the rows as well."""
-        attributes, target = self.call.attributes, self.target
+        """Return the directions of a block: one, or two if the layout compares both ways."""
+        attributes, target = self.inputs.attributes, self.target
         weights = attributes.get("weights")
         if "ids" in attributes:
             block = replace(block, pattern=block.pattern.without_duplicates(attributes["ids"]))
         sides = [(block, target)]
         if block.pattern.reciprocal:
-            sides.append((block.T, target.mirrored()))
-        complete = weights is None and target.complete
-        complete = complete and not (target.positives_from_views and block.pattern.chosen is not None)
+            sides.append((block.T, target.transpose()))
+        unweighted = weights is None and target.fills_all_rows
+        unweighted = unweighted and not (target.positives_from_views and block.pattern.selection is not None)
         directions = []
         for k, (side, rule) in enumerate(sides):
             if self.requires_features:
-                side = self.layout.guide(side, call_features(attributes, side, backward=k > 0))
-            wanted = rule(side, attributes)
-            importance = None if complete else _importance(side, wanted, weights)
-            directions.append(Direction(side, wanted, importance))
+                side = self.layout.mask_by_features(side, call_features(attributes, side, backward=k > 0))
+            target_plan = rule(side, attributes)
+            row_weights = None if unweighted else _row_weights(side, target_plan, weights)
+            directions.append(Direction(side, target_plan, row_weights))
         if self.negatives is not None:
-            directions = [self._beside(direction, self.negatives) for direction in directions]
+            directions = [self._append_negatives(direction, self.negatives) for direction in directions]
         return directions
 
-    def _beside(self, direction: Direction, negatives: Negatives) -> Direction:
-        """Return a direction with negatives beside its columns."""
-        further = self.layout.further(negatives.embeddings)
-        both = None if negatives.ids is None else (self.call.attributes["ids"], negatives.ids)
-        block = direction.block.beside(further, both, negatives.owners)
-        return Direction(block, direction.target.beside(len(further)), direction.importance)
+    def _append_negatives(self, direction: Direction, negatives: Negatives) -> Direction:
+        embeddings = self.layout.embed_negatives(negatives.embeddings)
+        ids = None if negatives.ids is None else (self.inputs.attributes["ids"], negatives.ids)
+        block = direction.block.append_columns(embeddings, ids, negatives.owners)
+        return Direction(block, direction.target.append_columns(len(embeddings)), direction.row_weights)
 
 
 def build_problem(
-    layout: Layout, kernel: Kernel, target: Target, views: tuple[Tensor, ...], known: Mapping[str, Any]
+    layout: Layout, kernel: Kernel, target: Target, views: tuple[Tensor, ...], options: Mapping[str, Any]
 ) -> MatchingProblem:
-    """Return the problem of a call, with the inputs of all processes.
+    """Build the matching problem of a call, with the inputs of all processes.
 
     Args:
         layout: which pairs are compared.
-        kernel: under which the batch's own plan weighs its items, where it does.
-        target: which plan is wanted, unless the call has another.
+        kernel: of the plan that weights the items, for ``weights="plan"``.
+        target: rule of the target plan, unless the call has its own.
         views: of the call.
-        known: its keywords: facts of the items, what concerns negatives, ``target``, ``similarities``, ``present``,
-            ``temperature``.
+        options: keyword arguments of the call: attributes of the items, negatives, ``target``, ``similarities``,
+            ``present``, ``temperature``.
 
     Raises:
-        UsageError: shapes or types do not fit, or what is given does not go together, or not with what another process
-            gives.
+        UsageError: shapes or types do not fit, options exclude each other, or processes give different options.
     """
     processes, traits = world(), layout.traits
     columns: tuple[Tensor, ...] = ()
     try:
-        own = _read(layout, traits, target, views, known, processes)
+        local = _read_local_call(layout, traits, target, views, options, processes)
     except Exception as error:
-        refuse(views, error)
+        report_failure(views, error)
         raise
-    call, negatives, target, weighting, temperature = own
+    inputs, negatives, target, plan_weights, temperature = local
     sizes = None
     if processes.size > 1:
-        beside = f" beside {tuple(views[-1].shape)}" if traits.shared_columns else ""
+        shared = f" beside {tuple(views[-1].shape)}" if traits.shared_columns else ""
         rows = 0 if negatives is None else len(negatives.embeddings)
-        sizes = agree(processes, own.forms(beside), len(call.views[0]), rows, call.views[0].device)
+        sizes = agree_on_sizes(processes, local.forms(shared), len(inputs.views[0]), rows, inputs.views[0].device)
     if traits.shared_columns:
-        columns, target = (processes.as_replicated(views[-1]),), target.gathered()
+        columns, target = (processes.as_replicated(views[-1]),), target.gather_rows()
     else:
-        target = target.among(processes, call)
-    call = call.gathered(processes, sizes)
-    similarities = known.get("similarities")
-    if weighting is not None:
-        wholly = traits.compares_items and not columns and similarities is None and call.present is None
-        check(wholly, "weights: a plan tells them of embeddings of all views of some items; this call has others.")
-        call = _weighted(call, weighting(call.views, kernel))
+        target = target.gather_items(processes, inputs)
+    inputs = inputs.gather(processes, sizes)
+    similarities = options.get("similarities")
+    if plan_weights is not None:
+        good = traits.compares_items and not columns and similarities is None and inputs.present is None
+        check(good, "weights: 'plan' requires embeddings of all views of the items.", "conflict")
+        weights = plan_weights(inputs.views, kernel)
+        own = inputs.attributes.get("weights")
+        weights = weights if own is None else weights * own.to(weights.dtype)
+        inputs = inputs._replace(attributes=inputs.attributes | {"weights": weights})
     return MatchingProblem(
         layout,
         target,
-        call,
-        None if negatives is None else negatives.gathered(call, processes, sizes),
+        inputs,
+        None if negatives is None else negatives.gather(inputs, processes, sizes),
         columns,
         similarities,
         processes.as_replicated(temperature) if isinstance(temperature, Tensor) else temperature,
         traits.requires_features,
-        negatives is None and not traits.requires_features and "column_weights" not in call.attributes,
+        negatives is None and not traits.requires_features and "column_weights" not in inputs.attributes,
+        target.positives_from_views and not inputs.attributes.keys() & {"weights", "column_weights"},
     )
 
 
-def _weighted(call: CallInputs, weights: Tensor) -> CallInputs:
-    """Return a call with these weights times its own, (n,)."""
-    own = call.attributes.get("weights")
-    weights = weights if own is None else weights * own.to(weights.dtype)
-    return call._replace(attributes=call.attributes | {"weights": weights})
+class _LocalCall(NamedTuple):
+    """Checked inputs of this process, before anything is gathered."""
 
-
-class _OwnCall(NamedTuple):
-    """The checked inputs of this process; nothing of them is gathered."""
-
-    call: CallInputs
+    inputs: CallInputs
     negatives: LocalNegatives | None
-    rule: Target
-    weighting: PlanWeights | None
+    target: Target
+    plan_weights: PlanWeights | None
     temperature: float | Tensor | None
 
-    def forms(self, beside: str) -> dict[str, str]:
-        """Return in which form each option is given, as far as the processes must agree on it.
+    def forms(self, shared: str) -> dict[str, str]:
+        """Return the form of each option, on which the processes must agree.
 
         Args:
-            beside: what stands beside the views.
+            shared: form of the shared columns, behind that of the views.
         """
-        call, negatives = self.call, self.negatives
-        apart = "" if call.apart is None else " of different items"
-        forms = {name: form(value) for name, value in call.attributes.items()}
-        forms |= {"views": f"{len(call.views)} views {form(call.views[0])}{apart}{beside}", "target": self.rule.form}
-        forms |= {"present": form(call.present), "temperature": form(self.temperature)}
-        if self.weighting is not None:
-            by = f"plan of strength {self.weighting.strength:g}, {self.weighting.iterations} iterations"
-            forms["weights"] = by if "weights" not in forms else f"{by}, and {forms['weights']}"
+        inputs, negatives = self.inputs, self.negatives
+        different = "" if inputs.num_first_items is None else " of different items"
+        forms = {name: describe_form(value) for name, value in inputs.attributes.items()}
+        forms["views"] = f"{len(inputs.views)} views {describe_form(inputs.views[0])}{different}{shared}"
+        forms |= {"target": self.target.form, "present": describe_form(inputs.present)}
+        forms["temperature"] = describe_form(self.temperature)
+        if self.plan_weights is not None:
+            plan = f"plan of strength {self.plan_weights.strength:g}, {self.plan_weights.iterations} iterations"
+            forms["weights"] = plan if "weights" not in forms else f"{plan}, and {forms['weights']}"
         if negatives is not None:
-            forms |= {"negatives": form(negatives.embeddings), "negative_ids": form(negatives.ids)}
+            forms |= {"negatives": describe_form(negatives.embeddings), "negative_ids": describe_form(negatives.ids)}
             forms["shared_negatives"] = repr(negatives.shared)
         return forms
 
 
-def _read(
+def _read_local_call(
     layout: Layout,
     traits: LayoutTraits,
     target: Target,
     views: tuple[Tensor, ...],
-    known: Mapping[str, Any],
+    options: Mapping[str, Any],
     processes: Processes,
-) -> _OwnCall:
-    """Return the checked inputs of this process; see `build_problem`."""
-    facts, weighting = dict(known), None
-    given, similarities = facts.pop("target", None), facts.pop("similarities", None)
-    temperature = facts.pop("temperature", None)
-    if temperature is not None:
-        temperature = _temperature(temperature)
-    if facts.get("weights") is not None:
-        weighting = resolve_plan_weights(facts["weights"])
-        facts["weights"] = facts["weights"] if weighting is None else weighting.given
-    rule = target if given is None else resolve_target(given)
+) -> _LocalCall:
+    """Check the inputs of this process; see `build_problem`."""
+    options, plan_weights = dict(options), None
+    own_target, similarities = options.pop("target", None), options.pop("similarities", None)
+    temperature = options.pop("temperature", None)
+    temperature = None if temperature is None else _check_temperature(temperature)
+    if options.get("weights") is not None:
+        plan_weights = resolve_plan_weights(options["weights"])
+        options["weights"] = options["weights"] if plan_weights is None else plan_weights.item_weights
+    target = target if own_target is None else resolve_target(own_target)
     if traits.shared_columns:
-        call = _beside_columns(views, facts | {"similarities": similarities})
+        check_views(views, shared_columns=True)
+        for name, value in {"present": options.pop("present", None), "similarities": similarities}.items():
+            check(value is None, f"{name}: cannot be combined with shared columns, which are not items.", "conflict")
+        inputs = read_inputs(views[:-1], options, None)
     else:
         if similarities is not None:
-            views = _stand_ins(layout, views, facts, similarities, processes)
-        call = read_inputs(views_of(views), facts, facts.get("present"))
-        if (
-            rule.positives_from_views
-            and traits.views_are_positives
-            and (len(call.views) == 1 or call.apart is not None)
-        ):
-            raise _unmatched(rule, call)
-        rule.check_call(call)
+            views = _placeholder_views(layout, views, options, similarities, processes)
+        inputs = read_inputs(split_views(views), options, options.get("present"))
+        matched = len(inputs.views) > 1 and inputs.num_first_items is None
+        if not matched and target.positives_from_views and traits.views_are_positives:
+            raise _unmatched_views(target, inputs)
+        target.check_inputs(inputs)
     if not traits.compares_items:
-        _check_no_items(layout, rule, call, facts)
-    negatives = read_negatives(call, facts)
-    if "column_weights" in call.attributes:
-        alone = negatives is None and not layout.traits.shared_columns
-        check(alone, "column_weights: expected none, as there are columns that show no items.")
-    return _OwnCall(call, negatives, rule, weighting, temperature)
+        _check_no_items(layout, target, inputs, options)
+    negatives = read_negatives(inputs, options)
+    if "column_weights" in inputs.attributes:
+        good = negatives is None and not traits.shared_columns
+        check(good, "column_weights: cannot be combined with columns that are not items.", "conflict")
+    return _LocalCall(inputs, negatives, target, plan_weights, temperature)
 
 
-def _temperature(value: Any) -> float | Tensor:
-    """Return the temperature of a call, checked."""
+def _check_temperature(value: Any) -> float | Tensor:
     if not isinstance(value, Tensor):
         check_positive("temperature", value)
         number: float = value
         return number
-    got = f"shape {tuple(value.shape)}"
-    check(value.numel() == 1, f"temperature: expected a number or a tensor of one element, got {got}.")
+    shape = tuple(value.shape)
+    check(value.numel() == 1, f"temperature: must be a number or a tensor of one element, got shape {shape}.", "shape")
     return value.reshape(())
 
 
 def resolve_target(target: object) -> Target:
-    """Return what was given as a target: a rule, or a matrix or list of pairs as the rule that it stands for.
+    """Return a target given as a rule, a matrix or a list of pairs as a rule.
 
     Raises:
         UsageError: it is none of these.
@@ -277,90 +273,84 @@ def resolve_target(target: object) -> Target:
         return PairList(target)
     if not isinstance(target, Target):
         got = describe_value(target) if hasattr(target, "shape") else repr(target)
-        expected = "a Target, such as contraport.Domains(alpha=0.1), which only Python can give"
-        raise UsageError(f"target: expected {expected}; got {got}.")
+        raise UsageError(
+            f"target: must be a Target, such as contraport.Domains(alpha=0.1), a matrix or a list of pairs, got {got}.",
+            kind="type",
+        )
     return target
 
 
-def _stand_ins(
-    layout: Layout, views: tuple[Tensor, ...], facts: Mapping[str, Any], similarities: Any, processes: Processes
+def _placeholder_views(
+    layout: Layout, views: tuple[Tensor, ...], options: Mapping[str, Any], similarities: Any, processes: Processes
 ) -> tuple[Tensor, ...]:
-    """Return embeddings of the shape of the rows that similarities are of, which stand for these."""
-    check(not views, "similarities: expected either embeddings or similarities, got both.")
+    """Return empty embeddings with the number of rows that the similarity matrix implies."""
+    check(not views, "similarities: cannot be combined with embeddings.", "conflict")
     matrix = isinstance(similarities, Tensor) and similarities.ndim == 2 and similarities.is_floating_point()
+    got = describe_value(similarities)
+    check(matrix, f"similarities: must be a floating-point tensor, rows by columns, got {got}.", "shape")
+    alone = processes.size == 1
     check(
-        matrix, f"similarities: expected a floating point tensor, rows by columns, got {describe_value(similarities)}."
+        alone, "similarities: cannot be shared by several processes; give embeddings or use local_batch().", "processes"
     )
-    check(
-        processes.size == 1,
-        "similarities: expected embeddings, as several processes share the plan; see local_batch().",
-    )
-    check(facts.get("negatives") is None, "negatives: expected their similarities as further columns of a target.")
-    of_items = [
-        fact
-        for name, fact in facts.items()
-        if name not in NON_ITEM_OPTIONS and fact is not None and not isinstance(fact, tuple)
+    good = options.get("negatives") is None
+    check(good, "negatives: cannot be combined with similarities; append their columns to the matrix.", "conflict")
+    sizes = [
+        len(value)
+        for name, value in options.items()
+        if name not in NON_ITEM_OPTIONS and value is not None and not isinstance(value, tuple)
     ]
-    items = len(of_items[0]) if of_items else None
     n, m = similarities.shape
-    return tuple(similarities.detach().new_zeros(size, 1) for size in layout.sizes((n, m), items))
+    view_sizes = layout.view_sizes((n, m), sizes[0] if sizes else None)
+    return tuple(similarities.detach().new_zeros(size, 1) for size in view_sizes)
 
 
-def _beside_columns(views: tuple[Tensor, ...], known: dict[str, Any]) -> CallInputs:
-    """Return what the call brings where the last view is columns that are the same on every process."""
-    check_views(views, shared_columns=True)
-    for name in ("present", "similarities"):
-        check(known.pop(name, None) is None, f"{name}: expected none, as the columns are shared and show no items.")
-    return read_inputs(views[:-1], known, None)
+def _unmatched_views(target: Target, inputs: CallInputs) -> UsageError:
+    """Return the error for a single view, or for views of different items, under a target that matches views."""
+    remedy = "or give target=, such as Labels() with labels="
+    if inputs.num_first_items is None:
+        message = f"views: must be two or more, as {target!r} matches the views of an item, got one; {remedy}."
+        return UsageError(message, kind="missing")
+    n, m = inputs.num_first_items, len(inputs.views[0]) - inputs.num_first_items
+    message = f"views: must have equally many rows, as {target!r} matches row i to row i, got {n} and {m}; {remedy}."
+    return UsageError(message, kind="shape")
 
 
-def _check_no_items(layout: Layout, rule: Target, call: CallInputs, known: Mapping[str, Any]) -> None:
-    """Check that nothing is known of items, nor asked of them by the target, where none are compared."""
-    other = (
-        f"target: must match the views, as Pairs() does, got {rule!r}: {layout!r} compares coordinates and not items."
+def _check_no_items(layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]) -> None:
+    """Raise `UsageError` if options or the target refer to items, for a layout that compares coordinates."""
+    message = (
+        f"target: must match the views, as Pairs() does, for {layout!r}, which compares coordinates, got {target!r}."
     )
-    check(rule.positives_from_views, other)
+    check(target.positives_from_views, message, "conflict")
     for name in ("ids", "weights", "column_weights", "present", "negatives"):
-        given = name in call.attributes or known.get(name) is not None
-        check(not given, f"{name}: expected none, as {layout!r} compares coordinates and not items.")
-    check(call.apart is None, "views: expected two of the same items, as their coordinates are compared.")
+        used = name in inputs.attributes or options.get(name) is not None
+        check(not used, f"{name}: not accepted by {layout!r}, which compares coordinates.", "conflict")
+    good = inputs.num_first_items is None
+    check(good, f"views: must show the same items for {layout!r}, which compares coordinates.", "different_items")
 
 
-def _unmatched(rule: Target, call: CallInputs) -> UsageError:
-    """Return the error of a call whose views, one or of different items, do not match."""
-    other = "or target=, such as Labels() with labels="
-    if call.apart is None:
-        return UsageError(
-            f"views: {rule!r} matches the views of an item, of which one came; expected two or more, {other}."
-        )
-    n, m = call.apart, len(call.views[0]) - call.apart
-    return UsageError(
-        f"views: {rule!r} matches row i to row i, but z0 shows {n} items and z1 {m} others; "
-        f"expected equally many rows, {other}."
-    )
+def _row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:
+    """Return the weight of each row, (N,), with which the sum of the rows' values is their weighted mean.
 
-
-def _importance(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:
-    """Return the factor of each row, (N,), that makes the weighted mean of the rows' values of their sum.
-
-    Rows that want nothing get 0, and the others share the mass between them.
+    Rows without target mass get 0; the others share the mass.
     """
     mass = target.row_mass()
-    wants = mass > 0
-    importance = wants.to(mass.dtype) if weights is None else weights.to(mass.dtype)[block.pattern.row_items] * wants
-    total = mass.sum() if weights is None else importance @ mass
-    return importance / total.masked_fill(total == 0, 1)
+    nonempty = mass > 0
+    row_weights = nonempty.to(mass.dtype)
+    if weights is not None:
+        row_weights = weights.to(mass.dtype)[block.pattern.row_items] * nonempty
+    total = mass.sum() if weights is None else row_weights @ mass
+    return row_weights / total.masked_fill(total == 0, 1)
 
 
-def _of_those_present(block: Block, marked: Block) -> Block:
-    """Return the rows and columns of a block that are marked."""
-    rows = marked.x[:, 0].nonzero()[:, 0]
-    return block.only(rows, rows if block.x is block.y else marked.y[:, 0].nonzero()[:, 0])
+def _select_present(block: Block, marks: Block) -> Block:
+    """Return the rows and columns of a block that are marked as present."""
+    rows = marks.x[:, 0].nonzero()[:, 0]
+    return block.select(rows, rows if block.x is block.y else marks.y[:, 0].nonzero()[:, 0])
 
 
-def _shown(similarities: Tensor, block: Block) -> Tensor:
-    """Return the similarities of the rows and columns that are there."""
-    if tuple(similarities.shape) == block.shape or block.pattern.chosen is None:
+def _select_similarities(similarities: Tensor, block: Block) -> Tensor:
+    """Return the similarities of the rows and columns that are present."""
+    if tuple(similarities.shape) == block.shape or block.pattern.selection is None:
         return similarities
-    rows, columns = block.pattern.chosen
+    rows, columns = block.pattern.selection
     return similarities[rows][:, columns]

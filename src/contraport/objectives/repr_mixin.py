@@ -1,4 +1,4 @@
-"""What the answers to the five questions have in common: they are written back as they would be written."""
+"""Repr of the parts of an objective: only the settings that differ from their defaults."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 class ReprMixin:
-    """A dataclass whose repr gives only the settings that differ from their defaults."""
+    """Dataclass mixin whose repr shows only the settings that differ from their defaults."""
 
     def __repr__(self) -> str:
-        mine: Any = self
+        instance: Any = self
         settings = [
-            f"{field.name}={getattr(mine, field.name)!r}"
-            for field in fields(mine)
-            if field.repr and (field.default is MISSING or getattr(mine, field.name) != field.default)
+            f"{field.name}={getattr(instance, field.name)!r}"
+            for field in fields(instance)
+            if field.repr and (field.default is MISSING or getattr(instance, field.name) != field.default)
         ]
         return f"{type(self).__name__}({', '.join(settings)})"

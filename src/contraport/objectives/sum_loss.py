@@ -1,4 +1,4 @@
-"""A weighted sum of objectives."""
+"""Weighted sum of objectives."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from contraport.objectives.targets import Target
 
 
 class SumLoss(Loss):
-    """A weighted sum of objectives over the same views, for methods whose parts compare different pairs.
+    """Weighted sum of objectives of the same views, for methods whose terms compare different pairs.
 
     Args:
-        objectives: each objective with its factor; the first one's temperature is the sum's.
+        objectives: each objective with its weight; the temperature of the first is that of the sum.
 
     Raises:
-        UsageError: there is none, one is no `Objective`, or a factor is no finite number.
+        UsageError: there are no objectives, one is not an `Objective`, or a weight is not a finite number.
 
     >>> import contraport
     >>> SumLoss({contraport.nt_xent(): 1.0, contraport.gca_ince(): 0.5}).temperature
@@ -30,11 +30,13 @@ class SumLoss(Loss):
 
     def __init__(self, objectives: Mapping[Objective, float]) -> None:
         super().__init__()
-        check(len(objectives) > 0, "objectives: expected at least one.")
+        check(len(objectives) > 0, "objectives: must be at least one, got none.", "missing")
         for objective, factor in objectives.items():
-            check(isinstance(objective, Objective), f"objectives: expected an Objective, got {objective!r}.")
+            check(
+                isinstance(objective, Objective), f"objectives: must be of type Objective, got {objective!r}.", "type"
+            )
             good = is_number(factor) and math.isfinite(factor)
-            check(good, f"objectives: expected a finite number as factor, got {factor!r}.")
+            check(good, f"objectives: must have finite numbers as weights, got {factor!r}.", "weight")
         self.objectives = nn.ModuleList(objectives)
         self.factors = tuple(objectives.values())
         self.multi_view = all(objective.multi_view for objective in objectives)
@@ -45,62 +47,61 @@ class SumLoss(Loss):
         self.stop_gradient = all(objective.stop_gradient for objective in objectives)
 
     def constrain(self, constraint: Constraint) -> None:
-        """Raise `UsageError`: each objective has a constraint of its own."""
-        raise UsageError(f"constraint: expected a single objective, whose constraint can change, got {self!r}.")
+        """Raise `UsageError`: each objective has its own constraint."""
+        message = f"constraint: can only be replaced in a single objective, got {self!r}."
+        raise UsageError(message, kind="sum")
 
-    def _terms(self) -> Iterator[tuple[Objective, float]]:
+    def _weighted_objectives(self) -> Iterator[tuple[Objective, float]]:
         for module, factor in zip(self.objectives, self.factors, strict=True):
             assert isinstance(module, Objective)
             yield module, factor
 
     @property
+    def _first(self) -> Objective:
+        return next(self._weighted_objectives())[0]
+
+    @property
     def temperature(self) -> float:
-        """The temperature of the first objective; assign to it to change it between steps."""
-        return next(self._terms())[0].temperature
+        """Temperature of the first objective; assign to it to change it between steps."""
+        return self._first.temperature
 
     @temperature.setter
     def temperature(self, value: float) -> None:
-        next(self._terms())[0].temperature = value
+        self._first.temperature = value
 
     @property
     def requires_weights(self) -> bool:
-        """Whether weights are the marginals of the plan of any of its objectives."""
-        return any(objective.requires_weights for objective, _ in self._terms())
+        return any(objective.requires_weights for objective, _ in self._weighted_objectives())
 
     def requires_features(self, target: Target | None = None) -> bool:
-        """Return whether any of its objectives needs ``features=`` of the call."""
-        return any(objective.requires_features(target) for objective, _ in self._terms())
+        return any(objective.requires_features(target) for objective, _ in self._weighted_objectives())
 
-    def mismatch(self, target: Target) -> str | None:
-        """Return that there is no single target to stand in the place of."""
-        return "is a sum of objectives, each of which wants its own; expected nothing"
+    def target_conflict(self, target: Target) -> str | None:
+        return f"is a sum of objectives, each with its own target, and accepts no other; got {target!r}"
 
     @property
     def mass(self) -> float | None:
-        """The total mass of the first objective's plan in the last call; see `Objective.mass`."""
-        return next(self._terms())[0].mass
+        """Mass of the first objective's plan in the last call; see `Objective.mass`."""
+        return self._first.mass
 
-    def parts(self, *views: Tensor, **known: CallOption) -> dict[str, Tensor]:
-        """Return the parts of all objectives, factors included; see `forward` for the keywords."""
+    def parts(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
-        for objective, factor in self._terms():
-            for name, value in objective.parts(*views, **known).items():
+        for objective, factor in self._weighted_objectives():
+            for name, value in objective.parts(*views, **options).items():
                 add_part(totals, name, factor * value)
         return totals
 
-    def block_results(self, *views: Tensor, **known: CallOption) -> Iterator[BlockResult]:
-        """Yield the outcomes of each objective in turn."""
-        for objective, _ in self._terms():
-            yield from objective.block_results(*views, **known)
+    def block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
+        for objective, _ in self._weighted_objectives():
+            yield from objective.block_results(*views, **options)
 
     def answers(self) -> dict[str, str]:
-        """Return the answers of each objective."""
         return {
             f"{position}. {question}": answer
-            for position, (objective, _) in enumerate(self._terms(), 1)
+            for position, (objective, _) in enumerate(self._weighted_objectives(), 1)
             for question, answer in objective.answers().items()
         }
 
     def __repr__(self) -> str:
-        terms = ", ".join(f"{objective!r}: {factor!r}" for objective, factor in self._terms())
+        terms = ", ".join(f"{objective!r}: {factor!r}" for objective, factor in self._weighted_objectives())
         return f"SumLoss({{{terms}}})"

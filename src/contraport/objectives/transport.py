@@ -1,4 +1,4 @@
-"""Entropic transport by itself: no positives, no loss, but a plan between two sets of points and what it costs."""
+"""Entropic optimal transport between two sets of points: the plan, its cost and the Sinkhorn divergence."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from contraport.objectives.plan import Plan
 
 @dataclass(frozen=True, eq=False)
 class Transport:
-    """What `transport` found; all but `error` is differentiable in the points, the masses and the temperature.
+    """Result of `transport`; all but `error` is differentiable in the points, the masses and the temperature.
 
     Attributes:
-        plan: P, in potentials: ``plan.top(k)``, ``plan.apply(v)``, ``plan.barycentric(v)``, ``plan.dense()``,
+        plan: P in terms of potentials: ``plan.top(k)``, ``plan.apply(v)``, ``plan.barycentric(v)``, ``plan.dense()``,
             ``plan.mass()``.
-        constraint: under which it was found.
+        constraint: constraint of the plan.
         marginals: log a, (N,), and log b, (M,).
         kernel: between the points.
     """
@@ -40,7 +40,7 @@ class Transport:
 
     @cached_property
     def value(self) -> Tensor:
-        """The minimum, ``()``: <C, P> + temperature KL(P | a x b), and what missing the marginals costs.
+        """Minimum of <C, P> + temperature KL(P | a x b) plus the price of missing the marginals, ``()``.
 
         With ``reference="counting"`` the second term is temperature times sum P (log P - 1).
         """
@@ -56,23 +56,23 @@ class Transport:
 
     @cached_property
     def cost(self) -> Tensor:
-        """<C, P>, ``()``; it takes one pass over the pairs, and another for a cost that is no distance."""
-        return self.plan.row_cost(held=False).sum()
+        """Transport cost <C, P>, ``()``; one pass over the pairs, and another for a cost that is not a distance."""
+        return self.plan.row_cost(detach_plan=False).sum()
 
     @property
     def potentials(self) -> tuple[Tensor, Tensor]:
-        """The dual potentials, (N,) and (M,), in units of the cost: P = a b exp((f + g - C) / temperature)."""
+        """Dual potentials, (N,) and (M,), in units of the cost: P = a b exp((f + g - C) / temperature)."""
         log_a, log_b = self.marginals
         return self._temperature * (self.plan.f - log_a), self._temperature * (self.plan.g - log_b)
 
     @property
     def iterations(self) -> int:
-        """How many iterations were made."""
+        """Number of iterations."""
         return self.plan.iterations or 0
 
     @cached_property
     def error(self) -> float:
-        """By how much the masses of rows and columns are off from a and b, in all."""
+        """L1 distance of the plan's marginals from a and b, added."""
         return self.plan.error()
 
     def __repr__(self) -> str:
@@ -89,55 +89,55 @@ def transport(
     a: Tensor | None = None,
     b: Tensor | None = None,
 ) -> Transport:
-    """Find the entropic transport plan between two sets of points, in memory of the points alone.
+    """Compute the entropic transport plan between two sets of points, in O((N + M) d) memory.
 
-    Everything that comes back is differentiable: with a tolerance at convergence, else through just the iterations that
-    were made, by a gradient that takes O((N + M) d) memory either way. Under `torch.distributed` every process solves a
-    problem of its own.
+    The result is differentiable: with a tolerance at convergence, else through exactly the iterations that ran; both
+    gradients take O((N + M) d) memory. Under `torch.distributed` every process solves its own problem.
 
     Args:
-        x: points, (N, d), of any floating point type.
+        x: points, (N, d), of any floating-point type.
         y: points, (M, d).
-        kernel: the cost and the temperature (the epsilon of the entropy, in units of the cost), `Gibbs` as a rule.
+        kernel: cost and temperature (the epsilon of the entropy, in units of the cost), usually `Gibbs`.
         constraint: `Balanced`, `Unbalanced`, `Rows` or `Columns`; default: ``Balanced(1000, tolerance=1e-6)``.
         a: masses of the points x, (N,), positive; default: 1/N each.
-        b: masses of the points y, (M,), likewise; of the same total as a unless the constraint lets mass go.
+        b: masses of the points y, (M,), likewise; with the same total as a unless the constraint is unbalanced.
 
     Raises:
-        UsageError: points or masses of another shape or type than these, masses that are not positive and finite,
-            totals that differ, a constraint without half steps.
+        UsageError: points or masses of another shape or type, masses that are not positive and finite, totals that
+            differ, a constraint without half-steps.
 
     Source: Peyré and Cuturi (2019), Computational optimal transport, sections 4.1-4.4.
 
     >>> import torch
     >>> from contraport import Gibbs
     >>> x, y = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.1], [1.1], [5.0]])
-    >>> found = transport(x, y, Gibbs("sqeuclidean", temperature=0.5))
-    >>> (1000 * found.plan.dense()).round()
+    >>> result = transport(x, y, Gibbs("sqeuclidean", temperature=0.5))
+    >>> (1000 * result.plan.dense()).round()
     tensor([[328., 172.,   0.],
             [  6., 161., 333.]])
-    >>> found.plan.barycentric(y).flatten()
+    >>> result.plan.barycentric(y).flatten()
     tensor([0.4446, 3.6888])
     """
     if not isinstance(kernel, Kernel):
-        raise UsageError(f"kernel: expected a Kernel, such as contraport.Gibbs('sqeuclidean', 1.0), got {kernel!r}.")
+        raise UsageError(
+            f"kernel: must be a Kernel, such as contraport.Gibbs('sqeuclidean', 1.0), got {kernel!r}.", kind="type"
+        )
     constraint = Balanced(1000, 1e-6) if constraint is None else constraint
     if not isinstance(constraint, SinkhornConstraint):
-        raise UsageError(f"constraint: expected Balanced, Unbalanced, Rows or Columns, got {constraint!r}.")
+        raise UsageError(f"constraint: must be Balanced, Unbalanced, Rows or Columns, got {constraint!r}.", kind="type")
     for name, points in (("x", x), ("y", y)):
         good = isinstance(points, Tensor) and points.ndim == 2 and len(points) > 0 and points.is_floating_point()
-        check(
-            good, f"{name}: expected points as a tensor (n, d) of floating point numbers, got {describe_value(points)}."
-        )
-    check(x.shape[1] == y.shape[1], f"y: expected {x.shape[1]} coordinates as x has, got {y.shape[1]}.")
+        check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {describe_value(points)}.")
+    check(x.shape[1] == y.shape[1], f"y: must have {x.shape[1]} coordinates as x, got {y.shape[1]}.", "shape")
     with without_autocast(x), local_batch():
         geometry = Geometry(kernel(x, y), no_empty_rows=True)
         like = geometry.log_kernel.inputs[0]
         log_a, log_b = _log_masses("a", a, len(x), like), _log_masses("b", b, len(y), like)
-        if constraint.strict:
+        if constraint.meets_both_marginals:
             totals = log_a.exp().sum().item(), log_b.exp().sum().item()
             close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
-            check(close, f"b: expected the total of a, {totals[0]:.6g}, got {totals[1]:.6g}; see Unbalanced.")
+            message = f"b: must have the total of a, {totals[0]:.6g}, got {totals[1]:.6g}; or use Unbalanced."
+            check(close, message, "total")
         (plan,) = constraint(geometry, PlanRequest((log_a, log_b)))
     return Transport(plan, constraint, (log_a, log_b), kernel)
 
@@ -151,9 +151,9 @@ def sinkhorn_divergence(
     a: Tensor | None = None,
     b: Tensor | None = None,
 ) -> Tensor:
-    """Return the debiased transport cost, ``()``: zero where both sets of points are the same, and positive elsewhere.
+    """Return the Sinkhorn divergence, ``()``: a debiased transport cost, zero for equal sets of points, else positive.
 
-    It is OT(x, y) - (OT(x, x) + OT(y, y)) / 2, with half the temperature times the squared difference of the total
+    It is OT(x, y) - (OT(x, x) + OT(y, y)) / 2, plus half the temperature times the squared difference of the total
     masses. The arguments are those of `transport`.
 
     Source: Feydy et al. (2019), Interpolating between optimal transport and MMD using Sinkhorn divergences, eq. 3;
@@ -180,25 +180,23 @@ def _log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Te
     if masses is None:
         masses = like.new_full((size,), 1 / size)
     good = isinstance(masses, Tensor) and masses.shape == (size,) and masses.is_floating_point()
-    check(
-        good, f"{name}: expected masses as a tensor ({size},) of floating point numbers, got {describe_value(masses)}."
-    )
-    check_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive and finite masses of all points")
+    check(good, f"{name}: must be a floating-point tensor of masses, ({size},), got {describe_value(masses)}.", "shape")
+    check_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses of all points")
     return masses.to(like).log()
 
 
 @torch.no_grad()
 def assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, iterations: int = 3) -> Tensor:
-    """Return the share of each prototype in each item, by the balanced plan between prototypes and all items: (n, k).
+    """Return soft cluster assignments (SwAV): the share of each prototype in each item by a balanced plan, (n, k).
 
-    The rows sum to 1; they are held fixed, ready to be the target of another view of the same items. Under
+    The rows sum to 1 and are detached: use them as the target of another view of the same items. Under
     `torch.distributed` the plan is that of the items of all processes, and each gets its own rows.
 
     Args:
         z: embeddings of the items, (n, d).
         prototypes: (k, d), the same on every process.
         temperature: of the Gibbs kernel with the cosine cost.
-        iterations: of Sinkhorn's algorithm, prototypes first, items last.
+        iterations: number of Sinkhorn iterations, prototypes first, items last.
 
     Raises:
         UsageError: the shapes do not fit, or the temperature or the iterations are not positive.
@@ -215,6 +213,6 @@ def assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, iterat
     kernel = Gibbs("cosine", temperature)
     with without_autocast(z):
         (plan,) = Balanced(iterations)(Geometry(kernel(prototypes, gather(z))))
-        # The last half step gives every item the same mass: its shares are a softmax over the prototypes.
+        # The last half-step gives every item the same mass: its shares are a softmax over the prototypes.
         shares: Tensor = (kernel(z, prototypes).dense() + plan.f).softmax(1)
         return shares

@@ -1,4 +1,4 @@
-"""Which plans are allowed?"""
+"""Constraints: which plans are allowed."""
 
 from contraport.objectives.constraints.constraint import Constraint, Free, Marginals, PlanRequest, Simplex
 from contraport.objectives.constraints.exact import Exact

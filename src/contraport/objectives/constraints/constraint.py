@@ -1,4 +1,4 @@
-"""Constraints: sets of allowed plans, and the two that know no rows and columns: no limit at all, the total mass."""
+"""Base class of constraints, and the two without marginals: no constraint at all, and a fixed total mass."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from contraport.objectives.plan import Plan
 from contraport.objectives.repr_mixin import ReprMixin
 
 Marginals: TypeAlias = tuple[Tensor, Tensor]
-"""log a, (N,), and log b, (M,): the masses that rows and columns should have; each adds up to 1."""
+"""Target marginals log a, (N,), and log b, (M,), of rows and columns; each sums to 1."""
 
 
 class PlanRequest(NamedTuple):
-    """What is asked of a plan beside the pairs.
+    """Options of a constraint's solver.
 
     Attributes:
-        marginals: what rows and columns should carry, uniform where None. A constraint that has no marginal takes no
-            notice of it.
-        reciprocal: whether both directions are asked for.
+        marginals: of rows and columns, None is uniform. Constraints without marginals ignore them.
+        reciprocal: whether to solve both directions, rows to columns and columns to rows.
         log_weights: log w, (M,), of a reference measure of the columns: the plan is that of the kernel w_j K_ij. Not
-            with ``reciprocal``, as the rows have none.
+            with ``reciprocal``, as rows have no weights.
     """
 
     marginals: Marginals | None = None
@@ -37,11 +36,11 @@ DEFAULT_REQUEST = PlanRequest()
 
 
 class Constraint(ReprMixin, ABC):
-    """An allowed set; the total mass is 1 unless said otherwise.
+    """Set of allowed plans, of total mass 1 unless documented otherwise.
 
     Attributes:
-        differentiable: whether its plan has a gradient.
-        marginals: ``"weights"`` where rows and columns have the mass of their items' weights, else ``"uniform"``.
+        differentiable: whether the plan has a gradient.
+        marginals: ``"weights"`` if the weights of the items are the marginals, else ``"uniform"``.
     """
 
     differentiable: ClassVar[bool] = True
@@ -49,24 +48,24 @@ class Constraint(ReprMixin, ABC):
 
     @property
     def has_exact_zeros(self) -> bool:
-        """Whether its plan has exact zeros, on which a logarithm is infinite."""
+        """Whether the plan has exact zeros, whose logarithm is infinite."""
         return False
 
     @property
     def requires_weights(self) -> bool:
-        """Whether rows and columns have the mass of their items' weights rather than equal masses."""
+        """Whether the marginals are the weights of the items rather than uniform."""
         return self.marginals == "weights"
 
     @abstractmethod
-    def __call__(self, geometry: Geometry, asked: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
-        """Return the plan of the rows with the columns and, if asked for, that of the columns with the rows.
+    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
+        """Return the plan from rows to columns and, if reciprocal, the plan from columns to rows.
 
         Args:
-            geometry: the compared pairs, (N, M).
-            asked: what is asked of the plan beside these.
+            geometry: compared pairs, (N, M).
+            request: marginals, directions and reference measure.
 
         Raises:
-            UsageError: it knows no reference measure.
+            UsageError: the constraint does not support a reference measure.
         """
 
 
@@ -76,16 +75,16 @@ def uniform_marginals(geometry: Geometry) -> Marginals:
     return like.new_zeros(n) - log_size(n, like), like.new_zeros(m) - log_size(m, like)
 
 
-def directions(geometry: Geometry, asked: PlanRequest) -> list[tuple[Geometry, Marginals]]:
-    """Return the pairs with their marginals and, if reciprocal, both with rows and columns exchanged."""
-    log_a, log_b = asked.marginals or uniform_marginals(geometry)
-    forth = geometry, (log_a, log_b)
-    return [forth, (geometry.T, (log_b, log_a))] if asked.reciprocal else [forth]
+def requested_directions(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, Marginals]]:
+    """Return pairs and marginals of each requested direction."""
+    log_a, log_b = request.marginals or uniform_marginals(geometry)
+    forward = geometry, (log_a, log_b)
+    return [forward, (geometry.T, (log_b, log_a))] if request.reciprocal else [forward]
 
 
 @dataclass(frozen=True, repr=False)
 class Free(Constraint):
-    """Every nonnegative plan is allowed: P = diag(a) K, no normalisation at all.
+    """No constraint: the plan is the kernel with rows scaled by the marginal, P = diag(a) K, without normalization.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.KL())
@@ -94,18 +93,17 @@ class Free(Constraint):
             [0.1839, 0.5000]])
     """
 
-    def __call__(self, geometry: Geometry, asked: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
-        """Return the plan of each direction."""
+    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         plans = []
-        for pairs, (log_a, log_b) in directions(geometry, asked):
-            g, zero = _start(len(log_b), log_b, asked.log_weights)
+        for pairs, (log_a, log_b) in requested_directions(geometry, request):
+            g, zero = _initial_column_potential(len(log_b), log_b, request.log_weights)
             plans.append(Plan(pairs, log_a, g, zero=zero, log_marginals=(log_a, log_b)))
         return plans
 
 
 @dataclass(frozen=True, repr=False)
 class Simplex(Constraint):
-    """The total mass is 1: P = K / sum K, the plan of t-SNE.
+    """Total mass 1: P = K / sum K, the plan of t-SNE and t-SimCLR.
 
     Source: the set U(1) of inverse optimal transport.
 
@@ -116,16 +114,18 @@ class Simplex(Constraint):
             [0.1345, 0.3655]])
     """
 
-    def __call__(self, geometry: Geometry, asked: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
-        """Return the plan of each direction."""
-        g, zero = _start(geometry.shape[1], geometry.log_kernel.inputs[0], asked.log_weights)
-        by_row = log_sums(geometry, "rows", g)
-        log_mass = by_row.logsumexp(0)
-        plan = Plan(geometry, (-log_mass).expand_as(by_row), g, by_row - log_mass, zero=zero, unit_mass=True)
-        return [plan, plan.T] if asked.reciprocal else [plan]
+    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
+        g, zero = _initial_column_potential(geometry.shape[1], geometry.log_kernel.inputs[0], request.log_weights)
+        log_row_sums = log_sums(geometry, "rows", g)
+        log_mass = log_row_sums.logsumexp(0)
+        f = (-log_mass).expand_as(log_row_sums)
+        plan = Plan(geometry, f, g, log_row_sums - log_mass, zero=zero, unit_mass=True)
+        return [plan, plan.T] if request.reciprocal else [plan]
 
 
-def _start(columns: int, like: Tensor, log_weights: Tensor | None) -> tuple[Tensor, tuple[Axis, ...]]:
+def _initial_column_potential(
+    columns: int, like: Tensor, log_weights: Tensor | None
+) -> tuple[Tensor, tuple[Axis, ...]]:
     """Return the potential of the columns under their reference measure, and the axes whose potential is zero."""
     if log_weights is not None:
         return log_weights, ()

@@ -1,4 +1,4 @@
-"""Constraints on rows and columns, reached from the kernel by half steps."""
+"""Constraints on the marginals of rows and columns, solved from the kernel by Sinkhorn half-steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,16 +24,27 @@ from contraport.engine import (
     solve_fixed_point,
 )
 from contraport.errors import check, check_integer, check_positive, unknown_name_error
-from contraport.objectives.constraints.constraint import (
-    DEFAULT_REQUEST,
-    Constraint,
-    Marginals,
-    PlanRequest,
-)
-from contraport.objectives.plan import Plan, kl
+from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, Marginals, PlanRequest
+from contraport.objectives.plan import Plan, generalized_kl
 
 REFERENCES = ("product", "counting")
-"""Reference measures of an entropy: the product of the marginals, and 1 everywhere."""
+"""Reference measures of the entropy: the product of the marginals, and 1 everywhere."""
+
+
+class StepRelaxation(NamedTuple):
+    """Relaxation of one half-step; `contraport.engine.Relaxation` holds those of all steps.
+
+    Attributes:
+        damping: factor of the step towards the marginal, in (0, 1]; None is 1.
+        bound: largest step; None is unbounded.
+    """
+
+    damping: float | Tensor | None = None
+    bound: float | Tensor | None = None
+
+
+STRICT = StepRelaxation()
+"""A half-step that meets its marginal."""
 
 
 def _check_reference(name: str | None) -> None:
@@ -42,90 +53,94 @@ def _check_reference(name: str | None) -> None:
 
 
 class SinkhornConstraint(Constraint):
-    """An allowed set whose plan is reached from the kernel by half steps.
+    """Constraint whose plan is computed from the kernel by half-steps on rows and columns.
 
-    A subclass defines the half steps, and how far each may stay from its marginal. If they may, the plan depends on the
-    reference measure of its entropy, and the subclass must declare one: their masses differ by orders of magnitude.
+    A subclass defines the half-steps, and optionally their relaxation. With relaxation the plan depends on the
+    reference measure of its entropy, and the subclass must declare one: the masses differ by orders of magnitude.
 
     Attributes:
-        reference: ``"product"`` of the marginals, or ``"counting"``, 1 everywhere; None where both marginals are met.
+        reference: ``"product"`` of the marginals, or ``"counting"``, 1 everywhere; None if both marginals are met.
 
     Raises:
-        UsageError: at the definition of a subclass with slack that declares no reference.
+        UsageError: when a subclass with relaxation is defined without a reference.
     """
 
     reference: str | None = None
+    _is_relaxed: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **known: Any) -> None:
-        super().__init_subclass__(**known)
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
         if isinstance(cls.reference, str):
             _check_reference(cls.reference)
+        cls._is_relaxed = cls.step_relaxation is not SinkhornConstraint.step_relaxation
         declared = cls.reference is not None or "reference" in inspect.get_annotations(cls)
         check(
-            declared or cls.slack is SinkhornConstraint.slack,
-            f"reference: must be declared by {cls.__name__}, which has slack, got none; "
+            declared or not cls._is_relaxed,
+            f"reference: must be declared by {cls.__name__}, as its half-steps are relaxed; "
             'write reference: str = "product" or "counting" in the class.',
+            "missing",
         )
 
     @abstractmethod
     def half_steps(self) -> tuple[Axis, ...]:
-        """Return the axis of each half step, in order; each reads the potential of the one before."""
+        """Return the axis of each half-step, in order; each reads the potential of the one before."""
 
-    def slack(self, axis: Axis, temperature: float | Tensor) -> StepRelaxation:
-        """Return how far a half step on an axis may stay from its marginal."""
+    def step_relaxation(self, axis: Axis, temperature: float | Tensor) -> StepRelaxation:
+        """Return the relaxation of the half-steps on an axis."""
         return STRICT
 
     @property
-    def until(self) -> float | None:
-        """The tolerance at which the half steps end, on rows and columns in turn; None makes all of them."""
+    def stop_tolerance(self) -> float | None:
+        """Tolerance at which alternating half-steps stop; None runs all of them."""
         return None
 
     @property
-    def strict(self) -> bool:
-        """Whether rows and columns are both to meet their marginals, which must then have the same total."""
+    def meets_both_marginals(self) -> bool:
+        """Whether both marginals are met, which must then have the same total."""
         return len(set(self.half_steps())) == 2
 
     def marginal_price(self, plan: Plan) -> Tensor:
-        """Return what a plan pays for missing its marginals, ``()``."""
+        """Return the price of a plan for missing its marginals, ``()``."""
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
-    def __call__(self, geometry: Geometry, asked: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
+    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         """Return the plan of each direction.
 
-        Both directions run together, so that one pass over the pairs serves a half step of each.
+        Both directions run together, so that one pass over the pairs serves a half-step of each.
         """
         kernel = geometry.log_kernel
         like, temperature = kernel.inputs[0], kernel.temperature
-        masses = asked.marginals or _uniform(*kernel.shape, like.dtype, like.device)
-        reference, axes = self._reference(masses, asked.log_weights), self.half_steps()
-        if self.until is not None:
-            slacks = [self.slack(axis, temperature) for axis in axes[:2]]
-            slack = self._slack(slacks, like, reference, 1)
-            f, g, made = solve_fixed_point(geometry, masses, self.until, len(axes) // 2, slack)
-            found = _plan_of(geometry, asked.marginals, masses, reference, axes[:2], [f, g], slacks[1])
-            plan = replace(found, iterations=made, unit_mass=False)
-            return [plan, plan.T] if asked.reciprocal else [plan]
-        given, sides = [] if reference is None else list(reference[::-1]), 2 if asked.reciprocal else 1
-        steps = _chain(axes, sides, bool(given))
-        slacks, slack = [STRICT], Relaxation(references=reference)
-        if type(self).slack is not SinkhornConstraint.slack:
-            slacks = [self.slack(axis, temperature) for axis in axes]
-            slack = self._slack(slacks, like, reference, sides)
-        potentials = run_half_steps(geometry, steps, masses, slack, given[:sides])
-        plans = [_plan_of(geometry, asked.marginals, masses, reference, axes, potentials[::sides], slacks[-1])]
-        if asked.reciprocal:
-            marginals = None if asked.marginals is None else asked.marginals[::-1]
-            start = None if reference is None else reference[::-1]
-            back = _plan_of(geometry.T, marginals, masses[::-1], start, axes, potentials[1::2], slacks[-1])
-            plans.append(back)
+        masses = request.marginals or _cached_uniform(*kernel.shape, like.dtype, like.device)
+        reference, axes = self._log_reference(masses, request.log_weights), self.half_steps()
+        if self.stop_tolerance is not None:
+            relaxations = [self.step_relaxation(axis, temperature) for axis in axes[:2]]
+            relaxation = _stack_relaxations(relaxations, like, reference, 1)
+            f, g, iterations = solve_fixed_point(geometry, masses, self.stop_tolerance, len(axes) // 2, relaxation)
+            solved = _build_plan(geometry, request.marginals, masses, reference, axes[:2], [f, g], relaxations[1])
+            plan = replace(solved, iterations=iterations, unit_mass=False)
+            return [plan, plan.T] if request.reciprocal else [plan]
+        initial, directions = [] if reference is None else list(reference[::-1]), 2 if request.reciprocal else 1
+        steps = _build_steps(axes, directions, bool(initial))
+        relaxations, relaxation = [STRICT], Relaxation(references=reference)
+        if self._is_relaxed:
+            relaxations = [self.step_relaxation(axis, temperature) for axis in axes]
+            relaxation = _stack_relaxations(relaxations, like, reference, directions)
+        potentials = run_half_steps(geometry, steps, masses, relaxation, initial[:directions])
+        forward, last = potentials[::directions], relaxations[-1]
+        plans = [_build_plan(geometry, request.marginals, masses, reference, axes, forward, last)]
+        if request.reciprocal:
+            marginals = None if request.marginals is None else request.marginals[::-1]
+            mirrored = None if reference is None else reference[::-1]
+            backward = potentials[1::2]
+            plans.append(_build_plan(geometry.T, marginals, masses[::-1], mirrored, axes, backward, last))
         return plans
 
-    def _reference(self, masses: Marginals, log_weights: Tensor | None) -> Marginals | None:
-        """Return r and c, from which the potentials start and are measured; None is zero.
+    def _log_reference(self, masses: Marginals, log_weights: Tensor | None) -> Marginals | None:
+        """Return r, (N,), and c, (M,), of the reference measure exp(r_i + c_j); None is zero.
 
-        The reference measure of the plan is exp(r_i + c_j).
+        The potentials start from them, and relaxation is measured from them.
         """
-        if self.reference is not None or type(self).slack is not SinkhornConstraint.slack:
+        if self.reference is not None or self._is_relaxed:
             _check_reference(self.reference)
         product = self.reference == "product"
         if log_weights is None:
@@ -133,20 +148,24 @@ class SinkhornConstraint(Constraint):
         rows, columns = masses if product else (torch.zeros_like(v) for v in masses)
         return rows, columns + log_weights
 
-    def _slack(
-        self, slacks: Sequence[StepRelaxation], like: Tensor, reference: Marginals | None, directions: int
-    ) -> Relaxation:
-        """Return the slack of each half step of all directions."""
-        if all(one is STRICT for one in slacks):
-            return Relaxation(references=reference)
-        return Relaxation(
-            _per_step([one.damping for one in slacks], 1.0, like, directions),
-            _per_step([one.bound for one in slacks], math.inf, like, directions),
-            reference,
-        )
+
+def _stack_relaxations(
+    relaxations: Sequence[StepRelaxation], like: Tensor, reference: Marginals | None, directions: int
+) -> Relaxation:
+    """Return the relaxation of each half-step of all directions."""
+
+    def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
+        if all(value is None for value in values):
+            return None
+        filled = [default if value is None else value for value in values]
+        stacked = torch.stack([torch.as_tensor(value, dtype=like.dtype, device=like.device) for value in filled])
+        return stacked.repeat_interleave(directions)
+
+    dampings = stack([relaxation.damping for relaxation in relaxations], 1.0)
+    return Relaxation(dampings, stack([relaxation.bound for relaxation in relaxations], math.inf), reference)
 
 
-def _plan_of(
+def _build_plan(
     geometry: Geometry,
     marginals: Marginals | None,
     masses: Marginals,
@@ -155,40 +174,40 @@ def _plan_of(
     potentials: list[Tensor],
     last: StepRelaxation,
 ) -> Plan:
-    """Return the plan at the end of a chain of half steps; the mass of its last axis needs no further pass.
+    """Return the plan after a chain of half-steps; the mass along its last axis follows without another pass.
 
     Args:
-        geometry: the pairs.
+        geometry: compared pairs.
         marginals: of the call; None is uniform.
         masses: the same as vectors, which other plans may share.
-        reference: where the potentials start; None is zero.
-        axes: of the half steps.
-        potentials: that they have found.
-        last: the slack of the last one.
+        reference: initial potentials; None is zero.
+        axes: of the half-steps.
+        potentials: result of each half-step.
+        last: relaxation of the last half-step.
     """
-    wanted = dict(zip(OTHER_AXIS, masses, strict=True))
-    start: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER_AXIS, reference, strict=True))
-    latest, unset = dict(zip(axes, potentials, strict=True)), []
-    for axis, mass in wanted.items():
-        if axis not in latest and start:
-            latest[axis] = start[axis].clone()
+    targets = dict(zip(OTHER_AXIS, masses, strict=True))
+    initial: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER_AXIS, reference, strict=True))
+    latest, zero = dict(zip(axes, potentials, strict=True)), []
+    for axis, mass in targets.items():
+        if axis not in latest and initial:
+            latest[axis] = initial[axis].clone()
         elif axis not in latest:
             latest[axis] = torch.zeros_like(mass)
-            unset.append(axis)
-    final, known = axes[-1], None
+            zero.append(axis)
+    final, log_mass = axes[-1], None
     if last.bound is None and last.damping is None:
-        known = wanted[final].clone()
+        log_mass = targets[final].clone()
     elif last.bound is None and last.damping is not None:
         # With p - r = damping (log m - r - L), the mass exp(p + L) is m exp((p - r) (1 - 1/damping)).
-        step = latest[final] - start[final] if start else latest[final]
-        known = wanted[final] + step * (1 - 1 / last.damping)
+        step = latest[final] - initial[final] if initial else latest[final]
+        log_mass = targets[final] + step * (1 - 1 / last.damping)
     return Plan(
         geometry,
         latest["rows"],
         latest["columns"],
-        known if final == "rows" else None,
-        known if final == "columns" else None,
-        tuple(unset),
+        log_mass if final == "rows" else None,
+        log_mass if final == "columns" else None,
+        tuple(zero),
         last == STRICT and geometry.has_full_support,
         marginals,
         len(axes) // 2 or None,
@@ -196,58 +215,31 @@ def _plan_of(
 
 
 @cached
-def _uniform(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Marginals:
-    """Return log 1/N, (N,), and log 1/M, (M,), which several plans share."""
+def _cached_uniform(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Marginals:
+    """Return log 1/N, (N,), and log 1/M, (M,), shared by plans."""
     like = torch.empty(0, dtype=dtype, device=device)
     return like.new_zeros(rows) - log_size(rows, like), like.new_zeros(columns) - log_size(columns, like)
 
 
 @cached
-def _chain(axes: tuple[Axis, ...], directions: int, given: bool) -> tuple[HalfStep, ...]:
-    """Return the half steps of all directions, in each place those of all of them, each reading the one before.
+def _build_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStep, ...]:
+    """Return the half-steps of all directions, interleaved, each of which reads the previous one of its direction.
 
-    The first read what is given, one potential of each direction, or else zero.
+    The first ones read the initial potentials, one of each direction, or else zero.
     """
-    before = 0 if given else -1
+    offset = 0 if has_initial else -1
     return tuple(
-        HalfStep(axis if c == 0 else OTHER_AXIS[axis], None if k + before < 0 else (k + before) * directions + c)
+        HalfStep(axis if c == 0 else OTHER_AXIS[axis], None if k + offset < 0 else (k + offset) * directions + c)
         for k, axis in enumerate(axes)
         for c in range(directions)
     )
 
 
-class StepRelaxation(NamedTuple):
-    """How far one half step may stay from its marginal; see `Relaxation`, which has one for each step.
-
-    Attributes:
-        damping: how far it goes towards it, in (0, 1); None is all the way.
-        bound: how far it may go at all; None is as far as it likes.
-    """
-
-    damping: float | Tensor | None = None
-    bound: float | Tensor | None = None
-
-
-STRICT = StepRelaxation()
-"""A half step that meets its marginal."""
-
-
-def _per_step(
-    values: Sequence[float | Tensor | None], otherwise: float, like: Tensor, directions: int
-) -> Tensor | None:
-    """Return the value of each half step of all directions, (steps,), or None where no step has one."""
-    if all(value is None for value in values):
-        return None
-    known = [otherwise if value is None else value for value in values]
-    each = torch.stack([torch.as_tensor(value, dtype=like.dtype, device=like.device) for value in known])
-    return each.repeat_interleave(directions)
-
-
 @dataclass(frozen=True, repr=False)
 class Rows(SinkhornConstraint):
-    """Every row has mass 1/N: P = diag(a) softmax of the rows, the plan of InfoNCE and NT-Xent.
+    """Every row has mass 1/N: P = diag(a) softmax over the columns, the plan of InfoNCE and NT-Xent.
 
-    Source: the set U(a) of inverse optimal transport; C1 of generalised contrastive alignment.
+    Source: the set U(a) of inverse optimal transport; C1 of generalized contrastive alignment.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.KL())
@@ -276,7 +268,7 @@ class Columns(SinkhornConstraint):
 
 
 class AlternatingConstraint(SinkhornConstraint):
-    """Half steps on rows and columns in turn: what `Balanced` and `Unbalanced`, which document it, have in common."""
+    """Base class of `Balanced` and `Unbalanced`: half-steps on rows and columns in turn."""
 
     iterations: int
     tolerance: float | None
@@ -290,7 +282,7 @@ class AlternatingConstraint(SinkhornConstraint):
             check_positive("tolerance", self.tolerance)
 
     @property
-    def until(self) -> float | None:
+    def stop_tolerance(self) -> float | None:
         return self.tolerance
 
     def half_steps(self) -> tuple[Axis, ...]:
@@ -299,17 +291,17 @@ class AlternatingConstraint(SinkhornConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Balanced(AlternatingConstraint):
-    """Rows and columns have mass 1/N and 1/M, approached by Sinkhorn iterations (rows, then columns, from zero).
+    """Rows have mass 1/N and columns 1/M, by Sinkhorn iterations (rows, then columns, from zero potentials).
 
     Args:
-        iterations: pairs of half steps, at least 1; with a tolerance, the most that are made.
-        tolerance: go on until the masses of the rows are off by less than this in all (the total is 1), and take the
-            gradient of the plan at convergence; a warning says so if the iterations do not suffice. None runs all
-            iterations and takes the gradient of just these.
-        marginals: ``"uniform"``, every item has the same mass, or ``"weights"``, the items' ``weights=`` in the call.
+        iterations: number of pairs of half-steps, at least 1; with a tolerance, the maximum number.
+        tolerance: iterate until the L1 error of the row masses is below this (the total mass is 1), and use the
+            gradient of the plan at convergence; a warning is issued if the iterations do not suffice. None runs all
+            iterations and uses the gradient of exactly these.
+        marginals: ``"uniform"``, or ``"weights"``, the items' ``weights=`` of the call.
 
     Raises:
-        UsageError: iterations is not a positive integer, the tolerance is not positive, or marginals is neither.
+        UsageError: iterations is not a positive integer, the tolerance is not positive, or marginals is unknown.
 
     Source: Cuturi (2013), algorithm 1, in the log domain.
 
@@ -327,26 +319,26 @@ class Balanced(AlternatingConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Unbalanced(AlternatingConstraint):
-    """Rows and columns may miss their mass 1/N and 1/M at a price, so that pairs that fit nowhere are let go.
+    """Unbalanced transport: rows and columns may miss their mass at a price, so that outliers give up their mass.
 
-    The plan is the argument of min <C, P> + temperature KL(P | R) + relaxation (D(P 1 | a) + D(P^T 1 | b)): with the
-    reference measure R = a x b its mass is at most 1 where no cost is negative, and what is missing is what was let go.
+    The plan minimizes <C, P> + temperature KL(P | R) + relaxation (D(P 1 | a) + D(P^T 1 | b)). With the reference
+    measure R = a x b its mass is at most 1 if no cost is negative; the missing mass was given up.
 
     Args:
-        relaxation: the price for rows and columns, or a pair of prices, positive, in units of the cost; infinity is
-            `Balanced`.
-        iterations: pairs of half steps, at least 1.
-        reference: ``"product"``, R = a x b, or ``"counting"``, R = 1, whose entropy creates mass: at the temperatures
-            and prices in use hundreds of times what is wanted.
-        price: D, ``"kl"``, or ``"total-variation"``, under which masses are met exactly or given up by a factor of at
-            most exp(relaxation / temperature).
-        tolerance: as in `Balanced`; here until a further iteration changes the masses of the rows by less in all.
-        marginals: ``"uniform"``, every item has the same mass, or ``"weights"``, the items' ``weights=`` in the call.
+        relaxation: price of missing a marginal, for rows and columns or a pair of prices, positive, in units of the
+            cost; infinity is `Balanced`.
+        iterations: number of pairs of half-steps, at least 1.
+        reference: ``"product"``, R = a x b, or ``"counting"``, R = 1, whose entropy creates mass: at common
+            temperatures and prices, hundreds of times the target mass.
+        price: D, ``"kl"``, or ``"total-variation"``, under which each mass is either met exactly or reduced, by a
+            factor of at most exp(relaxation / temperature).
+        tolerance: as in `Balanced`; here, until a further iteration changes the row masses by less in L1.
+        marginals: ``"uniform"``, or ``"weights"``, the items' ``weights=`` of the call.
 
     Raises:
         UsageError: a relaxation is not positive, iterations is not a positive integer, or a name is unknown.
 
-    Source: Chizat et al. (2018), Scaling algorithms for unbalanced optimal transport, table 1: a half step is damped by
+    Source: Chizat et al. (2018), Scaling algorithms for unbalanced optimal transport, table 1: a half-step is damped by
     relaxation / (relaxation + temperature) for KL, and clamped to +- relaxation / temperature for the total variation;
     both are measured from log R. Séjourné et al. (2019), Sinkhorn divergences for unbalanced transport, for R = a x b.
 
@@ -369,36 +361,36 @@ class Unbalanced(AlternatingConstraint):
         _check_reference(self.reference)
         if self.price not in ("kl", "total-variation"):
             raise unknown_name_error("price", self.price, ("kl", "total-variation"))
-        for value in self._relaxations().values():
+        for value in self._prices().values():
             check_positive("relaxation", value, allow_infinity=True)
 
-    def _relaxations(self) -> dict[Axis, float]:
+    def _prices(self) -> dict[Axis, float]:
         rho = self.relaxation
         if not isinstance(rho, tuple | list):
             return {"rows": rho, "columns": rho}
-        check(len(rho) == 2, f"relaxation: expected a number or one for rows and one for columns, got {rho!r}.")
+        check(len(rho) == 2, f"relaxation: must be a number or a pair, for rows and columns, got {rho!r}.")
         return {"rows": rho[0], "columns": rho[1]}
 
     @property
-    def strict(self) -> bool:
-        return all(math.isinf(value) for value in self._relaxations().values())
+    def meets_both_marginals(self) -> bool:
+        return all(math.isinf(value) for value in self._prices().values())
 
     def marginal_price(self, plan: Plan) -> Tensor:
-        found = {"rows": plan.log_row_mass(), "columns": plan.log_column_mass()}
-        wanted = {"rows": plan.log_row_marginal, "columns": plan.log_column_marginal}
+        masses = {"rows": plan.log_row_mass(), "columns": plan.log_column_mass()}
+        targets = {"rows": plan.log_row_marginal, "columns": plan.log_column_marginal}
+        divergence = generalized_kl if self.price == "kl" else _total_variation
         total = super().marginal_price(plan)
-        for axis, relaxation in self._relaxations().items():
-            if math.isfinite(relaxation):
-                off = kl if self.price == "kl" else _total_variation
-                total = total + relaxation * off(found[axis], wanted[axis])
+        for axis, price in self._prices().items():
+            if math.isfinite(price):
+                total = total + price * divergence(masses[axis], targets[axis])
         return total
 
-    def slack(self, axis: Axis, temperature: float | Tensor) -> StepRelaxation:
-        relaxation = self._relaxations()[axis]
+    def step_relaxation(self, axis: Axis, temperature: float | Tensor) -> StepRelaxation:
+        price = self._prices()[axis]
         if self.price == "kl":
-            return StepRelaxation(damping=1 / (1 + temperature / relaxation))
-        return StepRelaxation(bound=relaxation / temperature)
+            return StepRelaxation(damping=1 / (1 + temperature / price))
+        return StepRelaxation(bound=price / temperature)
 
 
-def _total_variation(log_mass: Tensor, log_wanted: Tensor) -> Tensor:
-    return (log_mass.exp() - log_wanted.exp()).abs().sum()
+def _total_variation(log_mass: Tensor, log_target: Tensor) -> Tensor:
+    return (log_mass.exp() - log_target.exp()).abs().sum()

@@ -1,4 +1,4 @@
-"""Regularisers beside the entropy: the family of Tsallis, whose plans are powers instead of exponentials."""
+"""Tsallis regularizers in place of the entropy: plans whose entries are powers instead of exponentials of the cost."""
 
 from __future__ import annotations
 
@@ -20,21 +20,29 @@ from contraport.engine import (
     run_host_loop,
 )
 from contraport.errors import check, is_number, unknown_name_error
-from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, PlanRequest, Simplex, directions
+from contraport.objectives.constraints.constraint import (
+    DEFAULT_REQUEST,
+    Constraint,
+    PlanRequest,
+    Simplex,
+    requested_directions,
+)
 from contraport.objectives.constraints.sinkhorn import Rows
 from contraport.objectives.plan import Plan
 from contraport.objectives.targets import TargetPlan
 
+_MAX_NEWTON_STEPS = 200
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TsallisPlan(Plan):
-    """A plan of a Tsallis regulariser, P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)).
+    """Plan of a Tsallis regularizer, P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)).
 
     Attributes:
-        compared: the pairs under the kernel, as its own geometry is that of the plan's power.
-        logits: the pairs under theta, without a link.
-        potential: of the rows, (N,), by which the threshold t is known; with its own gradient.
-        family: what pairs weigh by their logits and the potential.
+        compared: compared pairs under the kernel; ``geometry`` is that of the plan's power function.
+        logits: compared pairs under theta, without a link.
+        potential: of the rows, (N,), from which the threshold t follows; it carries its own gradient.
+        family: power function of logits and potential.
         per_row: whether each row has its own potential.
     """
 
@@ -51,14 +59,14 @@ class TsallisPlan(Plan):
     def log_row_sums(self) -> Tensor:
         return log_sums(self.compared, "rows")
 
-    def row_cost(self, *, held: bool) -> Tensor:
-        # Each cost enters as it is: it is lost in the rounding of theta - t, which the plan's own kernel knows, as t
-        # grows as a power of the number of columns below order 1.
+    def row_cost(self, *, detach_plan: bool) -> Tensor:
+        # From the cost itself: the plan's own kernel only knows theta - t, whose rounding loses the cost when t is
+        # large. Below order 1 it grows as a power of the number of columns.
         kernel = self.cost_kernel
 
         def cost(rows: slice) -> Tensor:
             plan = self.restrict(rows).dense()
-            return ((plan.detach() if held else plan) * kernel.restrict(rows).dense()).sum(1)
+            return ((plan.detach() if detach_plan else plan) * kernel.restrict(rows).dense()).sum(1)
 
         return -kernel.unit * torch.cat(map_row_blocks(cost, self.shape))
 
@@ -67,25 +75,26 @@ class TsallisPlan(Plan):
         return target.row_inner_products(self.logits.log_kernel)
 
     def conjugate(self) -> Tensor:
-        """Return Omega*(theta) of the quadratic regulariser for each potential: (N,) per row, else ().
+        """Return the convex conjugate Omega*(theta) of the quadratic regularizer for each potential: (N,), or ().
 
-        The potential is not held: its own slope is 0, but not the slope of its slope.
+        The potential is not detached: its first derivative is 0, but its second is not.
         """
-        by_row = self.family.log_sums(self.logits, self.potential, power=2).exp() / 2
+        row_sums = self.family.log_sums(self.logits, self.potential, power=2).exp() / 2
         threshold = self.potential - self.family.gap
-        return by_row + threshold if self.per_row else by_row.sum() + threshold[0]
+        return row_sums + threshold if self.per_row else row_sums.sum() + threshold[0]
 
 
 @dataclass(frozen=True)
 class QExponential:
-    """[(order - 1) (theta - t)]_+^p, p = 1/(order - 1), as level^p [1 + (theta - v) / (p level)]_+^p.
+    """Power function [(order - 1) (theta - t)]_+^p, p = 1/(order - 1), as level^p [1 + (theta - v) / (p level)]_+^p.
 
-    The potential v = t + p level is what is stored, as no precision is lost in it or in the sum with 1: near order 1
-    the level is near 1 and the function near exp(theta - v); where pairs weigh little, the level is near their base.
+    The potential v = t + p level is stored instead of t, since no precision is lost in v or in the sum with 1: near
+    order 1 the level is near 1 and the function near exp(theta - v); for entries near the uniform one, the level is
+    near their base.
 
     Attributes:
         order: of the entropy, at most 2 and not 1.
-        count: how many pairs share a mass.
+        count: number of pairs that share a mass.
     """
 
     order: float
@@ -93,21 +102,21 @@ class QExponential:
 
     @property
     def power(self) -> float:
-        """P."""
+        """Exponent p."""
         return 1 / (self.order - 1)
 
     @property
     def level(self) -> float:
-        """Above order 1 the base of equal pairs. Below, less than the least base, 1: `LogDecay` ends at the level."""
+        """Above order 1 the base of uniform entries; below, less than 1, the least base: `LogDecay` ends there."""
         return self.count ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
 
     @property
     def gap(self) -> float:
-        """By how much the potential exceeds the threshold t."""
+        """Difference of the potential and the threshold t."""
         return self.power * self.level
 
     def log_scale(self, power: float | None = None) -> float:
-        """Return by how much the logarithm exceeds that of `kernel`; None is p."""
+        """Return log level^power, the constant that `kernel` leaves out; None is p."""
         return (self.power if power is None else power) * math.log(self.level)
 
     def kernel(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Geometry:
@@ -123,24 +132,24 @@ class QExponential:
 
 @dataclass(frozen=True, repr=False)
 class Tsallis(Constraint):
-    """The plan under a Tsallis entropy in place of Shannon's: its pairs weigh as powers of their costs.
+    """Tsallis-regularized plans: the entries are powers of the cost, sparse (sparsemax) at order 2.
 
-    The plan is the argument of min <C, P> + temperature Omega(P), Omega(P) = sum P^order / (order (order - 1)). Order 2
-    is the quadratic regulariser, sparsemax in place of softmax; order 1 the entropy itself; below 1 the tails are
-    heavy: order 1 - gamma gives weights (cost + a constant)^(-1 / gamma). Above 1 there are exact zeros, on which KL is
-    infinite; the divergence of order 2 is then `FenchelYoung`.
+    The plan minimizes <C, P> + temperature Omega(P), Omega(P) = sum P^order / (order (order - 1)). Order 2 is the
+    quadratic regularizer, sparsemax in place of softmax; order 1 is the entropy; below 1 the tails are heavy: order
+    1 - gamma gives weights (cost + a constant)^(-1 / gamma). Above 1 the plan has exact zeros, on which KL is infinite;
+    the divergence for order 2 is `FenchelYoung`.
 
     Args:
         order: at most 2.
         over: ``"rows"``, every row has mass 1/N, or ``"simplex"``, the total mass is 1.
-        conditional: with ``"rows"``, regularise the shares of a row rather than its masses: for order 2,
+        conditional: with ``"rows"``, regularize the shares within a row rather than its masses: for order 2,
             P_i N = sparsemax(-C_i / temperature) rather than sparsemax(-C_i N / temperature).
 
     Raises:
-        UsageError: the order is above 2, over is neither, conditional without rows; in the call, the order is so far
-            below 0 that thresholds leave the range of the precision.
+        UsageError: the order is above 2, over is unknown, or conditional is set without rows; in the call, the order is
+            so far below 0 that thresholds overflow.
 
-    Source: the regulariser G of inverse optimal transport for contrastive learning; Martins and Astudillo (2016); the
+    Source: the regularizer G of inverse optimal transport for contrastive learning; Martins and Astudillo (2016); the
     family, Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 4.3.
 
     >>> import torch
@@ -156,22 +165,21 @@ class Tsallis(Constraint):
     conditional: bool = False
 
     def __post_init__(self) -> None:
-        check(is_number(self.order) and self.order <= 2, f"order: expected a number of at most 2, got {self.order!r}.")
+        check(is_number(self.order) and self.order <= 2, f"order: must be a number of at most 2, got {self.order!r}.")
         if self.over not in ("rows", "simplex"):
             raise unknown_name_error("over", self.over, ("rows", "simplex"))
-        check(self.over == "rows" or not self.conditional, "conditional: belongs to over='rows'.")
+        check(self.over == "rows" or not self.conditional, "conditional: requires over='rows'.", "conflict")
 
     @property
     def has_exact_zeros(self) -> bool:
         return self.order > 1
 
-    def __call__(self, geometry: Geometry, asked: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
-        """Return the plan of each direction."""
+    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         if self.order == 1:
             entropic = Rows() if self.over == "rows" else Simplex()
-            return entropic(geometry, asked)
-        check(asked.log_weights is None, f"column_weights: {self!r} has no reference measure; expected none.")
-        return [self._solve(pairs) for pairs, _ in directions(geometry, asked)]
+            return entropic(geometry, request)
+        check(request.log_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
+        return [self._solve(pairs) for pairs, _ in requested_directions(geometry, request)]
 
     def _solve(self, geometry: Geometry) -> TsallisPlan:
         n, m = geometry.shape
@@ -181,10 +189,10 @@ class Tsallis(Constraint):
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
         like = logits.log_kernel.inputs[0]
         _check_range(self.order, count, like.dtype)
-        potential, empty = run_host_loop(_Potentials(self, logits.for_passes(), family))
-        potential = potential.detach()  # forward mode takes no notice of no_grad
-        # A further step, differentiated, carries the potential's own gradient; where the slopes change too, a second
-        # one carries that of the gradient. They change no value: what rounding leaves in the sums is divided off.
+        potential, empty = run_host_loop(_NewtonLoop(self, logits.for_passes(), family))
+        potential = potential.detach()  # forward-mode differentiation ignores no_grad
+        # One further step, differentiated, gives the potential its gradient; if the slopes change too, a second one
+        # gives the gradient of the gradient. Neither changes the value: the remaining rounding error is divided off.
         for _ in range(1 if self.order == 2 else 2):
             step, log_total = self.newton_step(logits, potential, family)
             potential = potential + (step - step.detach())
@@ -201,12 +209,12 @@ class Tsallis(Constraint):
             per_row=per_row,
         )
 
-    def start(self, logits: Geometry, family: QExponential) -> Tensor:
-        """Return potentials that are not above the right ones, (N,): minus infinity where nothing is compared.
+    def initial_potential(self, logits: Geometry, family: QExponential) -> Tensor:
+        """Return lower bounds of the potentials, (N,): minus infinity for rows without compared pairs.
 
-        Below order 1 the weight of a pair is above exp(theta - t - p), and a log-sum-exp of the logits gives such a
-        potential. Above it is the largest logit that gives one, which a sharp log-sum-exp exceeds by at most half of
-        what lies between that and the threshold.
+        Below order 1 the weight of a pair is above exp(theta - t - p), so that a log-sum-exp of the logits gives a
+        bound. Above order 1 the largest logit gives one; a sharp log-sum-exp exceeds it by at most half of its distance
+        to the threshold.
         """
         lift = family.gap - family.power
         if self.order < 1:
@@ -217,30 +225,30 @@ class Tsallis(Constraint):
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def newton_step(self, logits: Geometry, potential: Tensor, family: QExponential) -> tuple[Tensor, Tensor]:
-        """Return the step towards h(t) = sum [(order - 1) (theta - t)]_+^p = 1, and log h(t), (N,) each.
+        """Return the Newton step towards h(t) = sum [(order - 1) (theta - t)]_+^p = 1, and log h(t), (N,) each.
 
-        It is Newton's for h^(order - 1), which is nearly linear: a norm, convex and falling, above order 1, and a mean
-        of powers, concave and rising, below it; from the left neither overshoots.
+        The step is that of h^(order - 1), which is nearly linear: above order 1 a norm, convex and decreasing, and
+        below a mean of powers, concave and increasing. From a lower bound neither overshoots.
         """
         slope = self.order - 1
         log_total = self._pool(family.log_sums(logits, potential))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_falls = self._pool(family.log_sums(logits, potential, family.power - 1))
-        none = log_falls == -torch.inf
-        log_total = log_total.masked_fill(none, 0)
-        step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_falls.masked_fill(none, 0))
+            log_slopes = self._pool(family.log_sums(logits, potential, family.power - 1))
+        empty = log_slopes == -torch.inf
+        log_total = log_total.masked_fill(empty, 0)
+        step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
         return step, log_total
 
-    def _pool(self, by_row: Tensor) -> Tensor:
-        """Return log-sums of the rows over the set that shares a potential."""
-        return by_row if self.over == "rows" else by_row.logsumexp(0).expand_as(by_row)
+    def _pool(self, row_sums: Tensor) -> Tensor:
+        """Return log-sums of the rows over the pairs that share a potential."""
+        return row_sums if self.over == "rows" else row_sums.logsumexp(0).expand_as(row_sums)
 
 
 @dataclass(frozen=True, eq=False)
-class _Potentials(HostLoop):
-    """Newton's iteration for the potentials of a Tsallis plan; it ends once they no longer move.
+class _NewtonLoop(HostLoop):
+    """Newton iteration for the potentials of a Tsallis plan, until they no longer change.
 
-    Its outputs are the potentials, (N,), 0 where nothing is compared, and where that is, (N,).
+    Its outputs are the potentials, (N,), 0 for rows without compared pairs, and a mask of these rows, (N,).
     """
 
     constraint: Tsallis
@@ -249,22 +257,22 @@ class _Potentials(HostLoop):
 
     def run(self) -> list[Tensor]:
         logits, family, like = self.logits, self.family, self.logits.log_kernel.inputs[0]
-        potential = self.constraint.start(logits, family)
+        potential = self.constraint.initial_potential(logits, family)
         empty = potential == -torch.inf
         potential = potential.masked_fill(empty, 0)
         rounding = 64 * torch.finfo(like.dtype).eps
-        least = min(1, abs(family.gap))
+        scale = min(1, abs(family.gap))
         biases = sum(v.abs().amax() for v in logits.log_kernel.biases() or ())
-        for _ in range(_NEWTON_STEPS):
+        for _ in range(_MAX_NEWTON_STEPS):
             step, _ = self.constraint.newton_step(logits, potential, family)
-            potential = potential + step.clamp_min(0)  # below it only by rounding
-            # What is no number stays none. Within a transform nothing can be looked at: all steps are made.
-            if is_in_torch_func() or (step > rounding * (potential.abs() + biases + least)).any():
+            potential = potential + step.clamp_min(0)  # negative steps are rounding errors
+            # NaN stays NaN and ends the loop. Within torch.func no value can be read: all steps are taken.
+            if is_in_torch_func() or (step > rounding * (potential.abs() + biases + scale)).any():
                 continue
             break
         else:
-            settled = is_in_torch_func()
-            check(settled, f"constraint: the potentials of Tsallis did not settle in {_NEWTON_STEPS} steps.")
+            message = f"constraint: the potentials of Tsallis did not converge in {_MAX_NEWTON_STEPS} steps."
+            check(is_in_torch_func(), message, "not_converged")
         return [potential, empty]
 
     def empty_outputs(self) -> list[Tensor]:
@@ -273,14 +281,12 @@ class _Potentials(HostLoop):
 
 
 def _check_range(order: float, count: int, dtype: torch.dtype) -> None:
-    """Raise `UsageError` where thresholds, up to count^(1 - order), leave the range of a precision."""
-    largest = 0.9 * math.log(torch.finfo(dtype).max)
-    least, name = 1 - largest / math.log(max(count, 2)), str(dtype).removeprefix("torch.")
+    """Raise `UsageError` if thresholds, up to count^(1 - order), overflow the precision."""
+    limit = 0.9 * math.log(torch.finfo(dtype).max)
+    minimum, name = 1 - limit / math.log(max(count, 2)), str(dtype).removeprefix("torch.")
     check(
-        order >= least,
-        f"order: must be at least {least:.3g} for {count} pairs that share a mass in {name}, got {order!r}; "
+        order >= minimum,
+        f"order: must be at least {minimum:.3g} for {count} pairs that share a mass in {name}, got {order!r}; "
         "use double precision.",
+        "range",
     )
-
-
-_NEWTON_STEPS = 200

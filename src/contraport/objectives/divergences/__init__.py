@@ -1,4 +1,4 @@
-"""How far is the plan that came out from the plan that is wanted?"""
+"""Divergences: how far the plan is from the target plan."""
 
 from contraport.objectives.divergences.attraction_repulsion import (
     KernelAlignment,

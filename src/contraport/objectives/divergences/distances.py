@@ -1,7 +1,7 @@
-"""Distances between plans: symmetric, bounded, and finite where one has mass and the other has none.
+"""Bounded distances between plans, finite where one plan has mass and the other has none.
 
-Off the target's support each is a constant times the plan's mass, so that all that is asked of the plan is its mass in
-each row and its entries where the target has some.
+Where the target has no mass each is a constant times the plan's mass: only the row masses of the plan and its entries
+on the target's support are needed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from contraport.objectives.plan import BlockResult
 from contraport.objectives.repr_mixin import ReprMixin
 
 
-class Distance(ReprMixin, Divergence):
-    """A sum over all pairs of a distance of two numbers, which is a multiple of P_ij where t_ij is 0.
+class PlanDistance(ReprMixin, Divergence):
+    """Sum over all pairs of a distance of t_ij and P_ij that is a multiple of P_ij where t_ij is 0.
 
     Attributes:
         slope: the multiple.
@@ -28,24 +28,23 @@ class Distance(ReprMixin, Divergence):
     slope: float
 
     @abstractmethod
-    def between(self, wanted: Tensor, log_found: Tensor) -> Tensor:
-        """Return the distance of t, positive, and P, given by its logarithm: tensors of one shape to such a tensor."""
+    def distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
+        """Return the distance of t > 0 and P, given by its logarithm, elementwise."""
 
-    def __call__(self, outcome: BlockResult) -> Tensor:
-        """Return the distance of each row."""
-        target, plan = outcome.target, outcome.plan
+    def __call__(self, result: BlockResult) -> Tensor:
+        target, plan = result.target, result.plan
 
-        def beyond(wanted: Tensor, log_found: Tensor) -> Tensor:
-            return self.between(wanted, log_found) - self.slope * log_found.exp()
+        def excess(mass: Tensor, log_plan: Tensor) -> Tensor:
+            return self.distance(mass, log_plan) - self.slope * log_plan.exp()
 
-        return target.row_sum(plan, beyond) + self.slope * plan.log_row_mass().exp()
+        return target.row_sum(plan, excess) + self.slope * plan.log_row_mass().exp()
 
 
 @dataclass(frozen=True, repr=False)
-class TotalVariation(Distance):
-    """Half the sum of |t - P|: the mass that would have to move, were all moves of one length.
+class TotalVariation(PlanDistance):
+    """Total variation distance, half the sum of |t - P|.
 
-    Source: the Wasserstein distance under the 0-1 metric; the distance d_M of generalised contrastive alignment, Chen
+    Source: the Wasserstein distance under the 0-1 metric; the distance d_M of generalized contrastive alignment, Chen
     et al. (2024), section 3.
 
     >>> import torch, contraport as cp
@@ -56,14 +55,13 @@ class TotalVariation(Distance):
 
     slope = 0.5
 
-    def between(self, wanted: Tensor, log_found: Tensor) -> Tensor:
-        """Return |t - P| / 2."""
-        return (wanted - log_found.exp()).abs() / 2
+    def distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
+        return (target - log_plan.exp()).abs() / 2
 
 
 @dataclass(frozen=True, repr=False)
-class Hellinger(Distance):
-    """Half the sum of (sqrt t - sqrt P)^2, the squared Hellinger distance.
+class Hellinger(PlanDistance):
+    """Squared Hellinger distance, half the sum of (sqrt t - sqrt P)^2.
 
     Source: Liese and Vajda (2006), On divergences and informations in statistics and information theory, section II.
 
@@ -75,14 +73,13 @@ class Hellinger(Distance):
 
     slope = 0.5
 
-    def between(self, wanted: Tensor, log_found: Tensor) -> Tensor:
-        """Return (sqrt t - sqrt P)^2 / 2."""
-        return (wanted.sqrt() - torch.exp(log_found / 2)).square() / 2
+    def distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
+        return (target.sqrt() - torch.exp(log_plan / 2)).square() / 2
 
 
 @dataclass(frozen=True, repr=False)
-class JensenShannon(Distance):
-    """The mean of the KL of t and of P from the plan half way between them; at most log 2 where both have mass 1.
+class JensenShannon(PlanDistance):
+    """Jensen-Shannon divergence: mean KL of t and of P from (t + P) / 2; at most log 2 for plans of mass 1.
 
     Source: Lin (1991), Divergence measures based on the Shannon entropy, eq. 4.1.
 
@@ -94,9 +91,7 @@ class JensenShannon(Distance):
 
     slope = math.log(2) / 2
 
-    def between(self, wanted: Tensor, log_found: Tensor) -> Tensor:
-        """Return (t log(2t / (t + P)) + P log(2P / (t + P))) / 2."""
-        log_mean = torch.logaddexp(wanted.log(), log_found) - math.log(2)
-        some = log_found > -torch.inf
-        own = torch.where(some, log_found, log_mean)
-        return (wanted * (wanted.log() - log_mean) + own.exp() * (own - log_mean)) / 2
+    def distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
+        log_mean = torch.logaddexp(target.log(), log_plan) - math.log(2)
+        own = torch.where(log_plan > -torch.inf, log_plan, log_mean)
+        return (target * (target.log() - log_mean) + own.exp() * (own - log_mean)) / 2

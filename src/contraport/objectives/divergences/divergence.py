@@ -1,10 +1,7 @@
-"""What a divergence is: a function of an outcome.
+"""Base class of divergences and penalties: functions of a block's target plan and solved plan.
 
-It is written with the few questions that a plan and a target plan answer, and sees no (N, M) matrix. Penalties, which
-judge the plan by itself, have the same form.
-
-What is a sum over rows is given row by row: the objective weighs the rows, leaves out those that want nothing, and adds
-them up.
+They read both plans through sums over rows, and never an (N, M) matrix. A divergence that is a sum over rows returns
+one value per row: the objective weights the rows, leaves out those without target mass, and sums.
 """
 
 from __future__ import annotations
@@ -22,13 +19,13 @@ from contraport.objectives.plan import BlockResult
 
 
 class Divergence:
-    """How far the plan that came out is from the plan that is wanted; or, as a penalty, what the plan is worth.
+    """Difference of the solved plan from the target plan; as a penalty, a function of the plan alone.
 
     Attributes:
-        repels: whether it pushes anything apart.
-        by_plan: whether it sums over pairs as the plan does, so that a reference measure of the columns is in it.
-        depends_on_constraint: whether it sees which plans are allowed, rather than the kernel alone.
-        requires_ids: whether it keeps something of each item between calls, and needs ``ids``.
+        repels: whether it pushes any embeddings apart.
+        supports_column_weights: whether its sums over pairs include the reference measure of the columns.
+        depends_on_constraint: whether it depends on the constraint, rather than on the kernel alone.
+        requires_ids: whether it keeps a state for each item, and a call needs ``ids=``.
     """
 
     repels: ClassVar[bool] = True
@@ -38,32 +35,44 @@ class Divergence:
 
     @property
     def has_temperature_gradient(self) -> bool:
-        """Whether its value has a gradient in the temperature, so that one can be learned."""
+        """Whether its value has a gradient in the temperature, so that the temperature can be learned."""
         return True
 
-    def mismatch(self, constraint: Constraint) -> str | None:
-        """Say why it does not go with a constraint, or None where it does."""
+    def constraint_conflict(self, constraint: Constraint) -> str | None:
+        """Return why the constraint is not supported, or None if it is."""
         return None
 
     @abstractmethod
-    def __call__(self, outcome: BlockResult) -> Tensor:
-        """Return the value of each row, (N,), whose sum is meant; or a tensor without dimensions, which is no sum."""
+    def __call__(self, result: BlockResult) -> Tensor:
+        """Return one value per row, (N,), whose sum is the divergence; or a scalar, if it is not a sum over rows."""
+
+
+class KernelDivergence(Divergence):
+    """Base class of divergences of the kernel itself: the constraint does not matter, and columns have no weights."""
+
+    supports_column_weights: ClassVar[bool] = False
+    depends_on_constraint: ClassVar[bool] = False
 
 
 def updates_averages(divergence: nn.Module) -> bool:
-    """Return whether a divergence moves its averages over the calls: it does in training, where gradients are taken.
+    """Return whether a divergence updates its moving averages in this call: in training mode, with gradients enabled.
 
     Raises:
-        UsageError: it would, within `torch.func`.
+        UsageError: within `torch.func`, where no state can be updated.
     """
-    moves = divergence.training and torch.is_grad_enabled()
-    if moves:
+    updates = divergence.training and torch.is_grad_enabled()
+    if updates:
         check_not_in_torch_func("averages: those over the calls do not move", "the objective in evaluation, .eval()")
-    return moves
+    return updates
 
 
-def require_negatives(outcome: BlockResult) -> None:
-    """Raise `UsageError` where there is one item and nothing else to compare it with."""
-    pattern = outcome.block.pattern
-    good = pattern.size > 1 or pattern.strangers > 0
-    check(good, "z0: this objective needs negatives: at least 2 items, got 1.")
+def require_negatives(result: BlockResult) -> None:
+    """Raise `UsageError` if there is a single item and no additional column to compare it with."""
+    pattern = result.block.pattern
+    good = pattern.size > 1 or pattern.num_extra_columns > 0
+    check(good, "z0: must have at least 2 items, as this objective needs negatives, got 1.", "single_item")
+
+
+def safe_divisor(mass: Tensor) -> Tensor:
+    """Return masses with zeros replaced by 1, to divide by."""
+    return torch.where(mass > 0, mass, 1)

@@ -1,13 +1,12 @@
-"""Logistic divergences: each pair is judged by itself, as matched or not, and no pair competes with another.
+"""Logistic divergences: each pair is classified as matched or not, independently of all other pairs.
 
-Their parameters and running averages belong to the objective as a module: they are in its ``state_dict`` and move with
+Their parameters and moving averages are part of the objective as a module: they are in its ``state_dict`` and move with
 it.
 """
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,23 +14,22 @@ from torch import Tensor, nn
 from contraport.distributed import world
 from contraport.engine import LogSoftplus, log_sums, parameter_value, scalar_parameter
 from contraport.errors import check, is_number
-from contraport.objectives.divergences.divergence import Divergence, updates_averages
-from contraport.objectives.divergences.penalties import log_mean
+from contraport.objectives.divergences.divergence import KernelDivergence, updates_averages
+from contraport.objectives.divergences.penalties import log_mean_kernel
 from contraport.objectives.plan import BlockResult
 
 
-class Logistic(nn.Module, Divergence):
-    """The cross-entropy of a logistic regression of "matched" on log K_ij + bias, summed over each row, then averaged.
+class Logistic(nn.Module, KernelDivergence):
+    """Binary cross-entropy of each pair as matched, with logit log K_ij + bias, summed over a row (SigLIP).
 
-    A pair's label is the share of its row that is wanted there. It takes one pass over the pairs, and goes with the
-    plan `Free`: nothing is normalised.
+    The label of a pair is its share of the row's target mass. It takes one pass over the pairs; its constraint is
+    `Free`, as nothing is normalized.
 
     Args:
-        bias: where its learning starts.
+        bias: initial value of the learned bias.
 
     Raises:
-        UsageError: in the call, for a kernel other than `Gibbs` of power 1, or a layout that does not compare the
-            positives.
+        UsageError: in the call, for a kernel other than `Gibbs` of power 1, or a layout that excludes the positives.
 
     Source: Zhai et al. (2023), Sigmoid loss for language image pre-training, section 3.2.
 
@@ -41,73 +39,69 @@ class Logistic(nn.Module, Divergence):
     1.5671
     """
 
-    depends_on_constraint: ClassVar[bool] = False
-    supports_column_weights: ClassVar[bool] = False
-
     def __init__(self, bias: float = 0.0) -> None:
         super().__init__()
-        check(is_number(bias) and math.isfinite(bias), f"bias: expected a finite number, got {bias!r}.")
+        check(is_number(bias) and math.isfinite(bias), f"bias: must be a finite number, got {bias!r}.")
         self.bias = scalar_parameter(self, float(bias))
 
-    def forward(self, outcome: BlockResult) -> Tensor:
+    def forward(self, result: BlockResult) -> Tensor:
         """Return the cross-entropy of each row."""
-        return _cross_entropy(outcome, world().as_replicated(self.bias))
+        return _cross_entropy(result, world().as_replicated(self.bias))
 
     def __repr__(self) -> str:
         return f"Logistic({parameter_value(self.bias):g})"
 
 
-class NoiseContrastiveEstimation(nn.Module, Divergence):
-    """The cross-entropy of telling each row's positive from the K others that it is compared with, taken as noise.
+class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
+    """Noise-contrastive estimation (NCE): classifies a row's positive against the K other compared pairs as noise.
 
-    A pair's odds of being matched are K_ij / (K Z), Z the mean of the kernel over the compared pairs. A single batch
-    tells Z badly: it is a moving average over the calls in training, which the first one begins and which takes no
-    gradient; where a call has several directions, each moves it in turn; a training that calls it on one pair of views
-    after another keeps one for each. In evaluation it stays as it is; before any training it is the batch's own.
+    The odds of a pair are K_ij / (K Z), Z the mean of the kernel over the compared pairs. As the estimate of a single
+    batch is noisy, Z is a moving average over the calls in training mode, without gradient; its first value is that of
+    the first batch. If a call has several directions, each updates it in turn; a training that calls the objective on
+    one pair of views after another keeps one for each. In evaluation mode it is constant; before any training it is
+    the batch's own mean.
 
     Args:
-        momentum: the weight of the past in the average, in [0, 1).
+        momentum: weight of the past in the average, in [0, 1).
 
     Raises:
-        UsageError: the momentum is outside its interval; in the call, there is no noise (one column), or as `Logistic`.
+        UsageError: the momentum is out of range; in the call, a single column, or as `Logistic`.
 
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.2; Gutmann and Hyvärinen (2010).
 
     >>> import torch, contraport as cp
-    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.NoiseContrastiveEstimation())
+    >>> nce = cp.NoiseContrastiveEstimation()
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), nce)
     >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
     1.3209
     """
-
-    depends_on_constraint: ClassVar[bool] = False
-    supports_column_weights: ClassVar[bool] = False
 
     log_normalizer: Tensor
 
     def __init__(self, momentum: float = 0.9) -> None:
         super().__init__()
-        check(is_number(momentum) and 0 <= momentum < 1, f"momentum: expected a number in [0, 1), got {momentum!r}.")
+        check(is_number(momentum) and 0 <= momentum < 1, f"momentum: must be a number in [0, 1), got {momentum!r}.")
         self.momentum = momentum
         self.register_buffer("log_normalizer", torch.tensor(math.nan))
 
-    def forward(self, outcome: BlockResult) -> Tensor:
-        """Return the cross-entropy of each row; in training with gradients it moves the average first."""
-        some = outcome.block.shape[1] > 1
-        check(some, "z0: noise contrastive estimation needs noise: negatives=, or at least 2 items, got 1.")
-        compared = outcome.block.pattern.compared().counts(outcome.plan.f)
-        return _cross_entropy(outcome, -self._average(outcome) - (compared - 1).clamp_min(1).log())
+    def forward(self, result: BlockResult) -> Tensor:
+        """Return the cross-entropy of each row; in training mode with gradients, update the average before."""
+        good = result.block.shape[1] > 1
+        check(good, "z0: must have at least 2 items, or negatives=, as NCE needs noise, got 1.", "single_item")
+        compared = result.block.pattern.compared_pairs().counts(result.plan.f)
+        return _cross_entropy(result, -self._average(result) - (compared - 1).clamp_min(1).log())
 
-    def _average(self, outcome: BlockResult) -> Tensor:
+    def _average(self, result: BlockResult) -> Tensor:
         """Return log Z."""
         past = self.log_normalizer
         training = updates_averages(self)
         with torch.no_grad():
-            present = log_mean(outcome)
-            moved = past if not training else log_mix(past.to(present), present, self.momentum)
-            average = torch.where(past.isnan(), present, moved)
+            present = log_mean_kernel(result)
+            updated = past if not training else log_mix(past.to(present), present, self.momentum)
+            average = torch.where(past.isnan(), present, updated)
             if training:
                 past.copy_(average)
-        return average.detach()  # forward mode takes no notice of no_grad
+        return average.detach()  # forward-mode differentiation ignores no_grad
 
     def __repr__(self) -> str:
         return f"NoiseContrastiveEstimation({self.momentum!r})"
@@ -118,14 +112,14 @@ def log_mix(past: Tensor, present: Tensor, momentum: float) -> Tensor:
     return torch.logaddexp(past + math.log(momentum) if momentum else past - torch.inf, present + math.log1p(-momentum))
 
 
-def _cross_entropy(outcome: BlockResult, bias: Tensor) -> Tensor:
-    """Return a_i sum_j log(1 + e^s_ij) - sum_j t_ij s_ij of each row, s = log K + bias, t the target with row masses
-    a.
-    """
-    geometry, target = outcome.plan.geometry, outcome.target
-    check(geometry.log_kernel.link is None, "kernel: logistic divergences need a Gibbs kernel of power 1.")
-    check(outcome.block.pattern.compares_positives, "layout: logistic divergences need the positives to be compared.")
+def _cross_entropy(result: BlockResult, bias: Tensor) -> Tensor:
+    """Return a_i sum_j log(1 + e^s_ij) - sum_j t_ij s_ij of each row, s = log K + bias, a the row mass of t."""
+    geometry, target = result.plan.geometry, result.target
+    good = geometry.log_kernel.link is None
+    check(good, "kernel: must be a Gibbs kernel of power 1 for a logistic divergence.", "conflict")
+    good = result.block.pattern.compares_positives
+    check(good, "layout: must compare the positives for a logistic divergence.", "conflict")
     a = target.row_mass()
-    by_row = bias.to(a).expand_as(a)
-    every = log_sums(geometry.with_link(LogSoftplus(), row_bias=by_row), "rows").exp()
-    return a * (every - by_row) - target.row_inner_products(geometry.log_kernel)
+    row_bias = bias.to(a).expand_as(a)
+    softplus_sums = log_sums(geometry.with_link(LogSoftplus(), row_bias=row_bias), "rows").exp()
+    return a * (softplus_sums - row_bias) - target.row_inner_products(geometry.log_kernel)

@@ -1,4 +1,4 @@
-"""A log-sum that is an average over the calls: what a batch is too small to tell, many batches do."""
+"""Log-sum of the kernel with a moving average of each item's denominator over the calls, for small batches."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ import torch
 from torch import Tensor, nn
 
 from contraport.errors import check, check_integer, is_number
-from contraport.objectives.divergences.attraction_repulsion import log_counts, log_mean_by
-from contraport.objectives.divergences.divergence import Divergence, require_negatives, updates_averages
+from contraport.objectives.divergences.attraction_repulsion import log_candidate_counts, log_mean_by
+from contraport.objectives.divergences.divergence import KernelDivergence, require_negatives, updates_averages
 from contraport.objectives.divergences.logistic import log_mix
 from contraport.objectives.inputs import check_values
 from contraport.objectives.pair_masks import group_indices
 from contraport.objectives.plan import BlockResult
 
 
-class MovingAverageLogSum(nn.Module, Divergence):
-    """log u_i, u_i the moving average of the mean of the kernel over what the embeddings of item i are compared with.
+class MovingAverageLogSum(nn.Module, KernelDivergence):
+    """Log of a moving average, per item, of the mean kernel over the compared pairs (SogCLR).
 
-    A batch moves the averages of its own items, u <- momentum u + (1 - momentum) mean, an item's first one begins them.
-    The slope is that of the batch's mean divided by the average, so that small batches have the slope of a large one.
-    In evaluation the averages stay as they are. The call needs ``ids``, (n,), in [0, items).
+    A batch updates the averages u of its own items, u <- momentum u + (1 - momentum) mean; the first mean of an item
+    is its first average. The gradient is that of the batch's mean divided by the average, so that small batches have
+    the gradient of a large one. In evaluation mode the averages are constant. The call needs ``ids``, (n,), in
+    [0, items).
 
     Args:
-        items: how many items there are in all.
-        momentum: the weight of the past, in [0, 1).
+        items: total number of items.
+        momentum: weight of the past, in [0, 1).
 
     Raises:
-        UsageError: items is not positive or the momentum outside its interval; in the call, ids are missing or outside
-            theirs, or there is nothing to compare with (one item).
+        UsageError: items is not positive or the momentum out of range; in the call, ids are missing or out of range, or
+            there is a single item.
 
     Source: Yuan et al. (2022), Provable stochastic optimization for global contrastive learning, algorithm 1, whose
     gamma is 1 - momentum.
 
     >>> import torch, contraport as cp
-    >>> loss = cp.Objective(cp.Joint("both"), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.MovingAverageLogSum(9))
+    >>> denominator = cp.MovingAverageLogSum(9)
+    >>> loss = cp.Objective(cp.Joint("both"), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), denominator)
     >>> round(loss(torch.eye(3), torch.eye(3), ids=torch.arange(3)).item(), 4)
     -1.0
     """
 
-    depends_on_constraint: ClassVar[bool] = False
-    supports_column_weights: ClassVar[bool] = False
     requires_ids: ClassVar[bool] = True
 
     log_average: Tensor
@@ -50,46 +50,46 @@ class MovingAverageLogSum(nn.Module, Divergence):
     def __init__(self, items: int, momentum: float = 0.1) -> None:
         super().__init__()
         check_integer("items", items)
-        check(is_number(momentum) and 0 <= momentum < 1, f"momentum: expected a number in [0, 1), got {momentum!r}.")
+        check(is_number(momentum) and 0 <= momentum < 1, f"momentum: must be a number in [0, 1), got {momentum!r}.")
         self.momentum = momentum
         self.register_buffer("log_average", torch.full((items,), math.nan))
 
-    def forward(self, outcome: BlockResult) -> Tensor:
-        """Return the logarithm of each row's average; in training with gradients it moves them first."""
-        require_negatives(outcome)
-        check(
-            outcome.ids is not None,
-            "ids: the averages are those of items; expected the keyword ids, one per item, in the call.",
+    def forward(self, result: BlockResult) -> Tensor:
+        """Return the log-average of each row's item; in training mode with gradients, update it before."""
+        require_negatives(result)
+        items, total = result.ids, len(self.log_average)
+        message = "ids: required, one per item, as the option ids= of the call: the averages are those of items."
+        check(items is not None, message, "missing")
+        assert items is not None
+        check(not items.is_floating_point(), f"ids: must be integers, got {items.dtype}.", "type")
+        check_values("ids", items, (items >= 0) & (items < total), f"integers from 0 to {total - 1}")
+        indices, size = group_indices(items), len(items)
+        rows = indices[result.block.pattern.row_items]
+        values = result.plan.log_row_sums() - log_candidate_counts(result)
+        # Rows without compared pairs form a group of their own, behind those of the items.
+        nonempty, ones = values > -torch.inf, torch.ones_like(values)
+        groups = torch.where(nonempty, rows, size)
+        means, counts = log_mean_by(groups, torch.where(nonempty, values, 0), ones, size + 1)
+        means, counts = means[indices], counts[indices]
+        averages = self._update(
+            items, torch.where(counts > 0, means.detach(), math.nan), training=updates_averages(self)
         )
-        assert outcome.ids is not None
-        known, items = len(self.log_average), outcome.ids
-        check(not items.is_floating_point(), f"ids: expected whole numbers, got {items.dtype}.")
-        check_values("ids", items, (items >= 0) & (items < known), f"whole numbers from 0 to {known - 1}")
-        numbers, size = group_indices(items), len(items)
-        rows = numbers[outcome.block.pattern.row_items]
-        values = outcome.plan.log_row_sums() - log_counts(outcome)
-        # Rows that are compared with nothing are of a group of their own, behind those of the items.
-        there, ones = values > -torch.inf, torch.ones_like(values)
-        groups = torch.where(there, rows, size)
-        present, found = (v[numbers] for v in log_mean_by(groups, torch.where(there, values, 0), ones, size + 1))
-        training = updates_averages(self)
-        average = self._moved(items, torch.where(found > 0, present.detach(), math.nan), training=training)
-        ratio = torch.exp(torch.where(found > 0, present - average, 0))
-        each = torch.where(found > 0, average + ratio - ratio.detach(), 0)
-        return outcome.target.row_mass() * each[outcome.block.pattern.row_items]
+        ratio = torch.exp(torch.where(counts > 0, means - averages, 0))
+        item_values = torch.where(counts > 0, averages + ratio - ratio.detach(), 0)
+        return result.target.row_mass() * item_values[result.block.pattern.row_items]
 
     @torch.no_grad()
-    def _moved(self, items: Tensor, present: Tensor, *, training: bool) -> Tensor:
-        """Return the averages of some items, (n,), moved by their present means where there are any.
+    def _update(self, items: Tensor, means: Tensor, *, training: bool) -> Tensor:
+        """Return the averages of some items, (n,), in training updated by their means, NaN for items without one.
 
-        An item that occurs several times has the same mean each time, so that it does not matter which is written.
+        An item that occurs several times has the same mean each time, so that the order of writes does not matter.
         """
-        past = self.log_average[items].to(present)
+        past = self.log_average[items].to(means)
         if training:
-            moved = torch.where(present.isnan(), past, log_mix(past, present, self.momentum))
-            past = torch.where(past.isnan(), present, moved)
+            updated = torch.where(means.isnan(), past, log_mix(past, means, self.momentum))
+            past = torch.where(past.isnan(), means, updated)
             self.log_average[items] = past.to(self.log_average)
-        return torch.where(past.isnan(), present, past)
+        return torch.where(past.isnan(), means, past)
 
     def __repr__(self) -> str:
         return f"MovingAverageLogSum({len(self.log_average)}, {self.momentum!r})"

@@ -1,7 +1,7 @@
-"""The pairwise family, mean_i phi(sum_j psi(d_i^2 - d_ij^2)), whatever phi and psi.
+"""Pairwise family of contrastive losses, mean_i phi(sum_j psi(d_i^2 - d_ij^2)), for any phi and psi.
 
-As a kernel, psi is a link on T_ij = -d_ij^2 / temperature with the bias d_i^2 / temperature on its row, so that one
-log-sum-exp over the negatives serves all of them, with its exact gradient. What has no temperature has 1.
+psi is a link on T_ij = -d_ij^2 / temperature with the bias d_i^2 / temperature on its row, so that one log-sum-exp over
+the negatives serves all of them, with its exact gradient. Losses without a temperature have temperature 1.
 """
 
 from __future__ import annotations
@@ -10,81 +10,74 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import Link, LogFunction, LogPower, log_sums
-from contraport.objectives.divergences.divergence import Divergence, require_negatives
+from contraport.objectives.divergences.divergence import KernelDivergence, require_negatives, safe_divisor
 from contraport.objectives.plan import BlockResult
 from contraport.objectives.repr_mixin import ReprMixin
 
 Pointwise = Callable[[Tensor], Tensor]
 
 Phi = Callable[[Tensor, "float | Tensor"], Tensor]
-"""phi as a pointwise function of the logarithm of the sum, and the kernel's temperature."""
+"""phi as a pointwise function of the log of the sum, and the kernel's temperature."""
 
 
 @dataclass(frozen=True, repr=False)
-class Pairwise(ReprMixin, Divergence):
-    """mean_i phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)) over the negatives j of each row.
+class Pairwise(ReprMixin, KernelDivergence):
+    """Pairwise loss with psi > 0: phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)), mean over rows.
 
     Args:
-        name: what to call it.
-        phi: of the logarithm of the sum and the kernel's temperature.
+        name: name of the loss.
+        phi: of the log of the sum and the kernel's temperature.
         psi: the link log psi; None is psi = exp.
         shift: added to the difference.
 
     Raises:
-        UsageError: in the call, where there are no negatives (one item).
+        UsageError: in the call, a single item.
 
     Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 1 and table 1.
     """
-
-    depends_on_constraint: ClassVar[bool] = False
-    supports_column_weights: ClassVar[bool] = False
 
     name: str
     phi: Phi = field(repr=False)
     psi: Link | None = field(default=None, repr=False)
     shift: float = 0.0
 
-    def __call__(self, outcome: BlockResult) -> Tensor:
-        """Return the loss of each row."""
-        temperature = outcome.plan.geometry.log_kernel.temperature
-        return _rows(outcome, self.phi(_log_sum(outcome, self.psi, self.shift), temperature))
+    def __call__(self, result: BlockResult) -> Tensor:
+        temperature = result.plan.geometry.log_kernel.temperature
+        return _loss_of_rows(result, self.phi(_log_sum_psi(result, self.psi, self.shift), temperature))
 
 
 @dataclass(frozen=True, repr=False)
-class SignedPairwise(ReprMixin, Divergence):
-    """mean_i phi(sum_j psi(d_i^2 - d_ij^2)) for a psi of any sign: its positive and its negative part, a pass each.
+class SignedPairwise(ReprMixin, KernelDivergence):
+    """Pairwise loss with psi of any sign: phi(sum_j psi(d_i^2 - d_ij^2)), one pass for each sign of psi.
 
     Args:
-        phi: pointwise, of the sum.
-        psi: pointwise, of the difference; differentiable almost everywhere.
+        phi: pointwise function of the sum.
+        psi: pointwise function of the difference, differentiable almost everywhere.
 
     Raises:
-        UsageError: in the call, where there are no negatives (one item).
+        UsageError: in the call, a single item.
     """
-
-    depends_on_constraint: ClassVar[bool] = False
-    supports_column_weights: ClassVar[bool] = False
 
     phi: Pointwise
     psi: Pointwise
 
-    def __call__(self, outcome: BlockResult) -> Tensor:
-        """Return the loss of each row."""
-        above = _log_sum(outcome, LogFunction(_Part(self.psi, 1)), 0.0).exp()
-        below = _log_sum(outcome, LogFunction(_Part(self.psi, -1)), 0.0).exp()
-        return _rows(outcome, self.phi(above - below))
+    def __call__(self, result: BlockResult) -> Tensor:
+        positive, negative = (
+            _log_sum_psi(result, LogFunction(_SignedPart(self.psi, sign)), 0.0).exp() for sign in (1, -1)
+        )
+        return _loss_of_rows(result, self.phi(positive - negative))
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The positive part of a function, or for the sign -1 of its negative."""
+class _SignedPart:
+    """Positive part of a function, or of its negative for the sign -1."""
 
     psi: Pointwise
     sign: int
@@ -93,20 +86,19 @@ class _Part:
         return (self.sign * self.psi(t)).clamp_min(0)
 
 
-def _log_sum(outcome: BlockResult, psi: Link | None, shift: float) -> Tensor:
-    require_negatives(outcome)
-    geometry = outcome.plan.geometry
-    a = outcome.target.row_mass()
-    positive = -outcome.target.row_inner_products(geometry.log_kernel) / torch.where(a > 0, a, 1)
+def _log_sum_psi(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
+    require_negatives(result)
+    geometry = result.plan.geometry
+    positive = -result.target.row_inner_products(geometry.log_kernel) / safe_divisor(result.target.row_mass())
     return log_sums(geometry.with_link(psi, row_bias=positive + shift), "rows")
 
 
-def _rows(outcome: BlockResult, by_row: Tensor) -> Tensor:
-    a = outcome.target.row_mass()
-    return a * torch.where(a > 0, by_row, 0)
+def _loss_of_rows(result: BlockResult, values: Tensor) -> Tensor:
+    a = result.target.row_mass()
+    return a * torch.where(a > 0, values, 0)
 
 
-# What an objective keeps are functions with a name, not lambdas, so that it can be pickled.
+# Named functions rather than lambdas: an objective that holds one can be pickled.
 
 
 def _log_plus(log_sum: Tensor, temperature: float | Tensor, *, epsilon: float) -> Tensor:
@@ -140,11 +132,11 @@ def _sigmoid(t: Tensor, *, slope: float) -> Tensor:
 
 
 class Preset(NamedTuple):
-    """A loss of the paper's table.
+    """Loss of the paper's table.
 
     Attributes:
-        tempered: whether it has a temperature.
-        make: the divergence for the constants e and c.
+        accepts_temperature: whether it has a temperature.
+        make: returns the divergence for the constants e and c.
     """
 
     accepts_temperature: bool
@@ -163,4 +155,4 @@ PRESETS: dict[str, Preset] = {
     ),
     "linear_pairs": Preset(False, lambda e, c: SignedPairwise(torch.clone, torch.clone)),
 }
-"""phi and psi of the losses of the paper's table."""
+"""Pairwise losses of the paper's table, by name."""

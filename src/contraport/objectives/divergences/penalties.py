@@ -1,26 +1,25 @@
-"""What judges a plan, or its kernel, by itself."""
+"""Penalties on a plan or its kernel, without regard to the target."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from contraport.objectives.divergences.divergence import Divergence, require_negatives
-from contraport.objectives.plan import BlockResult, kl
+from contraport.objectives.divergences.divergence import Divergence, KernelDivergence, require_negatives
+from contraport.objectives.plan import BlockResult, generalized_kl
 from contraport.objectives.repr_mixin import ReprMixin
 
 
 @dataclass(frozen=True, repr=False)
-class LogMeanKernel(ReprMixin, Divergence):
-    """log of the mean of the kernel over the compared pairs: low where the embeddings spread out.
+class LogMeanKernel(ReprMixin, KernelDivergence):
+    """Log of the mean kernel over the compared pairs: the uniformity of Wang and Isola with a Gaussian kernel.
 
     Raises:
-        UsageError: in the call, where there is no pair.
+        UsageError: in the call, a single item.
 
-    Source: the uniformity of Wang and Isola (2020), eq. 2, with a kernel exp(-2 |x - y|^2).
+    Source: Wang and Isola (2020), eq. 2, with the kernel exp(-2 |x - y|^2).
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.LogMeanKernel())
@@ -28,19 +27,14 @@ class LogMeanKernel(ReprMixin, Divergence):
     -0.5472
     """
 
-    depends_on_constraint: ClassVar[bool] = False
-    supports_column_weights: ClassVar[bool] = False
-
-    def __call__(self, outcome: BlockResult) -> Tensor:
-        """Return log mean K."""
-        require_negatives(outcome)
-        return log_mean(outcome)
+    def __call__(self, result: BlockResult) -> Tensor:
+        require_negatives(result)
+        return log_mean_kernel(result)
 
 
 @dataclass(frozen=True, repr=False)
 class PlanUniformity(ReprMixin, Divergence):
-    """KL(Q | P), Q the plan with its mass on negatives spread evenly over them: it asks for no more than even
-    negatives.
+    """Uniformity penalty of IOT-CL, KL(Q | P): Q is the plan with its negative mass spread evenly over the negatives.
 
     With the cosine cost it takes no pass over the pairs.
 
@@ -52,25 +46,24 @@ class PlanUniformity(ReprMixin, Divergence):
     0.0797
     """
 
-    def __call__(self, outcome: BlockResult) -> Tensor:
-        """Return the penalty."""
-        plan, negatives = outcome.plan, outcome.block.pattern.negatives()
-        on_positives = plan.log_at(*outcome.block.pattern.positives).exp().sum()
-        by_row, by_column = negatives.counts(plan.f), negatives.T.counts(plan.g)
-        count = by_row.sum()
-        # A difference of nearly equal masses, where positives have almost all: below 0 it is rounding alone.
-        mean = (plan.mass() - on_positives).clamp_min(0) / count.clamp_min(1)
+    def __call__(self, result: BlockResult) -> Tensor:
+        plan, negatives = result.plan, result.block.pattern.negative_pairs()
+        positive_mass = plan.log_at(*result.block.pattern.positives).exp().sum()
+        row_counts, column_counts = negatives.counts(plan.f), negatives.T.counts(plan.g)
+        count = row_counts.sum()
+        # A difference of nearly equal masses if the positives have almost all: below 0 it is a rounding error.
+        mean = (plan.mass() - positive_mass).clamp_min(0) / count.clamp_min(1)
         log_total = plan.geometry.log_kernel.row_inner_products(negatives).sum()
-        log_total = log_total + by_row @ plan.f + by_column @ plan.g
-        # With no negatives, or none that has mass, there is nothing to spread: 0, without gradient.
+        log_total = log_total + row_counts @ plan.f + column_counts @ plan.g
+        # Without negatives, or without mass on them, the penalty is 0 and has no gradient.
         return mean * (count * torch.where(mean > 0, mean, 1).log() - log_total)
 
 
 @dataclass(frozen=True, repr=False)
 class MarginalPenalty(ReprMixin, Divergence):
-    """KL of the masses of rows and columns from the marginals: what a plan pays for mass that it creates or lets go.
+    """KL divergence of the plan's marginals from the target marginals, rows plus columns.
 
-    Source: the terms lambda_1 h_F and lambda_2 h_G of generalised contrastive alignment, Chen et al. (2024), eq. 3.
+    Source: the terms lambda_1 h_F and lambda_2 h_G of generalized contrastive alignment, Chen et al. (2024), eq. 3.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.MarginalPenalty())
@@ -78,20 +71,20 @@ class MarginalPenalty(ReprMixin, Divergence):
     0.4428
     """
 
-    def __call__(self, outcome: BlockResult) -> Tensor:
-        """Return KL(P 1 | a) + KL(P^T 1 | b)."""
-        plan = outcome.plan
-        rows = kl(plan.log_row_mass(), plan.log_row_marginal)
-        return rows + kl(plan.log_column_mass(), plan.log_column_marginal)
+    def __call__(self, result: BlockResult) -> Tensor:
+        plan = result.plan
+        rows = generalized_kl(plan.log_row_mass(), plan.log_row_marginal)
+        return rows + generalized_kl(plan.log_column_mass(), plan.log_column_marginal)
 
 
-def log_mean(outcome: BlockResult) -> Tensor:
-    """Return log of the mean of the kernel over the compared pairs; 0, without gradient, where there are none.
+def log_mean_kernel(result: BlockResult) -> Tensor:
+    """Return the log of the mean kernel over the compared pairs; 0, without gradient, if there are none.
 
-    It takes one pass unless the plan has left it known.
+    It takes one pass over the pairs unless the plan has the row sums cached.
     """
-    plan = outcome.plan
-    by_row = plan.log_row_sums()
-    count = outcome.block.pattern.compared().counts(plan.f).sum()
-    compared = count > 0
-    return torch.where(compared, by_row, 0).logsumexp(0) - torch.where(compared, count, len(by_row)).log()
+    plan = result.plan
+    log_row_sums = plan.log_row_sums()
+    count = result.block.pattern.compared_pairs().counts(plan.f).sum()
+    nonempty = count > 0
+    total = torch.where(nonempty, log_row_sums, 0).logsumexp(0)
+    return total - torch.where(nonempty, count, len(log_row_sums)).log()

@@ -1,7 +1,7 @@
-"""Which plan do we want?
+"""Targets: the target plan of a block.
 
-A target (`Pairs`, `Labels`, ...) is a rule; on the block of a batch it becomes a target plan, which is sparse,
-structured or a matrix, has total mass 1 and never enters a pass over the pairs.
+A target (`Pairs`, `Labels`, ...) is a rule; for a block it gives a target plan of total mass 1, in a sparse,
+structured, kernel or dense form, which never enters a pass over the pairs.
 """
 
 from contraport.objectives.targets.explicit import Matrix, PairList, SimilarityMatrix

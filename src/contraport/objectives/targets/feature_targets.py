@@ -1,4 +1,4 @@
-"""Targets from another space in which the items are known: the input's, or a teacher's."""
+"""Targets from features of the items in another space: the input space, or a teacher's."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from contraport.objectives.layouts import Block
 from contraport.objectives.targets.kernel_target import KernelTarget
 from contraport.objectives.targets.target import SparseTarget, Target
 
+Features = Tensor | tuple[Tensor, ...]
+"""Features of the items, (n, k), for all views or one tensor per view."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SoftNeighbors(Target):
-    """Each row is wanted where another space finds it alike: the row-normalised kernel of given features.
+    """Soft positives by similarity in another space: the row-normalized kernel of given features (SNE, distillation).
 
     Args:
-        features: the batch in that space (the input's, or a teacher's), one tensor (n, k) for all views or one per
+        features: of the batch in that space (the input, or a teacher's), one tensor (n, k) for all views or one per
             view; None is ``features=`` of the call.
-        kernel: how alike two items are there.
+        kernel: similarity of two items in that space.
 
     Raises:
-        UsageError: on a block, the features are not one per item, or not finite.
+        UsageError: for a block, the features are not one row per item, or not finite.
 
-    Source: the target of stochastic neighbour embedding, Hinton and Roweis (2002); with a teacher, relational
+    Source: the target of stochastic neighbor embedding, Hinton and Roweis (2002); with a teacher, relational
     distillation.
 
     >>> import torch, contraport as cp
@@ -40,41 +43,40 @@ class SoftNeighbors(Target):
             [0.0706, 0.0706, 0.1920]])
     """
 
-    features: Tensor | tuple[Tensor, ...] | None = field(default=None, repr=False)
+    features: Features | None = field(default=None, repr=False)
     kernel: Kernel = field(default_factory=lambda: Gibbs("cosine", 0.1))
     _backward: bool = field(default=False, repr=False)
 
     @property
     def requires_features(self) -> bool:
-        """Whether it was given none."""
         return self.features is None
 
     def __call__(self, block: Block, attributes: Attributes) -> KernelTarget:
-        """Return the target plan of a block."""
         if self.features is None:
             x, y = call_features(attributes, block, backward=self._backward)
         else:
-            x, y = _feature_sides(tuple(gather(v) for v in _views(self.features)), block)
+            x, y = _gathered_features(self.features, block)
         with torch.no_grad():
             same, x = x is y, x.to(block.precision)
-            return KernelTarget.by_rows(Geometry(self.kernel(x, x if same else y.to(x)), block.pattern.masks))
+            geometry = Geometry(self.kernel(x, x if same else y.to(x)), block.pattern.masks)
+            return KernelTarget.normalize_rows(geometry)
 
-    def mirrored(self) -> SoftNeighbors:
+    def transpose(self) -> SoftNeighbors:
         if self.features is None:
             return replace(self, _backward=not self._backward)
-        return replace(self, features=_exchanged(self.features))
+        return replace(self, features=_exchange_views(self.features))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Neighbors(Target):
-    """Each row is wanted at its nearest neighbours in another space: mass 1/N a row, in equal parts.
+    """Positives are the k nearest neighbors in another space: each row has mass 1/N, divided equally.
 
     Args:
-        features: the batch in that space, one tensor (n, k) for all views or one per view.
-        neighbors: how many, by Euclidean distance, at least 1; at most as many as a row is compared with are taken.
+        features: of the batch in that space, one tensor (n, k) for all views or one per view.
+        neighbors: number of neighbors by Euclidean distance, at least 1; limited to the compared pairs of a row.
 
     Raises:
-        UsageError: neighbors is not positive or, on a block, the features are not one per item, or not finite.
+        UsageError: neighbors is not positive or, for a block, the features are not one row per item, or not finite.
 
     >>> import torch, contraport as cp
     >>> features = torch.tensor([[0.0], [1.0], [3.0]])
@@ -85,68 +87,71 @@ class Neighbors(Target):
             [0.0000, 0.0000, 0.3333]])
     """
 
-    features: Tensor | tuple[Tensor, ...] = field(repr=False)
+    features: Features = field(repr=False)
     neighbors: int = 5
 
     def __post_init__(self) -> None:
         check_integer("neighbors", self.neighbors)
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
-        """Return the target plan of a block."""
         n, m = block.shape
         with torch.no_grad():
-            x, y = _feature_sides(tuple(gather(v) for v in _views(self.features)), block)
-            distances = block.pattern.masked(torch.cdist(x, y), torch.inf)
-            found = distances.topk(min(self.neighbors, m), largest=False)
-        near = found.values < torch.inf
-        rows = torch.arange(n, device=x.device)[:, None].expand_as(near)[near]
-        share = 1 / (n * near.sum(1).clamp_min(1)).to(block.precision)
-        return SparseTarget(rows, found.indices[near], share[rows], block.shape)
+            x, y = _gathered_features(self.features, block)
+            distances = block.pattern.fill_masked(torch.cdist(x, y), torch.inf)
+            nearest = distances.topk(min(self.neighbors, m), largest=False)
+        compared = nearest.values < torch.inf
+        rows = torch.arange(n, device=x.device)[:, None].expand_as(compared)[compared]
+        share = 1 / (n * compared.sum(1).clamp_min(1)).to(block.precision)
+        return SparseTarget(rows, nearest.indices[compared], share[rows], block.shape)
 
-    def mirrored(self) -> Neighbors:
-        return Neighbors(_exchanged(self.features), self.neighbors)
+    def transpose(self) -> Neighbors:
+        return Neighbors(_exchange_views(self.features), self.neighbors)
 
 
 def call_features(attributes: Attributes, block: Block, *, backward: bool) -> tuple[Tensor, Tensor]:
-    """Return ``features=`` of the call at the rows and at the columns; one tensor where these are the same.
+    """Return ``features=`` of the call for rows and columns; one tensor if rows and columns are the same.
 
     Args:
-        attributes: what is known of the items.
+        attributes: of the items.
         block: one direction of a block.
-        backward: whether that is from the second view to the first.
+        backward: whether the direction is from the second view to the first.
 
     Raises:
-        UsageError: there are none, or not as many views of them as the layout compares.
+        UsageError: there are no features, or not as many views of them as the layout compares.
     """
-    check("features" in attributes, "features: expected features=, (n, k) or (n, views, k), in the call.")
+    expected = "(n, k) or (n, views, k)"
+    check("features" in attributes, f"features: required in this call, {expected}, got none.", "missing")
     features = attributes["features"]
     views = (features,) if features.ndim == 2 else features.unbind(1)
-    return _feature_sides(views[::-1] if backward else views, block)
+    return _take_features(views[::-1] if backward else views, block)
 
 
-def _views(features: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return features if isinstance(features, tuple) else (features,)
+def _gathered_features(features: Features, block: Block) -> tuple[Tensor, Tensor]:
+    """Return features given on each process, for rows and columns of all processes."""
+    views = features if isinstance(features, tuple) else (features,)
+    return _take_features(tuple(gather(view) for view in views), block)
 
 
-def _feature_sides(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
-    """Return the features of the rows and of the columns; the same tensor where rows and columns are the same."""
-    items = block.pattern.size
+def _take_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
+    """Return the features of rows and columns; the same tensor if rows and columns are the same."""
+    items, same = block.pattern.size, block.x is block.y
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim == 2 and len(view) == items):
             got = f"{tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
-            raise UsageError(f"features: expected one row per item, ({items}, k), got {got}.")
+            raise UsageError(f"features: must have one row per item, ({items}, k), got {got}.", kind="shape")
         if not is_in_torch_func():
             check_values("features", view, view.isfinite(), "finite numbers")
     if len(views) == 1:
-        x, y = block.pattern.spread(views[0])
-        return (x, x) if block.x is block.y else (x, y)
-    stacked, chosen = torch.cat(views), block.pattern.chosen
-    if block.x is block.y and chosen is None and len(stacked) != block.shape[0]:
-        raise UsageError(f"features: expected {block.shape[0] // items} views, got {len(views)}.")
-    x, y = (stacked, stacked) if block.x is block.y else (views[0], views[1])
-    x, y = (x, y) if chosen is None else (x[chosen[0]], y[chosen[1]])
-    return (x, x) if block.x is block.y else (x, y)
+        x, y = block.pattern.take_items(views[0])
+        return (x, x) if same else (x, y)
+    stacked, selection = torch.cat(views), block.pattern.selection
+    if same and selection is None and len(stacked) != block.shape[0]:
+        message = f"features: must have {block.shape[0] // items} views, as the embeddings, got {len(views)}."
+        raise UsageError(message, kind="views")
+    x, y = (stacked, stacked) if same else (views[0], views[1])
+    x, y = (x, y) if selection is None else (x[selection[0]], y[selection[1]])
+    return (x, x) if same else (x, y)
 
 
-def _exchanged(features: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+def _exchange_views(features: Features) -> Features:
     return features[::-1] if isinstance(features, tuple) else features

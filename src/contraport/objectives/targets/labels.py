@@ -1,4 +1,4 @@
-"""Targets from what is known of the items: which show the same, their classes, their domains."""
+"""Targets from attributes of the items: views of the same item, classes, duplicates and domains."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.engine import constant, log_size
-from contraport.errors import MissingInputError, check, describe_value
+from contraport.errors import MissingInputError, check, check_nonnegative, describe_value
 from contraport.objectives.inputs import Attributes, CallInputs, check_values
 from contraport.objectives.layouts import Block, PairPattern
 from contraport.objectives.pair_masks import PairIndicator
@@ -26,7 +26,7 @@ from contraport.objectives.targets.target import (
 
 @dataclass(frozen=True, repr=False)
 class Pairs(Target):
-    """Each row is wanted at its positives: mass 1/N a row, in equal parts.
+    """Positives are the other views of the same item: each row has mass 1/N, divided equally.
 
     >>> import torch
     >>> from contraport.objectives import Cross
@@ -37,24 +37,23 @@ class Pairs(Target):
     """
 
     positives_from_views: ClassVar[bool] = True
-    complete: ClassVar[bool] = True
+    fills_all_rows: ClassVar[bool] = True
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
-        """Return the target plan of a block."""
         pattern, dtype = block.pattern, block.precision
-        return pattern.once((Pairs, dtype), lambda: _pairs(pattern, dtype))
+        return pattern.compute_once((Pairs, dtype), lambda: _positives_target(pattern, dtype))
 
 
 @dataclass(frozen=True, repr=False)
 class Labels(Target):
-    """Each row is wanted at all other embeddings of its class: mass 1/N a row, in equal parts.
+    """Positives are all other embeddings of the same class: each row has mass 1/N, divided equally.
 
-    The call needs ``labels``, (n,). A row that is alone in its class wants nothing and adds nothing to the loss. Items
-    of several classes have labels (n, classes) of zeros and ones: a row is wanted in proportion to the number of
-    classes that it shares. That plan is held as a matrix.
+    The call needs ``labels``, (n,). A row without another one of its class has no positive and adds nothing to the
+    loss. Items of several classes have labels (n, classes) of zeros and ones: positives then count in proportion to the
+    number of shared classes, and the target plan is dense.
 
     Raises:
-        UsageError: in the call, there are no labels.
+        UsageError: in the call, labels are missing.
 
     Source: Khosla et al. (2020), Supervised contrastive learning, eq. 2.
 
@@ -68,33 +67,35 @@ class Labels(Target):
     """
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
-        """Return the target plan of a block."""
         if "labels" not in attributes:
             raise MissingInputError(
                 "labels",
-                "labels: this needs a label of each item: the keyword labels in a call of the loss, data with labels "
-                "in a training, classes as y in fit.",
+                "labels: required, one per item: the option labels= of a loss, data with labels in a training, "
+                "classes as y in fit.",
             )
-        if attributes["labels"].ndim == 2:
-            return _shared_classes(block, attributes["labels"])
-        same = block.pattern.equal(_attribute("labels", attributes))
-        return _by_rows(block, ((1.0, block.pattern.compared() & same),))
+        labels, pattern = attributes["labels"], block.pattern
+        if labels.ndim == 2:
+            good = (labels == 0) | (labels == 1)
+            check_values("labels", labels, good, "zeros and ones, (n, classes), for items of several classes")
+            rows, columns = pattern.take_items(labels.to(block.precision))
+            return DenseTarget(normalize_row_masses(pattern.fill_masked(rows @ columns.T, 0)))
+        same_class = pattern.pairs_with_equal(_integer_attribute("labels", attributes))
+        return _structured_target(block, ((1.0, pattern.compared_pairs() & same_class),))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DuplicateGroups(Target):
-    """Each row is wanted at the views of its item and of those that show the same: mass 1/N a row, in equal parts.
+    """Positives are all views of an item and of items that share content with it: mass 1/N a row, divided equally.
 
-    So several captions of an image are its positives, and none of them a negative; likewise several images of one
+    Several captions of one image are then positives of it, and none is a negative; likewise several images of one
     caption.
 
     Args:
-        numbers: what each item shows in each view, whole numbers (n, views), or (n,) of one: two items show the same
-            where they have an equal number in a column. Under `torch.distributed` each process brings those of its own
-            items.
+        numbers: content number of each item in each view, integers (n, views), or (n,) for one view: items share
+            content if they have equal numbers in a column. Under `torch.distributed` each process gives its own items.
 
     Raises:
-        UsageError: they are no whole numbers; in the call, they are not one row for each item.
+        UsageError: they are not integers; in the call, there is not one row per item.
 
     >>> import torch
     >>> from contraport.objectives import Cross
@@ -110,38 +111,37 @@ class DuplicateGroups(Target):
 
     def __post_init__(self) -> None:
         numbers = self.numbers
-        whole = isinstance(numbers, Tensor) and numbers.ndim in (1, 2) and not numbers.is_floating_point()
-        check(whole, f"target: expected whole numbers of what is shown, (n, views), got {describe_value(numbers)}.")
+        good = isinstance(numbers, Tensor) and numbers.ndim in (1, 2) and not numbers.is_floating_point()
+        got = describe_value(numbers)
+        check(good, f"target: must be integer numbers of the content of each view, (n, views), got {got}.", "type")
 
-    def check_call(self, call: CallInputs) -> None:
-        """Raise `UsageError` where there is not one row for each item."""
-        rows = len(call.views[0])
-        check(len(self.numbers) == rows, f"target: expected what each of {rows} items shows, got {len(self.numbers)}.")
+    def check_inputs(self, inputs: CallInputs) -> None:
+        rows = len(inputs.views[0])
+        good = len(self.numbers) == rows
+        check(good, f"target: must have one row per item, {rows}, got {len(self.numbers)}.", "shape")
 
-    def among(self, processes: Processes, call: CallInputs) -> DuplicateGroups:
-        """Return the rule for the items of all processes."""
-        return DuplicateGroups(processes.gather(self.numbers.to(call.views[0].device)))
+    def gather_items(self, processes: Processes, inputs: CallInputs) -> DuplicateGroups:
+        return DuplicateGroups(processes.gather(self.numbers.to(inputs.views[0].device)))
 
     def __call__(self, block: Block, attributes: Attributes) -> StructuredTarget:
-        """Return the target plan of a block."""
-        left, levels = block.pattern.compared(), []
+        remaining, levels = block.pattern.compared_pairs(), []
         for column in self.numbers.reshape(len(self.numbers), -1).unbind(1):
-            same = block.pattern.equal(column)
-            levels.append((1.0, left & same))
-            left = left.without(same)
-        return _by_rows(block, tuple(levels))
+            same = block.pattern.pairs_with_equal(column)
+            levels.append((1.0, remaining & same))
+            remaining = remaining.without(same)
+        return _structured_target(block, tuple(levels))
 
 
 @dataclass(frozen=True, repr=False)
 class Domains(Target):
-    """Each row is wanted at its positives, and somewhat at other items of its own or of other domains.
+    """Positives are the views of an item and, with smaller weights, items of the same and of other domains (GCA).
 
-    Proportional to 1 at positives, alpha at other items of the same domain, beta at items of another one; mass 1/N a
-    row. The call needs ``domains``, (n,).
+    Mass is proportional to 1 at the views of the item, alpha at other items of its domain, beta at items of other
+    domains; 1/N per row. The call needs ``domains``, (n,).
 
     Args:
-        alpha: level within a domain, nonnegative.
-        beta: level across domains, nonnegative.
+        alpha: weight within a domain, nonnegative.
+        beta: weight across domains, nonnegative.
 
     Raises:
         UsageError: alpha or beta is negative.
@@ -161,54 +161,44 @@ class Domains(Target):
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
-            check(getattr(self, name) >= 0, f"{name}: expected a nonnegative number, got {getattr(self, name)!r}.")
+            check_nonnegative(name, getattr(self, name))
 
     def __call__(self, block: Block, attributes: Attributes) -> StructuredTarget:
-        """Return the target plan of a block."""
-        same_item = PairIndicator.equal(block.pattern.items)
-        same_domain = block.pattern.equal(_attribute("domains", attributes))
-        others = block.pattern.compared().without(same_item)
+        pattern = block.pattern
+        same_item = PairIndicator.equal(pattern.items)
+        same_domain = pattern.pairs_with_equal(_integer_attribute("domains", attributes))
+        others = pattern.compared_pairs().without(same_item)
         levels = (
-            (1.0, block.pattern.compared() & same_item),
+            (1.0, pattern.compared_pairs() & same_item),
             (self.alpha, others & same_domain),
             (self.beta, others.without(same_domain)),
         )
-        return _by_rows(block, tuple((level, pairs) for level, pairs in levels if level > 0))
+        return _structured_target(block, tuple((level, pairs) for level, pairs in levels if level > 0))
 
 
-def _shared_classes(block: Block, labels: Tensor) -> DenseTarget:
-    """Return the plan in proportion to how many classes row and column share, labels being (n, classes)."""
-    expected = "zeros and ones, (n, classes), of items that are of several classes"
-    check_values("labels", labels, (labels == 0) | (labels == 1), expected)
-    rows, columns = block.pattern.spread(labels.to(block.precision))
-    return DenseTarget(normalize_row_masses(block.pattern.masked(rows @ columns.T, 0)))
-
-
-def _pairs(pattern: PairPattern, dtype: torch.dtype) -> SparseTarget:
-    """Return the plan of the positives; a row that has none wants nothing."""
+def _positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTarget:
+    """Return the target plan of the positives; rows without positives have no mass."""
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
     if pattern.one_positive_per_row:
         return SparseTarget(rows, columns, values, pattern.shape, True, values * log_size(n, values))
-    per_row = torch.zeros_like(pattern.row_items).index_add(0, rows, torch.ones_like(rows))
-    return SparseTarget(rows, columns, values / per_row[rows], pattern.shape)
+    counts = torch.zeros_like(pattern.row_items).index_add(0, rows, torch.ones_like(rows))
+    return SparseTarget(rows, columns, values / counts[rows], pattern.shape)
 
 
-def _by_rows(block: Block, levels: tuple[tuple[float, PairIndicator], ...]) -> StructuredTarget:
-    """Return the plan with the given levels, each row scaled to 1/N, rows that want nothing to zero."""
+def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], ...]) -> StructuredTarget:
+    """Return the target plan with the given levels, each row scaled to mass 1/N; empty rows have no mass."""
     n, like = block.shape[0], torch.empty(0, dtype=block.precision, device=block.x.device)
     counts = [pairs.counts(like) if level == 1 else level * pairs.counts(like) for level, pairs in levels]
     totals = sum(counts[1:], counts[0]) if counts else constant(n, 0.0, like)
-    wants = (totals > 0).to(like.dtype)
-    row_scale = (totals.clamp_min(1e-30) * n).reciprocal() * wants
-    return StructuredTarget(levels, row_scale, cached_row_mass=wants / n)
+    nonempty = (totals > 0).to(like.dtype)
+    row_scale = (totals.clamp_min(1e-30) * n).reciprocal() * nonempty
+    return StructuredTarget(levels, row_scale, cached_row_mass=nonempty / n)
 
 
-def _attribute(name: str, attributes: Attributes) -> Tensor:
+def _integer_attribute(name: str, attributes: Attributes) -> Tensor:
     if name not in attributes:
-        raise MissingInputError(
-            name, f"{name}: this target needs them; expected the keyword {name}, one per item, in the call."
-        )
+        raise MissingInputError(name, f"{name}: required, one per item, as the option {name}= of the call.")
     value = attributes[name]
-    check(not value.is_floating_point(), f"{name}: expected integers, got {value.dtype}.")
+    check(not value.is_floating_point(), f"{name}: must be integers, got {value.dtype}.", "type")
     return value

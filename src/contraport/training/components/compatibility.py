@@ -56,12 +56,12 @@ def check_objective_accepts(
     check(predictor or not objective.stop_gradient, message, "collapses")
     target = None if loss.target is None else loss.target(dataset.__getitems__([0] * PROBE_ITEMS))
     _check_teacher(objective, loss.teacher, target)
-    if target is not None and (mismatch := objective.mismatch(target)) is not None:
+    if target is not None and (mismatch := objective.target_conflict(target)) is not None:
         name = type(objective).__name__ if objective.origin is None else objective.origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
     views, kwargs = loss.example_inputs(torch.randn(PROBE_ITEMS, dimensions), _probe_batch(dataset), target)
     if plan_weights is not None:
-        kwargs["weights"] = replace(plan_weights.at(0), given=kwargs["weights"])
+        kwargs["weights"] = replace(plan_weights.at(0), item_weights=kwargs["weights"])
     with torch.no_grad(), local_batch():
         copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers
 

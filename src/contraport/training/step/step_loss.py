@@ -46,7 +46,7 @@ class EmbeddedBatch(NamedTuple):
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
         if self.plan_weights is not None:
-            kwargs["weights"] = replace(self.plan_weights, given=self.batch.weights)
+            kwargs["weights"] = replace(self.plan_weights, item_weights=self.batch.weights)
         return kwargs
 
     def view_pairs(self) -> Iterator[tuple[int, int]]:
