@@ -172,7 +172,7 @@ def test_a_temperature_on_a_schedule_is_given_as_a_tensor() -> None:
 def test_a_compiled_graph_checks_values() -> None:
     compiled = Compiled(objective("info-nce"))
     compiled(*views(6), weights=torch.ones(6))
-    with pytest.raises(RuntimeError, match="weights: .*nonnegative finite numbers"):
+    with pytest.raises(RuntimeError, match=r"weights: .*nonnegative finite numbers"):
         compiled(*views(6), weights=-torch.ones(6))
 
 
