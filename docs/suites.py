@@ -109,7 +109,9 @@ def found_of(path: Path) -> Measured:
         values["rows"],
         values["columns"],
         entries,
-        waypoints=[EpochMean(**one | {"interval": Interval(*one["interval"])}) for one in values.get("waypoints", [])],
+        epoch_means=[
+            EpochMean(**one | {"interval": Interval(*one["interval"])}) for one in values.get("waypoints", [])
+        ],
         references=values.get("references", {}),
         spaces=values.get("spaces", {}),
         trials=values.get("trials", []),

@@ -111,7 +111,7 @@ def test_finished_cells_are_reused(folder: Path, monkeypatch: pytest.MonkeyPatch
     begun = count_trainings(monkeypatch)
     again = compare(**SMALL, out=folder)
     assert begun == []
-    assert again.lacking == 0
+    assert again.missing == 0
     compare(**SMALL | {"seeds": 3, "objectives": ["info-nce"]}, out=folder)
     assert len(begun) == 1
 
@@ -119,12 +119,12 @@ def test_finished_cells_are_reused(folder: Path, monkeypatch: pytest.MonkeyPatch
 def test_intermediate_models_give_tables_by_epoch(tmp_path: Path) -> None:
     asked = SMALL | {"epochs": 3, "train": {"batch_size": 64, "keep_every": 1}, "seeds": 2, "metrics": ["knn"]}
     found = compare(**asked, out=tmp_path)
-    assert [(one.row, one.epoch) for one in found.waypoints] == [
+    assert [(one.row, one.epoch) for one in found.epoch_means] == [
         (row, epoch) for row in ("info-nce", "gca-ince") for epoch in (1, 2, 3)
     ]
     entry = found.entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
-    assert found.waypoints[-1].mean == pytest.approx(entry.mean)
+    assert found.epoch_means[-1].mean == pytest.approx(entry.mean)
     assert {*found.references} == {"untrained encoder", "raw inputs"}
     assert "by epoch, digits, standard" in found.markdown()
     assert "| objective | 1 | 2 | 3 |" in found.markdown()
@@ -136,7 +136,7 @@ def test_intermediate_models_give_tables_by_epoch(tmp_path: Path) -> None:
     assert cells[0]["seconds"]["training"] == pytest.approx(trained[-1]["seconds"], abs=0.006)
     with_first = json.loads((tmp_path / "results.json").read_text())["waypoints"][0]
     assert with_first["epoch"] == 1
-    assert with_first["interval"] == pytest.approx(list(found.waypoints[0].interval))
+    assert with_first["interval"] == pytest.approx(list(found.epoch_means[0].interval))
 
 
 def test_commands_reproduce_a_cell(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,7 +209,7 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
         own(**{**given, "epochs": 1})
         raise KeyboardInterrupt
 
-    stopped_job = CellJob(whole.path.with_name("stopped"), whole.options, whole.machine, whole.measures)
+    stopped_job = CellJob(whole.path.with_name("stopped"), whole.options, whole.machine_options, whole.measures)
     monkeypatch.setattr(running, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
         run_cell_job(stopped_job)
@@ -250,7 +250,7 @@ def test_another_baseline_gets_references_too(tmp_path: Path) -> None:
 def test_short_runs_have_no_intermediate_models(tmp_path: Path) -> None:
     asked = SMALL | {"train": {"batch_size": 64, "keep_every": 2}, "seeds": 1, "metrics": ["knn"]}
     found = compare(**asked | {"objectives": ["info-nce"]}, out=tmp_path)
-    assert (found.lacking, found.waypoints) == (0, [])
+    assert (found.missing, found.epoch_means) == (0, [])
     longer = build_grid(asked | {"epochs": 2, "out": tmp_path}).cells[0]
     assert build_cell_job(build_grid(asked | {"out": tmp_path}), longer).checkpoints == "all"
 
@@ -274,7 +274,7 @@ def test_processes_are_assigned_visible_gpus(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_budget_limits_the_trainings(tmp_path: Path) -> None:
     found = compare(**SMALL, budget="0s", out=tmp_path)
-    assert found.lacking == 4
+    assert found.missing == 4
     assert any(note.startswith("4 of 4 trainings") for note in found.notes)
     clock = TimeBudget(100.0)
     assert clock.allows_next()
@@ -344,15 +344,15 @@ def test_best_trial_is_selected_once_all_are_done() -> None:
     row, column = grid.rows[1], grid.columns[0]
     trials = build_trials(grid, row, column)
     found = {
-        trial.folder: {"values": {"knn": value}} for trial, value in zip(trials, (0.5, 0.9, 0.7, 0.9), strict=True)
+        trial.folder_name: {"values": {"knn": value}} for trial, value in zip(trials, (0.5, 0.9, 0.7, 0.9), strict=True)
     }
     knn = measures(["knn"])[0]
     assert select_best_trial(trials, found, knn) is trials[1]
-    assert select_best_trial(trials, {trials[0].folder: found[trials[0].folder]}, knn) is None
-    found[trials[1].folder] = {"failed": "it diverged"}
+    assert select_best_trial(trials, {trials[0].folder_name: found[trials[0].folder_name]}, knn) is None
+    found[trials[1].folder_name] = {"failed": "it diverged"}
     assert select_best_trial(trials, found, knn) is trials[3]
     ranks = {
-        trial.folder: {"values": {"median_rank": value}} for trial, value in zip(trials, (5, 2, 9, 2), strict=True)
+        trial.folder_name: {"values": {"median_rank": value}} for trial, value in zip(trials, (5, 2, 9, 2), strict=True)
     }
     assert select_best_trial(trials, ranks, measures(["median_rank"])[0]) is trials[1], (
         "of places the least is the best"
@@ -365,7 +365,9 @@ def test_all_seeds_use_the_selected_settings() -> None:
     grid = build_grid({**SMALL, "tune": 3, "seeds": 2, "metrics": ["knn"]})
     trials = {(row.name, grid.columns[0].name): build_trials(grid, row, grid.columns[0]) for row in grid.rows}
     first, second = trials.values()
-    found = {trial.folder: {"values": {"knn": trial is first[1] or trial is second[2]}} for trial in (*first, *second)}
+    found = {
+        trial.folder_name: {"values": {"knn": trial is first[1] or trial is second[2]}} for trial in (*first, *second)
+    }
     cells = _table_cells(grid, trials, found, measures(["knn"])[0])
     assert [(cell.row.name, cell.seed) for cell in cells] == [
         ("info-nce", 0),
@@ -399,7 +401,7 @@ def test_fixed_settings_are_not_searched() -> None:
     assert search_space(rows[1], {}) == {}
     assert search_space(rows[2], {}) == {}
     assert search_space(rows[3], {})["temperature"] == SearchRange(1.0, 32.0)
-    assert SPACES["iterations"].at(0.0) == 1
+    assert SPACES["iterations"].value_at(0.0) == 1
     assert fixed_settings(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
     assert fixed_settings(rows[1:2], {}) == {}
     assert set(search_space(rows[0], {"temperature": 0.3})) == {"q"}
@@ -424,7 +426,7 @@ def test_unreadable_data_leave_no_files_and_can_be_fixed(tmp_path: Path) -> None
     assert not out.exists()
     random = np.random.default_rng(0)
     np.savez(data, x=random.normal(size=(200, 8)).astype(np.float32), labels=np.arange(200) % 2)
-    assert compare(**asked | {"settings": ["noise:0.2"]}, out=out).lacking == 0
+    assert compare(**asked | {"settings": ["noise:0.2"]}, out=out).missing == 0
 
 
 def test_rejects_changed_data(tmp_path: Path) -> None:
@@ -439,7 +441,7 @@ def test_rejects_changed_data(tmp_path: Path) -> None:
         compare(**own, seeds=2)
     rows[:50] -= 1
     np.savez(tmp_path / "rows.npz", x=rows)
-    assert compare(**own, seeds=2).lacking == 0
+    assert compare(**own, seeds=2).missing == 0
 
 
 def test_refused_settings_are_noted_beside_other_rows(tmp_path: Path) -> None:
@@ -508,7 +510,7 @@ def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(json.dumps({**given, "claims": [claim]}))
     found = compare(suite=tmp_path / "own.yaml", out=folder, progress=False)
     (verdict,) = found.verdicts
-    ((name, gain),) = verdict.found.items()
+    ((name, gain),) = verdict.gains.items()
     assert name == "gca-ince on digits, standard"
     results = json.loads((folder / "results.json").read_text())
     cells = results["cells"]
@@ -690,7 +692,7 @@ def test_single_seed_differences_are_noted(tmp_path: Path) -> None:
     cells = [one for one in build_grid(SMALL | {"out": tmp_path}).cells if (one.row.name, one.seed) == ("gca-ince", 0)]
     run_cell_job(build_cell_job(build_grid(SMALL | {"out": tmp_path}), cells[0]))
     found = compare(**SMALL, budget="0s", out=tmp_path)
-    assert found.lacking == 1
+    assert found.missing == 1
     assert any(one.startswith("Only one seed for gca-ince on digits") for one in found.notes)
     assert "The budget of 0s is shorter than one training, so none was started." in found.notes
 
@@ -702,7 +704,7 @@ def test_cells_of_another_process_are_skipped(tmp_path: Path, by: str) -> None:
     where = (taken.path, "lock.json") if by == "train" else (taken.path.parent, f"{taken.path.name}.lock.json")
     with lock_folder(where[0], by, name=where[1]):
         found = compare(**SMALL, out=tmp_path)
-    assert found.lacking == 1
+    assert found.missing == 1
     entry = found.entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
     assert (entry.failed, entry.seeds) == (None, 1)
@@ -727,15 +729,15 @@ def test_cell_is_locked_until_it_is_evaluated(tmp_path: Path, monkeypatch: pytes
 
 def test_tables_are_written_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["contraport.comparison.compare"]
-    own, refused = module.draw, []
+    own, refused = module.save_figure, []
 
-    def draw(*given: Any) -> None:
+    def save_figure(*given: Any) -> None:
         with pytest.raises(FolderInUseError) as caught, lock_folder(tmp_path, "compare"):
             pytest.fail("two processes at once")
         assert str(tmp_path) in str(caught.value)
         refused.append(own(*given))
 
-    monkeypatch.setattr(module, "draw", draw)
+    monkeypatch.setattr(module, "save_figure", save_figure)
     compare(**SMALL | {"seeds": 1}, out=tmp_path)
     assert refused == [None]
     assert not (tmp_path / "lock.json").exists()
@@ -749,7 +751,7 @@ def test_results_of_another_process_are_used(tmp_path: Path, monkeypatch: pytest
         return None if len(asked) == 1 else own(job)
 
     monkeypatch.setattr(running, "run_cell_job", once_in_use)
-    assert compare(**SMALL | {"seeds": 1}, out=tmp_path).lacking == 0
+    assert compare(**SMALL | {"seeds": 1}, out=tmp_path).missing == 0
     assert asked[0] == asked[-1]
     assert len(asked) == 3
 
@@ -777,7 +779,7 @@ def test_cell_fails_if_all_trials_fail(tmp_path: Path) -> None:
     entry = found.entry("hot", "digits, standard", "knn")
     assert entry is not None
     assert "every trial of its search failed" in str(entry.failed)
-    assert found.lacking == 0
+    assert found.missing == 0
     (told,) = [note for note in found.notes if note.startswith("hot on digits, standard: ")]
     assert told.startswith("hot on digits, standard: 2 of 2 trainings failed. First reason: every trial")
 
@@ -837,7 +839,7 @@ def test_stops_if_the_first_cell_has_no_metric(tmp_path: Path) -> None:
         compare(**asked)
     assert len(list((tmp_path / "cmp" / "cells").glob("*.json"))) == 1
     found = compare(**asked, metrics=["recall@1"])
-    assert found.lacking == 0
+    assert found.missing == 0
     assert found.entry("nt-xent", found.columns[0], "recall@1").mean is not None
 
 

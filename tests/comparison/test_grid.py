@@ -30,7 +30,7 @@ def test_every_cell_of_a_suite_has_valid_settings(suite: str, quick: bool) -> No
     grid = build_grid({"suite": suite, "quick": quick})
     for cell in grid.cells[: len(grid.rows) * len(grid.columns)]:
         resolve_settings(cell.options)
-    assert len({cell.folder for cell in grid.cells}) == len(grid.cells)
+    assert len({cell.folder_name for cell in grid.cells}) == len(grid.cells)
 
 
 def test_data_options_are_those_of_train() -> None:
@@ -45,7 +45,7 @@ def test_data_options_are_those_of_train() -> None:
     assert own == given.keys() | machine.keys()
     grid = build_grid({**ASKED, **given, **machine, "settings": ["plain"], "train": {"max_items": 50, "lr": 0.1}})
     assert grid.cells[0].options == {**given, "data": "digits", "objective": "info-nce", "lr": 0.1, "seed": 0}
-    assert grid.machine == {**machine, "device": "auto"}
+    assert grid.machine_options == {**machine, "device": "auto"}
     column = build_grid({**ASKED, "corrupt": "noise", "settings": ["corrupt:blur:2"]}).cells[0]
     assert column.options["corrupt"] == "blur:2", "a column says more than what holds for all"
 
@@ -127,9 +127,9 @@ def test_explicit_options_override_the_suite(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_another_one_where_anything_is_otherwise() -> None:
-    folders = [build_grid({**ASKED, **more}).cells[0].folder for more in ({}, {"epochs": 2}, {"settings": ["strong"]})]
+    folders = [build_grid({**ASKED, **more}).cells[0].folder_name for more in ({}, {"epochs": 2}, {"settings": ["strong"]})]
     assert len(set(folders)) == 3
-    assert build_grid({**ASKED, "seeds": 9}).cells[0].folder == folders[0]
+    assert build_grid({**ASKED, "seeds": 9}).cells[0].folder_name == folders[0]
 
 
 def test_options_of_fewer_cells_override_others() -> None:
@@ -140,14 +140,14 @@ def test_options_of_fewer_cells_override_others() -> None:
     own = {"q": 0.3, "lam": 0.2}
     cell = grid.cell(grid.rows[0], grid.columns[0], 7, trial=0, epochs=4, objective_settings=own)
     assert (cell.options["epochs"], cell.options["objective_settings"], cell.seed) == (4, own, 7)
-    assert "--trial-0-" in cell.folder
+    assert "--trial-0-" in cell.folder_name
     assert grid.out == Path("runs", "compare")
 
 
 def test_folder_names_are_short_and_independent_of_option_order() -> None:
     names = ["/U(a, b): 1/2", "x" * 300]
     folders = [
-        cell.folder
+        cell.folder_name
         for train in ({"epochs": 2, "lr": 0.1}, {"lr": 0.1, "epochs": 2})
         for cell in build_grid(
             {**ASKED, "objectives": [{name: "info-nce"} for name in names], "seeds": 1, "train": train}

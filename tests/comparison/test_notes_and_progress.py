@@ -21,7 +21,7 @@ from contraport._utils.files import write_arrays
 from contraport.comparison import jobs as running
 from contraport.comparison.compare import (
     _check_any_metric,
-    _describe,
+    _describe_result,
     _estimate_seconds,
     _failed_searches,
     _notes,
@@ -96,7 +96,7 @@ def test_sufficient_budget_is_not_noted(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(TimeBudget, "allows_next", lambda clock: not clock.durations)
     monkeypatch.setattr(running, "run_cell_job", judged)
     found = compare(**SMALL | {"metrics": ["knn"]}, budget="1h", out=tmp_path)
-    assert found.lacking == 3
+    assert found.missing == 3
     assert not any("none was started" in note for note in found.notes)
     assert found.spaces == {}, "nothing was searched"
     commands = (tmp_path / "commands.sh").read_text().splitlines()
@@ -114,21 +114,21 @@ def test_trial_records(tmp_path: Path) -> None:
     of = build_trials(grid, row, column)
     trials = {(row.name, column.name): of}
     tried: dict[str, JobResult] = {
-        of[0].folder: {"measures": ["knn"], "values": {"knn": 0.5}},
-        of[1].folder: {"measures": ["knn"], "failed": "the loss is nan"},
-        of[2].folder: {"measures": ["knn"], "values": {"knn": 0.9}},
+        of[0].folder_name: {"measures": ["knn"], "values": {"knn": 0.5}},
+        of[1].folder_name: {"measures": ["knn"], "failed": "the loss is nan"},
+        of[2].folder_name: {"measures": ["knn"], "values": {"knn": 0.9}},
     }
     told = _trial_records(grid, trials, tried, KNN)
     assert [one["value"] for one in told] == ["50.0%", "the loss is nan", "90.0%", "not done"]
     assert [one["settings"].split(" ")[0] for one in told] == ["default", *["temperature"] * 3]
     assert not any(one["chosen"] for one in told), "the search has not ended"
-    tried[of[3].folder] = {"measures": ["knn"], "values": {"knn": 0.7}}
+    tried[of[3].folder_name] = {"measures": ["knn"], "values": {"knn": 0.7}}
     assert [one["chosen"] for one in _trial_records(grid, trials, tried, KNN)] == [False, False, True, False]
     assert _failed_searches(grid, trials, tried) == {}, "one of them is enough"
-    shown = _describe(of[2], tried[of[2].folder])
+    shown = _describe_result(of[2], tried[of[2].folder_name])
     assert shown == "info-nce on digits, standard, trial 2: kNN 90.0%"
     both = {"measures": ["uniformity", "knn"], "values": {"uniformity": -2.0, "knn": 0.9}}
-    assert _describe(grid.cells[0], both).startswith("info-nce on digits, standard, seed 0: Uniformity -2.000")
+    assert _describe_result(grid.cells[0], both).startswith("info-nce on digits, standard, seed 0: Uniformity -2.000")
 
 
 def test_fixed_settings_are_noted(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_estimate_counts_toward_a_budget_without_progress(tmp_path: Path, monkey
     begun = count_trainings(monkeypatch)
     monkeypatch.setattr(MODULE, "_estimate_seconds", lambda grid, cell: 600.0)
     found = compare(**SMALL, budget="5m", out=tmp_path)
-    assert (begun, found.lacking) == ([], 4)
+    assert (begun, found.missing) == ([], 4)
     assert "The budget of 5m is shorter than one training, so none was started." in found.notes
 
 

@@ -11,7 +11,7 @@ from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
 from contraport.comparison.comparison_tables import Comparison
-from contraport.comparison.page import build_panels, comparison_figure, draw, render
+from contraport.comparison.page import build_panels, comparison_figure, render_comparison, save_figure
 from contraport.comparison.seed_results import Entry, Verdict
 from contraport.metrics.intervals import Difference, Interval
 from contraport.plots.colors import SERIES
@@ -59,7 +59,7 @@ def test_panels_span_all_intervals(tmp_path: Path) -> None:
     assert [line.is_significant for line in first.lines] == [False, False, True]
     nothing = Comparison("x", tmp_path, "a", ["a"], ["b"], [])
     assert build_panels(nothing) == []
-    assert "<h2" in render(nothing, [])
+    assert "<h2" in render_comparison(nothing, [])
     (alone,) = build_panels(Comparison("x", tmp_path, "a", ["a"], ["b"], [cell("a", "b", 0.9)]))
     assert (alone.lines[0].start, alone.lines[0].length, alone.lines[0].mean) == (0, 0, 0)
 
@@ -92,7 +92,7 @@ def test_figure_draws_each_mean_and_interval(tmp_path: Path) -> None:
     ):
         assert found[:-1] == pytest.approx(expected[:-1])
         assert found[-1] == expected[-1]
-    draw(Comparison("", tmp_path, "failed", rows[3:], columns[:1], cells[15:16]), tmp_path / "plot.png")
+    save_figure(Comparison("", tmp_path, "failed", rows[3:], columns[:1], cells[15:16]), tmp_path / "plot.png")
     assert not (tmp_path / "plot.png").exists(), "nothing was measured"
 
 
@@ -105,7 +105,7 @@ def test_page_tables_mark_the_best_row(tmp_path: Path) -> None:
         for measure, of in means.items()
         for row, mean in zip("abc", of, strict=True)
     ]
-    html = render(Comparison("", tmp_path, "a", list("abc"), ["data, standard"], entries), [])
+    html = render_comparison(Comparison("", tmp_path, "a", list("abc"), ["data, standard"], entries), [])
     rows = re.findall(r'<tr[^>]*><th scope="row">(\w).*?</tr>', html.replace("\n", " "))
     marked = [name for name, row in zip(rows, re.findall(r"<tr[^>]*><th scope=\"row\">.*?</tr>", html), strict=True)
               if 'class="best"' in row]  # fmt: skip
@@ -116,7 +116,7 @@ def test_page_tables_mark_the_best_row(tmp_path: Path) -> None:
 
 
 def test_page_tables_show_training_seconds(tmp_path: Path) -> None:
-    html = render(comparison(tmp_path), [])
+    html = render_comparison(comparison(tmp_path), [])
     assert html.count("<td>1.5</td>") == 6, "the mean of a training of each row that was measured, by two measures"
 
 
@@ -141,7 +141,10 @@ def test_figure_shows_full_names(tmp_path: Path) -> None:
 
 
 def test_page_shows_units(tmp_path: Path) -> None:
-    heads = [re.sub("<[^>]*>", "", head) for head in re.findall("<h3>(.*?)</h3>", render(comparison(tmp_path), []))]
+    heads = [
+        re.sub("<[^>]*>", "", head)
+        for head in re.findall("<h3>(.*?)</h3>", render_comparison(comparison(tmp_path), []))
+    ]
     assert [head.replace("&nbsp;", " ") for head in heads if head.startswith(("kNN", "Uni"))] == [
         "kNN, % ↑",
         "Uniformity, logarithm ↓",
@@ -150,7 +153,9 @@ def test_page_shows_units(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
 def test_page_is_accessible_on_a_phone(tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text(render(comparison(tmp_path), ["contraport train --data digits"]), "utf-8")
+    (tmp_path / "page.html").write_text(
+        render_comparison(comparison(tmp_path), ["contraport train --data digits"]), "utf-8"
+    )
     with Browser(tmp_path / "profile", width=390, height=800) as browser:
         browser.open(tmp_path / "page.html")
         assert browser.said == []

@@ -21,7 +21,7 @@ from contraport.comparison.seed_results import (
     UNDECIDED,
     Results,
     build_entries,
-    epoch_means,
+    compute_epoch_means,
     judge_claims,
 )
 from contraport.comparison.seed_statistics import estimate_variance, paired_difference, seed_interval, variance_prior
@@ -101,7 +101,7 @@ def test_gain_of_a_metric_that_should_be_low_is_a_decrease(tmp_path: Path) -> No
     values = {("info-nce", "plain"): {0: 9, 1: 10, 2: 9, 3: 9.5}, ("rince", "plain"): {0: 4, 1: 5.5, 2: 4, 3: 4}}
     first, second = judge_claims(grid, results_of(grid, values, measure="median_rank"))
     assert (first.verdict, second.verdict) == (HELD, NOT_HELD)
-    (gain,) = first.found.values()
+    (gain,) = first.gains.values()
     assert gain.value == pytest.approx(5.0)
 
 
@@ -111,7 +111,7 @@ def test_small_gains_matter_only_for_shares(tmp_path: Path) -> None:
     values = {("info-nce", "plain"): {0: 0.5, 1: 0.5, 2: 0.5, 3: 0.5}}
     values["rince", "plain"] = {0: 0.502, 1: 0.499, 2: 0.503, 3: 0.499}
     (verdict,) = judge_claims(grid, results_of(grid, values, measure="nmi"))
-    (gain,) = verdict.found.values()
+    (gain,) = verdict.gains.values()
     assert 0 < gain.high < 0.01
     assert verdict.verdict == UNDECIDED
     grid = claimed(grid_in(tmp_path), Claim("it is better", ("rince",), "info-nce"))
@@ -127,11 +127,11 @@ def test_intervals_of_claims_hold_for_all_claims(tmp_path: Path) -> None:
     everywhere, weak = Claim("a", ("rince",), "info-nce"), Claim("b", ("rince",), "info-nce", settings=("weak",))
     unknown = Claim("c", ("rince", "byol"), "nobody")
     first, second, third = judge_claims(claimed(grid, everywhere, weak, unknown), results_of(grid, values))
-    assert list(first.found) == ["rince on digits, plain", "rince on digits, weak"]
-    assert list(second.found) == ["rince on digits, weak"]
-    assert (third.found, third.verdict) == ({}, UNDECIDED)
+    assert list(first.gains) == ["rince on digits, plain", "rince on digits, weak"]
+    assert list(second.gains) == ["rince on digits, weak"]
+    assert (third.gains, third.verdict) == ({}, UNDECIDED)
     expected = ttest_rel(column_of(MORE), column_of(BASE)).confidence_interval(1 - 0.05 / 3)
-    for gain in (*first.found.values(), *second.found.values()):
+    for gain in (*first.gains.values(), *second.gains.values()):
         assert gain[1:] == pytest.approx((expected.low, expected.high))
 
 
@@ -139,7 +139,7 @@ def test_claim_is_undecided_with_one_seed(tmp_path: Path) -> None:
     grid = claimed(grid_in(tmp_path), Claim("it is better", ("rince",), "info-nce"))
     values = {("info-nce", "plain"): {0: 0.5}, ("rince", "plain"): {0: 0.9}}
     (verdict,) = judge_claims(grid, results_of(grid, values, items=True))
-    assert (verdict.found, verdict.verdict) == ({}, UNDECIDED)
+    assert (verdict.gains, verdict.verdict) == ({}, UNDECIDED)
     entry = build_entries(grid, results_of(grid, values, items=True))[1]
     assert entry.difference is not None, "of the test items it is known"
     assert entry.difference.low > 0.2
@@ -171,6 +171,6 @@ def test_epoch_means_average_available_seeds(tmp_path: Path) -> None:
     results = results_of(grid, {("info-nce", "plain"): BASE})
     for (_, _, seed), (_, found) in results.items():
         found["course"] = {"epoch 10": {"knn": 0.9 + 0.01 * seed}} | ({"epoch 2": {"knn": 0.5}} if seed else {})
-    early, late = epoch_means(grid, results)
+    early, late = compute_epoch_means(grid, results)
     assert (early.epoch, early.mean, late.epoch, late.mean) == (2, 0.5, 10, pytest.approx(0.915))
     assert late.interval == pytest.approx(seed_interval(np.array([0.90, 0.91, 0.92, 0.93])))

@@ -148,11 +148,11 @@ def test_a_result_with_parts_is_the_mean_of_its_parts() -> None:
     """Each column is a result by itself, under the same draws of items."""
     hits = RANDOM.random((50, 3)) < [0.2, 0.5, 0.9]
     whole = MetricResult(hits, parts=("a to b", "b to a", "a to c"))
-    parts = whole.by_part()
+    parts = whole.results_by_part()
     assert whole.value == pytest.approx(np.mean([part.value for part in parts.values()]))
     draws = resample({"whole": whole, **parts}, resamples=20)
     assert draws["whole"] == pytest.approx(np.mean([draws[part] for part in parts], axis=0))
-    assert MetricResult(hits).by_part() == {}
+    assert MetricResult(hits).results_by_part() == {}
 
 
 def test_draws_do_not_depend_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:

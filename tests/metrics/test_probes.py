@@ -9,7 +9,7 @@ from contraport.data.splits import split_positions
 from contraport.metrics import probes
 from contraport.metrics.probes import (
     PENALTIES,
-    few_labels_hits,
+    few_label_hits,
     fit_linear_probe,
     knn,
     linear_probe,
@@ -151,10 +151,10 @@ def test_few_label_probe_selects_its_penalty_on_its_own_items() -> None:
     x, y = torch.randn(90, 4, generator=random), torch.arange(90) % 3
     x[:, 0] += y
     few = torch.arange(30)
-    hits = few_labels_hits(x[:60], y[:60], x[60:], y[60:], lambda draw: few)
+    hits = few_label_hits(x[:60], y[:60], x[60:], y[60:], lambda draw: few)
     penalty = select_penalty(x[:30], y[:30])
     assert penalty != 1 / 30, "it would be that if nothing were chosen"
     expected = probe_hits(fit_linear_probe(x[:30], y[:30], penalty=penalty), x[60:], y[60:])
     assert np.array_equal(hits, expected)
     spoilt = torch.cat([x[:30], 100 * torch.randn(30, 4, generator=random)])
-    assert np.array_equal(few_labels_hits(spoilt, y[:60], x[60:], y[60:], lambda draw: few), hits)
+    assert np.array_equal(few_label_hits(spoilt, y[:60], x[60:], y[60:], lambda draw: few), hits)

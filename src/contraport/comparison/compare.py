@@ -24,12 +24,19 @@ from contraport.comparison.comparison_tables import Comparison
 from contraport.comparison.config import COMPARE, parse_duration
 from contraport.comparison.grid import Cell, Grid
 from contraport.comparison.grid_builder import build_grid
-from contraport.comparison.jobs import CellJob, JobResult, TimeBudget, build_cell_job, check_data, run_cell_jobs
-from contraport.comparison.page import draw, render
+from contraport.comparison.jobs import (
+    CellJob,
+    JobResult,
+    TimeBudget,
+    build_cell_job,
+    check_data_unchanged,
+    run_cell_jobs,
+)
+from contraport.comparison.page import render_comparison, save_figure
 from contraport.comparison.seed_results import (
     Results,
     build_entries,
-    epoch_means,
+    compute_epoch_means,
     judge_claims,
     single_seed_differences,
 )
@@ -70,7 +77,7 @@ def compare(given: dict[str, Any]) -> Comparison:
     ...         data=["digits"], objectives=["info-nce", "gca-ince"], seeds=1, epochs=1, encoder="mlp", max_items=128,
     ...         train={"batch_size": 64}, metrics=["knn"], out=folder, progress=False,
     ...     )
-    >>> comparison.rows, comparison.columns, comparison.lacking
+    >>> comparison.rows, comparison.columns, comparison.missing
     (['info-nce', 'gca-ince'], ['digits, standard'], 0)
     """
     grid = build_grid(given)
@@ -82,7 +89,7 @@ def compare(given: dict[str, Any]) -> Comparison:
     trial_cells = [cell for of in trials.values() for cell in of]
     plan = [*trial_cells, *grid.cells]
     _check_settings(plan)
-    check_data(build_cell_job(grid, cell) for cell in plan)
+    check_data_unchanged(build_cell_job(grid, cell) for cell in plan)
     console = make_console(stderr=True) if options.progress else None
     missing = [cell for cell in _known_cells(grid, trials, metric) if build_cell_job(grid, cell).result is None]
     needs_estimate = console is not None or options.budget is not None
@@ -94,9 +101,9 @@ def compare(given: dict[str, Any]) -> Comparison:
     hint = f"Finished trainings are in {grid.out}; the same command resumes."
     try:
         with _progress(console, len(missing)) as on_done:
-            trial_results = _run(grid, trial_cells, budget, on_done)
+            trial_results = _run_cells(grid, trial_cells, budget, on_done)
             cells = _table_cells(grid, trials, trial_results, metric)
-            results = _run(grid, cells, budget, on_done)
+            results = _run_cells(grid, cells, budget, on_done)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"interrupted. {hint}") from error
     except BrokenProcessPool as error:
@@ -104,10 +111,10 @@ def compare(given: dict[str, Any]) -> Comparison:
             f"processes: one of {options.processes} was killed, perhaps for lack of memory. Use fewer. {hint}",
             kind="killed",
         ) from error
-    return _save(grid, trials, trial_results, cells, results, metric, has_started=len(budget.durations) > 0)
+    return _save_results(grid, trials, trial_results, cells, results, metric, has_started=len(budget.durations) > 0)
 
 
-def _run(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone) -> dict[str, JobResult]:
+def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone) -> dict[str, JobResult]:
     """Train and evaluate cells, and return the results by folder name."""
     jobs = [build_cell_job(grid, cell) for cell in cells]
     missing = {job.path.name: cell for job, cell in zip(jobs, cells, strict=True) if job.result is None}
@@ -134,8 +141,8 @@ def _check_any_metric(grid: Grid, results: Mapping[str, JobResult]) -> None:
 def _known_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
     """Return all trainings as far as they are known: with the selected settings where a search is done."""
     trial_cells = [cell for of in trials.values() for cell in of]
-    results = {cell.folder: one for cell in trial_cells if (one := build_cell_job(grid, cell).result) is not None}
-    unfinished = {place for place, of in trials.items() if any(cell.folder not in results for cell in of)}
+    results = {cell.folder_name: one for cell in trial_cells if (one := build_cell_job(grid, cell).result) is not None}
+    unfinished = {place for place, of in trials.items() if any(cell.folder_name not in results for cell in of)}
     others = [cell for cell in grid.cells if (cell.row.name, cell.column.name) in unfinished]
     return [*trial_cells, *_table_cells(grid, trials, results, metric), *others]
 
@@ -168,7 +175,7 @@ def _check_settings(plan: Iterable[Cell]) -> None:
 def _estimate_seconds(grid: Grid, cell: Cell) -> float | None:
     """Estimate the duration of a training by a dry run; None if it refuses its settings."""
     try:
-        settings = resolve_settings({**cell.options, **grid.machine})
+        settings = resolve_settings({**cell.options, **grid.machine_options})
         components = build_components(settings)
         return dry_run(settings, components).seconds * components.steps_per_epoch * settings.epochs
     except (UsageError, MemoryError, RuntimeError) as error:
@@ -217,7 +224,9 @@ def _progress(console: Console | None, total: int) -> Iterator[OnCellDone]:
             nonlocal done
             done += 1
             left = format_duration((time.monotonic() - started) / done * (total - done))
-            console.print(f"{done}/{total}  {_describe(cell, result)}  {left} left", highlight=False, soft_wrap=True)
+            console.print(
+                f"{done}/{total}  {_describe_result(cell, result)}  {left} left", highlight=False, soft_wrap=True
+            )
 
         yield print_line
         return
@@ -229,10 +238,10 @@ def _progress(console: Console | None, total: int) -> Iterator[OnCellDone]:
     )
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("", total=total, cell="")
-        yield lambda cell, result: progress.update(bar, advance=1, cell=_describe(cell, result))
+        yield lambda cell, result: progress.update(bar, advance=1, cell=_describe_result(cell, result))
 
 
-def _describe(cell: Cell, result: JobResult) -> str:
+def _describe_result(cell: Cell, result: JobResult) -> str:
     """Return a line about a finished cell: its first metric, or why it has none."""
     kind = f"seed {cell.seed}" if cell.trial is None else f"trial {cell.trial}"
     values, (metric, *_) = result.get("values", {}), metrics_in_order(result["measures"])
@@ -247,7 +256,7 @@ def _names(of: Iterable[Any]) -> list[str]:
     return [one.name for one in of]
 
 
-def _save(
+def _save_results(
     grid: Grid,
     trials: Trials,
     trial_results: Mapping[str, JobResult],
@@ -278,7 +287,7 @@ def _save(
         columns=_names(grid.columns),
         entries=build_entries(grid, results),
         verdicts=judge_claims(grid, results),
-        waypoints=epoch_means(grid, results),
+        epoch_means=compute_epoch_means(grid, results),
         references=_reference_values(grid, results),
         spaces={
             row.name: {key: f"{one.low:g} to {one.high:g}" for key, one in search_space(row, grid.common).items()}
@@ -288,7 +297,7 @@ def _save(
         else {},
         trials=_trial_records(grid, trials, trial_results, metric),
         notes=_notes(grid, results, missing, has_started=has_started),
-        lacking=missing,
+        missing=missing,
     )
     out, commands = grid.out, [job.command for _, job in jobs]
     cell_records = [
@@ -306,9 +315,9 @@ def _save(
         write_text(out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table alone.", *commands]) + "\n")
         write_text(out / "table.md", comparison.markdown())
         write_text(out / "table.csv", comparison.csv())
-        write_json(out / "results.json", {**_provenance(grid), **comparison.jsonable(), "cells": cell_records})
-        draw(comparison, out / "plot.png")
-        write_text(out / "page.html", render(comparison, commands))
+        write_json(out / "results.json", {**_provenance(grid), **comparison.to_json_dict(), "cells": cell_records})
+        save_figure(comparison, out / "plot.png")
+        write_text(out / "page.html", render_comparison(comparison, commands))
     return comparison
 
 
@@ -317,7 +326,7 @@ def _failed_searches(grid: Grid, trials: Trials, results: Mapping[str, JobResult
     failed_cells: dict[tuple[str, str, int], tuple[CellJob, JobResult]] = {}
     for cell in grid.cells:
         of = trials.get((cell.row.name, cell.column.name), [])
-        reasons = [results.get(trial.folder, {}).get("failed") for trial in of]
+        reasons = [results.get(trial.folder_name, {}).get("failed") for trial in of]
         if of and all(reasons):
             failed = {"failed": f"every trial of its search failed. First reason: {reasons[0]}"}
             failed_cells[cell.row.name, cell.column.name, cell.seed] = build_cell_job(grid, cell), failed
@@ -347,7 +356,7 @@ def _trial_records(
     for (row, column), of in trials.items():
         best = select_best_trial(of, results, metric)
         for cell in of:
-            result = results.get(cell.folder)
+            result = results.get(cell.folder_name)
             value = None if result is None else result.get("values", {}).get(metric.key)
             if result is None:
                 outcome = "not done"

@@ -27,12 +27,12 @@ class Comparison:
         columns: names of the columns: data and setting.
         entries: entries of the table, by row, column and metric.
         verdicts: verdicts on the claims.
-        waypoints: means at intermediate epochs (with `keep_every`).
+        epoch_means: means at intermediate epochs (with `keep_every`).
         references: values of the untrained encoder and the raw inputs, by name, column and metric.
         spaces: searched ranges, by row and setting.
         trials: trials of the search: row, column, settings, and value on the validation items.
         notes: notes below the tables.
-        lacking: number of missing trainings.
+        missing: number of missing trainings.
     """
 
     title: str
@@ -42,12 +42,12 @@ class Comparison:
     columns: list[str]
     entries: list[Entry]
     verdicts: list[Verdict] = field(default_factory=list)
-    waypoints: list[EpochMean] = field(default_factory=list)
+    epoch_means: list[EpochMean] = field(default_factory=list)
     references: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     spaces: dict[str, dict[str, str]] = field(default_factory=dict)
     trials: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    lacking: int = 0
+    missing: int = 0
 
     @property
     def metrics(self) -> list[Metric]:
@@ -122,7 +122,7 @@ class Comparison:
         )
         return format_csv(heading, rows)
 
-    def jsonable(self) -> dict[str, Any]:
+    def to_json_dict(self) -> dict[str, Any]:
         """Return the contents of `results.json`."""
 
         def as_dict(one: Entry | EpochMean) -> dict[str, Any]:
@@ -137,15 +137,15 @@ class Comparison:
             "sentences": self.sentences,
             "verdicts": [
                 {"says": one.says, "verdict": one.verdict, "measure": one.measure, "why": explain_verdict(one)}
-                | {"seeds": one.seeds, "found": {name: list(gain) for name, gain in one.found.items()}}
+                | {"seeds": one.seeds, "found": {name: list(gain) for name, gain in one.gains.items()}}
                 for one in self.verdicts
             ],
-            "waypoints": [as_dict(one) for one in self.waypoints],
+            "waypoints": [as_dict(one) for one in self.epoch_means],
             "references": self.references,
             "spaces": self.spaces,
             "trials": self.trials,
             "notes": self.notes,
-            "lacking": self.lacking,
+            "lacking": self.missing,
         }
 
 
@@ -155,16 +155,16 @@ _MAX_NAMED = 4
 
 def explain_verdict(verdict: Verdict) -> str:
     """Return the differences that a verdict is based on, in one or two sentences."""
-    if not verdict.found:
+    if not verdict.gains:
         return "Not measured, or with one seed only."
-    better = [name for name, gain in verdict.found.items() if gain.low > 0]
-    worse = [name for name, gain in verdict.found.items() if gain.high < 0]
-    largest = max(verdict.found, key=lambda name: abs(verdict.found[name].value))
+    better = [name for name, gain in verdict.gains.items() if gain.low > 0]
+    worse = [name for name, gain in verdict.gains.items() if gain.high < 0]
+    largest = max(verdict.gains, key=lambda name: abs(verdict.gains[name].value))
     (metric,) = metrics_in_order([verdict.measure])
-    text = f"{largest}: {format_difference(metric, verdict.found[largest])}."
-    if len(verdict.found) > 1:
+    text = f"{largest}: {format_difference(metric, verdict.gains[largest])}."
+    if len(verdict.gains) > 1:
         counts = [_count_significant(better, "better", largest), _count_significant(worse, "worse", largest)]
-        text = f"Of {len(verdict.found)} comparisons, {' and '.join(counts)}. Largest difference, {text}"
+        text = f"Of {len(verdict.gains)} comparisons, {' and '.join(counts)}. Largest difference, {text}"
     if verdict.seeds is None:
         return text
     if verdict.seeds == MAX_SEEDS:
@@ -211,15 +211,21 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words:
     )
 
 
-def arrow(difference: Difference | None) -> str:
-    """Return an arrow for a significant difference from the baseline, up or down."""
+def significance_arrow(difference: Difference | None) -> str:
+    """Return an significance_arrow for a significant difference from the baseline, up or down."""
     return "" if difference is None or not difference.is_significant else " ▲" if difference.value > 0 else " ▼"
 
 
 def means_table(comparison: Comparison, metric: Metric) -> str:
     """Return the table of means in Markdown, with arrows at significant differences from the baseline."""
     rows = [
-        [row, *(format_mean(metric, entry) + arrow(difference) for entry, difference in comparison.cells(row, metric))]
+        [
+            row,
+            *(
+                format_mean(metric, entry) + significance_arrow(difference)
+                for entry, difference in comparison.cells(row, metric)
+            ),
+        ]
         for row in comparison.rows
     ]
     for name in comparison.references:
@@ -247,7 +253,7 @@ def epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
     for column in comparison.columns:
         means = {
             (one.row, one.epoch): one
-            for one in comparison.waypoints
+            for one in comparison.epoch_means
             if (one.column, one.measure) == (column, metric.key)
         }
         epochs = sorted({epoch for _, epoch in means})

@@ -93,7 +93,7 @@ class Cell(NamedTuple):
         return int(self.options["seed"])
 
     @property
-    def folder(self) -> str:
+    def folder_name(self) -> str:
         """Name of the run folder, with a digest of all options."""
         digest = hashlib.sha256(json.dumps(to_config_value(self.options), sort_keys=True).encode()).hexdigest()[:8]
         kind = f"seed-{self.seed}" if self.trial is None else f"trial-{self.trial}"
@@ -161,7 +161,7 @@ class Grid:
         return rows
 
     @property
-    def machine(self) -> dict[str, Any]:
+    def machine_options(self) -> dict[str, Any]:
         """Options of `contraport.train` that determine where cells are computed."""
         folders = {"root": self.options.root, "decoded": self.options.decoded}
         return {

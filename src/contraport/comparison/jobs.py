@@ -44,14 +44,14 @@ class CellJob:
     Attributes:
         path: run folder.
         options: options of `contraport.train` that determine the result.
-        machine: options of `contraport.train` that determine where it is computed.
+        machine_options: options of `contraport.train` that determine where it is computed.
         measures: names of the metrics.
         with_references: whether the untrained encoder and the raw inputs are evaluated too.
     """
 
     path: Path
     options: Mapping[str, Any]
-    machine: Mapping[str, Any]
+    machine_options: Mapping[str, Any]
     measures: Sequence[str]
     with_references: bool = False
 
@@ -82,19 +82,21 @@ class CellJob:
     def data_options(self) -> dict[str, Any]:
         """Options that determine the training and test items."""
         names = {*get_options(DataSettings), *get_options(ReadingSettings)} - {"mismatch"}
-        return {name: value for name, value in {**self.machine, **self.options}.items() if name in names}
+        return {name: value for name, value in {**self.machine_options, **self.options}.items() if name in names}
 
     @property
     def command(self) -> str:
         """Command lines that train and evaluate the cell alone."""
-        folders = {name: self.machine[name] for name in ("root", "decoded") if self.machine[name] is not None}
+        folders = {
+            name: self.machine_options[name] for name in ("root", "decoded") if self.machine_options[name] is not None
+        }
         training = format_flags({**self.options, **folders, "out": str(self.path)})
         options = {"metrics": list(self.measures), "checkpoints": self.checkpoints, "alone": True}
         evaluation = format_flags({name: value for name, value in options.items() if value != "last"})
         return f"contraport train {training}\ncontraport evaluate {shlex.quote(str(self.path))} {evaluation}"
 
 
-def check_data(jobs: Iterable[CellJob]) -> None:
+def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
     """Raise `UsageError` if the data of a finished job have changed since."""
     digests: dict[str, str | None] = {}
     for job in jobs:
@@ -116,8 +118,10 @@ def check_data(jobs: Iterable[CellJob]) -> None:
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
     """Return the job of a cell."""
     with_references = cell.trial is None and cell.seed == 0 and cell.row.name in grid.reference_rows
-    path = grid.out / "cells" / cell.folder
-    return CellJob(path, to_config_value(cell.options), grid.machine, tuple(grid.options.metrics), with_references)
+    path = grid.out / "cells" / cell.folder_name
+    return CellJob(
+        path, to_config_value(cell.options), grid.machine_options, tuple(grid.options.metrics), with_references
+    )
 
 
 def run_cell_job(job: CellJob) -> JobResult | None:
@@ -138,7 +142,7 @@ def run_cell_job(job: CellJob) -> JobResult | None:
 
 
 def _train_and_evaluate(job: CellJob) -> JobResult:
-    run, machine = Run(job.path), {**job.machine, "progress": False}
+    run, machine = Run(job.path), {**job.machine_options, "progress": False}
     result: JobResult = {"measures": list(job.measures), "options": dict(job.options)}
     started = time.perf_counter()
     try:
@@ -151,8 +155,8 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
             metrics=list(job.measures),
             checkpoints=job.checkpoints,
             alone=not job.with_references,
-            device=job.machine["device"],
-            num_workers=job.machine["num_workers"],
+            device=job.machine_options["device"],
+            num_workers=job.machine_options["num_workers"],
             progress=False,
         )
     except FolderInUseError:

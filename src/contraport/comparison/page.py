@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from contraport._utils.files import atomic_write
 from contraport.comparison.comparison_tables import (
     Comparison,
-    arrow,
     epoch_tables,
     explain_verdict,
     format_difference,
     format_mean,
+    significance_arrow,
 )
 from contraport.comparison.seed_results import Entry
 from contraport.metrics.intervals import Interval
@@ -86,7 +86,7 @@ def _shared_data(comparison: Comparison) -> str:
     return f", {comparison.headings[0]}" if comparison.headings[1:] != comparison.columns else ""
 
 
-def draw(comparison: Comparison, path: Path) -> None:
+def save_figure(comparison: Comparison, path: Path) -> None:
     """Write the figure if there is any mean."""
     if any(entry.mean is not None for entry in comparison.entries):
         with atomic_write(path) as temporary:
@@ -167,7 +167,7 @@ def _build_panel(comparison: Comparison, column: str, heading: str) -> Panel | N
     return Panel(heading, metric.format(low), metric.format(high), lines, baseline)
 
 
-def render(comparison: Comparison, commands: list[str]) -> str:
+def render_comparison(comparison: Comparison, commands: list[str]) -> str:
     """Return the page as HTML."""
     tables = []
     for metric in comparison.metrics:
@@ -175,7 +175,9 @@ def render(comparison: Comparison, commands: list[str]) -> str:
         for row in comparison.rows:
             cells = []
             for column, (entry, difference) in zip(comparison.columns, comparison.cells(row, metric), strict=True):
-                text = "" if difference is None else format_difference(metric, difference) + arrow(difference)
+                text = (
+                    "" if difference is None else format_difference(metric, difference) + significance_arrow(difference)
+                )
                 cells.append((format_mean(metric, entry), text, row in comparison.best(column, metric)))
             rows.append((row, cells))
         references = [

@@ -105,14 +105,14 @@ class Verdict(NamedTuple):
         says: the claim.
         verdict: held, held in part, did not hold, or not decided at this size.
         measure: key of the metric.
-        found: gain of each row in each column that the claim is about.
+        gains: gain of each row in each column that the claim is about.
         seeds: for an undecided claim, the number of seeds that would decide it (`seeds_to_decide`).
     """
 
     says: str
     verdict: str
     measure: str
-    found: dict[str, Difference]
+    gains: dict[str, Difference]
     seeds: int | None = None
 
 
@@ -224,7 +224,7 @@ def build_entries(grid: Grid, results: Results) -> list[Entry]:
     return entries
 
 
-def epoch_means(grid: Grid, results: Results) -> list[EpochMean]:
+def compute_epoch_means(grid: Grid, results: Results) -> list[EpochMean]:
     """Return the means of all cells at their intermediate epochs and at the end."""
     means = []
     for metric, column, row in itertools.product(metrics_in_order(grid.options.metrics), grid.columns, grid.rows):

@@ -30,10 +30,10 @@ class SearchRange(NamedTuple):
     high: float
     whole: bool = False
 
-    def at(self, position: float) -> float | int:
+    def value_at(self, position: float) -> float | int:
         """Return the value at a position from 0 to 1.
 
-        >>> SearchRange(0.1, 10.0).at(0.5), SearchRange(1, 10, whole=True).at(0.999)
+        >>> SearchRange(0.1, 10.0).value_at(0.5), SearchRange(1, 10, whole=True).value_at(0.999)
         (1.0, 10)
         """
         if self.whole:
@@ -99,7 +99,9 @@ def build_trials(grid: Grid, row: Row, column: Column) -> list[Cell]:
         engine = SobolEngine(len(space), scramble=True, seed=0)
         points = engine.draw(grid.options.tune - 1).tolist()
     trials: list[Mapping[str, Any]] = [{}]
-    trials += [{key: one.at(place) for (key, one), place in zip(space.items(), point, strict=True)} for point in points]
+    trials += [
+        {key: one.value_at(place) for (key, one), place in zip(space.items(), point, strict=True)} for point in points
+    ]
     return [
         grid.cell(row, column, 0, trial=number, validation=grid.options.validation, **settings_as_options(settings))
         for number, settings in enumerate(trials)
@@ -119,9 +121,11 @@ def settings_as_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def select_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str, Any]], metric: Metric) -> Cell | None:
     """Return the trial with the best value on the validation items; None unless all are done and one succeeded."""
-    if any(trial.folder not in results for trial in trials):
+    if any(trial.folder_name not in results for trial in trials):
         return None
-    values = [(results[trial.folder].get("values", {}).get(metric.key), number) for number, trial in enumerate(trials)]
+    values = [
+        (results[trial.folder_name].get("values", {}).get(metric.key), number) for number, trial in enumerate(trials)
+    ]
     known = [(value, number) for value, number in values if value is not None]
     if not known:
         return None

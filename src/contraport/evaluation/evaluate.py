@@ -132,7 +132,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
     trained, baselines = evaluator.context("trained", evaluator.model), evaluator.baselines()
     if options.classes:
         _check_classes(trained, options.classes, run)
-    unmet = {metric.key: metric.unmet(trained) for metric in metrics}
+    unmet = {metric.key: metric.unmet_requirement(trained) for metric in metrics}
     possible = [metric for metric in metrics if unmet[metric.key] is None]
     if any(metric.key == "knn" for metric in possible):
         check_neighbors(options.neighbors, len(evaluator.train))
@@ -218,7 +218,7 @@ def _compute(
     results = {}
     for metric in metrics:
         step(f"{run.path.name}, {context.name}: {metric.title}")
-        if metric.unmet(context) is None:
+        if metric.unmet_requirement(context) is None:
             result = as_metric_result(metric(context))
             if np.isfinite(result.items if isinstance(result, MetricResult) else result).all():
                 results[metric.key] = result
@@ -263,7 +263,7 @@ def _directions(results: Mapping[str, MetricResult | float]) -> dict[str, dict[s
         (part, key): part_result
         for key, result in results.items()
         if isinstance(result, MetricResult)
-        for part, part_result in result.by_part().items()
+        for part, part_result in result.results_by_part().items()
     }
     directions: dict[str, dict[str, dict[str, float]]] = {}
     for (part, key), values in resample(parts).items():

@@ -17,7 +17,7 @@ from contraport.evaluation.evaluator import Evaluator
 from contraport.evaluation.run_states import epoch_checkpoint_files
 from contraport.metrics import Metric, Requirement, family_titles, metrics_of_rows
 from contraport.metrics.intervals import LEVEL, Difference, MetricResult, mean
-from contraport.metrics.registry import BEFORE, CLASSES
+from contraport.metrics.registry import BEFORE, SEVERAL_CLASSES
 from contraport.training.config import KEPT
 
 CLASSES_NAMED = 5
@@ -69,7 +69,7 @@ def caveats(evaluator: Evaluator, baselines: Mapping[str, Model | RawInputs], re
     if isinstance(raw, RawInputs) and raw.side is not None:
         notes.append(f"Raw inputs: images downscaled to {raw.side} × {raw.side} pixels.")
     uses_labels = any(
-        CLASSES in metric.requires and metric.group != "clustering" for metric in metrics_of_rows([results])
+        SEVERAL_CLASSES in metric.requires and metric.group != "clustering" for metric in metrics_of_rows([results])
     )
     return notes + (_unseen_class_notes(evaluator.train, evaluator.test) if uses_labels else [])
 

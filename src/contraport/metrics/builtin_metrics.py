@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING
 
 from contraport._utils.lazy import lazy_module
 from contraport.metrics.registry import (
-    AS_MANY_AS_CLASSES,
-    CHANGES,
-    CLASSES,
-    COMPARABLE,
-    DIFFERENT_NUMBERS,
+    AN_ITEM_PER_CLASS,
+    CLASSES_ACROSS_DOMAINS,
+    COMPARABLE_VIEWS,
     DOMAINS,
-    ENOUGH,
     GREY_OR_RGB,
     IMAGES,
-    INFO_NCE,
+    INFO_NCE_OBJECTIVE,
     LABELS,
+    MORE_THAN_10_ITEMS,
     NUMBERS,
-    ONE_TOWER,
-    SEEN_DOMAINS,
-    SEVERAL_OF_A_CLASS,
-    SHARED_CLASSES,
-    TEXTS,
-    WEIGHTS,
+    REPEATED_CLASS,
+    SEVERAL_CLASSES,
+    SHARED_DOMAINS,
+    SHARED_ENCODER,
+    STORED_AUGMENTATION,
+    TEXT_ENCODER,
+    TRAINABLE_WEIGHTS,
+    VARYING_NUMBERS,
     metric,
 )
 
@@ -56,15 +56,15 @@ else:
     zero_shot = lazy_module("contraport.metrics.zero_shot")
 
 share_metric = partial(metric, better="higher", unit="share of test items", pattern="{:.1%}")
-accuracy_metric = partial(share_metric, group="accuracy", requires=(LABELS, CLASSES))
-few_label_metric = partial(share_metric, group="few-labels", requires=(LABELS, CLASSES), default=False)
-retrieval_metric = partial(share_metric, group="retrieval", requires=(COMPARABLE, CHANGES))
+accuracy_metric = partial(share_metric, group="accuracy", requires=(LABELS, SEVERAL_CLASSES))
+few_label_metric = partial(share_metric, group="few-labels", requires=(LABELS, SEVERAL_CLASSES), default=False)
+retrieval_metric = partial(share_metric, group="retrieval", requires=(COMPARABLE_VIEWS, STORED_AUGMENTATION))
 geometry_metric = partial(metric, group="geometry", pattern="{:.3f}")
 clustering_metric = partial(
-    metric, group="clustering", better="higher", pattern="{:.3f}", requires=(LABELS, CLASSES, AS_MANY_AS_CLASSES)
+    metric, group="clustering", better="higher", pattern="{:.3f}", requires=(LABELS, SEVERAL_CLASSES, AN_ITEM_PER_CLASS)
 )
 robustness_metric = partial(
-    share_metric, group="robustness", numbers=(1, 2, 3, 4, 5), requires=(LABELS, CLASSES, IMAGES), default=False
+    share_metric, group="robustness", numbers=(1, 2, 3, 4, 5), requires=(LABELS, SEVERAL_CLASSES, IMAGES), default=False
 )
 
 
@@ -87,7 +87,7 @@ def knn(context: EvalContext) -> ItemValues:
     better="lower",
     unit="distance of confidence from accuracy",
     pattern="{:.3f}",
-    requires=(LABELS, CLASSES),
+    requires=(LABELS, SEVERAL_CLASSES),
 )
 def rms_calibration_error(context: EvalContext) -> MetricResult:
     """Root mean square gap between the linear probe's confidence and its accuracy, over 15 confidence bins."""
@@ -100,7 +100,7 @@ def few_shot(context: EvalContext, number: int) -> ItemValues:
     """Accuracy of a linear probe trained on this many items per class: the mean over 5 random draws."""
     labels = context.train_y
     draw = partial(probes.sample_per_class, labels, lambda size: number)
-    return probes.few_labels_hits(context.train_x, labels, context.test_x, context.test_y, draw)
+    return probes.few_label_hits(context.train_x, labels, context.test_x, context.test_y, draw)
 
 
 @few_label_metric("Few-percent@{}", numbers=(1, 10))
@@ -108,13 +108,13 @@ def few_percent(context: EvalContext, number: int) -> ItemValues:
     """Accuracy of a linear probe trained on this percentage of each class, at least one item: the mean over 5 draws."""
     labels = context.train_y
     draw = partial(probes.sample_per_class, labels, lambda size: round(size * number / 100))
-    return probes.few_labels_hits(context.train_x, labels, context.test_x, context.test_y, draw)
+    return probes.few_label_hits(context.train_x, labels, context.test_x, context.test_y, draw)
 
 
-@share_metric("Fine-tuning", group="fine-tuning", requires=(LABELS, CLASSES, WEIGHTS), default=False)
-def fine_tuned(context: EvalContext) -> ItemValues:
+@share_metric("Fine-tuning", group="fine-tuning", requires=(LABELS, SEVERAL_CLASSES, TRAINABLE_WEIGHTS), default=False)
+def fine_tuning_accuracy(context: EvalContext) -> ItemValues:
     """Accuracy after training all weights of a copy of the encoder on the labels, with nothing frozen."""
-    return fine_tuning.fine_tuned_hits(
+    return fine_tuning.fine_tuning_hits(
         context.model, context.train, context.test, context.views, context.loader_config, name=context.name
     )
 
@@ -125,7 +125,7 @@ def fine_tuned(context: EvalContext) -> ItemValues:
     better="higher",
     unit="share of the variance",
     pattern="{:.3f}",
-    requires=(NUMBERS, DIFFERENT_NUMBERS),
+    requires=(NUMBERS, VARYING_NUMBERS),
 )
 def regression(context: EvalContext) -> MetricResult:
     """R^2 of a ridge regression from the features to the items' numbers, such as ages."""
@@ -134,14 +134,14 @@ def regression(context: EvalContext) -> MetricResult:
     return intervals.MetricResult(predictions, probes.r_squared)
 
 
-@share_metric("Domain probe", group="domains", requires=(DOMAINS, SEEN_DOMAINS), better="neither")
+@share_metric("Domain probe", group="domains", requires=(DOMAINS, SHARED_DOMAINS), better="neither")
 def domain_probe(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe that predicts the domain: how much domain information the features keep."""
     probe = probes.fit_linear_probe(context.train_x, context.train_domains)
     return probes.probe_hits(probe, context.test_x, context.test_domains)
 
 
-@share_metric("Unseen domain", group="domains", requires=(LABELS, CLASSES, DOMAINS, SHARED_CLASSES))
+@share_metric("Unseen domain", group="domains", requires=(LABELS, SEVERAL_CLASSES, DOMAINS, CLASSES_ACROSS_DOMAINS))
 def unseen_domain(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe in each domain, trained on the other domains only."""
     return probes.unseen_domain_hits(
@@ -156,13 +156,20 @@ def recall(context: EvalContext, number: int) -> MetricResult:
     return intervals.MetricResult(context.ranks <= number, parts=context.view_directions)
 
 
-@metric("Median rank", group="retrieval", better="lower", unit="rank", pattern="{:.1f}", requires=(COMPARABLE, CHANGES))
+@metric(
+    "Median rank",
+    group="retrieval",
+    better="lower",
+    unit="rank",
+    pattern="{:.1f}",
+    requires=(COMPARABLE_VIEWS, STORED_AUGMENTATION),
+)
 def median_rank(context: EvalContext) -> MetricResult:
     """Median rank of an item's other view among those of all test items, over directions; 1 is the nearest."""
     return intervals.MetricResult(context.ranks, intervals.median, parts=context.view_directions)
 
 
-@share_metric("Zero-shot", group="zero-shot", requires=(LABELS, TEXTS))
+@share_metric("Zero-shot", group="zero-shot", requires=(LABELS, TEXT_ENCODER))
 def zero_shot_accuracy(context: EvalContext) -> ItemValues:
     """Share of test items whose nearest class text names their own class; no label is used for training."""
     return zero_shot.zero_shot_hits(context.item_projections, context.test_y, context.class_embeddings)
@@ -174,7 +181,7 @@ def zero_shot_accuracy(context: EvalContext) -> ItemValues:
     better="higher",
     unit="nats",
     pattern="{:.3f}",
-    requires=(COMPARABLE, CHANGES, INFO_NCE),
+    requires=(COMPARABLE_VIEWS, STORED_AUGMENTATION, INFO_NCE_OBJECTIVE),
 )
 def mutual_information(context: EvalContext) -> ItemValues:
     """Lower bound on the mutual information of two views: log n minus the InfoNCE loss on all n test items."""
@@ -182,7 +189,7 @@ def mutual_information(context: EvalContext) -> ItemValues:
     return math.log(len(context.test)) + retrieval.log_match_probabilities(*context.projections, context.temperature)
 
 
-@geometry_metric("Alignment", better="lower", unit="squared distance", requires=(ONE_TOWER, CHANGES))
+@geometry_metric("Alignment", better="lower", unit="squared distance", requires=(SHARED_ENCODER, STORED_AUGMENTATION))
 def alignment(context: EvalContext) -> ItemValues:
     """Mean squared distance between two random views of an item on the unit sphere."""
     return embedding_geometry.squared_view_distances(*context.random_view_features)
@@ -194,7 +201,7 @@ def uniformity(context: EvalContext) -> ItemValues:
     return influence.uniformity_influence(context.test_x)
 
 
-@geometry_metric("Tolerance", better="neither", unit="cosine", requires=(LABELS, SEVERAL_OF_A_CLASS))
+@geometry_metric("Tolerance", better="neither", unit="cosine", requires=(LABELS, REPEATED_CLASS))
 def tolerance(context: EvalContext) -> ItemValues:
     """Mean cosine of two items of the same class; better uniformity usually lowers it."""
     return influence.tolerance_influence(context.test_x, context.test_y)
@@ -206,7 +213,7 @@ def effective_rank(context: EvalContext) -> ItemValues:
     return influence.effective_rank_influence(context.test_x)
 
 
-@geometry_metric("Hubness", better="lower", unit="skewness", pattern="{:.2f}", requires=(ENOUGH,))
+@geometry_metric("Hubness", better="lower", unit="skewness", pattern="{:.2f}", requires=(MORE_THAN_10_ITEMS,))
 def hubness(context: EvalContext) -> ItemValues:
     """Skewness of how often an item is among the 10 nearest of others: large if a few items are near everything."""
     return influence.hubness_influence(context.test_x)
@@ -215,17 +222,15 @@ def hubness(context: EvalContext) -> ItemValues:
 @clustering_metric("NMI", unit="share of information")
 def nmi(context: EvalContext) -> MetricResult:
     """Normalized mutual information between k-means clusters (as many as classes) and the classes."""
-    labels, found = context.test_y, context.clusters
-    value = clustering.normalized_mutual_information(labels, found)
-    return intervals.MetricResult(influence.nmi_influence(value, labels, found), intervals.clipped_bootstrap_mean)
+    values = clustering.nmi_influence(context.test_y, context.clusters)
+    return intervals.MetricResult(values, intervals.clipped_bootstrap_mean)
 
 
 @clustering_metric("ARI", unit="share of pairs above chance")
 def ari(context: EvalContext) -> MetricResult:
     """Adjusted Rand index between k-means clusters (as many as classes) and the classes."""
-    labels, found = context.test_y, context.clusters
-    value = clustering.adjusted_rand_index(labels, found)
-    return intervals.MetricResult(influence.ari_influence(value, labels, found), intervals.bounded_bootstrap_mean)
+    values = clustering.ari_influence(context.test_y, context.clusters)
+    return intervals.MetricResult(values, intervals.bounded_bootstrap_mean)
 
 
 def _corrupted_hits(context: EvalContext, kind: str, severity: int) -> ItemValues:
@@ -262,7 +267,7 @@ def occlusion(context: EvalContext, number: int) -> ItemValues:
     return _corrupted_hits(context, "occlusion", number)
 
 
-@robustness_metric("JPEG@{}", requires=(LABELS, CLASSES, IMAGES, GREY_OR_RGB))
+@robustness_metric("JPEG@{}", requires=(LABELS, SEVERAL_CLASSES, IMAGES, GREY_OR_RGB))
 def jpeg(context: EvalContext, number: int) -> ItemValues:
     """Accuracy of the linear probe on test images after strong JPEG compression, with severity 1 to 5."""
     return _corrupted_hits(context, "jpeg", number)

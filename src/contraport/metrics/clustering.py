@@ -1,11 +1,11 @@
-"""Clustering metrics: k-means clusters of features, compared with the classes."""
+"""Clustering metrics: agreement of k-means clusters with the classes, as the influence of each item."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
@@ -13,11 +13,13 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from contraport.metrics.influence import influence_values
+from contraport.metrics.intervals import ItemValues
 
-def kmeans_clusters(z: Tensor, count: int) -> np.ndarray[Any, Any]:
+
+def kmeans_clusters(z: Tensor, count: int) -> ItemValues:
     """Return the k-means cluster of each item of `z` `(n, d)`, normalized to the unit sphere, `(n,)`: best of 5 runs.
 
-    >>> import torch
     >>> kmeans_clusters(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.1, 9.0]]), 2).tolist()
     [1, 0, 0]
     """
@@ -27,21 +29,44 @@ def kmeans_clusters(z: Tensor, count: int) -> np.ndarray[Any, Any]:
         return np.asarray(KMeans(count, n_init=5, random_state=0).fit_predict(points))
 
 
-def normalized_mutual_information(labels: Tensor, clusters: np.ndarray[Any, Any]) -> float:
-    """Return the normalized mutual information of classes and clusters: 1 if they are the same.
+def contingency_table(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the total weight of the items of each row and column code, `(r, c)`."""
+    r, c = (int(codes.max()) + 1 for codes in (rows, columns))
+    return weights.new_zeros(r * c).index_add(0, rows * c + columns, weights).reshape(r, c)
 
-    >>> import torch
-    >>> normalized_mutual_information(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0]))
+
+def nmi_influence(labels: Tensor, clusters: ItemValues) -> ItemValues:
+    """Return the influence of each item on the normalized mutual information of classes and clusters, `(n,)`.
+
+    >>> nmi_influence(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0])).mean()
     1.0
     """
-    return float(normalized_mutual_info_score(labels.numpy(), clusters))
+    rows, columns = labels.unique(return_inverse=True)[1], torch.from_numpy(clusters).long()
+
+    def nmi(weights: Tensor) -> Tensor:
+        table = contingency_table(weights, rows, columns) / weights.sum()
+        of_classes, of_clusters, joint = (_entropy(shares) for shares in (table.sum(1), table.sum(0), table))
+        return 2 * (of_classes + of_clusters - joint) / (of_classes + of_clusters)
+
+    value = float(normalized_mutual_info_score(labels.numpy(), clusters))
+    return influence_values(value, nmi, len(labels))
 
 
-def adjusted_rand_index(labels: Tensor, clusters: np.ndarray[Any, Any]) -> float:
-    """Return the adjusted Rand index of classes and clusters: 1 if they are the same, 0 by chance on average.
+def ari_influence(labels: Tensor, clusters: ItemValues) -> ItemValues:
+    """Return the influence of each item on the adjusted Rand index of classes and clusters, `(n,)`."""
+    rows, columns = labels.unique(return_inverse=True)[1], torch.from_numpy(clusters).long()
 
-    >>> import torch
-    >>> adjusted_rand_index(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0]))
-    1.0
-    """
-    return float(adjusted_rand_score(labels.numpy(), clusters))
+    def ari(weights: Tensor) -> Tensor:
+        table = contingency_table(weights, rows, columns)
+        sizes = (table, table.sum(1), table.sum(0), weights.sum())
+        both, of_classes, of_clusters, pairs = ((size * (size - 1) / 2).sum() for size in sizes)
+        chance = of_classes * of_clusters / pairs
+        return (both - chance) / ((of_classes + of_clusters) / 2 - chance)
+
+    value = float(adjusted_rand_score(labels.numpy(), clusters))
+    return influence_values(value, ari, len(labels))
+
+
+def _entropy(shares: Tensor) -> Tensor:
+    shares = shares[shares > 0]  # the slope of entr is infinite at 0
+    return -(shares * shares.log()).sum()

@@ -102,13 +102,13 @@ def effective_rank(features: Tensor) -> float:
     >>> round(effective_rank(torch.cat([torch.eye(4), -torch.eye(4)])), 3)
     4.0
     """
-    return entropy_rank(spectrum(features))
+    return effective_rank_from_spectrum(spectrum(features))
 
 
-def entropy_rank(singular_values: Tensor) -> float:
+def effective_rank_from_spectrum(singular_values: Tensor) -> float:
     """Return the effective rank for given singular values `(F,)`.
 
-    >>> round(entropy_rank(torch.ones(3)), 3)
+    >>> round(effective_rank_from_spectrum(torch.ones(3)), 3)
     3.0
     """
     if singular_values.sum() == 0:

@@ -68,7 +68,7 @@ class _EpochProgress(Callback):
         next(self._epochs, None)
 
 
-def fine_tuned_hits(
+def fine_tuning_hits(
     encoder: Model,
     train: Dataset,
     test: Dataset,

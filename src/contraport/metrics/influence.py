@@ -10,7 +10,6 @@ item with its own copies, at distance zero.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +27,8 @@ from contraport.metrics.embedding_geometry import (
     tolerance,
     uniformity,
 )
+from contraport.metrics.intervals import ItemValues
 from contraport.metrics.retrieval import nearest_neighbors
-
-ItemValues = np.ndarray[Any, Any]
 
 
 def influence_values(value: float, statistic: Callable[[Tensor], Tensor], items: int) -> ItemValues:
@@ -48,10 +46,10 @@ def influence_values(value: float, statistic: Callable[[Tensor], Tensor], items:
     weights = torch.ones(items, dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
         (slopes,) = torch.autograd.grad(statistic(weights), weights)
-    return centered_at(value, items * slopes)
+    return shift_mean_to(value, items * slopes)
 
 
-def centered_at(value: float, slopes: Tensor) -> ItemValues:
+def shift_mean_to(value: float, slopes: Tensor) -> ItemValues:
     """Shift slopes `(n,)` to the mean `value`; non-finite slopes, as with a single class or cluster, give constants."""
     if not slopes.isfinite().all():
         return np.full(len(slopes), value)
@@ -71,7 +69,7 @@ def uniformity_influence(z: Tensor) -> ItemValues:
     mean = float(potentials.mean())
     # Factor 2: each pair has two items. Factor n / subset: the items of the subset stand for all.
     slopes[subset] = 2 * (potentials.cpu() / mean - 1) * (len(z) / len(subset)) if mean > 0 else 0.0
-    return centered_at(value, slopes)
+    return shift_mean_to(value, slopes)
 
 
 def tolerance_influence(z: Tensor, labels: Tensor) -> ItemValues:
@@ -80,7 +78,7 @@ def tolerance_influence(z: Tensor, labels: Tensor) -> ItemValues:
     z, sums, sizes, codes = (part.cpu() for part in class_sums(z, labels))
     cosine_sums = (z * sums[codes]).sum(dim=1) - z.square().sum(dim=1)  # with the other items of its class
     others = sizes[codes] - 1
-    return centered_at(value, 2 * (cosine_sums - value * others) / others.mean())
+    return shift_mean_to(value, 2 * (cosine_sums - value * others) / others.mean())
 
 
 def effective_rank_influence(features: Tensor) -> ItemValues:
@@ -101,7 +99,7 @@ def effective_rank_influence(features: Tensor) -> ItemValues:
     total = singular_values.sum()
     shares = singular_values / total
     slopes = -value * (shares.log() + torch.special.entr(shares).sum()) / total / (2 * singular_values)
-    return centered_at(value, len(x) * squares[:, positive] @ slopes)
+    return shift_mean_to(value, len(x) * squares[:, positive] @ slopes)
 
 
 def hubness_influence(z: Tensor) -> ItemValues:
@@ -116,41 +114,4 @@ def hubness_influence(z: Tensor) -> ItemValues:
     inside = influence_values(value, weighted_hubness, len(subset))
     slopes = torch.zeros(len(z), dtype=torch.float64)
     slopes[subset] = torch.from_numpy(inside - value) * (len(z) / len(subset))
-    return centered_at(value, slopes)
-
-
-def contingency_table(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the total weight of the items of each row and column code, `(r, c)`."""
-    r, c = (int(codes.max()) + 1 for codes in (rows, columns))
-    return weights.new_zeros(r * c).index_add(0, rows * c + columns, weights).reshape(r, c)
-
-
-def nmi_influence(value: float, labels: Tensor, clusters: ItemValues) -> ItemValues:
-    """Return the influence of each item on the normalized mutual information of classes and clusters, `(n,)`."""
-    rows, columns = labels.unique(return_inverse=True)[1], torch.from_numpy(clusters).long()
-
-    def nmi(weights: Tensor) -> Tensor:
-        table = contingency_table(weights, rows, columns) / weights.sum()
-        of_classes, of_clusters, joint = (_entropy(shares) for shares in (table.sum(1), table.sum(0), table))
-        return 2 * (of_classes + of_clusters - joint) / (of_classes + of_clusters)
-
-    return influence_values(value, nmi, len(labels))
-
-
-def ari_influence(value: float, labels: Tensor, clusters: ItemValues) -> ItemValues:
-    """Return the influence of each item on the adjusted Rand index of classes and clusters, `(n,)`."""
-    rows, columns = labels.unique(return_inverse=True)[1], torch.from_numpy(clusters).long()
-
-    def ari(weights: Tensor) -> Tensor:
-        table = contingency_table(weights, rows, columns)
-        sizes = (table, table.sum(1), table.sum(0), weights.sum())
-        both, of_classes, of_clusters, pairs = ((size * (size - 1) / 2).sum() for size in sizes)
-        chance = of_classes * of_clusters / pairs
-        return (both - chance) / ((of_classes + of_clusters) / 2 - chance)
-
-    return influence_values(value, ari, len(labels))
-
-
-def _entropy(shares: Tensor) -> Tensor:
-    shares = shares[shares > 0]  # the slope of entr is infinite at 0
-    return -(shares * shares.log()).sum()
+    return shift_mean_to(value, slopes)

@@ -127,7 +127,7 @@ class MetricResult:
         """Whether the value is the mean of the items."""
         return self.statistic in (mean, bounded_bootstrap_mean, clipped_bootstrap_mean)
 
-    def by_part(self) -> dict[str, MetricResult]:
+    def results_by_part(self) -> dict[str, MetricResult]:
         """Return one result per part."""
         if not self.parts:
             return {}

@@ -119,7 +119,7 @@ def confusion_matrix(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndar
     return torch.bincount(test_y.cpu() * classes + predicted, minlength=classes**2).reshape(classes, classes).numpy()
 
 
-def few_labels_hits(
+def few_label_hits(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, choose: Callable[[np.random.Generator], Tensor]
 ) -> np.ndarray[Any, Any]:
     """Return how often probes on few training items predict the class of each test item, `(m,)`, from 0 to 1.

@@ -47,33 +47,37 @@ class Requirement(NamedTuple):
 
 
 LABELS = Requirement(attrgetter("has_labels"), "there are no labels")
-CLASSES = Requirement(attrgetter("has_several_classes"), "all labels are of one class")
+SEVERAL_CLASSES = Requirement(attrgetter("has_several_classes"), "all labels are of one class")
 NUMBERS = Requirement(attrgetter("has_numbers"), "there are no numbers to predict", rare=True)
-DIFFERENT_NUMBERS = Requirement(
+VARYING_NUMBERS = Requirement(
     lambda context: len(context.numbers[1].unique()) > 1, "all test items have the same number"
 )
 DOMAINS = Requirement(lambda context: context.num_domains > 1, "there are fewer than two domains", rare=True)
-SEEN_DOMAINS = Requirement(attrgetter("shares_domains"), "training and test items share no domain", rare=True)
-SHARED_CLASSES = Requirement(
+SHARED_DOMAINS = Requirement(attrgetter("shares_domains"), "training and test items share no domain", rare=True)
+CLASSES_ACROSS_DOMAINS = Requirement(
     lambda context: context.min_classes_without_a_domain > 1, "domains share fewer than two classes", True
 )
 IMAGES = Requirement(attrgetter("image_channels"), "the items are not images with pixels in [0, 1]", rare=True)
 GREY_OR_RGB = Requirement(lambda context: context.image_channels <= {1, 3}, "JPEG needs 1 or 3 channels", rare=True)
-ONE_TOWER = Requirement(attrgetter("has_shared_encoder"), "each view has its own encoder")
-CHANGES = Requirement(
+SHARED_ENCODER = Requirement(attrgetter("has_shared_encoder"), "each view has its own encoder")
+STORED_AUGMENTATION = Requirement(
     lambda context: context.views.missing_transform is None,
     "the augmentation was an object, which the run folder does not store",
     rare=True,
 )
-COMPARABLE = Requirement(attrgetter("has_comparable_views"), "the views have embeddings of different sizes")
-INFO_NCE = Requirement(lambda context: context.temperature is not None, "the objective is not InfoNCE", rare=True)
-TEXTS = Requirement(attrgetter("supports_zero_shot"), "the run has no text encoder beside another encoder", rare=True)
-WEIGHTS = Requirement(attrgetter("has_weights"), "there are no weights to train", rare=True)
-SEVERAL_OF_A_CLASS = Requirement(lambda context: context.largest_class_size > 1, "no class has two test items")
-AS_MANY_AS_CLASSES = Requirement(
+COMPARABLE_VIEWS = Requirement(attrgetter("has_comparable_views"), "the views have embeddings of different sizes")
+INFO_NCE_OBJECTIVE = Requirement(
+    lambda context: context.temperature is not None, "the objective is not InfoNCE", rare=True
+)
+TEXT_ENCODER = Requirement(
+    attrgetter("supports_zero_shot"), "the run has no text encoder beside another encoder", rare=True
+)
+TRAINABLE_WEIGHTS = Requirement(attrgetter("has_weights"), "there are no weights to train", rare=True)
+REPEATED_CLASS = Requirement(lambda context: context.largest_class_size > 1, "no class has two test items")
+AN_ITEM_PER_CLASS = Requirement(
     lambda context: len(context.test) >= context.num_classes, "there are fewer test items than classes"
 )
-ENOUGH = Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer")
+MORE_THAN_10_ITEMS = Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer")
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ class Metric:
         result = as_metric_result(self(context))
         return result if isinstance(result, float) else result.value
 
-    def at(self, number: int) -> Metric:
+    def at_number(self, number: int) -> Metric:
         """Return the metric with its number fixed, such as Recall@5."""
         return replace(
             self,
@@ -131,9 +135,9 @@ class Metric:
 
     def at_each_number(self) -> tuple[Metric, ...]:
         """Return the metric at each of its default numbers, or itself if it has none."""
-        return tuple(map(self.at, self.numbers)) or (self,)
+        return tuple(map(self.at_number, self.numbers)) or (self,)
 
-    def unmet(self, context: EvalContext) -> Requirement | None:
+    def unmet_requirement(self, context: EvalContext) -> Requirement | None:
         """Return the first requirement that the context does not meet, or None."""
         return next((requirement for requirement in self.requires if not requirement.is_met(context)), None)
 
@@ -232,7 +236,7 @@ def metric_by_key(key: str) -> Metric | None:
     entry = METRICS.get(name)
     if entry is None or bool(entry.numbers) != bool(re.fullmatch("[1-9][0-9]{0,8}", number)):
         return None
-    return entry.at(int(number)) if entry.numbers else entry
+    return entry.at_number(int(number)) if entry.numbers else entry
 
 
 def metrics_of_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from contraport.errors import check, import_optional
-from contraport.metrics.embedding_geometry import entropy_rank
+from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
 from contraport.metrics.embedding_geometry import spectrum as singular_values
 from contraport.metrics.retrieval import nearest_neighbors
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES, class_colors
@@ -108,7 +108,7 @@ def spectrum(
     figure, (ax,) = create_panels(1, width=width, ratio=1.45)
     for position, (name, source) in enumerate(named_sources(features).items()):
         values = _singular_values(source)
-        rank, ratios = entropy_rank(values), values / values[0]
+        rank, ratios = effective_rank_from_spectrum(values), values / values[0]
         label = f"{name}: effective rank {rank:.1f}" if name else f"effective rank {rank:.1f}"
         ax.semilogy(
             range(1, len(values) + 1),

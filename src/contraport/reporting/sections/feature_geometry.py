@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from contraport.metrics.embedding_geometry import entropy_rank
+from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
 from contraport.metrics.registry import BEFORE
 from contraport.reporting.page_builder import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import (
@@ -122,7 +122,9 @@ def draw_spectra(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
         ratios = ratios[ratios > SPECTRUM_FLOOR]
         hover = "%{y:.2e}<extra>%{fullData.name}</extra>"
         lines.append(line_trace(run, range(1, len(ratios) + 1), ratios.tolist(), hovertemplate=hover))
-        ranks.append(f"{run.name}: effective rank {entropy_rank(torch.from_numpy(values)):.1f} of {len(values)}")
+        ranks.append(
+            f"{run.name}: effective rank {effective_rank_from_spectrum(torch.from_numpy(values)):.1f} of {len(values)}"
+        )
     x = axis_from_zero("direction")
     y = {"type": "log", "tickvals": list(LOG_TICKS), "ticktext": list(LOG_TICKS.values())}
     figure = build_figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y=y)

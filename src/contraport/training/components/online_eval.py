@@ -64,7 +64,7 @@ def build_online_eval(settings: Settings, components: Components, dataset: Datas
 
     first = subject(torch.device("cpu"))
     for measure, _ in watches:
-        need = measure.unmet(first)
+        need = measure.unmet_requirement(first)
         check(
             need is None, f"online_metrics: {measure.title} cannot be computed: {need and need.reason}.", "unavailable"
         )
