@@ -127,7 +127,9 @@ def test_explicit_options_override_the_suite(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_another_one_where_anything_is_otherwise() -> None:
-    folders = [build_grid({**ASKED, **more}).cells[0].folder_name for more in ({}, {"epochs": 2}, {"settings": ["strong"]})]
+    folders = [
+        build_grid({**ASKED, **more}).cells[0].folder_name for more in ({}, {"epochs": 2}, {"settings": ["strong"]})
+    ]
     assert len(set(folders)) == 3
     assert build_grid({**ASKED, "seeds": 9}).cells[0].folder_name == folders[0]
 
