@@ -17,7 +17,7 @@ from contraport.evaluation.evaluator import Evaluator
 from contraport.evaluation.run_states import epoch_checkpoint_files
 from contraport.metrics import Metric, Requirement, family_titles, metrics_of_rows
 from contraport.metrics.intervals import LEVEL, Difference, MetricResult, mean
-from contraport.metrics.registry import BEFORE, SEVERAL_CLASSES
+from contraport.metrics.registry import BEFORE_TRAINING, SEVERAL_CLASSES
 from contraport.training.config import KEPT
 
 CLASSES_NAMED = 5
@@ -48,11 +48,9 @@ def skipped_notes(
     notes = [f"Not measured, as {reason}: {', '.join(family_titles(of).values())}." for reason, of in skipped.items()]
     # A metric added by a user may return NaN.
     not_finite = [metric for metric in metrics if unmet[metric.key] is None and metric.key not in results]
-    return notes + (
-        [f"Left out, as a value was NaN or infinite: {', '.join(family_titles(not_finite).values())}."]
-        if not_finite
-        else []
-    )
+    if not_finite:
+        notes.append(f"Left out, as a value was NaN or infinite: {', '.join(family_titles(not_finite).values())}.")
+    return notes
 
 
 def caveats(evaluator: Evaluator, baselines: Mapping[str, Model | RawInputs], results: Results) -> list[str]:
@@ -130,14 +128,18 @@ def deterioration_notes(rows: _Rows, differences: Differences = MappingProxyType
     metrics = metrics_of_rows([rows["trained"]])
     accuracy = [metric for metric in metrics if metric.group == "accuracy"]
     for row, name, advice in (
-        ("given", BEFORE["given"], "More epochs, another --augment or a smaller --encoder_lr_scale may help."),
-        ("untrained", BEFORE["untrained"], "More epochs, another --augment or another --temperature may help."),
+        ("given", BEFORE_TRAINING["given"], "More epochs, another --augment or a smaller --encoder_lr_scale may help."),
+        (
+            "untrained",
+            BEFORE_TRAINING["untrained"],
+            "More epochs, another --augment or another --temperature may help.",
+        ),
         ("raw", "the raw inputs", "Train for longer, use a larger encoder, or use the raw inputs."),
     ):
         if row in rows and (worse := _changed(rows, differences, row, accuracy, worse=True)):
             notes.append(f"The trained features are worse than {name}: {worse}. {advice}")
     # Training usually trades one for the other, so both are reported together.
-    before = next((row for row in BEFORE if row in rows), None)
+    before = next((row for row in BEFORE_TRAINING if row in rows), None)
     geometry = [metric for metric in metrics if metric.key in ("alignment", "uniformity")]
     if before is not None and (worse := _changed(rows, differences, before, geometry, worse=True)):
         better = _changed(rows, differences, before, geometry, worse=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 from contraport._utils.html_repr import format_html_rows
 from contraport.metrics import Metric, metrics_of_rows
-from contraport.metrics.registry import BEFORE
+from contraport.metrics.registry import BEFORE_TRAINING
 
 EPOCHS_SHOWN = 5
 """Maximum number of intermediate models in a table; `evaluation.json` contains all."""
@@ -45,7 +45,7 @@ def evaluation_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
     A baseline without any value, such as raw inputs of two kinds that cannot be compared, gets no column.
     """
-    rows = {name: result["rows"].get(name, {}) for name in ("raw", *BEFORE, "trained")}
+    rows = {name: result["rows"].get(name, {}) for name in ("raw", *BEFORE_TRAINING, "trained")}
     columns = {name: values for name, values in rows.items() if any(value is not None for value in values.values())}
     table = result_rows(columns)
     for row, metric in zip(table, metrics_of_rows(columns.values()), strict=True):

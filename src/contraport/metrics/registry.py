@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 Better = Literal["higher", "lower", "neither"]
 
-BEFORE: Final = {"given": "the encoder as it was given", "untrained": "the untrained encoder"}
+BEFORE_TRAINING: Final = {"given": "the encoder as it was given", "untrained": "the untrained encoder"}
 """The encoder before training, by row of the evaluation: with the weights it started from, or with random ones.
 
 A run has only one of the two. A pretrained encoder is far better than random weights before the first step.
 """
 
-BASELINES: Final = {**BEFORE, "raw": "raw inputs"}
+BASELINES: Final = {**BEFORE_TRAINING, "raw": "raw inputs"}
 """Descriptions of all baselines, by row of the evaluation."""
 
 _NUMBER, _AT = "{}", "@"

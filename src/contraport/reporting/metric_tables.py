@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, metrics_of_rows
 from contraport.metrics.intervals import Difference
-from contraport.metrics.registry import BEFORE
+from contraport.metrics.registry import BEFORE_TRAINING
 from contraport.reporting.report_run import ReportRun
 
 MISSING = "–"
@@ -127,7 +127,7 @@ class _Source(NamedTuple):
 def _distinct_baselines(runs: list[ReportRun]) -> list[_Source]:
     """Return the baselines with different values; equal names get the run's name appended."""
     baselines: list[_Source] = []
-    for row in ("raw", *BEFORE):
+    for row in ("raw", *BEFORE_TRAINING):
         for run in runs:
             names = {"raw": "raw inputs", "given": f"{run.encoder} as given", "untrained": f"untrained {run.encoder}"}
             source = _Source(names[row], run, row)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from contraport.metrics import Metric
-from contraport.metrics.registry import BEFORE
+from contraport.metrics.registry import BEFORE_TRAINING
 from contraport.reporting.metric_tables import evaluated_metrics
 from contraport.reporting.page_builder import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
@@ -45,7 +45,7 @@ def list_epoch_rows(run: ReportRun) -> list[tuple[int, str]]:
     """Return the evaluated epochs and the names of their rows; epoch 0 is the encoder before training."""
     last = (run.evaluation or {}).get("epochs")
     epochs = [(int(name.removeprefix("epoch ")), name) for name in run.rows if name.startswith("epoch ")]
-    epochs += [(0, row) for row in BEFORE if row in run.rows]
+    epochs += [(0, row) for row in BEFORE_TRAINING if row in run.rows]
     epochs += [(last, "trained")] if last is not None else []
     return sorted(epochs)
 

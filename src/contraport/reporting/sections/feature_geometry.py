@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
-from contraport.metrics.registry import BEFORE
+from contraport.metrics.registry import BEFORE_TRAINING
 from contraport.reporting.page_builder import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
@@ -153,6 +153,8 @@ def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
 
 def _path(run: ReportRun) -> list[tuple[str, float, float]]:
     """Return row, uniformity and alignment of the evaluated encoders in the order of training."""
-    names = [row for _, row in list_epoch_rows(run)] or [row for row in (*BEFORE, "trained") if row in run.rows]
+    names = [row for _, row in list_epoch_rows(run)] or [
+        row for row in (*BEFORE_TRAINING, "trained") if row in run.rows
+    ]
     path = [(name, run.rows[name].get("uniformity"), run.rows[name].get("alignment")) for name in names]
     return [(name, x, y) for name, x, y in path if x is not None and y is not None]
