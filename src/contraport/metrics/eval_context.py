@@ -160,33 +160,27 @@ class EvalContext:
     @property
     def train_y(self) -> Tensor:
         """Class of each training item, `(n,)`; requires labels."""
-        assert self.train.labels is not None
-        return self.train.labels
+        return _available(self.train.labels)
 
     @property
     def test_y(self) -> Tensor:
         """Class of each test item, `(m,)`; requires labels."""
-        assert self.test.labels is not None
-        return self.test.labels
+        return _available(self.test.labels)
 
     @property
     def train_domains(self) -> Tensor:
         """Domain of each training item, `(n,)`; requires domains."""
-        assert self.train.domains is not None
-        return self.train.domains
+        return _available(self.train.domains)
 
     @property
     def test_domains(self) -> Tensor:
         """Domain of each test item, `(m,)`; requires domains."""
-        assert self.test.domains is not None
-        return self.test.domains
+        return _available(self.test.domains)
 
     @property
     def numbers(self) -> tuple[Tensor, Tensor]:
         """Number of each training item `(n,)` and of each test item `(m,)`; requires numbers."""
-        assert self.train.numbers is not None
-        assert self.test.numbers is not None
-        return self.train.numbers, self.test.numbers
+        return _available(self.train.numbers), _available(self.test.numbers)
 
     @cached_property
     def train_x(self) -> Tensor:
@@ -278,3 +272,8 @@ class EvalContext:
         with fixed_seed(0, self.device):
             name = f"{self.name}: {kind}, severity {severity}"
             return extract_features(self.encoder, self.test, self.views, self.loader_config, name, prepare=prepare)
+
+
+def _available(values: Tensor | None) -> Tensor:
+    assert values is not None  # the requirements of a metric are checked before
+    return values
