@@ -206,7 +206,7 @@ def test_no_estimate_for_refused_settings(
         asked.append((settings.root, settings.device))
         raise error.pop(0)
 
-    monkeypatch.setattr(MODULE, "build", refused)
+    monkeypatch.setattr(MODULE, "build_components", refused)
     assert _estimate_seconds(grid, grid.cells[0]) is None
     assert _estimate_seconds(grid, grid.cells[0]) is None
     with pytest.raises(RuntimeError, match="a bug"):
