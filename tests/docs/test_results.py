@@ -12,6 +12,7 @@ from contraport.options import replace_deprecated_names
 MEASURED = sorted((Path(__file__).parents[2] / "benchmarks" / "results" / "suites").glob("*.json"))
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # options under their deprecated names
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
 def test_saved_options_of_a_suite_build_the_same_rows_and_columns(path: Path) -> None:
     found = json.loads(path.read_text())
