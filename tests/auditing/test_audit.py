@@ -78,13 +78,13 @@ def check_found(found: Audit) -> None:
     ],
     ids=lambda asked: asked["method"],
 )
-def test_planted_mismatches_are_found(views: tuple[np.ndarray, np.ndarray], asked: dict[str, Any]) -> None:
+def test_finds_planted_mismatches(views: tuple[np.ndarray, np.ndarray], asked: dict[str, Any]) -> None:
     found = contraport.audit(data=views, **asked)
     assert (found.method, len(found.scores)) == (asked["method"], ITEMS)
     check_found(found)
 
 
-def test_frozen_vectors_are_judged_again_among_those_that_seemed_right(views: tuple[np.ndarray, np.ndarray]) -> None:
+def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.ndarray]) -> None:
     dataset = from_arrays(views)
     (first, _), (second, sides) = score_frozen_vectors(dataset, statistic="likeness", rounds=2, seed=3)
     items, partners = torch.arange(ITEMS), swap_partners(draw_exchange_groups(dataset, seed=3))
@@ -101,7 +101,7 @@ def test_frozen_vectors_are_judged_again_among_those_that_seemed_right(views: tu
     assert not np.array_equal(second.scores, first.scores)
 
 
-def test_partners_are_proposed_of_what_seems_wrong(frozen: Audit) -> None:
+def test_proposed_partners_are_suspected_mismatches(frozen: Audit) -> None:
     number = np.ceil(max(frozen.noise_rate, 0.1) * ITEMS).astype(int)
     free = np.argsort(frozen.scores, kind="stable")[:number]
     proposed = frozen.partners[frozen.partners >= 0]
@@ -109,14 +109,14 @@ def test_partners_are_proposed_of_what_seems_wrong(frozen: Audit) -> None:
     assert np.isin(proposed, free).all()
 
 
-def test_no_pair_is_flagged_where_none_is_wrong() -> None:
+def test_flags_almost_nothing_in_clean_data() -> None:
     hidden = np.random.default_rng(1).normal(size=(ITEMS, 3))
     found = contraport.audit(data=(hidden, hidden @ np.random.default_rng(2).normal(size=(3, 5))), method="frozen")
     assert found.noise_rate < 0.02
     assert len(found.flagged()) <= 0.02 * ITEMS
 
 
-def test_the_folder_has_a_row_for_each_pair_and_is_never_overwritten(
+def test_output_has_a_row_for_each_pair_and_is_not_overwritten(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path
 ) -> None:
     out = tmp_path / "audit"
@@ -135,7 +135,7 @@ def test_the_folder_has_a_row_for_each_pair_and_is_never_overwritten(
     assert (out / "pairs.csv").read_bytes() == before
 
 
-def test_all_rows_of_a_file_are_judged_in_their_order(
+def test_scores_all_rows_of_a_file_in_order(
     views: tuple[np.ndarray, np.ndarray], frozen: Audit, tmp_path: Path
 ) -> None:
     first, second = views
@@ -147,7 +147,7 @@ def test_all_rows_of_a_file_are_judged_in_their_order(
 CROSSFIT: dict[str, Any] = {"method": "crossfit", "folds": 2, "repeats": 2, "rounds": 2, **QUICK, "epochs": 2}
 
 
-def test_a_cross_fit_that_was_stopped_ends_as_one_that_was_not(
+def test_resumed_cross_fit_equals_an_uninterrupted_one(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = contraport.audit(data=views, out=tmp_path / "whole", **CROSSFIT)
@@ -176,7 +176,7 @@ def test_a_cross_fit_that_was_stopped_ends_as_one_that_was_not(
         contraport.audit(data=views, out=tmp_path / "part", resume=True, **CROSSFIT)
 
 
-def test_rounds_of_a_cross_fit_train_on_what_seemed_right_and_judge_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypatch: pytest.MonkeyPatch) -> None:
     """With scores that are known, of which the first twenty are those of wrong pairs."""
     items, random, trained = 100, np.random.default_rng(0), list[tuple[int, set[int]]]()
     own = random.normal(np.where(np.arange(items) < 20, 0, 6), 1)
@@ -225,14 +225,14 @@ def judgements_mean(parts: list[set[int]], items: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("chosen", [(0, 2), ("ear", "eye"), ("ear", 2), ["0", "2"]])
-def test_views_are_chosen_by_name_or_number(
+def test_selects_views_by_name_or_number(
     views: tuple[np.ndarray, np.ndarray], frozen: Audit, chosen: tuple[int | str, ...]
 ) -> None:
     three = {"ear": views[0], "hand": np.zeros((ITEMS, 2)) + np.arange(ITEMS)[:, None], "eye": views[1]}
     assert (contraport.audit(data=three, views=chosen, method="frozen").scores == frozen.scores).all()
 
 
-def test_the_views_of_a_table_have_the_names_of_its_columns(tmp_path: Path) -> None:
+def test_views_of_a_table_are_named_by_its_columns(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("ear_a,ear_b,u,v\n" + "1,2,3,4\n" * 60)
     columns = {"views": [["ear_a", "ear_b"], ["u", "v"]]}
     assert load(tmp_path / "t.csv", columns=columns).view_names == ("ear", "view1")
@@ -240,7 +240,7 @@ def test_the_views_of_a_table_have_the_names_of_its_columns(tmp_path: Path) -> N
     assert load(tmp_path / "t.npz").view_names == ("view0", "view1")
 
 
-def test_what_is_flagged_is_chosen_one_way(frozen: Audit) -> None:
+def test_flags_by_rate_count_or_fdr(frozen: Audit) -> None:
     assert len(frozen.flagged()) == round(ITEMS * frozen.noise_rate)
     assert len(frozen.flagged(rate=0.1)) == 40
     assert frozen.flagged(count=3).tolist() == np.argsort(frozen.scores, kind="stable")[:3].tolist()
@@ -256,7 +256,7 @@ def test_what_is_flagged_is_chosen_one_way(frozen: Audit) -> None:
             frozen.flagged(**limits)  # type: ignore[arg-type]
 
 
-def test_as_many_are_flagged_as_keep_the_share_of_right_ones() -> None:
+def test_flagging_by_fdr_keeps_the_share_of_right_pairs() -> None:
     """Of the two and of the three lowest scores a half and two thirds are right, as all mismatches score below."""
     scores, none = np.array([3.0, 0.0, 2.0, 1.0]), np.full(4, -1)
     found = Audit("toy", "frozen", "cosine", scores, np.array([0.0, 0.5]), 0.25, (0.1, 0.4), none, scores)
@@ -267,7 +267,7 @@ def test_as_many_are_flagged_as_keep_the_share_of_right_ones() -> None:
 
 
 @pytest.mark.parametrize(("remembered", "notes"), [(0.5, 0), (0.9, 1)])
-def test_what_a_training_found_is_taken_as_it_is(remembered: float, notes: int) -> None:
+def test_audit_of_a_training_keeps_its_arrays(remembered: float, notes: int) -> None:
     arrays = {"scores": np.arange(4.0), "mismatched": np.arange(2.0), "partners": np.array([1, -1, -1, -1])}
     arrays |= {"partner_scores": np.arange(4.0) + 1, "rate": np.array(0.2), "low": np.array(0.1)}
     found = audit_from_arrays("x", arrays | {"high": np.array(0.3), "remembered": np.array(remembered)})
@@ -280,7 +280,7 @@ def test_what_a_training_found_is_taken_as_it_is(remembered: float, notes: int) 
 
 
 @pytest.mark.parametrize("seed", range(4))  # of some of them all pairs seem wrong, and none follows to judge by them
-def test_scores_that_say_nothing_are_told(seed: int) -> None:
+def test_notes_uninformative_scores(seed: int) -> None:
     random = np.random.default_rng(seed)
     other = random.normal(size=(200, 5))
     found = contraport.audit(data=(random.normal(size=(200, 4)), other), method="frozen", rounds=1)
@@ -289,7 +289,7 @@ def test_scores_that_say_nothing_are_told(seed: int) -> None:
     assert found.summary()["notes"] == list(found.notes)
 
 
-def test_a_share_that_may_be_most_of_them_is_told() -> None:
+def test_notes_an_interval_that_covers_most_pairs() -> None:
     """Where the interval reaches what scores that say nothing give, as of few pairs, of which none need be wrong."""
     scores, none = np.arange(4.0), np.full(4, -1)
     given = ("toy", "frozen", "cosine", scores, np.array([0.0, 0.5]), 0.5)
@@ -356,7 +356,7 @@ def test_rejects_the_arrays_of_an_unfinished_training() -> None:
         audit_from_arrays("x", {"scores": np.ones(3)})
 
 
-def test_pairs_are_told_by_their_rows_and_names_in_the_data(
+def test_pairs_keep_their_rows_and_names(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     numbers = np.concatenate(views, axis=1).tolist()
@@ -380,7 +380,7 @@ def test_pairs_are_told_by_their_rows_and_names_in_the_data(
 
 
 @pytest.mark.parametrize("views", [(), (1, 0)])
-def test_a_stream_is_not_audited_by_its_first_items(views: tuple[int, ...]) -> None:
+def test_rejects_streams(views: tuple[int, ...]) -> None:
     random = np.random.default_rng(0)
     pairs = [(random.normal(size=4).astype(np.float32), random.normal(size=3).astype(np.float32)) for _ in range(60)]
     stream = from_stream(pairs, name="pairs")
@@ -388,7 +388,7 @@ def test_a_stream_is_not_audited_by_its_first_items(views: tuple[int, ...]) -> N
         contraport.audit(data=stream, method="frozen", views=views)
 
 
-def test_names_are_no_formulas_of_a_spreadsheet_and_no_markup_of_the_console(
+def test_names_are_escaped_for_spreadsheets_and_the_console(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["=1+1", "+x", "-x", "@x", "-2", "[/x]1", "[red]y"]
@@ -410,7 +410,7 @@ def test_names_are_no_formulas_of_a_spreadsheet_and_no_markup_of_the_console(
     ("method", "resume"),
     [("crossfit", False), ("crossfit", True), ("frozen", False), ("online", False), ("online", True)],
 )
-def test_one_audit_at_a_time_fills_a_folder(
+def test_locks_the_output_folder(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path, method: str, resume: bool
 ) -> None:
     out = tmp_path / "audit"
@@ -424,9 +424,7 @@ def test_one_audit_at_a_time_fills_a_folder(
     assert out.exists() == resume, "an empty folder is not left"
 
 
-def test_a_lock_that_a_killed_audit_left_is_no_content_of_its_folder(
-    views: tuple[np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
+def test_a_stale_lock_does_not_count_as_content(views: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     out = tmp_path / "audit"
     out.mkdir()
     (out / "lock.json").write_text(json.dumps({**locks._this_process(), "pid": 2**22 + 1}))

@@ -60,7 +60,7 @@ def written(way: str, data: Path, tmp_path: Path) -> tuple[Path, dict[str, np.nd
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_a_table_stays_a_table(tmp_path: Path, suffix: str) -> None:
+def test_tables_keep_their_format(tmp_path: Path, suffix: str) -> None:
     data, out = table(tmp_path, suffix), tmp_path / "out"
     out.mkdir()
     rows = np.delete(np.arange(ITEMS + 1), 5)  # of the pairs that were judged
@@ -78,7 +78,7 @@ def test_a_table_stays_a_table(tmp_path: Path, suffix: str) -> None:
     assert load(out / f"dropped{suffix}", "test").store.fetch(torch.tensor([0]))[0].tolist() == [[5.0]]
 
 
-def test_an_npz_stays_one_with_its_test_split(tmp_path: Path) -> None:
+def test_npz_keeps_its_test_split(tmp_path: Path) -> None:
     rows = np.arange(ITEMS)[:, None] * 1.0
     arrays = {"view0": rows, "view1": 10 * rows, "weights": np.full(ITEMS, 2.0)}
     np.savez(tmp_path / "pairs.npz", **arrays, **{f"{name}_test": array[:4] for name, array in arrays.items()})
@@ -90,7 +90,7 @@ def test_an_npz_stays_one_with_its_test_split(tmp_path: Path) -> None:
     assert len(load(path, "test")) == 4
 
 
-def test_an_npz_keeps_its_own_names_of_views(tmp_path: Path) -> None:
+def test_npz_keeps_its_view_names(tmp_path: Path) -> None:
     rows = np.arange(ITEMS)[:, None] * 1.0
     np.savez(tmp_path / "pairs.npz", ear=rows, eye=10 * rows)
     dataset = load(tmp_path / "pairs.npz", test_fraction=0)
@@ -102,7 +102,7 @@ def test_an_npz_keeps_its_own_names_of_views(tmp_path: Path) -> None:
             assert ("weights" in file) == (way == "weigh")
 
 
-def test_rows_that_were_not_judged_stay_and_count(tmp_path: Path) -> None:
+def test_unaudited_rows_stay_and_count(tmp_path: Path) -> None:
     """What was judged begins at row 5: what seems wrong is told by its place in the source."""
     values = np.arange(ITEMS + 5)[:, None] * 1.0
     np.savez(tmp_path / "pairs.npz", ear=values, eye=10 * values, ear_test=values[:3], eye_test=values[:3])
@@ -120,7 +120,7 @@ def test_rows_that_were_not_judged_stay_and_count(tmp_path: Path) -> None:
     assert (len(weights), np.flatnonzero(weights == 0).tolist()) == (ITEMS + 5, sorted(wrong))
 
 
-def test_each_of_several_texts_of_a_row_is_a_pair_of_its_own(tmp_path: Path) -> None:
+def test_each_text_of_a_list_is_its_own_pair(tmp_path: Path) -> None:
     """Of 20 images with 3 captions each, a caption that seems wrong takes neither its image nor the others along."""
     data = tmp_path / "captions.jsonl"
     rows = [{"image": [row * 1.0, 1.0], "captions": [f"text {3 * row + one}" for one in range(3)]} for row in range(20)]
@@ -138,7 +138,7 @@ def test_each_of_several_texts_of_a_row_is_a_pair_of_its_own(tmp_path: Path) -> 
     assert [row for row, of in enumerate(texts["weigh"]) if of["audit_weight"] == 0] == sorted(WRONG)
 
 
-def test_what_is_no_file_becomes_an_npz_and_a_file_of_weights(tmp_path: Path) -> None:
+def test_datasets_become_an_npz_or_a_weights_file(tmp_path: Path) -> None:
     texts = [f"text {row}" for row in range(ITEMS)]
     images = np.random.default_rng(0).integers(0, 255, (ITEMS, 4, 4, 3), dtype=np.uint8)
     dataset = from_arrays({"photo": images, "caption": texts}, labels=["cat", "dog"] * (ITEMS // 2))
@@ -151,7 +151,7 @@ def test_what_is_no_file_becomes_an_npz_and_a_file_of_weights(tmp_path: Path) ->
         assert (file["view0"] == np.delete(np.moveaxis(images, 3, 1), 10, 0)).all()
 
 
-def test_names_of_files_stay_true(tmp_path: Path) -> None:
+def test_relative_file_names_stay_valid(tmp_path: Path) -> None:
     from PIL import Image
 
     (tmp_path / "photos").mkdir()
@@ -169,7 +169,7 @@ def test_names_of_files_stay_true(tmp_path: Path) -> None:
     assert [view[:, 0, 0, 0].tolist() for view in (first, second)] == [[0, 1, 2, 3, 4], [0, 1, 2, 7, 3]]
 
 
-def test_an_audit_writes_what_a_training_takes(tmp_path: Path) -> None:
+def test_training_reads_the_cleaned_data(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     hidden = random.normal(size=(200, 3))
     wrong = np.arange(200) < 40
@@ -187,7 +187,7 @@ def test_an_audit_writes_what_a_training_takes(tmp_path: Path) -> None:
         contraport.audit(data=tmp_path / "pairs.npz", method="frozen", drop=True)
 
 
-def test_cells_of_a_csv_that_nothing_happens_to_stay_as_they_are_written(tmp_path: Path) -> None:
+def test_unchanged_csv_cells_are_copied_verbatim(tmp_path: Path) -> None:
     rows = [f'{row:03d},{row}.50,"a, ""b""",{row % 7 - 3}.0,{row}' for row in range(ITEMS)]
     data = tmp_path / "pairs.csv"
     data.write_text("\n".join(["id,view0,note,view1,label", *rows]) + "\n")
@@ -198,7 +198,7 @@ def test_cells_of_a_csv_that_nothing_happens_to_stay_as_they_are_written(tmp_pat
     assert path.read_text().splitlines()[1:] == expected
 
 
-def test_dates_in_json_lines_stay_as_they_are_written(tmp_path: Path) -> None:
+def test_dates_in_json_lines_stay_unchanged(tmp_path: Path) -> None:
     rows = [{"when": "2020-01-01", "view0": row * 1.5, "view1": row * 2.0} for row in range(ITEMS)]
     data = tmp_path / "pairs.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))

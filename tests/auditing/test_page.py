@@ -48,7 +48,7 @@ def of(first: str, second: str) -> Dataset:
     return from_arrays({name: known[name] for name in (first, second)}, labels=labels, name="toy")
 
 
-def test_the_worst_pairs_stand_first_each_beside_its_better_partner() -> None:
+def test_lists_the_worst_pairs_first_with_their_better_partners() -> None:
     rows = page_rows(found(), of("vector", "caption"))
     assert [row["id"] for row in rows] == list(range(MAX_PAIRS))
     assert [row["flagged"] for row in rows] == [True] * 50 + [False] * 150
@@ -61,7 +61,7 @@ def test_the_worst_pairs_stand_first_each_beside_its_better_partner() -> None:
     json.dumps(rows)
 
 
-def test_a_pair_has_its_own_row_and_scores_wherever_it_stands() -> None:
+def test_rows_and_scores_follow_the_order_of_pairs() -> None:
     mirrored = replace(found(), scores=found().scores[::-1].copy(), partner_scores=np.arange(ITEMS) / 2)
     dataset = from_arrays({"left": np.ones((ITEMS + 9, 2)), "right": np.ones((ITEMS + 9, 2))})
     first = page_rows(mirrored, dataset.subset(torch.arange(9, ITEMS + 9)))[1]
@@ -81,7 +81,7 @@ def test_a_pair_has_its_own_row_and_scores_wherever_it_stands() -> None:
         ("caption", {"is": "text"}),
     ],
 )
-def test_each_kind_of_view_is_drawn_in_its_way(view: str, told: dict[str, Any]) -> None:
+def test_draws_each_kind_of_view(view: str, told: dict[str, Any]) -> None:
     shown = page_rows(found(), of(view, "photo" if view == "vector" else "vector"))[0]["views"][0]
     assert shown["is"] == told["is"]
     if "uri" in told:
@@ -101,7 +101,7 @@ def test_the_headline_has_shares_without_powers_of_ten(rate: float, share: str, 
     assert text.count(end) >= 2
 
 
-def test_the_histogram_has_shares_of_both() -> None:
+def test_histogram_has_shares_of_pairs_and_mismatches() -> None:
     bins = histogram(found())
     assert sum(bins["pairs"]) == pytest.approx(1, abs=1e-3)
     assert sum(bins["mismatched"]) == pytest.approx(1, abs=1e-3)
@@ -110,7 +110,7 @@ def test_the_histogram_has_shares_of_both() -> None:
     assert (alike["low"], alike["high"], alike["pairs"][0], alike["mismatched"][0]) == (1, 2, 1, 1)
 
 
-def test_the_page_is_one_small_file_that_needs_no_network(tmp_path: Path) -> None:
+def test_page_is_one_small_file_without_network_access(tmp_path: Path) -> None:
     write_page(found(ATTACK), of("large", "photo"), tmp_path / "audit.html")
     text = (tmp_path / "audit.html").read_text()
     assert len(text) < 3_000_000

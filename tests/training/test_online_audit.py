@@ -46,7 +46,7 @@ def audited(pairs: Dataset, tmp_path: Path) -> dict[str, Any]:
     return options(pairs, tmp_path / "run")
 
 
-def test_it_trains_on_what_seems_right_and_keeps_the_scores(audited: dict[str, Any]) -> None:
+def test_trains_on_trusted_pairs_and_saves_the_scores(audited: dict[str, Any]) -> None:
     run = train(**audited)
     found = run.pairs()
     assert found["scores"].shape == found["kept"].shape == found["partners"].shape == (ITEMS,)
@@ -57,7 +57,7 @@ def test_it_trains_on_what_seems_right_and_keeps_the_scores(audited: dict[str, A
     assert [row["step"] for row in run.metrics()][-1] == 6 * (ITEMS // 50), "as many steps as without"
 
 
-def test_a_batch_leaves_the_audit_room(audited: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_batch_size_is_limited_by_the_audit(audited: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     chosen = {"epochs": 1, "progress": True}
     train(**{**audited, **chosen, "batch_size": 200})
     assert "100 of 300 pairs with batches of 200; use --batch_size 75" in told(capsys)
@@ -71,9 +71,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().err.split())
 
 
-def test_items_that_are_vectors_are_judged_as_they_came_too(
-    audited: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_raw_vectors_too(audited: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """An encoder that tells nothing leaves what the vectors tell; where they are too wide, nothing."""
     areas = []
     monkeypatch.setattr(
@@ -129,7 +127,7 @@ def test_two_processes_train_as_one(audited: dict[str, Any], tmp_path: Path) -> 
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
-def test_what_is_no_pair_is_refused_before_anything_is_written(audited: dict[str, Any], tmp_path: Path) -> None:
+def test_rejects_data_that_are_not_pairs_before_writing(audited: dict[str, Any], tmp_path: Path) -> None:
     one_view = from_arrays(np.random.default_rng(0).normal(size=(60, 4)), name="single")
     with raises_usage_error("data.views", "single", 1):
         train(**{**audited, "data": one_view})

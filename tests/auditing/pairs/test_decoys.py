@@ -33,7 +33,7 @@ def lacking(items: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("items", "number"), [(300, 60), (1_500, 200), (5_000, 500), (30_000, 2_000)])
-def test_a_tenth_are_decoys_within_bounds_and_a_seed_draws_them(items: int, number: int) -> None:
+def test_number_of_decoys_is_bounded_and_drawn_by_seed(items: int, number: int) -> None:
     values = np.arange(items, dtype=np.float32)[:, None]
     first, again, other = (add_decoys(from_arrays((values, values)), seed=seed).decoys.first for seed in (0, 0, 1))
     assert len(first) == len(set(first.tolist())) == number
@@ -41,7 +41,7 @@ def test_a_tenth_are_decoys_within_bounds_and_a_seed_draws_them(items: int, numb
     assert not torch.equal(first, other)
 
 
-def test_a_decoy_has_the_views_of_two_items_and_is_the_first_otherwise() -> None:
+def test_a_decoy_combines_views_of_two_items() -> None:
     decoyed = add_decoys(from_arrays(numbered(), labels=np.arange(ITEMS) % 3), seed=1)
     sources, partners = decoyed.decoys
     assert len(decoyed) == ITEMS
@@ -57,7 +57,7 @@ def test_a_decoy_has_the_views_of_two_items_and_is_the_first_otherwise() -> None
     assert add_decoys(from_arrays(numbered()), seed=1).decoys.first.equal(sources)
 
 
-def test_decoys_of_texts_are_as_wide_as_their_own() -> None:
+def test_decoy_texts_keep_their_width() -> None:
     texts = ["x" * (1 + row) for row in range(ITEMS)]
     decoyed = add_decoys(from_arrays((numbered()[0], texts)), seed=1)
     for number in range(0, 60, 7):
@@ -80,7 +80,7 @@ def test_rejects_data_that_are_not_pairs() -> None:
             add_decoys(dataset, seed=0)
 
 
-def test_an_order_of_some_positions_fills_its_batches_and_has_none_twice_in_one() -> None:
+def test_batch_order_of_drawn_positions_repeats_none_within_a_batch() -> None:
     order = BatchOrder(100, batch_size=20, shuffle=True, seed=3, drop_last=True)
     plain = list(order)
     positions = np.r_[np.arange(0, 60, 2), 130, 131]
@@ -101,7 +101,7 @@ def test_an_order_of_some_positions_fills_its_batches_and_has_none_twice_in_one(
         order.restrict(np.arange(5))
 
 
-def test_the_lost_partner_is_found_again() -> None:
+def test_finds_swapped_partners() -> None:
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(ITEMS, 3, generator=generator)
     second = hidden @ torch.randn(3, 6, generator=generator)
@@ -124,7 +124,7 @@ def test_the_lost_partner_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("statistic", ["cosine", "likeness"])
-def test_the_partner_is_the_best_of_the_ten_that_neighbours_propose(statistic: str) -> None:
+def test_partner_is_the_best_of_the_shortlist(statistic: str) -> None:
     generator = torch.Generator().manual_seed(3)
     hidden = torch.randn(ITEMS, 3, generator=generator)
     second = hidden + 0.2 * torch.randn(ITEMS, 3, generator=generator)
@@ -147,7 +147,7 @@ def test_the_partner_is_the_best_of_the_ten_that_neighbours_propose(statistic: s
     assert 0.1 < (found >= 0).float().mean() < 0.9
 
 
-def test_the_worst_are_free_and_a_tenth_at_least() -> None:
+def test_candidates_are_the_lowest_scores_and_at_least_a_tenth() -> None:
     values = torch.rand(200, generator=torch.Generator().manual_seed(0))
     for rate, number in ((0.0, 20), (0.251, 51), (0.25, 50), (1.0, 200)):
         free = select_partner_candidates(values, rate)
@@ -155,7 +155,7 @@ def test_the_worst_are_free_and_a_tenth_at_least() -> None:
         assert free.tolist() == sorted(free.tolist())
 
 
-def test_partners_are_found_in_memory_of_the_items_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a million pairs the likeness of a few thousand to all others would take gigabytes."""
     items, generator = torch.arange(2_000), torch.Generator().manual_seed(0)
     sides = PairedFeatures((torch.randn(2_000, 3, generator=generator), torch.randn(2_000, 3, generator=generator)))
@@ -168,14 +168,14 @@ def test_partners_are_found_in_memory_of_the_items_alone(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("items", [50, 51])
-def test_a_seed_draws_who_exchanges_partners(items: int) -> None:
+def test_exchange_groups_are_drawn_by_seed(items: int) -> None:
     dataset = _numbers(items)
     first, again, other = (swap_partners(draw_exchange_groups(dataset, seed=seed)).tolist() for seed in (0, 0, 1))
     assert first == again != other
 
 
 @pytest.mark.parametrize("items", [50, 51])
-def test_items_exchange_partners_within_their_group(items: int) -> None:
+def test_partners_are_swapped_within_groups(items: int) -> None:
     groups = draw_exchange_groups(_numbers(items), seed=2)
     partners = swap_partners(groups)
     assert sorted(partners.tolist()) == list(range(items))
@@ -189,7 +189,7 @@ def _numbers(items: int) -> Dataset:
     return from_arrays((np.arange(items, dtype=np.float32)[:, None], np.arange(items, dtype=np.float32)[:, None]))
 
 
-def test_neighbors_of_a_pair_are_neither_of_its_items() -> None:
+def test_neighbors_exclude_the_members_of_the_pair() -> None:
     values = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     first, second = torch.arange(60), torch.arange(60).roll(1)
     for near in PairedFeatures((values, values)).neighbors_of(ItemPairs(first, second)):

@@ -17,7 +17,7 @@ def drawn(rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0) -> tu
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.2, 0.4, 0.6])
-def test_the_rate_is_met_and_its_interval_covers_it(rate: float) -> None:
+def test_rate_is_accurate_and_covered_by_its_interval(rate: float) -> None:
     found = [estimate_noise_rate(*drawn(rate, seed)[::2]) for seed in range(20)]
     assert np.mean([one.rate for one in found]) == pytest.approx(rate, abs=0.02)
     covered = [one.interval[0] - 0.005 <= rate <= one.interval[1] + 0.005 for one in found]
@@ -26,7 +26,7 @@ def test_the_rate_is_met_and_its_interval_covers_it(rate: float) -> None:
 
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.4])
 @pytest.mark.parametrize("deform", [np.exp, np.cbrt, lambda s: np.round(s, 1)], ids=["exp", "cbrt", "rounded"])
-def test_only_the_order_of_scores_counts(deform: Callable[[np.ndarray], np.ndarray], rate: float) -> None:
+def test_rate_depends_on_the_order_of_scores_only(deform: Callable[[np.ndarray], np.ndarray], rate: float) -> None:
     scores, _, mismatched = drawn(rate, 1)
     assert estimate_noise_rate(deform(scores), deform(mismatched)).rate == pytest.approx(
         estimate_noise_rate(scores, mismatched).rate, abs=0.02
@@ -35,7 +35,7 @@ def test_only_the_order_of_scores_counts(deform: Callable[[np.ndarray], np.ndarr
 
 @pytest.mark.parametrize("gap", [3.0, 4.5])
 @pytest.mark.parametrize("spread", [0.7, 1.0, 1.3])
-def test_few_mismatches_tell_much_where_good_pairs_score_high(gap: float, spread: float) -> None:
+def test_few_mismatches_suffice_if_scores_are_separated(gap: float, spread: float) -> None:
     """A fixed part of the mismatches, the lower 40 %, would be off by .045 at 40 % whatever the gap."""
     errors = []
     for seed in range(20):
@@ -73,9 +73,7 @@ def by_hand(scores: np.ndarray, mismatched: np.ndarray, draws: int = 1_500) -> t
     [(0.3, 2.5, 150, None), (0.3, 8.0, 60, None), (1.0, 3.0, 150, None), (0.4, 3.0, 150, 0)],
     ids=["near", "apart", "all are wrong", "ties"],
 )
-def test_the_estimate_and_its_interval_are_those_of_a_plain_bootstrap(
-    rate: float, gap: float, known: int, digits: int | None
-) -> None:
+def test_agrees_with_a_plain_bootstrap(rate: float, gap: float, known: int, digits: int | None) -> None:
     scores, _, mismatched = drawn(rate, 3, items=500, gap=gap)
     mismatched = mismatched[:known]
     if digits is not None:
@@ -86,14 +84,14 @@ def test_the_estimate_and_its_interval_are_those_of_a_plain_bootstrap(
     assert found.interval == pytest.approx((low, high), abs=0.15 * (high - low))
 
 
-def test_a_seed_draws_the_interval_and_leaves_the_estimate() -> None:
+def test_seed_changes_the_interval_only() -> None:
     scores, _, mismatched = drawn(0.3, 0)
     first, again, other = (estimate_noise_rate(scores, mismatched, seed=seed) for seed in (0, 0, 1))
     assert first == again
     assert first.interval != other.interval
 
 
-def test_remembered_pairs_with_fresh_mismatches_are_underestimated_and_with_remembered_ones_not() -> None:
+def test_fresh_mismatches_underestimate_memorized_noise() -> None:
     """Why there are decoys: wrong pairs that a network remembers score above pairs drawn anew."""
     scores, wrong, fresh = drawn(0.4, 0, gap=5.0)
     scores = scores + np.where(wrong, 1.5, 0)
@@ -101,7 +99,7 @@ def test_remembered_pairs_with_fresh_mismatches_are_underestimated_and_with_reme
     assert estimate_noise_rate(scores, fresh + 1.5).rate == pytest.approx(0.4, abs=0.05)
 
 
-def test_false_discovery_is_met_on_average_and_rises_with_the_score() -> None:
+def test_fdr_is_accurate_and_monotone() -> None:
     met = []
     for seed in range(10):
         scores, wrong, mismatched = drawn(0.3, seed)
@@ -113,7 +111,7 @@ def test_false_discovery_is_met_on_average_and_rises_with_the_score() -> None:
     assert np.mean(met) == pytest.approx(0.1, abs=0.05)
 
 
-def test_above_is_the_area_under_the_curve() -> None:
+def test_area_under_curve_agrees_with_scikit_learn() -> None:
     from sklearn.metrics import roc_auc_score
 
     random = np.random.default_rng(0)
@@ -122,7 +120,7 @@ def test_above_is_the_area_under_the_curve() -> None:
     assert area_under_curve(trained, fresh) == pytest.approx(roc_auc_score(truth, np.r_[trained, fresh]))
 
 
-def test_no_more_than_all_pairs_are_wrong() -> None:
+def test_rate_is_at_most_one() -> None:
     """Where they score below the mismatches, too."""
     random = np.random.default_rng(0)
     found = estimate_noise_rate(random.normal(-1, 1, 300), random.normal(0, 1, 100))

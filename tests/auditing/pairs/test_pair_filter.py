@@ -1,4 +1,4 @@
-"""What an online audit makes of the scores of a look: who is judged, what is estimated of whom, what is drawn next."""
+"""Pair filter of an online audit: noise rate, memorization, and the pairs drawn next, for given scores."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ITEMS, WRONG, EPOCHS = 400, 100, 12
 RANDOM = np.random.default_rng(0)
 
 
-class Told(PairFilter):
-    """An audit that is told what scores its looks give, of pairs, of decoys, and of mismatches not trained on."""
+class FilterWithGivenScores(PairFilter):
+    """A pair filter with given scores of pairs, of decoys, and of mismatches that were not trained on."""
 
     looks: list[tuple[Tensor, Tensor, Tensor]]
 
@@ -30,15 +30,15 @@ class Told(PairFilter):
 
 
 @pytest.fixture
-def audit() -> Told:
+def audit() -> FilterWithGivenScores:
     views = RANDOM.normal(size=(2, ITEMS, 20))
     dataset = add_decoys(from_arrays(tuple(views)), seed=0)
     order = BatchOrder(ITEMS, batch_size=50, shuffle=True, seed=0, drop_last=True)
     pipeline: Any = None  # what it would say of the pairs is told
-    return Told(dataset, pipeline, order, epochs=EPOCHS, reader=LoaderConfig())
+    return FilterWithGivenScores(dataset, pipeline, order, epochs=EPOCHS, reader=LoaderConfig())
 
 
-def judged(audit: Told, sources: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
+def judged(audit: FilterWithGivenScores, sources: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
     """Return scores where the first items are as wrong as decoys; what decoys are made of scores as it is said."""
     number = len(audit._dataset.decoys.first)
     scores = torch.from_numpy(RANDOM.normal(5, 1, ITEMS))
@@ -48,20 +48,20 @@ def judged(audit: Told, sources: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
     return scores, mismatched, fresh
 
 
-def sources_of(audit: Told) -> set[int]:
+def sources_of(audit: FilterWithGivenScores) -> set[int]:
     return set(audit._dataset.decoys.first.tolist())
 
 
-def drawn(audit: Told) -> set[int]:
+def drawn(audit: FilterWithGivenScores) -> set[int]:
     return set(audit._drawn.tolist())
 
 
-def test_decoys_stand_for_the_items_that_they_are_made_of(audit: Told) -> None:
+def test_decoys_replace_their_source_items(audit: FilterWithGivenScores) -> None:
     decoys = set(range(ITEMS, ITEMS + len(sources_of(audit))))
     assert drawn(audit) == set(range(ITEMS)) - sources_of(audit) | decoys
 
 
-def test_noise_is_estimated_of_what_was_trained_on(audit: Told) -> None:
+def test_noise_rate_ignores_items_that_were_not_trained_on(audit: FilterWithGivenScores) -> None:
     """Items whose decoys were trained on in their place were not: whatever they score, they say nothing of the rest."""
     for sources in (0.0, -50.0):
         scores, mismatched, fresh = judged(audit, sources)
@@ -74,7 +74,7 @@ def test_noise_is_estimated_of_what_was_trained_on(audit: Told) -> None:
         assert rate == pytest.approx(WRONG / ITEMS, abs=0.08)
 
 
-def test_trained_decoys_that_score_above_fresh_ones_are_remembered(audit: Told) -> None:
+def test_detects_memorized_decoys(audit: FilterWithGivenScores) -> None:
     scores, mismatched, fresh = judged(audit)
     audit.looks = [(scores, mismatched, fresh - 100)]
     audit.after_epoch(1)
@@ -82,7 +82,7 @@ def test_trained_decoys_that_score_above_fresh_ones_are_remembered(audit: Told) 
     assert audit.last.remembered == 1
 
 
-def test_decoys_are_kept_as_pairs_of_their_scores_are(audit: Told) -> None:
+def test_decoys_stay_if_they_score_like_pairs_that_stay(audit: FilterWithGivenScores) -> None:
     scores, mismatched, fresh = judged(audit)
     mismatched[::2] += 9
     audit.looks = [(scores, mismatched, fresh)]
@@ -97,7 +97,7 @@ def test_decoys_are_kept_as_pairs_of_their_scores_are(audit: Told) -> None:
     assert not drawn(audit) & {item for item in range(WRONG) if scores[item] < 2}
 
 
-def test_after_a_third_decoys_go_and_their_items_come_back(audit: Told) -> None:
+def test_decoys_are_replaced_by_their_items_after_a_third(audit: FilterWithGivenScores) -> None:
     audit.looks = [judged(audit) for _ in range(4)]
     for _, mismatched, _ in audit.looks:
         mismatched[::2] += 9  # these are taken for pairs
@@ -110,7 +110,7 @@ def test_after_a_third_decoys_go_and_their_items_come_back(audit: Told) -> None:
     assert len(drawn(audit) & right) > len(right) / 2
 
 
-def test_once_no_decoy_is_trained_on_the_rate_stays(audit: Told) -> None:
+def test_rate_is_fixed_once_decoys_are_gone(audit: FilterWithGivenScores) -> None:
     audit.looks = [judged(audit) for _ in range(5)]
     for epoch in (1, 2, 3, 4):
         audit.after_epoch(epoch)
@@ -123,7 +123,7 @@ def test_once_no_decoy_is_trained_on_the_rate_stays(audit: Told) -> None:
     assert (audit.last.number, audit.last.rate, audit.last.remembered) == (5, before.rate, before.remembered)
 
 
-def test_what_counts_is_the_mean_of_all_looks(audit: Told) -> None:
+def test_scores_are_means_over_all_scorings(audit: FilterWithGivenScores) -> None:
     looks = [judged(audit) for _ in range(3)]
     audit.looks = list(looks)
     for epoch in (1, 2, 3):
@@ -133,7 +133,7 @@ def test_what_counts_is_the_mean_of_all_looks(audit: Told) -> None:
     torch.testing.assert_close(audit.last.mismatched, torch.stack([look[1] for look in looks]).mean(0))
 
 
-def test_fresh_mismatches_are_none_that_was_trained_on(audit: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_mismatches_were_not_trained_on(audit: FilterWithGivenScores, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[ItemPairs] = []
 
     def scores(sides: PairedFeatures, pairs: ItemPairs, statistic: str) -> Tensor:

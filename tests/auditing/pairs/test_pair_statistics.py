@@ -64,7 +64,7 @@ def test_agrees_with_the_formula_over_all_pairs(name: str, sides: PairedFeatures
         np.testing.assert_allclose(found, expected[one.first, one.second], rtol=2e-3, atol=2e-3)
 
 
-def test_rank_counts_those_that_are_nearer(sides: PairedFeatures) -> None:
+def test_rank_is_the_share_of_nearer_items(sides: PairedFeatures) -> None:
     s = dense(sides)
     first, second = torch.arange(ITEMS), torch.arange(ITEMS).roll(3)
     own = s[first, second]
@@ -72,7 +72,7 @@ def test_rank_counts_those_that_are_nearer(sides: PairedFeatures) -> None:
     np.testing.assert_allclose(score_pairs(sides, ItemPairs(first, second), "rank"), expected, atol=1.01 / ITEMS)
 
 
-def test_what_is_as_near_as_the_partner_is_not_nearer() -> None:
+def test_ties_do_not_count_as_nearer() -> None:
     same = torch.eye(5).repeat(12, 1)
     items = torch.arange(60)
     assert (score_pairs(PairedFeatures((same, same), (same, same)), statistic="rank") == 0).all()
@@ -81,7 +81,7 @@ def test_what_is_as_near_as_the_partner_is_not_nearer() -> None:
 
 
 @pytest.mark.parametrize("shift", [0, 5])
-def test_likeness_is_that_to_the_partners_of_neighbours_both_ways(sides: PairedFeatures, shift: int) -> None:
+def test_likeness_averages_both_directions(sides: PairedFeatures, shift: int) -> None:
     kept = torch.arange(ITEMS)[10::2]
     some = PairedFeatures(sides.features, pool=kept)
     pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
@@ -100,7 +100,7 @@ def near_both(x: np.ndarray, y: np.ndarray, i: int, j: int, kept: Tensor) -> tup
 
 
 @pytest.mark.parametrize("shift", [0, 5])
-def test_neighbors_leaves_the_two_items_out_and_looks_among_the_kept(sides: PairedFeatures, shift: int) -> None:
+def test_neighbors_come_from_the_pool_without_the_pair(sides: PairedFeatures, shift: int) -> None:
     kept = torch.arange(ITEMS)[10::2]
     some = PairedFeatures(sides.features, pool=kept)
     pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
@@ -140,7 +140,7 @@ def test_equal_items_count_as_one_group() -> None:
     assert near.min() == near.max() == pytest.approx(np.log(599 / 99), abs=0.15)  # a hundred are as near: its group
 
 
-def test_ranks_of_many_items_are_told_by_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_many_items_use_a_sample_of_references(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(900, 4, generator=generator)
     views = (hidden, hidden + 0.3 * torch.randn(900, 4, generator=generator))
@@ -152,7 +152,7 @@ def test_ranks_of_many_items_are_told_by_some(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_tells_planted_mismatches(name: str, sides: PairedFeatures) -> None:
+def test_separates_planted_mismatches(name: str, sides: PairedFeatures) -> None:
     judged: Tensor = score_pairs(sides, statistic=name)
     assert judged.shape == (ITEMS,)
     assert roc_auc_score(np.arange(ITEMS) >= WRONG, judged) > 0.9
@@ -191,7 +191,7 @@ def csls(x: np.ndarray, y: np.ndarray, among: np.ndarray, number: int) -> np.nda
     return np.asarray(2 * s - near[0][:, None] - near[1])
 
 
-def test_canonical_knows_no_axes_and_no_order_of_the_views(sides: PairedFeatures) -> None:
+def test_canonical_is_invariant_to_rotation_and_view_order(sides: PairedFeatures) -> None:
     turn = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(1))).Q
     x, y = sides.features
     expected = score_pairs(PairedFeatures((x, y)), statistic="canonical")
@@ -199,13 +199,13 @@ def test_canonical_knows_no_axes_and_no_order_of_the_views(sides: PairedFeatures
         np.testing.assert_allclose(score_pairs(other, statistic="canonical"), expected, atol=1e-4)
 
 
-def test_what_never_changes_tells_nothing(sides: PairedFeatures) -> None:
+def test_constant_views_score_zero(sides: PairedFeatures) -> None:
     still = PairedFeatures((sides.features[0], torch.ones(ITEMS, 3)))
     assert (score_pairs(still, statistic="canonical") == 0).all()
     assert score_pairs(still, statistic="combined").isfinite().all()
 
 
-def test_combined_is_in_units_of_the_given_pairs(sides: PairedFeatures) -> None:
+def test_combined_is_standardized_over_the_pairs_of_the_data(sides: PairedFeatures) -> None:
     others = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(3))
     expected = torch.zeros(ITEMS)
     for name in ("neighbors", "canonical"):
@@ -214,7 +214,7 @@ def test_combined_is_in_units_of_the_given_pairs(sides: PairedFeatures) -> None:
     np.testing.assert_allclose(score_pairs(sides, others, "combined"), expected, atol=1e-4)
 
 
-def test_other_spaces_are_compared_without_embeddings(sides: PairedFeatures) -> None:
+def test_statistics_without_a_shared_space(sides: PairedFeatures) -> None:
     apart = PairedFeatures((sides.features[0], sides.features[1][:, :3]))
     assert score_pairs(apart).shape == (ITEMS,)
     with raises_usage_error("statistic.no_shared_space", "'csls'", "neighbors, canonical, likeness, combined"):
@@ -237,7 +237,7 @@ def test_rejects_unequal_infinite_and_few_features(sides: PairedFeatures) -> Non
         PairedFeatures((x, y), pool=torch.arange(5))
 
 
-def test_rounding_makes_no_partner_farther_than_its_equals() -> None:
+def test_rounding_does_not_break_ties() -> None:
     """Where all partners are the same none is nearer than another: the share of nearer ones is 0 for every pair."""
     generator = torch.Generator().manual_seed(0)
     lengths = 1 + torch.rand(ITEMS, 1, generator=generator)
