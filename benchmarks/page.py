@@ -53,7 +53,7 @@ def opened(page: Path, profile: Path) -> dict[str, float]:
     """Return after how many seconds a page could be read and used and was drawn, in a browser that has just begun."""
     with Browser(profile) as browser:
         browser.open(page)
-        return {name: float(browser.tell(clock)) / 1000 for name, clock in MOMENTS.items()}
+        return {name: float(browser.evaluate(clock)) / 1000 for name, clock in MOMENTS.items()}
 
 
 def show(seconds: dict[str, list[float]], size: int) -> None:

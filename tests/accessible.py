@@ -43,7 +43,7 @@ _FOUND = """(() => {
 
 def faults(browser: Browser) -> list[str]:
     """Return the accessibility faults of the open page."""
-    result = browser.tell(_FOUND.replace("LEAST", str(MIN_CONTRAST)))
+    result = browser.evaluate(_FOUND.replace("LEAST", str(MIN_CONTRAST)))
     problems = list(result["faults"])
     headings = result["headings"]
     if headings[:1] != [1] or headings.count(1) != 1 or any(after - before > 1 for before, after in pairwise(headings)):
@@ -62,7 +62,7 @@ def unseen_focus(browser: Browser, steps: int) -> list[str]:
     for _ in range(steps):
         browser.press("Tab")
         problems.append(
-            browser.tell(
+            browser.evaluate(
                 """(() => { const at = document.activeElement, { outlineStyle, outlineWidth } = getComputedStyle(at);
                 const unseen = outlineStyle === "none" || parseFloat(outlineWidth) < 1;
                 return unseen ? at.outerHTML.slice(0, 60) : null; })()"""

@@ -1,4 +1,4 @@
-"""A page in headless chromium, driven over a pipe by its devtools protocol: clicks, keys, sizes, pictures."""
+"""Headless chromium driven through a pipe by the DevTools protocol: clicks, keys, sizes, screenshots."""
 
 import base64
 import json
@@ -18,18 +18,18 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--hide-scrollbars"),
 )
 PATIENCE = 120
-"""Seconds after which a page that does not answer is given up."""
+"""Timeout in seconds."""
 
 
 class Browser:
-    """A page of a browser of its own, which ends with the ``with`` block.
+    """A page in its own browser process, which ends with the ``with`` block.
 
     Attributes:
-        said: what came to the console, and errors that nobody caught.
+        messages: console output and uncaught errors.
     """
 
     def __init__(self, profile: Path, *, width: int = 1200, height: int = 900, dark: bool = False) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self._width, self._height, self._dark = width, height, dark
         self._profile = profile
 
@@ -67,7 +67,7 @@ class Browser:
         self._in.close()
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Return what the browser answers to a command."""
+        """Send a command and return its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
@@ -83,54 +83,54 @@ class Browser:
         raise TimeoutError(method)
 
     def open(self, page: Path) -> None:
-        """Open a page, and wait until all its figures are drawn."""
+        """Open a page and wait until all its figures are drawn."""
         self.call("Page.navigate", url=page.absolute().as_uri())
         figures = 'typeof PLOTS === "undefined" || document.documentElement.dataset.drawn === "all"'
         self.wait(f'document.readyState === "complete" && ({figures})')
 
-    def tell(self, expression: str) -> Any:
-        """Return what an expression of the page's language says."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+    def evaluate(self, expression: str) -> Any:
+        """Evaluate a JavaScript expression."""
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in result, result["exceptionDetails"]
+        return result["result"].get("value")
 
     def wait(self, condition: str) -> None:
         """Wait until an expression is true."""
         until = time.monotonic() + PATIENCE
-        while not self.tell(condition):
+        while not self.evaluate(condition):
             assert time.monotonic() < until, f"never true: {condition}"
             time.sleep(0.05)
 
-    def insist(self, act: Callable[[], None], condition: str) -> None:
-        """Do something, and again every few seconds, until an expression is true: a busy machine may lose a click."""
+    def retry(self, act: Callable[[], None], condition: str) -> None:
+        """Repeat an action every 5 seconds until an expression is true, as a busy machine may lose a click."""
         until = time.monotonic() + PATIENCE
         while True:
             act()
             again = time.monotonic() + 5
             while time.monotonic() < again:
-                if self.tell(condition):
+                if self.evaluate(condition):
                     return
                 time.sleep(0.05)
             assert time.monotonic() < until, f"never true: {condition}"
 
     def resize(self, width: int, height: int) -> None:
-        """Make the page as large as a window of so many pixels, however few."""
+        """Set the size of the page in pixels."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def point(self, x: float, y: float, *, click: bool = False) -> None:
-        """Move the mouse to a place of the window, and perhaps click there."""
+        """Move the mouse to a position, and optionally click."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         for kind in ("mousePressed", "mouseReleased") if click else ():
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def press(self, key: str) -> None:
-        """Press and let go a key that has no letter."""
+        """Press and release a key."""
         code = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9, "Enter": 13}[key]
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
-    def picture(self, path: Path, *, whole: bool = True) -> None:
-        """Write what is seen, or all of the page, as a PNG."""
+    def screenshot(self, path: Path, *, whole: bool = True) -> None:
+        """Write the visible part or the whole page as PNG."""
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **(self._all() if whole else {}))
         path.write_bytes(base64.b64decode(shot["data"]))
 
@@ -141,7 +141,7 @@ class Browser:
     def _next(self, until: float) -> dict[str, Any]:
         while b"\0" not in self._buffer:
             ready, *_ = select.select([self._out], [], [], max(0.0, until - time.monotonic()))
-            assert ready, "the browser says nothing"
+            assert ready, "no answer from the browser"
             more = self._out.read(1 << 16)
             assert more, "the browser has ended"
             self._buffer += more
@@ -149,10 +149,12 @@ class Browser:
         return dict(json.loads(message))
 
     def _note(self, event: dict[str, Any]) -> None:
-        found = event.get("params", {})
+        event_data = event.get("params", {})
         if event.get("method") == "Runtime.consoleAPICalled":
-            self.said.append(" ".join(str(part.get("value", part.get("description"))) for part in found["args"]))
+            self.messages.append(
+                " ".join(str(part.get("value", part.get("description"))) for part in event_data["args"])
+            )
         if event.get("method") == "Runtime.exceptionThrown":
-            self.said.append(str(found["exceptionDetails"].get("exception", found["exceptionDetails"])))
-        if event.get("method") == "Log.entryAdded" and found["entry"]["level"] == "error":
-            self.said.append(found["entry"]["text"])
+            self.messages.append(str(event_data["exceptionDetails"].get("exception", event_data["exceptionDetails"])))
+        if event.get("method") == "Log.entryAdded" and event_data["entry"]["level"] == "error":
+            self.messages.append(event_data["entry"]["text"])

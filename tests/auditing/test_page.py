@@ -128,42 +128,42 @@ def test_in_a_browser(tmp_path: Path) -> None:
     write_page(found(ATTACK), of("sound", "caption"), tmp_path / "audit.html")
 
     def seen() -> tuple[int, str]:
-        cards = browser.tell("document.querySelectorAll('#list h3').length")
-        return cards, browser.tell("document.getElementById('count').textContent")
+        cards = browser.evaluate("document.querySelectorAll('#list h3').length")
+        return cards, browser.evaluate("document.getElementById('count').textContent")
 
     def choose(**values: str) -> tuple[int, str]:
-        browser.tell("form.reset()")
+        browser.evaluate("form.reset()")
         for name, value in values.items():
-            browser.tell(f"form.{name}.value = {json.dumps(value)}")
-        browser.tell("form.dispatchEvent(new Event('input'))")
+            browser.evaluate(f"form.{name}.value = {json.dumps(value)}")
+        browser.evaluate("form.dispatchEvent(new Event('input'))")
         return seen()
 
     with Browser(tmp_path / "profile") as browser:
         browser.open(tmp_path / "audit.html")
         assert seen() == (24, "200 of 200 pairs.")
         browser.resize(390, 800)
-        assert browser.tell("document.documentElement.scrollWidth") == 390
+        assert browser.evaluate("document.documentElement.scrollWidth") == 390
         words = "[...document.querySelectorAll('#scores figure p *')].map((word) => word.textContent)"
-        assert browser.tell(words) == ["0", "score (higher is better)", "0.996"]
+        assert browser.evaluate(words) == ["0", "score (higher is better)", "0.996"]
         words = "document.querySelectorAll('#histogram text').length"
-        assert browser.tell(words) == 0, "words in the drawing would shrink with it"
+        assert browser.evaluate(words) == 0, "words in the drawing would shrink with it"
         browser.resize(1200, 900)
         assert choose(show="flagged") == (24, "50 of 200 pairs.")
         assert choose(show="mutual") == (24, "48 of 200 pairs.")
         assert choose(find="17") == (1, "1 of 200 pairs.")
         assert choose(kind="cat") == (24, "100 of 200 pairs.")
-        browser.tell("document.getElementById('more').click()")
+        browser.evaluate("document.getElementById('more').click()")
         assert seen() == (48, "100 of 200 pairs.")
         assert choose(order="data", find="3") == (1, "1 of 200 pairs.")
-        assert browser.tell("download().split('\\n')[1]").startswith("3,3,,0.012,")
-        browser.tell("chosen()[0].name = '=1+1'")
-        assert browser.tell("download().split('\\n')[1]").startswith("3,3,'=1+1,0.012,")
-        browser.tell("document.querySelector('.marks button').click()")
+        assert browser.evaluate("download().split('\\n')[1]").startswith("3,3,,0.012,")
+        browser.evaluate("chosen()[0].name = '=1+1'")
+        assert browser.evaluate("download().split('\\n')[1]").startswith("3,3,'=1+1,0.012,")
+        browser.evaluate("document.querySelector('.marks button').click()")
         assert choose(show="wrong") == (1, "1 of 200 pairs; 1 marked wrong, 0 marked right.")
-        assert ATTACK in browser.tell("document.querySelector('.sketch p').textContent")
+        assert ATTACK in browser.evaluate("document.querySelector('.sketch p').textContent")
         assert faults(browser) == []
         browser.resize(390, 800)
         assert choose() == (24, "200 of 200 pairs; 1 marked wrong, 0 marked right.")
-        assert browser.tell("document.documentElement.scrollWidth") == 390
-        assert browser.tell("document.title").startswith("20% of the 250 pairs of ")
-        assert browser.said == []
+        assert browser.evaluate("document.documentElement.scrollWidth") == 390
+        assert browser.evaluate("document.title").startswith("20% of the 250 pairs of ")
+        assert browser.messages == []

@@ -158,10 +158,10 @@ def test_page_is_accessible_on_a_phone(tmp_path: Path) -> None:
     )
     with Browser(tmp_path / "profile", width=390, height=800) as browser:
         browser.open(tmp_path / "page.html")
-        assert browser.said == []
-        assert browser.tell("document.title") == "Three objectives"
-        assert browser.tell("document.documentElement.scrollWidth") == 390
+        assert browser.messages == []
+        assert browser.evaluate("document.title") == "Three objectives"
+        assert browser.evaluate("document.documentElement.scrollWidth") == 390
         hints = "[...document.querySelectorAll('.scroll')].every((box) => box.previousElementSibling.hidden ==="
-        assert browser.tell(f"{hints} (box.scrollWidth <= box.clientWidth))")
+        assert browser.evaluate(f"{hints} (box.scrollWidth <= box.clientWidth))")
         browser.resize(1200, 900)
         assert faults(browser) == []

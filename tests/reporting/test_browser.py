@@ -23,7 +23,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 def middle(browser: Browser, selector: str) -> tuple[float, float]:
     """Scroll to an element and return its center."""
-    found = browser.tell(
+    found = browser.evaluate(
         f"""(() => {{ const element = document.querySelector({json.dumps(selector)});
         element.scrollIntoView({{ block: "center", behavior: "instant" }});
         const box = element.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; }})()"""
@@ -32,25 +32,25 @@ def middle(browser: Browser, selector: str) -> tuple[float, float]:
 
 
 def text(browser: Browser, selector: str) -> str:
-    return str(browser.tell(f"document.querySelector({json.dumps(selector)}).textContent"))
+    return str(browser.evaluate(f"document.querySelector({json.dumps(selector)}).textContent"))
 
 
 def test_every_figure_is_drawn_and_no_script_fails(browser, make_run, tmp_path) -> None:
     runs = [make_run("labelled", kept=2, audited=True), make_run("unlabelled", labels=False, seed=1)]
     runs += [make_run("vectors", images=False), make_run("unevaluated", evaluated=False)]
     browser.open(report(runs, out=tmp_path / "page.html"))
-    assert browser.said == []
+    assert browser.messages == []
     empty = (
         "[...document.querySelectorAll('.plot')].filter((box) => !box.querySelector('.main-svg')).map((box) => box.id)"
     )
-    assert browser.tell(empty) == []
-    keys = browser.tell("[...document.querySelectorAll('.plot')].map((box) => box.id)")
+    assert browser.evaluate(empty) == []
+    keys = browser.evaluate("[...document.querySelectorAll('.plot')].map((box) => box.id)")
     assert {"curve-loss", "map-0", "map-1", "map-2", "plan-2", "target-2", "confusion-0", "cosines-1"} <= set(keys)
     assert {"spectrum", "sphere", "robust-noise", "on-target", "epochs-knn", "scores-0"} <= set(keys)
-    assert browser.tell("document.querySelectorAll('#pairs .sketch img').length") == 10
+    assert browser.evaluate("document.querySelectorAll('#pairs .sketch img').length") == 10
     assert text(browser, "#pairs .sketch p") == "<b>pair 0"
     drawn = "[...document.querySelectorAll('.main-svg')].map((svg) => svg.outerHTML).join('')"
-    assert "var(--" not in browser.tell(drawn)
+    assert "var(--" not in browser.evaluate(drawn)
 
 
 def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> None:
@@ -60,71 +60,71 @@ def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> 
 
     # A point shows its picture, and a click its neighbors in both maps, as these have the same items.
     fourth = "#map-0 .trace.scatter .point:nth-child(4)"
-    browser.insist(lambda: browser.point(*middle(browser, fourth)), "!document.getElementById('tip').hidden")
+    browser.retry(lambda: browser.point(*middle(browser, fourth)), "!document.getElementById('tip').hidden")
     assert "test item 1" in text(browser, "#tip")
-    assert browser.tell("document.querySelector('#tip i').className").startswith("pic sheet-")
-    browser.insist(
+    assert browser.evaluate("document.querySelector('#tip i').className").startswith("pic sheet-")
+    browser.retry(
         lambda: browser.point(*middle(browser, fourth), click=True),
         "document.querySelector('[data-map=\"map-0\"]').value !== '1'",
     )
-    chosen = browser.tell("document.querySelector('[data-map=\"map-0\"]').value")
-    assert browser.tell("document.querySelector('[data-map=\"map-1\"]').value") == chosen
-    assert browser.tell("document.querySelectorAll('[data-strip=\"map-1\"] .pic').length") == 1 + 3
+    chosen = browser.evaluate("document.querySelector('[data-map=\"map-0\"]').value")
+    assert browser.evaluate("document.querySelector('[data-map=\"map-1\"]').value") == chosen
+    assert browser.evaluate("document.querySelectorAll('[data-strip=\"map-1\"] .pic').length") == 1 + 3
 
     # The same without a mouse: the number of a point.
-    browser.tell("document.querySelector('[data-map=\"map-1\"]').focus()")
+    browser.evaluate("document.querySelector('[data-map=\"map-1\"]').focus()")
     browser.press("ArrowUp")
     browser.wait(f"document.querySelector('[data-map=\"map-0\"]').value === '{int(chosen) + 1}'")
 
     # Colors by the loss, with the ends of their scale.
-    assert browser.tell("document.querySelector('.scale.continuous').hidden")
+    assert browser.evaluate("document.querySelector('.scale.continuous').hidden")
     browser.point(*middle(browser, "input[name=color][value=loss]"), click=True)
     browser.wait("!document.querySelector('.scale.continuous').hidden")
     assert text(browser, ".scale.continuous .low").startswith("loss 0.")
-    assert browser.tell("Array.isArray(document.getElementById('map-0').data[0].marker.color)")
+    assert browser.evaluate("Array.isArray(document.getElementById('map-0').data[0].marker.color)")
 
     # A class is hidden in both maps, and a run in all curves.
     browser.point(*middle(browser, "button[data-toggles='.plot.map'][data-meta='1']"), click=True)
     browser.wait("document.getElementById('map-1').data[1].visible === false")
-    assert browser.tell("document.getElementById('map-0').data[0].visible") is not False
+    assert browser.evaluate("document.getElementById('map-0').data[0].visible") is not False
     labels = "document.getElementById('map-1').layout.annotations.map(({ text, visible }) => [text, visible !== false])"
-    assert browser.tell(labels) == [["zero", True], ["one", False], ["two", True]]
+    assert browser.evaluate(labels) == [["zero", True], ["one", False], ["two", True]]
     browser.point(*middle(browser, "#training button[data-meta='0']"), click=True)
     browser.wait("document.getElementById('curve-loss').data[0].visible === false")
     assert (
-        browser.tell("document.querySelector('#epochs button[data-meta=\"0\"]').getAttribute('aria-pressed')")
+        browser.evaluate("document.querySelector('#epochs button[data-meta=\"0\"]').getAttribute('aria-pressed')")
         == "false"
     )
 
     # Curves along another axis.
     browser.point(*middle(browser, "input[name=along][value=seconds]"), click=True)
     browser.wait("document.getElementById('curve-loss').layout.xaxis.title.text === 'training time, s'")
-    assert browser.tell("document.getElementById('curve-loss').data[1].x.at(-1)") == 9.5
+    assert browser.evaluate("document.getElementById('curve-loss').data[1].x.at(-1)") == 9.5
 
     # The slider, by keys, changes the plan, its number and its lines.
-    before = browser.tell("JSON.stringify(document.getElementById('plan-0').data[0].z)")
-    lines = browser.tell("document.querySelector('.card.plan svg').outerHTML")
-    browser.tell("document.querySelector('.slider input').focus()")
+    before = browser.evaluate("JSON.stringify(document.getElementById('plan-0').data[0].z)")
+    lines = browser.evaluate("document.querySelector('.card.plan svg').outerHTML")
+    browser.evaluate("document.querySelector('.slider input').focus()")
     browser.press("ArrowLeft")
     browser.wait("document.querySelector('.epoch').textContent === '2'")
-    assert browser.tell("JSON.stringify(document.getElementById('plan-0').data[0].z)") != before
-    assert browser.tell("document.querySelector('.card.plan .lines svg').outerHTML") != lines
-    assert browser.tell("document.querySelector('.slider input').getAttribute('aria-valuetext')").startswith(
+    assert browser.evaluate("JSON.stringify(document.getElementById('plan-0').data[0].z)") != before
+    assert browser.evaluate("document.querySelector('.card.plan .lines svg').outerHTML") != lines
+    assert browser.evaluate("document.querySelector('.slider input').getAttribute('aria-valuetext')").startswith(
         "epoch 2, "
     )
 
     on_target = text(browser, ".card.plan .on-target")
     for figure in ("#plan-0", ".card.plan .lines"):
-        label = browser.tell(f"document.querySelector('{figure}').getAttribute('aria-label')")
+        label = browser.evaluate(f"document.querySelector('{figure}').getAttribute('aria-label')")
         assert f" {on_target} of " in label, "labels for screen readers follow the slider"
 
     # What was chosen stays as the theme changes.
     scheme = [{"name": "prefers-color-scheme", "value": "dark"}]
     browser.call("Emulation.setEmulatedMedia", features=scheme)
     browser.wait("document.getElementById('curve-loss').layout.font.color === '#a3abb5'")
-    assert browser.tell("document.getElementById('map-1').data[1].visible") is False
-    assert browser.tell("Array.isArray(document.getElementById('map-0').data[0].marker.color)")
-    assert browser.said == []
+    assert browser.evaluate("document.getElementById('map-1').data[1].visible") is False
+    assert browser.evaluate("Array.isArray(document.getElementById('map-0').data[0].marker.color)")
+    assert browser.messages == []
 
 
 def test_page_fits_a_phone(browser, make_run, tmp_path) -> None:
@@ -135,45 +135,45 @@ def test_page_fits_a_phone(browser, make_run, tmp_path) -> None:
         intervals = {"intervals": dict.fromkeys(("raw", "untrained", "trained"), below)}
         write_json(run.evaluation_path, run.evaluation() | intervals)
     browser.open(report(runs, out=tmp_path / "page.html"))
-    assert browser.tell("document.documentElement.scrollWidth") == 390
+    assert browser.evaluate("document.documentElement.scrollWidth") == 390
     wide = """[...document.querySelectorAll(".scroll")].filter((box) =>
         box.offsetParent && box.scrollWidth > box.clientWidth).map((box) => box.getAttribute("aria-label"))"""
-    assert browser.tell(wide) == []
-    assert browser.said == []
+    assert browser.evaluate(wide) == []
+    assert browser.messages == []
 
     # Beside more runs no word of a baseline's name is broken.
     third = make_run("rince", seed=2)
     write_json(third.evaluation_path, third.evaluation() | intervals)
     browser.open(report([*runs, third], out=tmp_path / "three.html"))
-    assert browser.tell("document.documentElement.scrollWidth") == 390
+    assert browser.evaluate("document.documentElement.scrollWidth") == 390
     lines = """[...document.querySelectorAll("thead .baseline > span")].map((name) => {
         const range = document.createRange(); range.setStart(name.firstChild, 0);
         range.setEnd(name.firstChild, name.textContent.indexOf(" ")); return range.getClientRects().length; })"""
-    assert set(browser.tell(lines)) == {1}
+    assert set(browser.evaluate(lines)) == {1}
 
     # Names without a place to break, of runs, data and classes; a table of many runs scrolls, and says so.
     told = {"class_names": ("k" * 80, "l" * 80, "m" * 80), "audited": True}
     runs = [make_run(f"{letter * 80}", data=f"/data/{letter * 80}.npz", **told) for letter in "abcd"]
     runs += [make_run(f"{letter * 80}", seed=3) for letter in "efgh"]
     browser.open(report(runs, out=tmp_path / "long.html"))
-    assert browser.tell("document.documentElement.scrollWidth") == 390
+    assert browser.evaluate("document.documentElement.scrollWidth") == 390
     hidden = (
         "[...document.querySelectorAll('.scroll')].filter((box) => box.offsetParent).map((box) => "
         "[box.scrollWidth > box.clientWidth, box.previousElementSibling.hidden])"
     )
-    assert {(True, False), (False, True)} == {tuple(found) for found in browser.tell(hidden)}
+    assert {(True, False), (False, True)} == {tuple(found) for found in browser.evaluate(hidden)}
 
     # Where items are told by the names of their classes, these stand beside a plan in one line each.
     browser.open(report([make_run("words", images=False, **told)], out=tmp_path / "words.html"))
-    assert browser.tell("document.documentElement.scrollWidth") == 390
+    assert browser.evaluate("document.documentElement.scrollWidth") == 390
     high = "[...document.querySelectorAll('.lines .word')].map((word) => word.getBoundingClientRect().height)"
-    assert max(browser.tell(high)) <= 30
+    assert max(browser.evaluate(high)) <= 30
 
 
 def test_page_is_accessible(browser, make_run, tmp_path) -> None:
     runs = [make_run("one", kept=2, audited=True), make_run("two", images=False)]
     browser.open(report(runs, out=tmp_path / "page.html"))
-    browser.tell("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    browser.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
     assert faults(browser) == []
     assert unseen_focus(browser, 30) == []
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
@@ -186,7 +186,7 @@ def test_untrusted_names_run_no_code(browser, make_run, tmp_path) -> None:
     texts = make_run("texts", images=False)
     write_arrays(texts.samples_path, texts.samples() | {"texts": np.array([attack] * 30)})
     browser.open(report([run, texts], out=tmp_path / "page.html"))
-    assert browser.said == []
+    assert browser.messages == []
     assert attack in text(browser, "[data-strip='map-1']")
-    assert browser.tell("document.title").startswith("Two small-cnn encoders trained on")
-    assert browser.tell("document.querySelectorAll('img:not([src^=\"data:image/\"])').length") == 0
+    assert browser.evaluate("document.title").startswith("Two small-cnn encoders trained on")
+    assert browser.evaluate("document.querySelectorAll('img:not([src^=\"data:image/\"])').length") == 0

@@ -24,9 +24,9 @@ def test_pictures_are_shown_and_names_run_nothing(tmp_path: Path) -> None:
     cluster(features, k=1, page=tmp_path / "page.html")
     with Browser(tmp_path / "profile") as browser:
         browser.open(tmp_path / "page.html")
-        assert browser.said == []
+        assert browser.messages == []
         drawn = "[...document.images].filter((image) => image.complete && image.naturalWidth > 0).length"
         browser.wait(f"{drawn} == 2")  # they are drawn when they come into view
-        assert browser.tell("document.querySelectorAll('.pictures .none').length") == 1
-        assert browser.tell("document.title") == "1 cluster of 3 items"
+        assert browser.evaluate("document.querySelectorAll('.pictures .none').length") == 1
+        assert browser.evaluate("document.title") == "1 cluster of 3 items"
         assert faults(browser) == []

@@ -23,7 +23,7 @@ from contraport.encoders.factory import Shape, check_trusted, default_encoder, d
 from contraport.encoders.text_transformer import TextTransformer
 from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower
 from contraport.encoders.view_names import resolve_view, values_per_view
-from contraport.errors import UsageError, check, one_line_reason
+from contraport.errors import UsageError, check, one_line_reason, unreadable_error
 from contraport.options import accept_deprecated
 
 CONFIG_FILE = "config.json"
@@ -244,9 +244,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         super()._save_pretrained(save_directory)
         self.save_encoder_files(save_directory)
         write_checksum(weights)
-        weights.chmod(
-            checksum_path(weights).stat().st_mode
-        )  # safetensors 0.8 writes files that only the owner can read
+        # safetensors 0.8 writes files that only the owner can read.
+        weights.chmod(checksum_path(weights).stat().st_mode)
 
     def save_encoder_files(self, folder: Path) -> None:
         """Write config and tokenizer of transformers encoders, without weights."""
@@ -281,7 +280,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             UsageError: a file is missing, corrupt or of another model, or names code to run.
         """
         folder = _local_folder(str(pretrained_model_name_or_path), download)
-        config = _read_config(folder / CONFIG_FILE)
+        config = read_config(folder / CONFIG_FILE, "model")
         _check_config_keys(config, cls, folder / CONFIG_FILE)
         check_trusted(
             config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust_remote_code=trust_remote_code
@@ -440,12 +439,11 @@ def _check_weights(missing: Sequence[str], unexpected: Sequence[str], folder: Pa
     check(not parts, message, "other_weights")
 
 
-def _read_config(file: Path) -> dict[str, Any]:
+def read_config(file: Path, argument: str) -> dict[str, Any]:
+    """Read the JSON object in a model's configuration file; errors name the argument."""
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"model: {file} cannot be read: {one_line_reason(error)}", kind="unreadable") from error
-    check(
-        isinstance(config, dict), f"model: {file} must hold a JSON object, got {type(config).__name__}.", "unreadable"
-    )
+        raise unreadable_error(f"{argument}: {file}", "JSON", error) from error
+    check(isinstance(config, dict), f"{argument}: {file} must hold a JSON object.", "unreadable")
     return dict(config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from contraport._utils.text_tensors import TEXT_SHAPE
 from contraport.catalog.encoders import ENCODERS
 from contraport.encoders.factory import custom_code_names, is_module_description
 from contraport.encoders.initial_weights import InitialWeights, combine_weights
-from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model
+from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model, read_config
 from contraport.encoders.state_dicts import State, read_state_dict
 from contraport.encoders.text_transformer import TextTransformer, build_text_transformer
-from contraport.errors import UsageError, check, check_regular_file, hint_on_error, one_line_reason, unreadable_error
+from contraport.errors import UsageError, check, check_regular_file, hint_on_error, one_line_reason
 
 _TIMM_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 _STEM = "conv1.weight"
@@ -78,7 +77,7 @@ def _load_timm(name: str) -> InitialWeights:
             f"({HF_HUB_CACHE}): {one_line_reason(error)}. Pass a file or folder as init.",
             kind="not_loaded",
         ) from error
-    return _read_timm_folder(folder, _read_config(folder), name, str(hub))
+    return _read_timm_folder(folder, read_config(folder / CONFIG_FILE, "init"), name, str(hub))
 
 
 def read_initial_weights(
@@ -106,7 +105,7 @@ def read_initial_weights(
     folder = inner if (inner / CONFIG_FILE).is_file() else path
     message = f"init: {path} must be a run with a trained model or a model folder; it has no {CONFIG_FILE}."
     check((folder / CONFIG_FILE).is_file(), message, "no_model")
-    config = _read_config(folder)
+    config = read_config(folder / CONFIG_FILE, "init")
     if "model_type" in config:
         message = (
             f"init: {path} has a text encoder, not {encoder!r}. Omit encoder, or set --init.text for its view alone."
@@ -116,15 +115,6 @@ def read_initial_weights(
     if "architecture" in config:
         return _read_timm_folder(folder, config, encoder, str(path))
     return _read_model_folder(folder, config, encoder, str(path), trust_remote_code=trust_remote_code, view=view)
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise unreadable_error(f"init: {folder / CONFIG_FILE}", "JSON", error) from error
-    check(isinstance(config, dict), f"init: {folder / CONFIG_FILE} must hold a JSON object.", "unreadable")
-    return dict(config)
 
 
 def _read_model_folder(
