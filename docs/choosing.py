@@ -33,7 +33,7 @@ def choosing() -> str:
         return "; ".join(dict.fromkeys(told)) or "not measured here"
 
     rows = [
-        [situation.name if number == 0 else "", one.says, behind(one)]
+        [situation.name if number == 0 else "", one.text, behind(one)]
         for situation in USE_CASES
         for number, one in enumerate(situation.recommendations)
     ]

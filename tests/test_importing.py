@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first used."""
+"""Lazy packages: names are imported on first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from contraport._utils.lazy import make_package_lazy
 
 
-def test_a_submodule_does_not_hide_the_function_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submodule_does_not_hide_function_of_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
     package, submodule = ModuleType("scratch"), ModuleType("scratch.walk")
     monkeypatch.setitem(sys.modules, "scratch", package)
     monkeypatch.setitem(sys.modules, "scratch.walk", submodule)

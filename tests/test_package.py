@@ -30,13 +30,13 @@ def with_core_only(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
-def test_a_name_is_the_same_each_time_it_is_asked_for_and_is_what_its_module_has():
+def test_public_names_load_the_same_objects():
     first = {name: getattr(contraport, name) for name in contraport.__all__}
     assert {name: getattr(contraport, name) for name in contraport.__all__} == first
     assert {name: public_names.load_public_name(name) for name in contraport.__all__} == first
 
 
-def test_what_there_is_is_what_is_listed():
+def test_dir_lists_public_names_and_errors_offer_the_nearest():
     assert sorted(dir(contraport)) == sorted(contraport.__all__)
     assert {"nt_xent", "Objective", "train", "UsageError", "__version__", "engine"} < set(contraport.__all__)
     with pytest.raises(AttributeError, match="no attribute 'gca_uott'; did you mean 'gca_uot'"):
@@ -45,14 +45,22 @@ def test_what_there_is_is_what_is_listed():
         _ = contraport.nothing
 
 
-def test_a_room_is_there_without_an_import_of_its_own():
-    told = "import contraport; print(contraport.runs.Run.__name__, contraport.data.from_arrays.__name__)"
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(("old", "new"), public_names.DEPRECATED.items())
+def test_deprecated_names_still_work_with_a_warning(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(vars(contraport), old, raising=False)
+    with pytest.warns(FutureWarning, match=new):
+        assert getattr(contraport, old) is getattr(contraport, new)
+    assert old not in dir(contraport)
+
+
+def test_subpackages_are_attributes():
+    code = "import contraport; print(contraport.runs.Run.__name__, contraport.data.from_arrays.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("Run from_arrays\n", "")
     assert "runs" not in dir(contraport)
 
 
-def test_with_core_dependencies_only_a_name_that_needs_an_extra_names_it():
+def test_errors_name_the_extra_of_a_public_name():
     code = """
 import torch, contraport
 z = torch.randn(4, 3)
@@ -71,13 +79,13 @@ sys.exit(main(["list", "objectives"]))
 """
     done = with_core_only(code)
     assert done.returncode == 0, done.stderr
-    needing = {
-        name: public_names.EXTRA_BY_PACKAGE.get(f"{place}.".split(".")[1])
-        for name, place in public_names.module_by_name().items()
+    extras = {
+        name: public_names.EXTRA_BY_PACKAGE.get(f"{module}.".split(".")[1])
+        for name, module in public_names.module_by_name().items()
     }
-    del needing["doctor"]  # it looks for what is there
-    assert {"train", "demo", "export", "SNE", "report"} < {name for name, extra in needing.items() if extra}
-    for name, extra in needing.items():
+    del extras["doctor"]  # runs without its optional packages
+    assert {"train", "demo", "export", "SNE", "report"} < {name for name, extra in extras.items() if extra}
+    for name, extra in extras.items():
         if not extra:
             continue
         line = next(
@@ -85,10 +93,10 @@ sys.exit(main(["list", "objectives"]))
         )
         assert line.endswith(f"': pip install 'contraport[{extra}]'.")
     assert "all: contraport." in done.stdout
-    assert "\ngca-uot\n    " in done.stdout
+    assert "\ngca-uot  " in done.stdout
 
 
-def test_with_core_dependencies_only_a_verb_names_the_extra():
+def test_errors_name_the_extra_of_a_command():
     done = with_core_only("from contraport.cli import main; sys.exit(main(['evaluate', 'runs/a']))")
     assert done.returncode == 2
     assert "evaluate needs the package" in done.stderr
@@ -96,7 +104,7 @@ def test_with_core_dependencies_only_a_verb_names_the_extra():
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["trian"]])
-def test_nothing_heavy_is_imported_to_say_what_there_is(arguments):
+def test_help_imports_nothing_heavy(arguments):
     code = f"""
 import sys
 from contraport.cli import main
@@ -108,9 +116,7 @@ sys.exit(f"imported: {{heavy}}" if heavy else 0)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_wheel_is_tried_with_what_its_environment_has_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wheel_runs_without_packages_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "stray_package.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))

@@ -1,8 +1,8 @@
-"""Contrastive learning as transport: say which plan you want between two sets of embeddings.
+"""Contrastive learning as optimal transport between two sets of embeddings.
 
-The losses need torch and numpy only. The verbs (`train`, `evaluate`, `embed`, `neighbors`, ...) are the
-command line's commands as functions with the same keywords; they and the estimators (`ContrastiveEncoder`, `SNE`,
-`TSNE`, `InverseOT`) need the extras. What there is lists `__init__.pyi`; everything is imported when first used.
+The losses need torch and numpy only. The commands of the command line are functions with the same keywords (`train`,
+`evaluate`, `embed`, `neighbors`, ...). They and the estimators (`ContrastiveEncoder`, `SNE`, `TSNE`, `InverseOT`) need
+the extras. `__init__.pyi` lists all public names; each is imported on first use.
 """
 
 from typing import Any
@@ -11,9 +11,9 @@ from contraport._utils import public_names
 
 
 def __getattr__(name: str) -> Any:
-    found = public_names.public_names() if name == "__all__" else public_names.load_public_name(name)
-    globals()[name] = found  # the next time it is there
-    return found
+    value = public_names.public_names() if name == "__all__" else public_names.load_public_name(name)
+    globals()[name] = value  # so that the next access does not come here
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,5 @@
-# The names of `contraport`, each here and nowhere else: editors and type checkers read this file as it is, and
-# `contraport._utils.public_names` finds by it where a name is when it is first asked for. ("as" makes a name of a stub
-# public.)
+# The public names of `contraport`, listed here and nowhere else. Editors and type checkers read this file;
+# `contraport._utils.public_names` reads it to find the module of a name. ("as" makes a name of a stub public.)
 
 from contraport import engine as engine
 from contraport import integrations as integrations

@@ -1,4 +1,4 @@
-"""`python -m contraport` is the command `contraport`."""
+"""Entry point of `python -m contraport`."""
 
 import sys
 

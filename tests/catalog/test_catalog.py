@@ -1,4 +1,4 @@
-"""The tables name what is there."""
+"""Catalog: entries refer to existing code, and own entries can be added."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from contraport.data import Dataset, from_arrays, load
 from contraport.encoders import build_encoder
 
 
-def test_names_are_those_of_the_rows() -> None:
+def test_keys_are_names_of_entries() -> None:
     for table in (OBJECTIVES, DATASETS, ENCODERS):
         assert all(name == row.name for name, row in table.items())
 
 
 @pytest.mark.parametrize("source", DATASETS.values(), ids=DATASETS)
-def test_the_reader_of_named_data_is_there(source: DatasetEntry) -> None:
+def test_reader_of_data_set_exists(source: DatasetEntry) -> None:
     assert list(inspect.signature(import_object(source.reader)).parameters) == ["split", "root"]
     assert source.description
-    assert source.looks
+    assert source.location
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
-def test_the_network_of_an_encoder_is_there(encoder: EncoderEntry) -> None:
+def test_network_of_encoder_exists(encoder: EncoderEntry) -> None:
     assert issubclass(import_object(encoder.network), nn.Module)
 
 
-def test_what_is_listed_says_what_it_is() -> None:
+def test_entries_have_descriptions() -> None:
     assert all(encoder.description for encoder in list_encoders())
     for method in OBJECTIVES.values():
         assert method.summary.endswith(".")
@@ -50,17 +50,17 @@ def test_what_is_listed_says_what_it_is() -> None:
         assert recipe.summary.endswith(".")
 
 
-def test_a_recipe_or_an_objective_that_is_none_is_told() -> None:
-    with raises_usage_error("recipe.unknown", "'moco'"):
+def test_rejects_unknown_recipes_and_objectives() -> None:
+    with raises_usage_error("recipe.unknown", "mocco", "'moco'"):
         resolve_recipe({"recipe": "mocco"})
-    with raises_usage_error("objective.unknown", "'nt-xent'"):
+    with raises_usage_error("objective.unknown", "nt-xnt", "'nt-xent'"):
         resolve_recipe({"objective": "nt-xnt"})
     own = nn.Identity()
     assert resolve_recipe({"objective": own, "recipe": "moco"})["objective"] is own
 
 
 def lines(split: str, root: object) -> Dataset:
-    """Return data of one's own."""
+    """Reader of a data set."""
     return from_arrays([[float(part == split)] * 3 for part in ("train", "test")])
 
 
@@ -73,7 +73,7 @@ def mine() -> Iterator[str]:
 
 
 class Flat(nn.Sequential):
-    """An encoder of one's own."""
+    """Encoder."""
 
     num_features = 4
 
@@ -81,6 +81,6 @@ class Flat(nn.Sequential):
         super().__init__(nn.Flatten(), nn.LazyLinear(self.num_features))
 
 
-def test_a_row_of_ones_own_is_enough(mine: str) -> None:
+def test_added_entries_are_usable(mine: str) -> None:
     assert len(load(mine)) == 2
     assert build_encoder(mine, (3,)).num_features == 4

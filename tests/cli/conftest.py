@@ -9,11 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
+from contraport._utils.formatting import use_flag_style
 from contraport.cli import main
+from contraport.cli.commands import run_command
+from contraport.errors import UsageError
 
 
 class Outcome(NamedTuple):
-    """What a command did: its exit status and what it printed."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -36,6 +39,19 @@ def command(
         capsys.readouterr()
         status = main(argv)
         return Outcome(status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def error_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run a command line that fails in an empty folder, and return the code of its error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str, *argv: str) -> str:
+        with use_flag_style(), pytest.raises(UsageError) as caught:
+            run_command(name, [*argv])
+        return caught.value.code
 
     return run
 

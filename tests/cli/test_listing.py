@@ -1,15 +1,54 @@
-"""What `contraport list` lists."""
+"""`contraport list`: tables that fit the terminal."""
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
+from contraport.catalog import OBJECTIVES
 from contraport.cli import main
+from contraport.cli.config import LISTS
 from contraport.comparison.suites import list_suites
 
 
-def test_suites_are_listed_by_their_names_and_titles(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("what", LISTS)
+def test_table_fits_80_columns_and_loses_no_word(
+    what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["list", what]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("name ")
+    assert max(map(len, lines)) <= 80
+    assert main(["list", what, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    text = re.sub(r"\W", "", "".join(lines))
+    for row in rows:
+        for heading, cell in row.items():
+            if heading != "reference":  # shortened to authors and year
+                assert all(re.sub(r"\W", "", word) in text for word in cell.split() if len(word) < 12), cell
+
+
+def test_objectives_have_method_use_case_and_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "objectives", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows.keys() == OBJECTIVES.keys()
+    assert rows["sup-con"]["when to use it"] == "labels"
+    assert "2020" in rows["sup-con"]["reference"]
+    assert rows["spectral"]["when to use it"] == ""
+
+
+def test_suites_are_listed_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "suites"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if not line.startswith(" ")] == list(list_suites())
-    assert lines[1:3] == ["    Which negatives to weigh, and how (Tian, 2022)", "    data: fashion-mnist"]
+    assert [line.split()[0] for line in lines[2:] if not line.startswith(" ")] == list(list_suites())
+
+
+def test_deprecated_name_of_metrics_is_accepted(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert main(["list", "measures"]) == 0
+    assert "linear_probe" in capsys.readouterr().out
+    assert "list metrics" in caplog.text

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,6 +9,7 @@ import pytest
 
 from contraport import __version__
 from contraport.cli.commands import BUILTIN_COMMANDS, find_command
+from contraport.command import GROUPS
 from contraport.training.config import OPTIONS
 
 from .conftest import Outcome
@@ -15,7 +17,7 @@ from .conftest import Outcome
 Command = Callable[..., Outcome]
 
 
-def test_help_names_the_verbs(command: Command) -> None:
+def test_help_lists_commands(command: Command) -> None:
     for argv in ([], ["--help"], ["-h"]):
         outcome = command(*argv)
         assert outcome.status == 0
@@ -27,14 +29,20 @@ def test_version(command: Command) -> None:
     assert command("--version") == (0, f"contraport {__version__}\n", "")
 
 
-def test_an_unknown_verb(command: Command) -> None:
+def test_rejects_unknown_command(command: Command) -> None:
     outcome = command("trian")
     assert outcome.status == 2
-    assert outcome.err.startswith("contraport: verb: unknown name 'trian'; did you mean 'train'?")
+    assert outcome.err.startswith("contraport: command: ")
+    assert "'train'" in outcome.err
+
+
+def test_help_has_groups_in_order(command: Command) -> None:
+    headings = [line.removesuffix(":") for line in command("--help").out.splitlines() if line.endswith(":")]
+    assert headings[: len(GROUPS)] == [*GROUPS]
 
 
 @pytest.mark.parametrize("verb", BUILTIN_COMMANDS)
-def test_each_verb_teaches(command: Command, verb: str) -> None:
+def test_help_has_usage_and_examples(command: Command, verb: str) -> None:
     outcome = command(verb, "--help")
     assert outcome.status == 0
     assert outcome.out.startswith(f"usage: contraport {verb} ")
@@ -43,18 +51,17 @@ def test_each_verb_teaches(command: Command, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", BUILTIN_COMMANDS)
-def test_each_verb_tells_all_options(command: Command, verb: str) -> None:
-    told = command(verb, "--help_all")
-    assert told.status == 0
-    assert all(name in told.out for name in find_command(verb).options)
+def test_help_all_has_all_options(command: Command, verb: str) -> None:
+    outcome = command(verb, "--help_all")
+    assert outcome.status == 0
+    assert all(name in outcome.out for name in find_command(verb).options)
 
 
-def test_help_tells_meaning_and_default(command: Command) -> None:
+def test_help_has_description_and_default(command: Command) -> None:
     text = " ".join(command("train", "--help_all").out.split())
-    assert "--epochs EPOCHS passes over the data. (default: 10)" in text
+    assert re.search(r"--epochs EPOCHS [^(]+\(default: 10\)", text)
     assert "--resume" in text
-    assert "side in pixels" in text
-    assert "what all that is random depends on. (default: 0)" in text
+    assert re.search(r"--seed SEED [^(]+\(default: 0\)", text)
     assert all(f" --{name} " in text for name in OPTIONS)
     first = {option.group: name for name, option in reversed(OPTIONS.items())}
     places = [text.index(f" {heading}: --{name} ") for heading, name in reversed(first.items())]
@@ -62,20 +69,20 @@ def test_help_tells_meaning_and_default(command: Command) -> None:
 
 
 @pytest.mark.parametrize("verb", [verb for verb in BUILTIN_COMMANDS if find_command(verb).common_options])
-def test_the_short_help_has_the_usual_options_alone(command: Command, verb: str) -> None:
+def test_short_help_has_common_options_only(command: Command, verb: str) -> None:
     text = command(verb, "--help").out
-    usual, options = find_command(verb).common_options, find_command(verb).options
-    assert {name for name in options if f"\n  --{name}" in text} == set(usual)
-    assert f"{len(options) - len(usual)} more options: contraport {verb} --help_all" in text
+    common, options = find_command(verb).common_options, find_command(verb).options
+    assert {name for name in options if f"\n  --{name}" in text} == set(common)
+    assert f"{len(options) - len(common)} more options: contraport {verb} --help_all" in text
 
 
-def test_a_verbs_own_options_stand_before_those_it_shares(command: Command) -> None:
+def test_own_options_come_before_shared_ones(command: Command) -> None:
     text = command("neighbors", "--help").out
-    places = [text.index(f"\n  --{name}") for name in ("query", "top", "run", "trust_remote_code", "device", "page")]
+    places = [text.index(f"\n  --{name}") for name in ("query", "top", "run", "page", "trust_remote_code", "device")]
     assert places == sorted(places)
 
 
-def test_lines_of_the_help_fit_a_terminal(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_fits_80_columns(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for verb in BUILTIN_COMMANDS:
         text, _, _ = command(verb, "--help_all").out.partition("\nexamples:")
@@ -90,6 +97,6 @@ def test_list(command: Command, what: str, name: str) -> None:
     assert name in outcome.out
 
 
-def test_the_module_is_the_command() -> None:
+def test_module_runs_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "contraport", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"contraport {__version__}\n"

@@ -48,7 +48,8 @@ def test_it_is_the_users_own_with_a_change(command: Callable[..., Outcome], scan
     assert changed == {"encoder": "gradients", "epochs": 500, "out": "run-gradients"}
     assert first.keys() <= pasted.keys()
     done = command("train", *words, "--epochs", "1")
-    assert (done.status, done.err) == (0, "--epochs is given 2 times: the last one holds\n")
+    assert done.status == 0
+    assert "--epochs" in done.err
     assert contraport.runs.Run("run-gradients").config()["target"] == "neighbors:k=3"
 
 

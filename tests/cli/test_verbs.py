@@ -24,7 +24,7 @@ Command = Callable[..., Outcome]
 QUICK = ("--batch_size", "20", "--epochs", "2", "--progress", "false")
 
 
-def test_weights_by_view(command: Command, data: str, tmp_path: Path) -> None:
+def test_initial_weights_by_view(command: Command, data: str, tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(60, 2, 6)).astype(np.float32)
     np.savez(tmp_path / "pairs.npz", view0=vectors[:, 0], view1=vectors[:, 1, :4])
     assert command("train", "--data", "pairs.npz", "--out", "run", *QUICK) == (0, "", "")
@@ -57,7 +57,7 @@ def test_from_data_to_page(command: Command, data: str, tmp_path: Path) -> None:
     assert "<html" in (tmp_path / "page.html").read_text()
 
 
-def test_what_is_read_is_told_once_and_in_silence_warnings_alone(
+def test_log_lines_are_printed_once_and_progress_false_prints_warnings_only(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = np.random.default_rng(0)
@@ -87,11 +87,12 @@ def test_flags_need_no_value(command: Command, data: str) -> None:
     assert Run("run").metrics()[-1]["epoch"] == 3
 
 
-def test_resume_refuses_what_contradicts(command: Command, data: str) -> None:
+def test_resume_rejects_other_values(command: Command, data: str) -> None:
     assert command("train", "--data", data, "--out", "run", *QUICK).status == 0
     outcome = command("train", "--resume", "--out", "run", "--lr", "0.5")
     assert outcome.status == 2
-    assert "lr: the run in run has None, got 0.5" in outcome.err
+    assert outcome.err.startswith("contraport: lr: ")
+    assert "0.5" in outcome.err
 
 
 def test_print_config_and_config_are_inverse(command: Command, data: str, tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_print_config_and_config_are_inverse(command: Command, data: str, tmp_pa
     assert Run("c").config() == {**Run("a").config(), "seed": 1}
 
 
-def test_a_recipe_is_shown_resolved_and_goes_round(command: Command, data: str, tmp_path: Path) -> None:
+def test_print_config_resolves_the_recipe(command: Command, data: str, tmp_path: Path) -> None:
     argv = ("train", "--data", data, "--recipe", "moco", "--temperature", "1:0.1", *QUICK)
     printed = command(*argv, "--print_config")
     config = yaml.safe_load(printed.out)
@@ -123,7 +124,7 @@ def test_a_recipe_is_shown_resolved_and_goes_round(command: Command, data: str, 
     assert "(default: queue)" in " ".join(command("train", "--recipe", "moco", "--help").out.split())
 
 
-def test_a_course_in_a_file_is_no_number_to_the_base_of_60(command: Command, tmp_path: Path) -> None:
+def test_schedule_in_yaml_is_not_a_base_60_number(command: Command, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("temperature: 1:0.1\nmomentum: 1e-1\nviews: 3\n")
     config = yaml.safe_load(command("train", "--config", "mine.yaml", "--print_config").out)
     assert (config["temperature"], config["momentum"], config["views"]) == ("1:0.1", 0.1, 3)
@@ -136,7 +137,7 @@ def test_recipes_are_listed(command: Command) -> None:
         assert text in outcome.out
 
 
-def test_a_training_that_diverges_says_so(command: Command, tmp_path: Path) -> None:
+def test_diverged_training_has_status_1(command: Command, tmp_path: Path) -> None:
     huge = np.random.default_rng(0).normal(size=(60, 5))
     np.savez(tmp_path / "huge.npz", x=huge)
     outcome = command(
@@ -196,15 +197,15 @@ def test_demo(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert command("demo", "--epochs", "1", "--progress", "false").status == 0, "its own runs are replaced"
 
 
-def test_an_option_that_is_given_again_is_told(command: Command, data: str) -> None:
-    told = command("train", "--data", "missing.npy", "--seed=3", "--data", data, "--out", "run", *QUICK)
-    assert told.status == 0
-    assert "--data is given 2 times: the last one holds\n" in told.err
-    assert "--seed" not in told.err
+def test_warns_about_repeated_options(command: Command, data: str) -> None:
+    outcome = command("train", "--data", "missing.npy", "--seed=3", "--data", data, "--out", "run", *QUICK)
+    assert outcome.status == 0
+    assert "--data" in outcome.err
+    assert "--seed" not in outcome.err
 
 
-def test_what_a_word_without_a_name_is_meant_for(command: Command) -> None:
-    told = command("neighbors", "photos.npz", "my photo.jpg").err
-    assert "'my photo.jpg': expected options, which start with '--', such as --query my photo.jpg." in told
-    told = command("neighbors", "photos.npz", "--query=1.jpg", "my photo.jpg").err
-    assert "'my photo.jpg': --query takes one value." in told
+def test_error_of_a_stray_word_suggests_an_option(command: Command) -> None:
+    assert "--query my photo.jpg" in command("neighbors", "photos.npz", "my photo.jpg").err
+    error = command("neighbors", "photos.npz", "--query=1.jpg", "my photo.jpg").err
+    assert "'my photo.jpg'" in error
+    assert "--query takes one value" in error

@@ -63,7 +63,7 @@ def test_the_seed_decides_on_partners() -> None:
 
 def test_partners_of_a_class_need_labels() -> None:
     with raises_usage_error("mismatch.missing_labels"):
-        mismatched_partners(from_arrays(np.ones((4, 2))), Mismatch(0.5, likely=True), seed=0)
+        mismatched_partners(from_arrays(np.ones((4, 2))), Mismatch(0.5, within_class=True), seed=0)
 
 
 def test_of_given_views_all_but_the_first_are_the_partners() -> None:

@@ -47,7 +47,7 @@ def test_an_added_metric_is_evaluated_printed_shown_and_listed(mine, tmp_path: P
     assert {"metric": "Near@1000", "trained": "100%"}.items() <= result_rows(rows)[-1].items()
     assert "Near@1000" in report([run], out=tmp_path / "page.html").read_text()
     print_names(list_names("metrics"))
-    assert "near@{}\n    Share of the items that are as near" in capsys.readouterr().out
+    assert "\nnear@{} " in capsys.readouterr().out
     assert evaluate(run, data=data, metrics=["near@7"], progress=False)["rows"]["raw"].keys() == {"near@7"}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import warnings
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -26,6 +27,35 @@ EXTRA_BY_PACKAGE = {
     "training": "train",
 }
 """Extra that installs the dependencies of a package of contraport; the others need torch and numpy only."""
+
+DEPRECATED = {
+    "Affinity": "KernelAlignment",
+    "Agreement": "LogKernelAlignment",
+    "Alike": "SimilarityMatrix",
+    "Bilinear": "BilinearCost",
+    "ByPlan": "PlanWeights",
+    "CoreView": "CoreViewPairs",
+    "Debiased": "DebiasedContrastive",
+    "FullGraph": "AllViewPairs",
+    "Guided": "GuidedNegatives",
+    "Leading": "LeadingCoordinates",
+    "Listed": "PairList",
+    "LogMean": "LogMeanKernel",
+    "LogSum": "LogSumKernel",
+    "LowVariance": "VarianceHinge",
+    "MeanSquare": "MeanSquaredCost",
+    "MovingLogSum": "MovingAverageLogSum",
+    "NoiseContrast": "NoiseContrastiveEstimation",
+    "Relax": "Loosen",
+    "Shown": "DuplicateGroups",
+    "Soft": "SoftNeighbors",
+    "Temperature": "TemperatureSchedule",
+    "Total": "SumLoss",
+    "Within": "WithinView",
+    "comparing": "comparison",
+    "measures": "metrics",
+}
+"""Current name of each deprecated public name or package; the old name still works, with a warning."""
 
 
 @cache
@@ -52,6 +82,10 @@ def load_public_name(name: str) -> Any:
         AttributeError: there is no such name; the message offers the nearest one.
         UsageError: a package that it needs is not installed.
     """
+    if name in DEPRECATED:
+        message = f"contraport.{name} is deprecated; use contraport.{DEPRECATED[name]}."
+        warnings.warn(message, FutureWarning, stacklevel=3)
+        return load_public_name(DEPRECATED[name])
     module = module_by_name().get(name)
     if module is None and not name.startswith("_") and find_spec(f"contraport.{name}") is not None:
         module = "contraport"

@@ -1,8 +1,8 @@
-"""All that has a name: objectives, training recipes, data and encoders, a table each, as `contraport list` shows them.
+"""Catalog of named objectives, training recipes, data sets and encoders, as `contraport list` shows them.
 
-Nothing heavy is imported to read the tables, and so they lie below what they name: an objective is written with the
-public names of `contraport`, which are imported when it is made; a loader or a network is named by where it is,
-``module:attribute``, and imported when it is asked for.
+Reading the catalog imports nothing heavy. An objective is written with the public names of `contraport`, which are
+imported when it is built. A reader or a network is given by its location, ``module:attribute``, and imported when it is
+used.
 """
 
 from contraport.catalog.datasets import DATASETS, DatasetEntry, list_datasets

@@ -1,4 +1,4 @@
-"""Every named random change of an item: a strength of what suits the data, or one that knows nothing of them."""
+"""Names of random augmentations, and the parser of their specs, such as ``mixup:0.3``."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from contraport._utils.spec import parse_spec
 from contraport.errors import check
 
 AUGMENT_STRENGTHS = ("weak", "standard", "strong")
-"""How far the views may differ that suit the data, from little to much."""
+"""Strengths of the augmentations that suit the kind of data, in increasing order."""
 
 SCALED_NOISE = ("scaled-noise", "noise")
-"""Noise in units of each feature's own deviation; ``noise`` is its first name, by which older runs know it."""
+"""Noise in units of each feature's standard deviation; ``noise`` is its earlier name, used by older runs."""
 
 ISOTROPIC_NOISE = "isotropic-noise"
-"""Noise of one deviation in all directions, in units of the mean one of the features."""
+"""Noise of the same deviation in all features, in units of their mean standard deviation."""
 
-LARGEST = {ISOTROPIC_NOISE: math.inf, **dict.fromkeys(SCALED_NOISE, math.inf), "mixup": 1.0}
-"""Those that know nothing of the data have a strength of their own, positive, and at most this."""
+MAX_STRENGTH = {ISOTROPIC_NOISE: math.inf, **dict.fromkeys(SCALED_NOISE, math.inf), "mixup": 1.0}
+"""Largest strength of the augmentations that do not depend on the kind of data."""
 
-AUGMENTS = ("none", *AUGMENT_STRENGTHS, *LARGEST)
-"""The kinds of random change."""
+AUGMENTS = ("none", *AUGMENT_STRENGTHS, *MAX_STRENGTH)
+"""All names."""
 
 
 class Augment(NamedTuple):
-    """A random change.
+    """Augmentation spec.
 
     Attributes:
-        name: its kind.
-        strength: a number, where one was given.
+        name: one of `AUGMENTS`.
+        strength: strength, or None for the default.
     """
 
     name: str
@@ -37,21 +37,24 @@ class Augment(NamedTuple):
 
 
 def parse_augment(text: object) -> Augment:
-    """Return the kind of random change that a name says, or a name with a strength after a colon.
+    """Parse the name of an augmentation, or a name with a strength after a colon.
 
     Raises:
-        UsageError: an unknown name, a strength of one that has none, or a strength out of range.
+        UsageError: unknown name, a strength for an augmentation without one, or a strength out of range.
 
     >>> parse_augment("strong"), parse_augment("mixup:0.3")
     (Augment(name='strong', strength=None), Augment(name='mixup', strength=0.3))
     """
-    known = {name: ("strength",) if name in LARGEST else () for name in AUGMENTS}
-    name, settings = parse_spec("augment", text, known, default_setting=dict.fromkeys(LARGEST, "strength"))
+    valid = {name: ("strength",) if name in MAX_STRENGTH else () for name in AUGMENTS}
+    name, settings = parse_spec("augment", text, valid, default_setting=dict.fromkeys(MAX_STRENGTH, "strength"))
     strength = settings.get("strength")
     if strength is None:
-        check(":" not in str(text), f"augment: expected a name, or noise:0.2 or mixup:0.5, got {text!r}.")
+        check(
+            ":" not in str(text), f"augment: expected a name, or noise:0.2 or mixup:0.5, got {text!r}.", "no_strength"
+        )
         return Augment(name)
-    good = not isinstance(strength, str) and 0 < strength <= LARGEST[name] and strength < math.inf
-    limit = "a positive number" if LARGEST[name] == math.inf else f"a number above 0, at most {LARGEST[name]:g},"
-    check(good, f"augment: expected {limit} as the strength of {name}, got {text!r}.")
+    limit = MAX_STRENGTH[name]
+    expected = "a positive number" if limit == math.inf else f"a number in (0, {limit:g}]"
+    in_range = not isinstance(strength, str) and 0 < strength <= limit and strength < math.inf
+    check(in_range, f"augment: the strength of {name} must be {expected}, got {text!r}.")
     return Augment(name, float(strength))

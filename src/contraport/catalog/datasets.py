@@ -1,4 +1,4 @@
-"""Every named data set: what it holds, where it is looked for, and where the function is that reads it."""
+"""Table of named data sets: description, location and reader."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 
 class DatasetEntry(NamedTuple):
-    """A row of the table of data.
+    """Entry of the table of data sets.
 
     Attributes:
-        name: what it is called.
-        description: what it holds.
-        looks: where it is looked for.
-        reader: where the function is, ``module:function``, that takes a split ("train" or "test") and the folder of
-            named data, or None, and returns a `contraport.data.Dataset`.
+        name: name of the data set.
+        description: description in one line.
+        location: where it is searched for.
+        reader: location of its reader, ``module:function``: a function of the split ("train" or "test") and the folder
+            of named data or None, which returns a `contraport.data.Dataset`.
     """
 
     name: str
     description: str
-    looks: str
+    location: str
     reader: str
 
 
@@ -95,11 +95,11 @@ DATASETS = {
         ),
     )
 }
-"""All named data, in the order in which they are listed."""
+"""All named data sets, in the order of `contraport list data`."""
 
 
 def list_datasets() -> tuple[DatasetEntry, ...]:
-    """Return the rows of the table of named data.
+    """Return the entries of all named data sets.
 
     >>> [source.name for source in list_datasets()][:3]
     ['digits', 'fashion-mnist', 'cifar10']

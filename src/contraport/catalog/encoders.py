@@ -1,4 +1,4 @@
-"""Every named encoder of ours, and how others are named."""
+"""Table of named encoders, and the forms of other encoder names."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ OWN = "module:attribute"
 
 
 class EncoderEntry(NamedTuple):
-    """A row of the table of encoders.
+    """Entry of the table of encoders.
 
     Attributes:
-        name: what it is called.
-        description: what it is.
-        network: where the class of ours is, ``module:class``, which takes the shape of an item; nothing of others.
-        fixed: whether it has nothing to learn, so that only what follows it does.
+        name: name of the encoder.
+        description: description in one line.
+        network: location of its class, ``module:class``, which takes the shape of an item; empty for other libraries'.
+        fixed: whether it has no trainable weights.
     """
 
     name: str
@@ -56,11 +56,11 @@ ENCODERS = {
         ),
     )
 }
-"""Our own encoders."""
+"""The encoders of this package, by name."""
 
 
 def list_encoders() -> tuple[EncoderEntry, ...]:
-    """Return the rows of the table of encoders, and how those of others are named.
+    """Return the entries of all encoders, and one for each form of name of other libraries' encoders.
 
     >>> [encoder.name for encoder in list_encoders()][:4]
     ['small-cnn', 'gradients', 'mlp', 'small-tcn']

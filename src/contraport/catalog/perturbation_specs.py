@@ -1,4 +1,4 @@
-"""Every named way to spoil data or to vary them: known mismatches, corruptions, domains, rare classes."""
+"""Names and parsers of perturbations of data: mismatched pairs, corruptions, domains, class imbalance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from contraport.errors import check, unknown_name_error
 
 CORRUPTIONS = ("noise", "blur", "brightness", "contrast", "occlusion", "jpeg")
-"""What makes images worse; noise alone does it to vectors and time series too."""
+"""Image corruptions; noise also applies to vectors and time series."""
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
@@ -16,45 +16,45 @@ DOMAINS = {
     "rotate": ("upright", "quarter", "half", "three-quarters"),
     "style": ("plain", "edges", "posterised", "inverted"),
 }
-"""By name, the domains that images are dealt to: turned by so much, or drawn in another style."""
+"""Domains of each kind: rotations of images, or rendering styles."""
 
 _CLASS = "class"
 
 
 class Mismatch(NamedTuple):
-    """How many pairs are shuffled.
+    """Mismatched pairs.
 
     Attributes:
-        share: of all pairs.
-        likely: whether partners are exchanged within a class, where they are harder to tell.
+        share: share of all pairs that are mismatched.
+        within_class: whether partners are exchanged within a class, which is harder to detect.
     """
 
     share: float
-    likely: bool = False
+    within_class: bool = False
 
 
 class Corruption(NamedTuple):
-    """What makes items worse, and how much, from 1 to 5."""
+    """Corruption of items, with a severity from 1 to 5."""
 
     kind: str
     severity: int
 
 
 class DomainSpec(NamedTuple):
-    """Which domains there are, and which of them alone is the test split's, if one is."""
+    """Kind of domains, and the domain that only the test split has, if any."""
 
     name: str
     left_out: str | None = None
 
 
 def parse_mismatch(value: object) -> Mismatch:
-    """Return what a share of mismatched pairs says, such as 0.2, or 0.2:class for partners of the same class.
+    """Parse a share of mismatched pairs, such as 0.2, or 0.2:class for partners of the same class.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the value is not a share.
 
     >>> parse_mismatch(0.2), parse_mismatch("0.4:class")
-    (Mismatch(share=0.2, likely=False), Mismatch(share=0.4, likely=True))
+    (Mismatch(share=0.2, within_class=False), Mismatch(share=0.4, within_class=True))
     """
     text, _, among = str(value).partition(":")
     expected = f"mismatch: expected a share from 0 to 1, such as 0.2, or 0.2:{_CLASS}, got {value!r}."
@@ -67,10 +67,10 @@ def parse_mismatch(value: object) -> Mismatch:
 
 
 def parse_imbalance(value: object) -> float:
-    """Return how many times as many items the largest class is to have as the smallest, such as 100.
+    """Parse the ratio of the sizes of the largest and the smallest class, such as 100.
 
     Raises:
-        UsageError: it is no number of 1 or more.
+        UsageError: the value is not a number >= 1.
 
     >>> parse_imbalance("50")
     50.0
@@ -84,10 +84,10 @@ def parse_imbalance(value: object) -> float:
 
 
 def parse_corruption(text: object) -> Corruption:
-    """Return the corruption that a text names, KIND or KIND:SEVERITY, of severity 3 unless it says so.
+    """Parse a corruption, KIND or KIND:SEVERITY; the default severity is 3.
 
     Raises:
-        UsageError: an unknown kind or severity.
+        UsageError: unknown kind or severity.
 
     >>> parse_corruption("blur:2")
     Corruption(kind='blur', severity=2)
@@ -98,30 +98,31 @@ def parse_corruption(text: object) -> Corruption:
     check(
         level in ("", *map(str, SEVERITIES)),
         f"corrupt: expected a severity from {SEVERITIES[0]} to {SEVERITIES[-1]}, as in {kind}:3, got {text!r}.",
+        "severity",
     )
     return Corruption(kind, int(level or 3))
 
 
 def parse_corruptions(text: object) -> tuple[Corruption, ...]:
-    """Return the corruptions that a text names, separated by commas, in the order in which they are made.
+    """Parse corruptions separated by commas, in the order in which they are applied.
 
     Raises:
-        UsageError: an unknown kind or severity, or a kind more than once.
+        UsageError: unknown kind or severity, or a repeated kind.
 
     >>> [one.kind for one in parse_corruptions("noise:3,blur:2")]
     ['noise', 'blur']
     """
-    found = tuple(map(parse_corruption, str(text).split(",")))
-    kinds = {one.kind for one in found}
-    check(len(kinds) == len(found), f"corrupt: expected each kind once, got {text!r}.")
-    return found
+    corruptions = tuple(map(parse_corruption, str(text).split(",")))
+    kinds = {one.kind for one in corruptions}
+    check(len(kinds) == len(corruptions), f"corrupt: expected each kind once, got {text!r}.", "duplicate")
+    return corruptions
 
 
 def parse_domains(text: object) -> DomainSpec:
-    """Return the domains that a text names: rotate or style, or with one that is left out, as in style:edges.
+    """Parse a kind of domains, rotate or style, with an optional held-out domain, as in style:edges.
 
     Raises:
-        UsageError: an unknown name, or domain.
+        UsageError: unknown kind or domain.
 
     >>> parse_domains("style:edges")
     DomainSpec(name='style', left_out='edges')

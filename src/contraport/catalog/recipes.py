@@ -1,8 +1,7 @@
-"""The recipes: every named way to train, a row of settings of `contraport.train` with its citation.
+"""Table of training recipes: named settings of `contraport.train`, with citations.
 
-An objective's own citation is in the catalog of objectives. Settings that depend on how long one trains or how many
-GPUs there are (epochs, batch size, optimiser) are no part of a recipe; where a paper's own are for weeks of training,
-the row says so.
+Settings that depend on the length of the training or the number of GPUs (epochs, batch size, optimizer) are not part of
+a recipe. The citation gives a paper's own settings if they are for much longer trainings.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from contraport.errors import UsageError, unknown_name_error
 
 
 class Recipe(NamedTuple):
-    """A row of the table.
+    """Training recipe.
 
     Attributes:
         settings: keyword arguments of `contraport.train`.
-        summary: what it does, in a sentence.
-        citation: where it comes from.
+        summary: description in one sentence.
+        citation: source.
     """
 
     settings: Mapping[str, Any]
@@ -128,31 +127,32 @@ RECIPES: dict[str, Recipe] = {
         "Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.1.",
     ),
 }
-"""Every named way to train."""
+"""All recipes, by name."""
 
 _OWNED = {"objective": ("objective_settings", "temperature"), "negatives": ("queue_size", "bank_negatives")}
 
 
-def resolve_recipe(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments of `contraport.train` with those that follow from them: the settings of the recipe.
+def resolve_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the settings of the recipe to keyword arguments of `contraport.train`.
 
-    What is given wins; with another objective or other negatives the recipe's settings of its own ones go.
+    Explicit options override the recipe. With another objective or other negatives, the recipe's settings of its own
+    objective or negatives do not apply.
 
     Raises:
-        UsageError: an unknown recipe, or an objective of an unknown name.
+        UsageError: unknown recipe or objective.
 
     >>> resolve_recipe({"recipe": "byol", "momentum": 0.9})
     {'objective': 'byol', 'momentum': 0.9, 'predictor': True, 'recipe': 'byol'}
     >>> resolve_recipe({"recipe": "moco", "objective": "gca-uot"})
     {'objective': 'gca-uot', 'negatives': 'queue', 'momentum': 0.99, 'recipe': 'moco'}
     """
-    settings = get_recipe_settings(given.get("recipe"))
+    settings = get_recipe_settings(options.get("recipe"))
     for owner, owned in _OWNED.items():
-        if given.get(owner, settings.get(owner)) != settings.get(owner):
+        if options.get(owner, settings.get(owner)) != settings.get(owner):
             settings = {name: value for name, value in settings.items() if name not in owned}
-    resolved = {**settings, **given}
-    if settings.get("objective_settings") and given.get("objective_settings"):
-        resolved["objective_settings"] = {**settings["objective_settings"], **given["objective_settings"]}
+    resolved = {**settings, **options}
+    if settings.get("objective_settings") and options.get("objective_settings"):
+        resolved["objective_settings"] = {**settings["objective_settings"], **options["objective_settings"]}
     if resolved.get("predict") is not None:
         resolved = {"objective": None, "projection": 0, **resolved}
     if isinstance(resolved.get("objective"), str):
@@ -161,17 +161,16 @@ def resolve_recipe(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_recipe_settings(recipe: str | None) -> dict[str, Any]:
-    """Return the settings of a recipe, by its name; none has none.
+    """Return the settings of a recipe by name; none for None.
 
     Raises:
-        UsageError: there is no such recipe.
+        UsageError: unknown recipe.
     """
     if recipe is None:
         return {}
     if recipe not in RECIPES and recipe in OBJECTIVES:
-        raise UsageError(
-            f"recipe: {recipe!r} is an objective and no recipe; expected {format_options(objective=recipe)}."
-        )
+        message = f"recipe: {recipe!r} is an objective; pass {format_options(objective=recipe)}."
+        raise UsageError(message, kind="is_objective")
     if recipe not in RECIPES:
         raise unknown_name_error("recipe", recipe, RECIPES)
     return dict(RECIPES[recipe].settings)

@@ -1,7 +1,7 @@
-"""What to use when: a row for each situation that people are in, and what was measured of it.
+"""Recommendations: which objectives to use in which case, with the benchmark claims behind each sentence.
 
-`contraport list objectives` tells of each objective where it is of use, and docs/choosing.md has the whole table, each
-sentence with the claim behind it and the verdict that the measurements allow.
+`contraport list objectives` shows the use cases of each objective. docs/choosing.md has the whole table, each sentence
+with its claims and their verdicts.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 
 class Evidence(NamedTuple):
-    """A claim that was put to a test.
+    """Claim of a benchmark suite.
 
     Attributes:
-        suite: the suite of `benchmarks/suites`.
-        number: which of its claims, from 0.
+        suite: name of the suite in `benchmarks/suites`.
+        number: index of the claim in the suite.
     """
 
     suite: str
@@ -23,32 +23,32 @@ class Evidence(NamedTuple):
 
 
 class Recommendation(NamedTuple):
-    """A sentence of the table.
+    """Recommendation in one or a few sentences.
 
     Attributes:
-        use: the objectives that it is about.
-        says: what to do, in a sentence.
-        evidence: the claims that it rests on; none: nothing was measured.
+        objectives: names of the recommended objectives.
+        text: the sentences.
+        evidence: claims that support it; empty if nothing was measured.
     """
 
-    use: tuple[str, ...]
-    says: str
+    objectives: tuple[str, ...]
+    text: str
     evidence: tuple[Evidence, ...] = ()
 
 
 class UseCase(NamedTuple):
-    """A row of the table.
+    """Use case, with recommendations.
 
     Attributes:
-        name: what people have, or want.
-        recommendations: what to do then, sentence by sentence.
+        name: kind of data or goal.
+        recommendations: recommendations in order of importance.
     """
 
     name: str
     recommendations: tuple[Recommendation, ...]
 
 
-def _on(suite: str, *numbers: int) -> tuple[Evidence, ...]:
+def _claims(suite: str, *numbers: int) -> tuple[Evidence, ...]:
     return tuple(Evidence(suite, number) for number in numbers)
 
 
@@ -59,26 +59,26 @@ USE_CASES = (
             Recommendation(
                 ("nt-xent", "info-nce"),
                 "Begin with nt-xent, or with info-nce if each view has its own encoder, and tune the temperature.",
-                _on("sensitivity", 0),
+                _claims("sensitivity", 0),
             ),
             Recommendation(
                 ("gca-ince", "iot"),
                 "A balanced plan (gca-ince, iot) solves the same problem with both marginals fixed; here this gained "
                 "nothing, with searched temperatures neither.",
-                (*_on("gca", 0), *_on("constraint", 0), *_on("sensitivity", 1)),
+                (*_claims("gca", 0), *_claims("constraint", 0), *_claims("sensitivity", 1)),
             ),
             Recommendation(
                 ("iot-uniform",),
                 "To spread the embeddings, add a penalty for uneven plans: iot-uniform, with uniformity=1. It gained a "
                 "point on Fashion-MNIST, and nothing that could be told on digits.",
-                _on("constraint", 4),
+                _claims("constraint", 4),
             ),
             Recommendation(
                 ("alpha-cl",),
                 "Weight the negatives (alpha-cl) rather than leave them unweighted (quadratic). Of its rules, direct "
                 "with p of 4 or 6 did half a point better than InfoNCE on digits, and as well on Fashion-MNIST; "
                 "entropy did as well, square less well, and inverse no better than no weights.",
-                _on("alpha", 0, 1),
+                _claims("alpha", 0, 1),
             ),
         ),
     ),
@@ -91,33 +91,37 @@ USE_CASES = (
                 "that `contraport train --audit` flags. With one wrong pair in twenty this gained nothing; on halves "
                 "of digits nothing that could be told unless more were wrong than right; of pairs of texts it gained "
                 "four points where two fifths were wrong.",
-                (*_on("beyond", 0, 1, 2, 18, 8, 9, 10), *_on("halves", 0, 1, 2, 3, 4), *_on("wrong-texts", 0, 1)),
+                (
+                    *_claims("beyond", 0, 1, 2, 18, 8, 9, 10),
+                    *_claims("halves", 0, 1, 2, 3, 4),
+                    *_claims("wrong-texts", 0, 1),
+                ),
             ),
             Recommendation(
                 ("gca-uot", "rince"),
                 "Which objective is trained with the audit matters little: gca-uot gained up to five points more than "
                 "info-nce on one pair of views and nothing on another; neither could be told from chance. Nor could "
                 "what a temperature of 0.5 gained where views share much.",
-                _on("beyond", 16, 17, 24),
+                _claims("beyond", 16, 17, 24),
             ),
             Recommendation(
                 (),
                 "Weigh the pairs that are left by the batch's own plan (--audit --sample_weight plan): on halves of "
                 "clothes and on one of four settings of UCI's this gained up to three points more, and cost nothing "
                 "that could be told where no pair is wrong.",
-                (*_on("halves", 14, 15), *_on("mismatch", 1)),
+                (*_claims("halves", 14, 15), *_claims("mismatch", 1)),
             ),
             Recommendation(
                 (),
                 "Without the audit such weights do much less than leaving pairs out where a fifth is wrong; on halves "
                 "of clothes they gained two to three points. Soft targets (--target neighbors:k=5) cost points.",
-                (*_on("beyond", 5, 6, 14), *_on("halves", 7, 12), *_on("mismatch", 0)),
+                (*_claims("beyond", 5, 6, 14), *_claims("halves", 7, 12), *_claims("mismatch", 0)),
             ),
             Recommendation(
                 (),
                 "If partners may have been exchanged within a class, look at the flagged pairs before you trust the "
                 "audit. Weights from the plan gained two points there on halves of clothes.",
-                (*_on("beyond", 7, 15), *_on("halves", 11, 13), *_on("mismatch", 2)),
+                (*_claims("beyond", 7, 15), *_claims("halves", 11, 13), *_claims("mismatch", 2)),
             ),
             Recommendation(
                 ("info-nce", "rince", "gca-uot"),
@@ -125,25 +129,25 @@ USE_CASES = (
                 "info-nce did better than at 0.2, and rince (q 0.5), which did so too, no better than that. At 0.2 "
                 "gca-uot is better than info-nce. Halves of images share more: there the higher temperature cost "
                 "points.",
-                (*_on("beyond", 19, 20, 11, 12, 13), *_on("halves", 8)),
+                (*_claims("beyond", 19, 20, 11, 12, 13), *_claims("halves", 8)),
             ),
             Recommendation(
                 ("info-nce", "rince"),
                 "Then, if two fifths of the pairs or more may be wrong, add the audit: on top of the higher "
                 "temperature, and of rince (q 0.5), it gained up to 17 points. With fewer wrong pairs, or none, it "
                 "made no sure difference.",
-                (*_on("beyond", 21, 22, 23), *_on("halves", 9, 10)),
+                (*_claims("beyond", 21, 22, 23), *_claims("halves", 9, 10)),
             ),
             Recommendation(
                 ("rince", "gca-rince", "gca-uot"),
                 "Otherwise robust losses and unbalanced plans were not reliably better: try them on data with one "
                 "view, where the audit cannot work.",
                 (
-                    *_on("gca", 2, 3),
-                    *_on("beyond", 3, 4),
-                    *_on("halves", 5, 6),
-                    *_on("wrong-texts", 3),
-                    *_on("sensitivity", 2),
+                    *_claims("gca", 2, 3),
+                    *_claims("beyond", 3, 4),
+                    *_claims("halves", 5, 6),
+                    *_claims("wrong-texts", 3),
+                    *_claims("sensitivity", 2),
                 ),
             ),
         ),
@@ -154,20 +158,20 @@ USE_CASES = (
             Recommendation(
                 ("debiased", "hard-negative"),
                 "Correct for the share of negatives that are of the item's own class (debiased, hard-negative).",
-                _on("needs", 1),
+                _claims("needs", 1),
             ),
             Recommendation(
                 ("guided",),
                 "To leave out the negatives that a teacher model finds too similar (guided, a margin, --teacher FILE) "
                 "gained nothing with edges of the images as the teacher.",
-                _on("teacher", 0),
+                _claims("teacher", 0),
             ),
             Recommendation(
                 ("x-clr",),
                 "Its similarities between all items as the target (x-clr, --teacher FILE) gained nothing for a probe "
                 "either, and up to two points for kNN. Look at the teacher's own features first: these were six points "
                 "better than all that was learned from them.",
-                _on("teacher", 1, 3, 2),
+                _claims("teacher", 1, 3, 2),
             ),
         ),
     ),
@@ -179,7 +183,7 @@ USE_CASES = (
                 "Weights that let each class count the same (--sample_weight classes, or your own) gained two to three "
                 "points for kNN, and nothing for a probe that is taught alike by all classes. As the marginals of the "
                 "plan (--constraint balanced:marginals=weights) they did no more than as weights of the loss.",
-                _on("rare", 0, 3, 1, 2),
+                _claims("rare", 0, 3, 1, 2),
             ),
         ),
     ),
@@ -192,7 +196,7 @@ USE_CASES = (
                 "items of other domains. Compare with none on your own data first: of the styles that one training "
                 "each left out, mass between domains (beta) helped with edges, cost points with posterised, and "
                 "changed nothing with inverted; mass of either kind cost points where all styles were seen.",
-                _on("domains", 0, 1),
+                _claims("domains", 0, 1),
             ),
         ),
     ),
@@ -202,18 +206,18 @@ USE_CASES = (
             Recommendation(
                 ("cmc",),
                 "Compare all views in all pairs (cmc): six views did better than two, and than each with the first.",
-                _on("multiview", 0, 1, 3),
+                _claims("multiview", 0, 1, 3),
             ),
             Recommendation(
                 ("mv-dhel",),
                 "mv-dhel compares all views of an item together, and different items within a view; with six views it "
                 "did five points worse than all pairs.",
-                _on("multiview", 4),
+                _claims("multiview", 4),
             ),
             Recommendation(
                 (),
                 "Predicting one view from the other (--recipe predictive) needs no negatives, and did better here.",
-                _on("multiview", 2),
+                _claims("multiview", 2),
             ),
         ),
     ),
@@ -224,37 +228,37 @@ USE_CASES = (
                 ("dcl", "dhel", "sog-clr"),
                 "Losses that leave the positive out of the negatives (dcl, dhel), or keep a running average for each "
                 "item (sog-clr), are made for small batches; with 32 items no sure difference from nt-xent was seen.",
-                _on("needs", 2),
+                _claims("needs", 2),
             ),
             Recommendation(
                 (),
                 "With few items, small batches do better than large ones for the same number of epochs.",
-                _on("sensitivity", 3),
+                _claims("sensitivity", 3),
             ),
             Recommendation(
                 (),
                 "More negatives from a queue (--negatives queue, or the recipe moco) cost points with 1,000 items.",
-                _on("needs", 3),
+                _claims("needs", 3),
             ),
             Recommendation(
                 ("vic-reg", "byol", "barlow-twins"),
                 "Of the objectives that need no negatives vic-reg did as well as nt-xent; byol and barlow-twins, which "
                 "are made for long trainings, did worse.",
-                _on("needs", 4),
+                _claims("needs", 4),
             ),
         ),
     ),
     UseCase(
         "embeddings of few dimensions",
         (
-            Recommendation((), "A projection of 512 dimensions did better than one of 8.", _on("sensitivity", 4)),
+            Recommendation((), "A projection of 512 dimensions did better than one of 8.", _claims("sensitivity", 4)),
             Recommendation(
-                ("t-simclr",), "With as few as four dimensions, use heavier tails (t-simclr).", _on("neighbour", 2)
+                ("t-simclr",), "With as few as four dimensions, use heavier tails (t-simclr).", _claims("neighbour", 2)
             ),
             Recommendation(
                 (),
                 "With many dimensions they gained nothing, and lost where views were made by a little noise.",
-                _on("neighbour", 0, 1),
+                _claims("neighbour", 0, 1),
             ),
         ),
     ),
@@ -262,7 +266,7 @@ USE_CASES = (
         "labels",
         (
             Recommendation(
-                ("sup-con",), "Pull together all items of a class (sup-con, or --target labels).", _on("needs", 0)
+                ("sup-con",), "Pull together all items of a class (sup-con, or --target labels).", _claims("needs", 0)
             ),
         ),
     ),
@@ -275,26 +279,26 @@ USE_CASES = (
                 "temperature of 0.05, without a projection, found far more partners than two encoders or a usual "
                 "temperature; a balanced plan (gca-ince) did no better, and sigmoid, which is made for large batches, "
                 "worse.",
-                _on("texts", 0, 1, 3, 4, 2),
+                _claims("texts", 0, 1, 3, 4, 2),
             ),
         ),
     ),
 )
-"""All situations, in the order in which they are told."""
+"""All use cases."""
 
 
 def list_recommendations() -> Iterator[tuple[UseCase, Recommendation]]:
-    """Yield each sentence with its situation."""
-    for situation in USE_CASES:
-        for one in situation.recommendations:
-            yield situation, one
+    """Yield each recommendation with its use case."""
+    for use_case in USE_CASES:
+        for recommendation in use_case.recommendations:
+            yield use_case, recommendation
 
 
-def describe_use_cases(objective: str) -> str:
-    """Return for which situations an objective is told, in a line; empty where it is told for none.
+def list_use_cases(objective: str) -> list[str]:
+    """Return the names of the use cases that an objective is recommended for.
 
-    >>> describe_use_cases("sup-con")
-    'when to use it: labels'
+    >>> list_use_cases("sup-con")
+    ['labels']
     """
-    names = dict.fromkeys(situation.name for situation, one in list_recommendations() if objective in one.use)
-    return f"when to use it: {'; '.join(names)}" if names else ""
+    cases = (case.name for case, recommendation in list_recommendations() if objective in recommendation.objectives)
+    return list(dict.fromkeys(cases))

@@ -1,7 +1,8 @@
-"""The command line: each verb is the Python function of the same name."""
+"""Command line of contraport: each command is the Python function of the same name."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -14,13 +15,16 @@ from contraport.errors import SelfTestError, UsageError, get_notes, out_of_memor
 
 __all__ = ["main"]
 
-_HELP = """usage: contraport VERB [options]
+_HELP = """usage: contraport COMMAND [options]
 
-Contrastive learning as transport: train an encoder without labels, measure it, look at it.
-{verbs}
+Contrastive learning as optimal transport: train encoders without labels, evaluate and use them.
+{commands}
 
-`contraport VERB --help` tells the usual options of a verb and examples, `--help_all` all options; `contraport
---version` the version. `contraport --print_completion bash` (zsh, fish) prints what lets the shell complete them.
+options:
+  contraport COMMAND --help          common options and examples
+  contraport COMMAND --help_all      all options
+  contraport --version               version
+  contraport --print_completion SHELL   shell completion script for bash, zsh or fish
 
 first steps:
   contraport demo
@@ -32,42 +36,46 @@ first steps:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    0 is success, 2 a mistake of the user's (one line on the standard error, nothing written or lost), 1 a training that
-    diverged, what did not fit in memory or a self-test that failed, 130 Ctrl-C.
+    0: success. 1: the training diverged, memory ran out, or a self-test failed. 2: invalid input; nothing is written or
+    lost. 130: Ctrl-C. An error is one line on the standard error; with ``--json`` also an object on the standard
+    output, with its message, `code` and `argument`.
 
     >>> main(["--version"])
     contraport 0.1.0
     0
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in arguments
     try:
         with use_flag_style():
             _dispatch(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read, such as head, has enough; Python would complain once more at its end
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe; Python would report it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except UsageError as error:
+        return _fail(error, 2, error.code, error.argument, as_json=as_json)
     except SelfTestError as error:
-        return _fail(error, status=1)
-    except (UsageError, OSError) as error:
-        return _fail(error, status=2)
+        return _fail(error, 1, "self_test", as_json=False)  # the result has been printed
+    except OSError as error:
+        return _fail(error, 2, "os_error", as_json=as_json)
     except FloatingPointError as error:
-        return _fail(error, status=1)
+        return _fail(error, 1, "not_finite", as_json=as_json)
     except KeyboardInterrupt as error:
-        return _fail(error, status=130)
+        return _fail(error, 130, "interrupted", as_json=as_json)
     except (MemoryError, RuntimeError) as error:
-        reason = out_of_memory_message(error)
-        if reason is None:
+        message = out_of_memory_message(error)
+        if message is None:
             raise
-        told = MemoryError(reason)
-        told.add_note("More: contraport docs troubleshooting out-of-memory")
-        return _fail(told, status=1)
+        hinted = MemoryError(message)
+        hinted.add_note("More: contraport docs troubleshooting out-of-memory")
+        return _fail(hinted, 1, "out_of_memory", as_json=as_json)
     return 0
 
 
 def _dispatch(arguments: list[str]) -> None:
     match arguments:
         case [] | ["-h" | "--help", *_]:
-            print(_HELP.format(verbs=_verbs()))
+            print(_HELP.format(commands=_format_commands()))
         case ["--print_completion", *rest]:
             print(import_object("contraport.cli.completion:completion_script")(rest))
         case ["--complete", *words]:
@@ -78,19 +86,22 @@ def _dispatch(arguments: list[str]) -> None:
             run_command(name, rest)
 
 
-def _verbs() -> str:
-    """Return a line for each verb, under the headings of their groups."""
-    known = command_summaries()
-    width = max(len(name) for names in known.values() for name in names)
+def _format_commands() -> str:
+    """Return one line per command, under the headings of their groups."""
+    groups = command_summaries()
+    width = max(len(name) for names in groups.values() for name in names)
     lines: list[str] = []
-    for heading, names in known.items():
+    for heading, names in groups.items():
         lines += ["", f"{heading}:", *(f"  {name:{width}}  {summary}" for name, summary in names.items())]
     return "\n".join(lines)
 
 
-def _fail(error: BaseException, *, status: int) -> int:
-    told = [" ".join(part.split()) for part in (str(error), *get_notes(error))]
-    stop = "." if len(told) > 1 and told[0][-1:] not in ".:;?!" else ""  # what another library told may end without one
-    message = " ".join([told[0] + stop, *told[1:]]).strip() or "stopped."
-    print(f"contraport: {message}", file=sys.stderr)
+def _fail(error: BaseException, status: int, code: str, argument: str | None = None, *, as_json: bool) -> int:
+    """Print an error and its notes on one line, with `as_json` also as JSON, and return the exit status."""
+    message, *notes = [" ".join(part.split()) for part in (str(error), *get_notes(error))]
+    if as_json:
+        print(json.dumps({"error": {"message": message, "code": code, "argument": argument}}, ensure_ascii=False))
+    if notes and message[-1:] not in ".:;?!":  # messages of other libraries may end without a period
+        message += "."
+    print(f"contraport: {' '.join([message, *notes]).strip() or 'stopped.'}", file=sys.stderr)
     return status

@@ -1,4 +1,4 @@
-"""Finds and runs commands: the arguments are parsed first, and only then is the command imported."""
+"""Registry and execution of commands: arguments are parsed first, and only then is the command imported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -18,7 +18,7 @@ from contraport.errors import UsageError, check, hint_on_error, one_line_reason,
 from contraport.options import Option
 
 ENTRY_POINT_GROUP = "contraport.commands"
-"""The entry points by which other packages bring commands: the name of each, and where its `Command` is."""
+"""Group of entry points for commands of other packages: the name of a command, and the location of its `Command`."""
 
 COMMAND_LOCATIONS = {
     "audit": "contraport.auditing.config:AUDIT",
@@ -37,98 +37,98 @@ COMMAND_LOCATIONS = {
     "search": "contraport.searching.config:SEARCH",
     "train": "contraport.training.config:TRAIN",
 }
-"""Modules that declare the commands of this package, each beside its implementation."""
+"""Location of the declaration of each command of this package."""
 
 BUILTIN_COMMANDS = tuple(COMMAND_LOCATIONS)
-"""The names of the commands of this package."""
+"""Names of the commands of this package."""
 
 
 def command_summaries() -> dict[str, dict[str, str]]:
-    """Return under the heading of each group the name of each verb, and what it does.
+    """Return by group the name and summary of each command.
 
-    Of those of other packages, which are not imported for it, which package it is of.
+    Commands of other packages, which are not imported for this, have the name of their package as summary.
     """
-    own = {name: find_command(name) for name in BUILTIN_COMMANDS}
+    builtin = {name: find_command(name) for name in BUILTIN_COMMANDS}
     groups = {
-        heading: {name: verb.summary for name, verb in own.items() if verb.group == heading} for heading in GROUPS
+        heading: {name: command.summary for name, command in builtin.items() if command.group == heading}
+        for heading in GROUPS
     }
-    others = {name: f"(of the package {_package(point)})" for name, point in _others().items()}
-    return groups | ({"of other packages": others} if others else {})
+    foreign = {name: f"(of the package {_package(point)})" for name, point in _foreign_commands().items()}
+    return groups | ({"of other packages": foreign} if foreign else {})
 
 
 def find_command(name: str) -> Command[...]:
-    """Return a verb by its name; one of another package is imported for it, which its help alone does not need.
+    """Return a command by name; imports the declaration of a command of another package.
 
     Raises:
-        UsageError: there is no such verb (the nearest is offered), or its package cannot be imported.
+        UsageError: there is no such command (the message offers the nearest name), or its package cannot be imported.
     """
     if name in BUILTIN_COMMANDS:
-        own: Command[...] = import_object(COMMAND_LOCATIONS[name])
-        return own
-    others = _others()
-    if name not in others:
-        raise unknown_name_error("verb", name, [*BUILTIN_COMMANDS, *others])
-    point = others[name]
+        builtin: Command[...] = import_object(COMMAND_LOCATIONS[name])
+        return builtin
+    foreign = _foreign_commands()
+    if name not in foreign:
+        raise unknown_name_error("command", name, [*BUILTIN_COMMANDS, *foreign])
+    point = foreign[name]
+    where = f"command: {name!r} of the package {_package(point)}"
     try:
-        verb: Any = point.load()
-    except (Exception, SystemExit) as error:  # a stranger's code
-        told = f"{type(error).__name__}: {one_line_reason(error)}"
-        raise UsageError(
-            f"verb: {name!r} of the package {_package(point)} cannot be imported from {point.value}: {told}"
-        ) from error
+        command: Any = point.load()
+    except (Exception, SystemExit) as error:  # code of another package may raise anything
+        message = f"{where} cannot be imported from {point.value}: {type(error).__name__}: {one_line_reason(error)}"
+        raise UsageError(message, kind="import_failed") from error
     check(
-        isinstance(verb, Command),
-        f"verb: {name!r} of the package {_package(point)}: expected {point.value} to be a "
-        f"contraport.command.Command, got {type(verb).__name__}.",
+        isinstance(command, Command),
+        f"{where}: expected {point.value} to be a contraport.command.Command, got {type(command).__name__}.",
     )
-    return cast(Command[...], verb)
+    return cast(Command[...], command)
 
 
 def run_command(name: str, argv: list[str]) -> None:
-    """Call the function of a verb with the arguments of a command line, and show its result.
+    """Run a command with the arguments of a command line, and print its result.
 
     Raises:
-        UsageError: an argument that the verb does not know, or of the wrong type, or a package that is missing.
+        UsageError: an unknown argument, a wrong type or value, or a missing package.
     """
-    verb = find_command(name)
+    command = find_command(name)
     with hint_on_error(f"contraport {name} --help"):
-        arguments = _arguments(verb, name, argv)
-    if arguments is None:
+        options = _parse(command, name, argv)
+    if options is None:
         return
-    arguments = dict(arguments)
-    as_json = arguments.pop("json", False)
-    show = "contraport.cli.json_output:print_json" if as_json else verb.printer
-    with _needing(verb, name), _heard(quiet=not arguments.get("progress", True)):
-        for told in _given_again(argv):
-            logging.getLogger("contraport").warning(told)
-        result = import_object(verb.function)(**arguments)
-    if show:
-        import_object(show)(result)
-    if arguments.get("page") and Path in get_args(verb.options["page"].type) and not as_json:  # one that was written
-        print(f"the page to look at: {arguments['page']}")
-    if verb.failure_check:
-        import_object(verb.failure_check)(result)
+    options = dict(options)
+    as_json = options.pop("json", False)
+    printer = "contraport.cli.json_output:print_json" if as_json else command.printer
+    needed = require_extra(command.extra, name) if command.extra else nullcontext()
+    with needed, _log_to_terminal(quiet=not options.get("progress", True)):
+        for message in _repeated_flags(argv):
+            logging.getLogger("contraport").warning(message)
+        result = import_object(command.function)(**options)
+    if printer:
+        import_object(printer)(result)
+    if options.get("page") and Path in get_args(command.options["page"].type) and not as_json:
+        print(f"page: {options['page']}")
+    if command.failure_check:
+        import_object(command.failure_check)(result)
 
 
-def _given_again(argv: Sequence[str]) -> list[str]:
-    """Return of each option that a command line gives more than once that the last value holds; files may be several.
+def _repeated_flags(argv: Sequence[str]) -> list[str]:
+    """Return a warning for each flag that is passed more than once; `--config` may be.
 
-    >>> _given_again(["--data", "a.npy", "--seed=1", "--data=b.npy"])
-    ['--data is given 2 times: the last one holds']
+    >>> _repeated_flags(["--data", "a.npy", "--seed=1", "--data=b.npy"])
+    ['--data is passed 2 times; the last value is used']
     """
-    names = Counter(word.partition("=")[0] for word in argv if word.startswith("--"))
-    again = {name: times for name, times in names.items() if times > 1 and name != "--config"}
-    return [f"{name} is given {times} times: the last one holds" for name, times in again.items()]
+    counts = Counter(word.partition("=")[0] for word in argv if word.startswith("--"))
+    repeated = {name: times for name, times in counts.items() if times > 1 and name != "--config"}
+    return [f"{name} is passed {times} times; the last value is used" for name, times in repeated.items()]
 
 
 @contextmanager
-def _heard(*, quiet: bool) -> Iterator[None]:
-    """Show on the terminal what the package logs, each line once; in silence, warnings alone.
+def _log_to_terminal(*, quiet: bool) -> Iterator[None]:
+    """Print the log of the package on the standard error, each line once; with `quiet` only warnings.
 
-    So do all processes but the first, where a launcher has started several.
+    Processes other than the first of a distributed launch are quiet.
     """
     quiet = quiet or os.environ.get("RANK", "0") != "0"
-    log, handler = logging.getLogger("contraport"), _ToTerminal(logging.WARNING if quiet else logging.INFO)
+    log, handler = logging.getLogger("contraport"), _TerminalHandler(logging.WARNING if quiet else logging.INFO)
     level = log.level
     log.setLevel(logging.INFO)
     log.addHandler(handler)
@@ -139,56 +139,50 @@ def _heard(*, quiet: bool) -> Iterator[None]:
         log.setLevel(level)
 
 
-class _ToTerminal(logging.Handler):
-    """Standard error, unless somebody else speaks, as a training does while it lasts."""
+class _TerminalHandler(logging.Handler):
+    """Prints each line once on the standard error, unless another handler is active, as during a training."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
-        self._shown: set[str] = set()
+        self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
-        if logging.getLogger("contraport").handlers == [self] and line not in self._shown:
-            self._shown.add(line)
+        if logging.getLogger("contraport").handlers == [self] and line not in self._printed:
+            self._printed.add(line)
             print(line, file=sys.stderr)
 
 
-def _arguments(verb: Command[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
-    """Return what a command line gives, or nothing where it asks for help, which is printed."""
-    options = list(verb.options.values())
-    if _plain(options, argv):  # this needs no parser's package
-        arguments: Mapping[str, Any] | None = {option.name: word for option, word in zip(options, argv, strict=False)}
+def _parse(command: Command[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
+    """Parse and check the arguments of a command; return None if help was requested, which is printed."""
+    declared = list(command.options.values())
+    options: Mapping[str, Any] | None
+    if _is_positional_only(declared, argv):  # needs no optional package
+        options = {option.name: word for option, word in zip(declared, argv, strict=False)}
     else:
-        with require_extra(verb.extra or EXTRA, name if verb.extra else f"{name} with options"):
-            # Here, not above: `contraport --help` is quick, and needs none of the extras.
+        with require_extra(command.extra or EXTRA, name if command.extra else f"{name} with options"):
+            # Here, not above: `contraport --help` is fast and needs no optional package.
             from contraport.cli.parsing import parse
-        arguments = parse(verb, argv, prog=f"contraport {name}")
-    if arguments is not None:
-        _judge(verb, arguments)
-    return arguments
+        options = parse(command, argv, prog=f"contraport {name}")
+    if options is not None:  # checked before the imports of the command, which checks again
+        for key, value in options.items():
+            if key in command.options:
+                command.options[key].validate(value)
+        if command.resolve is not None:
+            command.resolve(options)
+    return options
 
 
-def _plain(options: Sequence[Option], words: Sequence[str]) -> bool:
-    """Return whether words are nothing but values of options that need no name, and all that must be given is there."""
-    named = words and not all(option.cli_positional for option in options)
-    lacking = len(words) > len(options) or any(option.required for option in options[len(words) :])
-    return not (named or lacking or any(word.startswith("-") for word in words))
+def _is_positional_only(options: Sequence[Option], words: Sequence[str]) -> bool:
+    """Return whether the words are values of positional options only, with all required options present."""
+    if any(word.startswith("-") for word in words) or len(words) > len(options):
+        return False
+    if words and not all(option.cli_positional for option in options):
+        return False
+    return not any(option.required for option in options[len(words) :])
 
 
-def _judge(verb: Command[...], arguments: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for what can be known to be wrong before anything is imported; the verb judges again."""
-    for name, value in arguments.items():
-        if name in verb.options:
-            verb.options[name].validate(value)
-    if verb.resolve is not None:
-        verb.resolve(arguments)
-
-
-def _needing(verb: Command[...], name: str) -> AbstractContextManager[None]:
-    return require_extra(verb.extra, name) if verb.extra else nullcontext()
-
-
-def _others() -> dict[str, EntryPoint]:
+def _foreign_commands() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in BUILTIN_COMMANDS}
 
 

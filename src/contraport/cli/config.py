@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from contraport.command import EXTRA, GETTING_STARTED, Command
-from contraport.options import Options, int_in_range, option, option_metadata
+from contraport.options import Options, int_in_range, one_of, option, option_metadata
+
+LISTS = ("recipes", "objectives", "encoders", "data", "metrics", "suites")
+
+
+def _check_list(name: str, value: Any) -> None:
+    one_of(*LISTS)(name, "metrics" if value == "measures" else value)  # the deprecated name
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListOptions(Options):
     """Options of `contraport list`."""
 
-    what: Literal["recipes", "objectives", "encoders", "data", "metrics", "suites"] = field(
-        kw_only=False, metadata=option_metadata("recipes, objectives, encoders, data, metrics or suites.")
+    what: str = field(
+        kw_only=False,
+        metadata=option_metadata("recipes, objectives, encoders, data, metrics or suites.", check=_check_list),
     )
 
 
 LIST = Command(
     ListOptions,
     "contraport.cli.listing:list_names",
-    "List the recipes, objectives, encoders, data, metrics or suites that have names.",
+    "List the named recipes, objectives, encoders, data sets, metrics or suites.",
     examples=("contraport list recipes", "contraport list objectives"),
     printer="contraport.cli.listing:print_names",
     extra=EXTRA,
@@ -32,14 +39,14 @@ LIST = Command(
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions(Options):
-    """Options of `contraport.demo`; see there for each."""
+    """Options of `contraport.demo`."""
 
-    out: str | Path = option("runs/demo", "folder of the two runs and of report.html; runs that it holds are replaced.")
+    out: str | Path = option("runs/demo", "Folder of the two runs and of report.html; existing runs are replaced.")
     epochs: int | None = option(
-        None, "passes over the data; default: as many as take a minute or so on two cores.", check=int_in_range(1)
+        None, "Number of training epochs; default: about a minute's worth on two cores.", check=int_in_range(1)
     )
-    seed: int = option(0, "what all that is random depends on.", check=int_in_range(0, most=2**64 - 1))
-    progress: bool = option(True, "show progress bars and summaries.")
+    seed: int = option(0, "Random seed.", check=int_in_range(0, most=2**64 - 1))
+    progress: bool = option(True, "Show progress bars and summaries.")
 
 
 DEMO = Command(
@@ -47,8 +54,8 @@ DEMO = Command(
     "contraport.cli.demo:demo",
     "Train two encoders on small digits and compare them, in about two minutes.",
     details="""
-        One is trained with nt-xent and one with gca-uot. The table says how well a linear probe and a kNN vote tell
-        held-out digits apart on frozen features, beside raw pixels and the same encoder untrained.
+        One encoder is trained with nt-xent, one with gca-uot. A table compares the accuracy of a linear probe and of
+        kNN on their frozen features, on raw pixels and on the features of the untrained encoder.
     """,
     examples=("contraport demo", "contraport demo --json"),
     printer="contraport.cli.demo:print_demo_result",
@@ -62,8 +69,8 @@ DEMO = Command(
 class DocsOptions(Options):
     """Options of `contraport docs`."""
 
-    page: str | None = option(None, "a page, such as photos; default: which pages there are.")
-    section: str | None = option(None, "a section of it, its heading in small letters with hyphens; default: all.")
+    page: str | None = option(None, "Page, such as photos; default: a list of the pages.")
+    section: str | None = option(None, "Section, its heading in lower case with hyphens; default: the whole page.")
 
 
 DOCS = Command(
@@ -78,19 +85,19 @@ DOCS = Command(
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions(Options):
-    """Options of `contraport.doctor`; see there for each."""
+    """Options of `contraport.doctor`."""
 
-    test: bool = option(True, "check, in about a minute, that what is here computes what it should.")
+    test: bool = option(True, "Run the self-tests, about a minute.")
 
 
 DOCTOR = Command(
     DoctorOptions,
     "contraport.cli.doctor:doctor",
-    "Tell what is installed and what the machine has, and check that it works.",
+    "Show the installed versions and the hardware, and run self-tests.",
     details="""
-        What it prints can be pasted into a report of a fault. Values and gradients of losses are compared with a dense
-        computation in double precision, by every backend and on every device that there is; where the extra `train`
-        is installed a small training is run, stopped and gone on with. The exit status is 1 if a check fails.
+        The output can be pasted into a bug report. The self-tests compare values and gradients of losses, for every
+        backend and device, with a dense computation in double precision. With the extra `train` installed, a small
+        training is also run, stopped and resumed. The exit status is 1 if a test fails.
     """,
     examples=("contraport doctor", "contraport doctor --test false"),
     printer="contraport.cli.doctor:print_diagnosis",

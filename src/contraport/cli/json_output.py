@@ -1,4 +1,4 @@
-"""What a verb found, for other programs: `--json`."""
+"""JSON output of results, for `--json`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,21 @@ from pathlib import Path
 from typing import Any
 
 
-def print_json(found: Any) -> None:
-    """Print what a verb found as JSON.
+def print_json(result: Any) -> None:
+    """Print a result as JSON; NaN becomes null.
 
-    >>> print_json({"rate": float("nan"), "rows": (1, 2)})
+    >>> print_json({"rate": float("nan")})
     {
-      "rate": null,
-      "rows": [
-        1,
-        2
-      ]
+      "rate": null
     }
     """
-    print(json.dumps(to_json_value(found), indent=2, ensure_ascii=False))
+    print(json.dumps(to_json_value(result), indent=2, ensure_ascii=False))
 
 
 def to_json_value(value: Any) -> Any:
-    """Return a value as numbers, texts, lists and dicts: dataclasses and named tuples by their fields.
+    """Convert a value to numbers, texts, lists and dicts; dataclasses and named tuples become dicts of their fields.
 
-    What is not a number there is null, as JSON has no other word for it.
+    Numbers that are not finite become None, as JSON cannot represent them.
 
     >>> import numpy as np
     >>> to_json_value({"scores": np.array([0.5, np.inf]), "folder": Path("runs/a")})
@@ -38,7 +34,7 @@ def to_json_value(value: Any) -> Any:
         return {one.name: to_json_value(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if hasattr(value, "_asdict"):
         return to_json_value(value._asdict())
-    if hasattr(value, "tolist"):  # of arrays, tensors and their numbers
+    if hasattr(value, "tolist"):  # arrays, tensors and their scalars
         return to_json_value(value.tolist())
     if isinstance(value, Mapping):
         return {str(name): to_json_value(part) for name, part in value.items()}

@@ -1,20 +1,23 @@
-"""`contraport list`: what has a name."""
+"""`contraport list`: tables of the named objectives, recipes, encoders, data sets, metrics and suites."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from contraport._utils.formatting import format_flags
 from contraport.catalog import OBJECTIVES, RECIPES, list_datasets, list_encoders
-from contraport.catalog.recommendations import describe_use_cases
+from contraport.catalog.recommendations import list_use_cases
 from contraport.cli.config import LIST, ListOptions
 from contraport.metrics import METRICS, Metric
+from contraport.options import warn_renamed
 
 _Rows = Sequence[Mapping[str, str]]
-"""Of each its name, and what is said of it under other headings."""
+"""Rows of a table: text by heading, with the name first."""
 
 
 def _recipes() -> _Rows:
@@ -26,7 +29,12 @@ def _recipes() -> _Rows:
 
 def _objectives() -> _Rows:
     return [
-        {"name": method.name, "summary": method.summary, "when": describe_use_cases(method.name)}
+        {
+            "name": method.name,
+            "method": method.summary,
+            "when to use it": "; ".join(list_use_cases(method.name)),
+            "reference": method.citation,
+        }
         for method in OBJECTIVES.values()
     ]
 
@@ -37,15 +45,19 @@ def _encoders() -> _Rows:
 
 def _data() -> _Rows:
     return [
-        {"name": source.name, "summary": source.description, "looked for in": source.looks}
-        for source in list_datasets()
+        {"name": dataset.name, "summary": dataset.description, "location": dataset.location}
+        for dataset in list_datasets()
     ]
 
 
 def _metrics() -> _Rows:
-    return [
-        {"name": measure.key, "summary": measure.summary, "reading": _reading(measure)} for measure in METRICS.values()
-    ]
+    return [{"name": metric.key, "summary": metric.summary, "reading": _reading(metric)} for metric in METRICS.values()]
+
+
+def _reading(metric: Metric) -> str:
+    """Return the group and unit of a metric, which direction is better, and whether it must be requested."""
+    direction = "" if metric.better == "neither" else f", {metric.better} is better"
+    return f"{metric.group}: {metric.unit}{direction}{'' if metric.default else '; on request'}"
 
 
 def _suites() -> _Rows:
@@ -53,7 +65,7 @@ def _suites() -> _Rows:
     from contraport.comparison.suites import list_suites, load_suite
 
     return [
-        {"name": name, "summary": suite.get("title", ""), "data": "data: " + ", ".join(map(str, suite.get("data", ())))}
+        {"name": name, "summary": suite.get("title", ""), "data": ", ".join(map(str, suite.get("data", ())))}
         for name, suite in ((name, load_suite(path)) for name, path in list_suites().items())
     ]
 
@@ -66,30 +78,56 @@ _LISTS = {
     "metrics": _metrics,
     "suites": _suites,
 }
-"""What can be listed: rows of a name and what is said of it."""
 
 
 @LIST.with_signature
-def list_names(given: dict[str, Any]) -> _Rows:
-    """Return what has a name, with what is said of each.
+def list_names(options: dict[str, Any]) -> _Rows:
+    """List the named objectives, recipes, encoders, data sets, metrics or suites.
 
     Raises:
         UsageError: there is no such list.
     """
-    return _LISTS[ListOptions(**given).what]()
+    what = ListOptions(**options).what
+    if what == "measures":
+        warn_renamed("list measures", "list metrics")
+        what = "metrics"
+    return _LISTS[what]()
 
 
 def print_names(rows: _Rows) -> None:
-    """Print what has a name, and under it what is said of it; plainly, as the losses' own list needs no extra."""
-    width = max(60, shutil.get_terminal_size().columns)
-    for row in rows:
-        name, *texts = row.values()
-        print(name)
-        for text in filter(None, texts):
-            print(textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False))
+    """Print rows as a table of plain text, at least 80 columns wide; needs no optional package."""
+    shown = [{name: _short(cell) if name == "reference" else cell for name, cell in row.items()} for row in rows]
+    headings = list(shown[0])
+    lengths = [[len(row[heading]) for row in shown] for heading in headings]
+    widths = [min(max(map(len, [headings[0], *(row["name"] for row in shown)])), _MAX_NAME)]
+    space = max(80, min(shutil.get_terminal_size().columns, _MAX_TABLE)) - widths[0] - 2 * (len(headings) - 1)
+    weights = [max(sum(column) / len(column), 10) for column in lengths[1:]]
+    widths += [max(int(space * weight / sum(weights)), 12) for weight in weights[:-1]]
+    widths.append(space - sum(widths[1:]))
+    for cells in [headings, ["-" * width for width in widths], *(list(row.values()) for row in shown)]:
+        print("\n".join(_format_row(cells, widths)))
 
 
-def _reading(measure: Metric) -> str:
-    """Return what a measure counts, which direction is better, and whether it has to be asked for."""
-    direction = "" if measure.better == "neither" else f", {measure.better} is better"
-    return f"{measure.group}: {measure.unit}{direction}{'' if measure.default else '; where asked for'}"
+_MAX_NAME, _MAX_TABLE = 24, 120
+
+
+def _format_row(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    wrapped = [
+        textwrap.wrap(cell.replace("``", "`"), width, break_on_hyphens=False)
+        for cell, width in zip(cells, widths, strict=True)
+    ]
+    lines = zip_longest(*wrapped, fillvalue="")
+    return ["  ".join(f"{part:{width}}" for part, width in zip(parts, widths, strict=True)).rstrip() for parts in lines]
+
+
+def _short(citation: str) -> str:
+    """Shorten a citation to its authors and year.
+
+    >>> _short("Chen, Kornblith, Norouzi and Hinton (2020), A simple framework"), _short("Tian (2022), On")
+    ('Chen et al. (2020)', 'Tian (2022)')
+    """
+    match = re.match(r"(.+?) \((\d{4})\)", citation)
+    if match is None:
+        return citation
+    first, *others = re.split(r", | and | et al\.", match[1])
+    return f"{match[1] if len(others) == 1 and others[0] else first + (' et al.' if others else '')} ({match[2]})"

@@ -1,4 +1,4 @@
-"""A parser for the command line and the YAML file of a verb: its options say all."""
+"""Parser for the command line and the YAML files of a command, built from the declarations of its options."""
 
 from __future__ import annotations
 
@@ -21,47 +21,50 @@ from contraport.errors import UsageError, unknown_name_error, unreadable_error
 from contraport.options import Option, describe_type, replace_deprecated_names, warn_renamed
 
 _MODE = "yaml-1.2"
-_SHOWN = 60
+_MAX_VALUE = 60
+_LAST = 1_000
 _SCALARS = (int, float, bool, str)
 
 
-def parse(verb: Command[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] | None:
-    """Return the options that a command line, and the file of its ``--config``, give for a verb.
+def parse(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] | None:
+    """Parse a command line and the file of its ``--config``; options that are not given are left out.
 
-    What is not given is left out, so the verb's own defaults hold. None is returned where ``--help``, ``--help_all`` or
-    ``--print_config`` was asked for, and printed. All show what follows from what is given, as a recipe's settings do.
-    In the help, options stand under the headings of their groups; the short one has the usual ones and what is given.
+    ``--help``, ``--help_all`` and ``--print_config`` print and return None. They include the settings that follow from
+    the given options, such as those of a recipe. The help lists options under the headings of their groups; the short
+    help has the common options and the given ones.
 
     Raises:
-        UsageError: an unknown option or key (the nearest is offered), or a value of the wrong type.
+        UsageError: an unknown option or key (the message offers the nearest), or a value of the wrong type.
     """
-    parser = _parser(verb, prog, verb.options)
+    parser = _build_parser(command, prog, command.options)
     argv = [parser.replace_deprecated_flag(word) for word in argv]
-    asked = [argument for argument in argv if argument.startswith(("--print_config", "--help")) or argument == "-h"]
-    short = bool(verb.common_options and {"-h", "--help"} & {*asked})
+    informative = [
+        argument for argument in argv if argument.startswith(("--print_config", "--help")) or argument == "-h"
+    ]
+    short = bool(command.common_options and {"-h", "--help"} & {*informative})
     try:
-        given: dict[str, Any] = {}
-        if asked and verb.resolve is not None:
-            given = verb.resolve(_given(parser, [argument for argument in argv if argument not in asked]))
+        resolved: dict[str, Any] = {}
+        if informative and command.resolve is not None:
+            resolved = command.resolve(_run(parser, [argument for argument in argv if argument not in informative]))
         if short:
-            parser = _parser(verb, prog, {*verb.common_options, *given})
-        parser.set_defaults(given)
-        return _given(parser, argv, complete=bool(asked))
-    except SystemExit:
+            parser = _build_parser(command, prog, {*command.common_options, *resolved})
+        parser.set_defaults(resolved)
+        return _run(parser, argv, complete=bool(informative))
+    except SystemExit:  # argparse has printed what was requested
         return None
 
 
-def _given(parser: _Parser, argv: Sequence[str], *, complete: bool = False) -> dict[str, Any]:
+def _run(parser: _Parser, argv: Sequence[str], *, complete: bool = False) -> dict[str, Any]:
     parser.words = [*argv]
-    given: dict[str, Any] = parser.parse_args(list(argv), defaults=complete).as_dict()
-    given.pop("config", None)
-    return given
+    options: dict[str, Any] = parser.parse_args(list(argv), defaults=complete).as_dict()
+    options.pop("config", None)
+    return options
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the numbers of its version 1.2: there 1:0.1 is text, not a number to the base of 60, and 1e-3 one.
+    """YAML loader with the number formats of YAML 1.2: 1:0.1 is a text, not a base-60 number, and 1e-3 is a number.
 
-    Aliases are refused: a few lines of them stand for more than fits in memory.
+    Aliases are rejected: a few lines of nested aliases can expand to more than the memory holds.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012
@@ -79,7 +82,7 @@ class _Loader(yaml.SafeLoader):
 def _load(text: str) -> Any:
     try:
         return yaml.load(text, _Loader)
-    except (ValueError, RecursionError) as error:  # of a number of thousands of digits, and of brackets in brackets
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; deeply nested brackets
         raise yaml.YAMLError(str(error)) from error
 
 
@@ -93,24 +96,22 @@ set_loader(_MODE, _load, (yaml.YAMLError,))
 
 
 class _Parser(ArgumentParser):
-    """A parser whose errors are a `UsageError` of one line.
+    """Argument parser that raises `UsageError` with one line.
 
     Attributes:
         options: the options of the command.
         deprecated: current name by deprecated name.
-        kinds: the type of each option, as far as words can give it.
-        helps: what each option is.
-        places: the options that are given by their place.
-        first: the option that a word without a name is most likely meant for, if there is one.
-        words: the command line that is read.
+        types: type of each option, restricted to values that can be written as words.
+        positionals: the positional options.
+        main_option: option that a stray word is most likely meant for, if any.
+        words: the command line.
     """
 
     options: Mapping[str, Option]
     deprecated: dict[str, str]
-    kinds: dict[str, Any]
-    helps: dict[str, str]
-    places: list[Option]
-    first: str | None
+    types: dict[str, Any]
+    positionals: list[Option]
+    main_option: str | None
     words: list[str]
 
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -119,7 +120,7 @@ class _Parser(ArgumentParser):
         except UnicodeDecodeError as error:
             raise unreadable_error(f"config: {path}", "text in UTF-8", error) from error
         except UsageError as error:
-            raise self._one_of_several(str(path)) or error from error
+            raise self._scalar_for_list(str(path)) or error from error
 
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -139,72 +140,76 @@ class _Parser(ArgumentParser):
         warn_renamed(match[1], self.deprecated[match[1]])
         return f"--{self.deprecated[match[1]]}{word[match.end() :]}"
 
-    def _one_of_several(self, path: str) -> UsageError | None:
-        """Return the mistake of a file that gives one value for several: jsonargparse does not say of which option."""
+    def _scalar_for_list(self, path: str) -> UsageError | None:
+        """Return the error for a file with a single value for a list, where jsonargparse does not name the option."""
         try:
-            given = _load(Path(path).read_text("utf-8"))
-        except (OSError, yaml.YAMLError):  # which is the mistake
+            values = _load(Path(path).read_text("utf-8"))
+        except (OSError, yaml.YAMLError):  # this is the error itself
             return None
-        for name, value in given.items() if isinstance(given, dict) else ():
-            kind = self.kinds.get(name)
-            if get_origin(kind) is list and not isinstance(value, list) and value is not None:
-                return UsageError(f"config: {name}: expected {describe_type(kind)}, in brackets, got {value!r}.")
+        for name, value in values.items() if isinstance(values, dict) else ():
+            option_type = self.types.get(name)
+            if get_origin(option_type) is list and not isinstance(value, list) and value is not None:
+                expected = f"{describe_type(option_type)}, in brackets"
+                return UsageError(f"config: {name}: expected {expected}, got {value!r}.", kind="not_a_list")
         return None
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise self._plain_error(" ".join(message.split())) from ex
+        raise self._translate(" ".join(message.split())) from ex
 
-    def _plain_error(self, message: str) -> UsageError:
+    def _translate(self, message: str) -> UsageError:
+        """Convert a message of argparse or jsonargparse to a `UsageError`."""
         if match := re.match(r"unrecognized arguments: (-\S+)", message):
-            given, places = match[1].split("=")[0], [one.dest for one in self._actions if not one.option_strings]
-            if given.removeprefix("--") in places:
-                call = " ".join([self.prog, *map(str.upper, places)])
-                return UsageError(f"{given.removeprefix('--')}: expected it by its place, without a name: {call}.")
-            named = [name for name in self.kinds if name not in places]
-            options = [f"--{name}" for name in ("config", "print_config", "help", "help_all", *named)]
-            return unknown_name_error("option", given, options)
+            flag, positionals = match[1].split("=")[0], [one.dest for one in self._actions if not one.option_strings]
+            if (name := flag.removeprefix("--")) in positionals:
+                usage = " ".join([self.prog, *map(str.upper, positionals)])
+                return UsageError(f"{name}: is positional; pass it without {flag}: {usage}.", kind="positional")
+            flags = [name for name in self.types if name not in positionals]
+            valid = [f"--{name}" for name in ("config", "print_config", "help", "help_all", *flags)]
+            return unknown_name_error("option", flag, valid)
         if match := re.match(r"unrecognized arguments: (.+)", message):
-            return self._stray(max((word for word in self.words if match[1].startswith(word)), key=len))
+            return self._unexpected(max((word for word in self.words if match[1].startswith(word)), key=len))
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
-            self._judge_places()
-            return UsageError(f"required: {match[1]}, {self.helps[match[1]]}")
+            self._check_positionals()
+            return UsageError(f"{match[1]}: is required: {self.options[match[1]].help}", kind="missing")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
-            return unknown_name_error("config: key", match[1], self.kinds)
+            return unknown_name_error("config: key", match[1], self.types)
         if match := re.match(r"Unexpected config: ?(.*)", message):
-            return UsageError(f"config: expected keys with values, got {textwrap.shorten(match[1], _SHOWN)!r}.")
+            return UsageError(f"config: expected keys with values, got {textwrap.shorten(match[1], _MAX_VALUE)!r}.")
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
             return UsageError(f"config: {match[1]}")
         if match := re.match(r'Parser key "(\w+)\S*"( element \d+)?: .*(?:Got|Given) value: (.*)', message):
-            kind = self.kinds[match[1]]
-            if match[2] is not None and get_origin(kind) is list:
-                (kind,) = get_args(kind)
-            takes_keys = any(get_origin(part) is dict for part in (kind, *get_args(kind)))
-            or_one = f" (or --{match[1]}.KEY VALUE)" if takes_keys else ""
-            return UsageError(f"{match[1]}: expected {describe_type(kind)}{or_one}, got {match[3]!r}.")
+            option_type = self.types[match[1]]
+            if match[2] is not None and get_origin(option_type) is list:
+                (option_type,) = get_args(option_type)
+            accepts_keys = any(get_origin(part) is dict for part in (option_type, *get_args(option_type)))
+            alternative = f" (or --{match[1]}.KEY VALUE)" if accepts_keys else ""
+            return UsageError(f"{match[1]}: expected {describe_type(option_type)}{alternative}, got {match[3]!r}.")
         if match := re.match(r'Parser key "(\w+)\S*": (.*)', message):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)
 
-    def _judge_places(self) -> None:
-        """Raise `UsageError` where what is given by its place, such as a run, is missing."""
+    def _check_positionals(self) -> None:
+        """Raise `UsageError` if the target of the first positional option, such as a run, does not exist."""
         words = [*itertools.takewhile(lambda word: not word.startswith("-"), self.words)]
-        if words and self.places:
-            first = self.places[0]
+        if words and self.positionals:
+            first = self.positionals[0]
             if first.check_exists is not None:
-                first.check_exists(first.name, words if get_origin(self.kinds[first.name]) is list else words[0])
+                first.check_exists(first.name, words if get_origin(self.types[first.name]) is list else words[0])
 
-    def _stray(self, word: str) -> UsageError:
-        """Return the mistake of a value that no option takes."""
-        before = [one.partition("=")[0] for one in self.words[: self.words.index(word)] if one.startswith("--")]
-        if self.first is not None and before[-1:] == [f"--{self.first}"]:
-            several = "; arrays of several views are in one .npz, by their names" if self.first == "data" else ""
-            return UsageError(f"unexpected argument {word!r}: --{self.first} takes one value{several}.")
-        such = f", such as --{self.first} {word}" if self.first else ""
-        return UsageError(f"unexpected argument {word!r}: expected options, which start with '--'{such}.")
+    def _unexpected(self, word: str) -> UsageError:
+        """Return the error for a value that belongs to no option."""
+        flags = [one.partition("=")[0] for one in self.words[: self.words.index(word)] if one.startswith("--")]
+        if self.main_option is not None and flags[-1:] == [f"--{self.main_option}"]:
+            hint = "; put the arrays of several views into one .npz" if self.main_option == "data" else ""
+            message = f"unexpected argument {word!r}: --{self.main_option} takes one value{hint}."
+        else:
+            example = f", such as --{self.main_option} {word}" if self.main_option else ""
+            message = f"unexpected argument {word!r}: expected options, which start with '--'{example}."
+        return UsageError(message, kind="unexpected_argument")
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """Keeps the lines of the examples and names in one piece, and tells a default unless the help does."""
+    """Help formatter that keeps lines of examples, does not break names, and adds defaults that the help lacks."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = (action.help or "").replace("``", "`")
@@ -224,11 +229,11 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
 
 
 _FLAGS = "\b[=flags]"
-"""What jsonargparse shows behind `--print_config`."""
+"""Metavar of `--print_config` in jsonargparse."""
 
 
 def _filled(text: str) -> str:
-    """Return paragraphs, and the items of lists, in lines that the terminal has room for."""
+    """Wrap paragraphs and list items to the width of the terminal."""
     width = shutil.get_terminal_size().columns - 2
     parts = re.split(r"\n\n|\n(?=- )", text)
     filled = [
@@ -238,13 +243,13 @@ def _filled(text: str) -> str:
         for part in parts
     ]
     return "".join(
-        one if not place else ("\n" if parts[place - 1].startswith("- ") and one.startswith("- ") else "\n\n") + one
-        for place, one in enumerate(filled)
+        one if not number else ("\n" if parts[number - 1].startswith("- ") and one.startswith("- ") else "\n\n") + one
+        for number, one in enumerate(filled)
     )
 
 
-def _parser(verb: Command[...], prog: str, shown: Collection[str]) -> _Parser:
-    options = verb.options
+def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _Parser:
+    options = command.options
     positional = [
         name.upper() if option.required else f"[{name.upper()}]"
         for name, option in options.items()
@@ -253,70 +258,72 @@ def _parser(verb: Command[...], prog: str, shown: Collection[str]) -> _Parser:
     parser = _Parser(
         prog=prog,
         usage=" ".join([prog, *positional, "[options]"]),
-        description=_filled("\n\n".join(filter(None, (verb.summary, inspect.cleandoc(verb.details))))),
-        epilog="\n\n".join(_behind(verb, prog, hidden=len(options) - len(shown))) or None,
+        description=_filled("\n\n".join(filter(None, (command.summary, inspect.cleandoc(command.details))))),
+        epilog="\n\n".join(_epilog(command, prog, hidden=len(options) - len(shown))) or None,
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
         parser_mode=_MODE,
     )
     parser.options = options
     parser.deprecated = {option.formerly: name for name, option in options.items() if option.formerly}
-    parser.kinds = {name: _words_type(option) for name, option in options.items()}
-    parser.helps = {name: option.help for name, option in options.items()}
-    parser.places = [option for option in options.values() if option.cli_positional]
-    named = [name for name, option in options.items() if not option.cli_positional]
-    parser.first = next((name for name in named if options[name].required or name == "data"), None)
+    parser.types = {name: _words_type(option) for name, option in options.items()}
+    parser.positionals = [option for option in options.values() if option.cli_positional]
+    flags = [name for name, option in options.items() if not option.cli_positional]
+    parser.main_option = next((name for name in flags if options[name].required or name == "data"), None)
     headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.cli_positional)
     groups: dict[str, Any] = {heading: parser.add_argument_group(heading) for heading in headings}
-    # What a verb shares with others stands behind its own, where no headings order them.
-    own = vars(verb.options_class).get("__annotations__", {})
-    for name, option in sorted(options.items(), key=lambda item: not item[1].group and item[0] not in own):
-        where = parser if option.cli_positional else groups[option.group or "options"]
-        _add(where, option, parser.kinds[name], shown=name in shown)
-    _add_common(parser, verb, whole=len(shown) == len(options))
+    # Without headings, the command's own options come first, then those of its bases, then those of other modules.
+    order: dict[str, int] = {}
+    for rank, base in enumerate(cast(type, command.options_class).__mro__):
+        is_own = base.__module__ == cast(type, command.options_class).__module__
+        for name in vars(base).get("__annotations__", {}):
+            order.setdefault(name, rank if is_own else _LAST)
+    for name, option in sorted(options.items(), key=lambda item: 0 if item[1].group else order[item[0]]):
+        target = parser if option.cli_positional else groups[option.group or "options"]
+        _add(target, option, parser.types[name], shown=name in shown)
+    _add_common(parser, command, complete=len(shown) == len(options))
     return parser
 
 
-def _behind(verb: Command[...], prog: str, *, hidden: int) -> list[str]:
-    """Return what stands behind the options in the help."""
-    examples = ["\n  ".join(["examples:", *verb.examples])] if verb.examples else []
+def _epilog(command: Command[...], prog: str, *, hidden: int) -> list[str]:
+    examples = ["\n  ".join(["examples:", *command.examples])] if command.examples else []
     further = f"{hidden} more options: {prog} --help_all" if hidden else ""
-    page = f"the page about it: contraport docs {verb.page}" if verb.page else ""
+    page = f"documentation: contraport docs {command.page}" if command.page else ""
     return [*examples, *filter(None, ["\n".join(filter(None, [further, page]))])]
 
 
-def _add_common(parser: _Parser, verb: Command[...], *, whole: bool) -> None:
-    """Add what every verb takes, which stands behind its own options."""
+def _add_common(parser: _Parser, command: Command[...], *, complete: bool) -> None:
+    """Add the options of all commands, after those of this command."""
     parser.add_argument(
         "--config",
         action="config",
-        help="a YAML file of these options; later options win over it." if whole else _HIDDEN,
+        help="YAML file of these options; options after it override it." if complete else _HIDDEN,
     )
-    help_all = "tell all options." if verb.common_options else _HIDDEN  # there it is the same as --help
+    help_all = "Show all options." if command.common_options else _HIDDEN  # the same as --help otherwise
     parser.add_argument("--help_all", action="help", help=help_all)
-    if verb.printer:
-        parser.add_argument("--json", action="store_true", default=_HIDDEN, help="print the result as JSON.")
-        parser.kinds["json"] = bool
+    if command.printer:
+        parser.add_argument("--json", action="store_true", default=_HIDDEN, help="Print the result as JSON.")
+        parser.types["json"] = bool
     for action in parser._actions:
         if action.dest == "help" and "-h" in action.option_strings:
-            action.help = "tell this." if whole else "tell the usual options."
+            action.help = "Show this help." if complete else "Show the common options."
         elif action.metavar == _FLAGS:
-            action.help = "print all options as they would hold, for a file of --config." if whole else _HIDDEN
-    besides, groups = parser._optionals, cast(list[Any], parser._action_groups)
-    besides.title = "besides"
-    groups.sort(key=lambda group: group is besides)
+            action.help = "Print the resolved options as YAML, for --config." if complete else _HIDDEN
+    general, groups = parser._optionals, cast(list[Any], parser._action_groups)
+    general.title = "general"
+    groups.sort(key=lambda group: group is general)
 
 
 _HIDDEN = argparse.SUPPRESS
 
 
-def _add(parser: Any, option: Option, kind: Any, *, shown: bool) -> None:
-    settings: dict[str, Any] = {"type": kind, "help": option.help.replace("%", "%%") if shown else _HIDDEN}
-    if get_origin(kind) is list:
-        settings.update(type=get_args(kind)[0], nargs="+")
-    if kind is bool or bool in get_args(kind):
+def _add(parser: Any, option: Option, option_type: Any, *, shown: bool) -> None:
+    settings: dict[str, Any] = {"type": option_type, "help": option.help.replace("%", "%%") if shown else _HIDDEN}
+    if get_origin(option_type) is list:
+        settings.update(type=get_args(option_type)[0], nargs="+")
+    if option_type is bool or bool in get_args(option_type):
         settings.update(nargs="?", const=True)
-    if str in get_args(kind) and {int, float} & {*get_args(kind)}:
+    if str in get_args(option_type) and {int, float} & {*get_args(option_type)}:
         settings.update(type=_number_or_text)
     if option.cli_positional:
         if not option.required:
@@ -329,26 +336,26 @@ def _add(parser: Any, option: Option, kind: Any, *, shown: bool) -> None:
 
 
 def _number_or_text(value: Any) -> Any:
-    """Return the number that a text is, or the text: jsonargparse would read 1:0.1 to the base of 60."""
-    for kind in (int, float) if isinstance(value, str) else ():
+    """Convert a text to a number if possible; jsonargparse would parse 1:0.1 as a base-60 number."""
+    for number_type in (int, float) if isinstance(value, str) else ():
         try:
-            return kind(value)
+            return number_type(value)
         except ValueError:
             continue
     return None if value == "null" else value
 
 
 def _words_type(option: Option) -> Any:
-    """Return the type of what words give for an option; of one or several that stand first it is several."""
+    """Return the type of an option's words: a list for a positional option that also takes one value."""
     if option.cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type)):
         return list[str]
     return _shell_type(option.type)
 
 
 def _shell_type(hint: Any) -> Any:
-    """Return the part of a type that words can give: of ``str | Path | Dataset | None``, ``str | None``.
+    """Return the part of a type that can be written as words: ``str | None`` of ``str | Path | Dataset | None``.
 
-    Which words a Literal takes is judged by the option itself, as from Python.
+    The option itself checks the words of a Literal, as in Python.
     """
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:

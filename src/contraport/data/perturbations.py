@@ -74,11 +74,11 @@ def mismatched_partners(dataset: Dataset, mismatch: Mismatch, *, seed: int) -> T
     Raises:
         UsageError: partners are to be exchanged within classes, and the data have no labels.
     """
-    good = not mismatch.likely or dataset.labels is not None
+    good = not mismatch.within_class or dataset.labels is not None
     message = f"mismatch: partners of the same class require labels, and {dataset.name!r} has none."
     check(good, message, "missing_labels")
     partners, random = torch.arange(len(dataset)), generator("data.mismatch", seed)
-    groups = dataset.labels if mismatch.likely else torch.zeros(len(dataset), dtype=torch.int64)
+    groups = dataset.labels if mismatch.within_class else torch.zeros(len(dataset), dtype=torch.int64)
     assert groups is not None
     for group in groups.unique():
         members = (groups == group).nonzero()[:, 0]
