@@ -1,4 +1,4 @@
-"""Engine: all computation over pairs of rows and columns, on tensors, kernels and masks; no method has a name here."""
+"""Engine: sums over all pairs of rows and columns, as differentiable operations on tensors, kernels and masks."""
 
 from contraport.engine.autograd import (
     check_not_in_torch_func,

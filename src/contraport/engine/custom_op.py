@@ -132,7 +132,7 @@ class DenseOperation(Operation):
 def apply(operation: Operation) -> list[Tensor]:
     """Return the outputs of an operation, the differentiable ones first."""
     tensors: list[Tensor] = []
-    # The temperature is in the embeddings already; as an input it would get a gradient of zeros.
+    # Without the temperature, which is in the embeddings already: fewer inputs, and none without a gradient.
     operation = replace(operation, geometry=operation.geometry.for_passes())
     structure = flatten(operation, tensors)
     if torch.compiler.is_compiling():

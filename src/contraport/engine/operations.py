@@ -7,18 +7,19 @@ Each takes a geometry, chooses the backend for it, and is differentiable any num
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from contraport.engine.autograd import check_not_in_torch_func, without_autocast
 from contraport.engine.backends.selection import configure_backend
-from contraport.engine.custom_op import apply
+from contraport.engine.custom_op import BackwardArgs, DenseOperation, apply
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, HalfStep, HalfStepsOperation, Relaxation
+from contraport.engine.passes import Passes, RankOneTerm
 from contraport.engine.tensor_cache import constant
-from contraport.engine.transport_cost import TransportCostOperation
 
 
 def run_half_steps(
@@ -78,6 +79,37 @@ def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) ->
     initial = [zeros[axis == "rows"] if potential is None else potential]
     (negative,) = run_half_steps(geometry, [HalfStep(axis, 0)], zeros, initial=initial, empty_value=-torch.inf)
     return -negative
+
+
+@dataclass(frozen=True, eq=False)
+class TransportCostOperation(DenseOperation):
+    """Sums sum_j P_ij T_ij, linear in T, with P = exp(log K + f + g) constant; see `transport_cost`."""
+
+    f: Tensor
+    g: Tensor
+
+    def dense_outputs(self) -> list[Tensor]:
+        plan = torch.exp(self.geometry.dense() + self.f[:, None] + self.g).detach()
+        return [(plan * self.geometry.log_kernel.with_link(None).dense()).sum(1)]
+
+    @property
+    def output_counts(self) -> tuple[int, int]:
+        return 1, 1
+
+    def forward(self, passes: Passes) -> list[Tensor]:
+        return [passes.transport_sums(self.f, self.g)]
+
+    def empty_outputs(self) -> list[Tensor]:
+        return [self.f.new_empty(self.f.shape)]
+
+    def variables(self) -> tuple[Tensor | None, ...]:
+        return self.geometry.log_kernel.inputs
+
+    def backward(self, passes: Passes, args: BackwardArgs) -> list[Tensor | None]:
+        (cotangent,) = args.grad_outputs
+        if cotangent is None:
+            return [None] * len(args.needs_grad)
+        return passes.gradient([RankOneTerm(self.f, self.g, "rows", cotangent)], args.needs_grad, without_link=True)
 
 
 def transport_cost(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:

@@ -300,7 +300,7 @@ def _gradients(
         return dx, dy, row_mass, column_mass
     forms = _collapse(weights)
     if _blocks("gradient_kernel", x)["BLOCK_D"] < x.shape[1]:
-        return _through_workspace(inputs, forms, needs_grad, without_link)
+        return _gradient_by_workspace(inputs, forms, needs_grad, without_link)
     needs_rows, needs_columns = needs_grad[0] or needs_grad[2], needs_grad[1] or needs_grad[3]
     dx, row_mass = _fused_gradient(inputs, forms, without_link) if needs_rows else _empty_gradient(x)
     dy, column_mass = _fused_gradient(inputs.T, forms.T, without_link) if needs_columns else _empty_gradient(y)
@@ -318,7 +318,7 @@ def _fused_gradient(inputs: _KernelInputs, weights: _WeightForms, without_link: 
     return (out[0], mass[0]) if splits == 1 else (out.sum(0), mass.sum(0))
 
 
-def _through_workspace(
+def _gradient_by_workspace(
     inputs: _KernelInputs, weights: _WeightForms, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return W y, W^T x and the sums of W, with W written for some rows at a time."""

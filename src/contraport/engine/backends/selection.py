@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 
@@ -38,24 +38,13 @@ PRECISIONS: dict[str, torch.dtype] = {
 }
 
 
-class DenseLimits(NamedTuple):
-    """Problem size up to which plain autograd on the whole matrix is fastest.
+DENSE_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 22}
+"""By device, the number of pairs up to which plain autograd on the whole matrix is fastest: 256 by 256 on a CPU; 2,048 by
+2,048 on a GPU, where a pass ends before the host can launch the next one, so that fewer kernels beat fewer operations.
+"""
 
-    Attributes:
-        pairs: number of pairs.
-        stored_pairs: number of pairs times half-steps, as autograd stores the pairs of each half-step.
-    """
-
-    pairs: int
-    stored_pairs: int
-
-
-DENSE_LIMITS: dict[str, DenseLimits] = {
-    "cpu": DenseLimits(1 << 16, 1 << 21),
-    "cuda": DenseLimits(1 << 22, 1 << 26),
-}
-"""By device: 256 by 256 pairs and 32 half-steps of them on a CPU; 2,048 by 2,048 and 16 on a GPU, where a pass ends
-before the host can launch the next one, so that fewer kernels beat fewer operations."""
+DENSE_STORED_PAIRS = {"cpu": 1 << 21, "cuda": 1 << 26}
+"""The same for pairs times half-steps, as autograd stores the pairs of each: 32 half-steps on a CPU, 16 on a GPU."""
 
 Value = TypeVar("Value")
 
@@ -132,8 +121,8 @@ def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
         return forced
     n, m = geometry.shape
     like = geometry.log_kernel.inputs[0]
-    limits = DENSE_LIMITS.get(like.device.type, DENSE_LIMITS["cpu"])
-    if n * m <= limits.pairs and n * m * half_steps <= limits.stored_pairs:
+    device = like.device.type if like.device.type in DENSE_PAIRS else "cpu"
+    if n * m <= DENSE_PAIRS[device] and n * m * half_steps <= DENSE_STORED_PAIRS[device]:
         return "dense"
     if like.is_cuda and TRITON and unsupported_reason(geometry) is None:
         return "cuda"

@@ -80,7 +80,7 @@ def gradient_kernel(
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Write W y, (splits, n, D), and the row sums of W, (splits, n), if this is the form of W; D is at most BLOCK_D."""
+    """Write W y, (splits, n, D), and the row sums of W, (splits, n), if the data allows this form; D <= BLOCK_D."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _all_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
@@ -103,7 +103,7 @@ def gradient_kernel(
             product += peak[:, None] * tl.dot(w.to(tl.float16), y_block)
         else:
             product = tl.dot(w.to(y_block.dtype), y_block, product, input_precision=PRECISION)
-    offsets = tl.program_id(1).to(tl.int64) * n + rows  # 64 bits: splits * n * D exceeds 2^31
+    offsets = tl.program_id(1).to(tl.int64) * n + rows  # 64 bits: splits * n * D may exceed 2^31
     tl.store(mass + offsets, total, mask=rows < n)
     tl.store(out + offsets[:, None] * D + depth[None, :], product, mask=(rows[:, None] < n) & (depth[None, :] < D))
 
@@ -116,7 +116,7 @@ def weights_kernel(
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Write W itself, (n, m), a tile to a program, if this is the form of W."""
+    """Write W itself, (n, m), one tile per program, if the data allows this form."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _all_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
@@ -128,7 +128,7 @@ def weights_kernel(
         n, m, log_rows, log_columns, row_factors, column_factors,
         D, LINK, MASKS, EXCEPTIONS, PRECISION, GROUPS, RANK, WITHOUT_LINK, BLOCK_D,
     )  # fmt: skip
-    offsets = rows[:, None].to(tl.int64) * m + columns[None, :]  # 64 bits: n * m exceeds 2^31
+    offsets = rows[:, None].to(tl.int64) * m + columns[None, :]  # 64 bits: n * m may exceed 2^31
     tl.store(out + offsets, w.to(out.dtype.element_ty), mask=(rows[:, None] < n) & (columns[None, :] < m))
 
 
