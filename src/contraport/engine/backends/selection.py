@@ -39,8 +39,8 @@ PRECISIONS: dict[str, torch.dtype] = {
 
 
 DENSE_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 22}
-"""By device, the number of pairs up to which plain autograd on the whole matrix is fastest: 256 by 256 on a CPU; 2,048 by
-2,048 on a GPU, where a pass ends before the host can launch the next one, so that fewer kernels beat fewer operations.
+"""By device, the number of pairs up to which plain autograd on the whole matrix is fastest: 256 by 256 on a CPU; 2,048
+by 2,048 on a GPU, where a pass ends before the host can launch the next one: fewer kernels beat fewer operations there.
 """
 
 DENSE_STORED_PAIRS = {"cpu": 1 << 21, "cuda": 1 << 26}
