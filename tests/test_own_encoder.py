@@ -15,7 +15,6 @@ import contraport
 from contraport import embed, evaluate, export, train
 from contraport.data import from_arrays
 from contraport.encoders import Model
-from contraport.errors import UsageError
 from contraport.estimators import ContrastiveEncoder
 from contraport.runs import Run
 from contraport.training.components import build_untrained_model
@@ -100,9 +99,9 @@ def test_it_is_measured_embedded_and_exported(net: Net, run: Run, tmp_path: Path
 def test_resuming_needs_it_and_ends_where_it_would_have(net: Net, tmp_path: Path) -> None:
     whole = quick(tmp_path / "whole", net, epochs=2, lr_scheduler="constant")
     half = quick(tmp_path / "half", net, lr_scheduler="constant", warmup_epochs=0.2)
-    with pytest.raises(UsageError, match=r"encoder: the run in .* was given the object <Net of 40 weights"):
+    with raises_usage_error("encoder.object_required", "<Net of 40 weights"):
         train(resume=True, data=DATA, out=half.path, epochs=2, progress=False)
-    with pytest.raises(UsageError, match=r"encoder: the run in .* has '<Net of 40 .*, got '<Net of 56"):
+    with raises_usage_error("encoder.changed", "<Net of 40 weights", "<Net of 56 weights"):
         train(resume=True, data=DATA, encoder=Net(7), out=half.path, epochs=2, progress=False)
     resumed = train(resume=True, data=DATA, encoder=Net(), out=half.path, epochs=2, progress=False)
     for name, weights in whole.model().state_dict().items():
@@ -111,7 +110,7 @@ def test_resuming_needs_it_and_ends_where_it_would_have(net: Net, tmp_path: Path
 
 def test_how_to_go_on_is_a_call_that_passes_it_again(run: Run, net: Net) -> None:
     told = f"contraport.train(resume=True, out={str(run.path)!r}, data=..., encoder=...)"
-    assert run.resuming == f"{told} in Python, with the objects that the run was given"
+    assert run.resume_command.startswith(f"{told} in Python")
     steps = run.metrics()
     call = told.replace("data=...", "data=DATA").replace("encoder=...", "encoder=net")
     resumed = eval(call, {"contraport": contraport, "DATA": DATA, "net": net})

@@ -53,18 +53,18 @@ def run(theirs: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def test_how_to_go_on_says_that_it_takes_trust(run: Run, theirs: Run) -> None:
-    assert run.resuming == "contraport train --resume --trust_remote_code --out run"
-    assert theirs.resuming == f"contraport train --resume --out {theirs.path}"
+    assert run.resume_command == "contraport train --resume --trust_remote_code --out run"
+    assert theirs.resume_command == f"contraport train --resume --out {theirs.path}"
     config = run.config()
     run.config_path.write_text(yaml.safe_dump(config | {"data": "<vectors>"}))
-    assert run.resuming.startswith(
+    assert run.resume_command.startswith(
         "contraport.train(resume=True, out='run', trust_remote_code=True, data=...) in Python"
     )
     run.config_path.write_text(yaml.safe_dump(config | {"encoder": ["their_nets:Net", "<Net of 3 weights, 0>"]}))
-    assert run.resuming.startswith("contraport.train(resume=True, out='run', encoder=...) in Python")
+    assert run.resume_command.startswith("contraport.train(resume=True, out='run', encoder=...) in Python")
     run.config_path.unlink()
-    assert run.resuming == "contraport train --resume --out run"
-    assert Run("my run").resuming == "contraport train --resume --out 'my run'"
+    assert run.resume_command == "contraport train --resume --out run"
+    assert Run("my run").resume_command == "contraport train --resume --out 'my run'"
 
 
 def was_run() -> bool:

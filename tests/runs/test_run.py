@@ -13,7 +13,7 @@ from contraport.training.config import Settings
 
 
 def test_a_notebook_shows_the_main_settings_and_those_that_are_no_defaults(tmp_path: Path) -> None:
-    kept = Settings(data="digits", batch_size=64).kept()
+    kept = Settings(data="digits", batch_size=64).to_config()
     shown = Run.create(tmp_path, kept)._repr_html_()
     assert [name for name in kept if f">{name}</th>" in shown] == ["data", "objective", "epochs", "batch_size"]
     assert ">nt-xent</td>" in shown
@@ -28,7 +28,7 @@ def test_a_notebook_shows_the_main_settings_and_those_that_are_no_defaults(tmp_p
 
 
 def test_settings_are_read_again_only_if_the_file_changed(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, Settings(data="digits", columns={"labels": "kind"}).kept())
+    run = Run.create(tmp_path, Settings(data="digits", columns={"labels": "kind"}).to_config())
     first = run.settings()
     assert run.settings() is first
     config = run.config()

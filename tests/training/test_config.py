@@ -19,7 +19,7 @@ from contraport.options import matches_type
 from contraport.runs import Run
 from contraport.schedules import SHAPES
 from contraport.training.callbacks.loggers import LOGGERS
-from contraport.training.config import KEPT, OPTIONS, Settings
+from contraport.training.config import OPTIONS, RECORDED_OPTIONS, Settings
 from contraport.training.step.step_loss import RECONSTRUCTION_ERRORS
 from tests.errors import raises_usage_error
 
@@ -120,11 +120,11 @@ def test_settings_do_not_change_and_are_judged_again_when_they_are_replaced() ->
 
 def test_settings_go_to_the_folder_and_come_back(tmp_path: Path) -> None:
     settings = Settings(data=tmp_path, columns={"labels": "kind"}, logger=("wandb",), lr=0.1, out=tmp_path / "run")
-    run = Run.create(tmp_path / "run", settings.kept())
-    assert run.settings().kept() == settings.kept()
+    run = Run.create(tmp_path / "run", settings.to_config())
+    assert run.settings().to_config() == settings.to_config()
     lists = {"logger": ["wandb"], "online_metrics": [], "given_views": []}
     assert run.settings(epochs=20) == replace(settings, data=str(tmp_path), out=None, epochs=20, **lists)
-    assert run.config().keys() == KEPT.keys()
+    assert run.config().keys() == RECORDED_OPTIONS.keys()
 
 
 def test_rejects_a_run_folder_with_conflicting_settings(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_a_damaged_config(run: Run, text: str, tmp_path: Path) -> None:
 
 def test_an_empty_config_says_no_data(run: Run) -> None:
     run.config_path.write_text("{}")
-    refused(lambda: evaluate(run, progress=False), "data: the run's config.yaml does not say")
+    refused(lambda: evaluate(run, progress=False), "config.yaml")
 
 
 @pytest.mark.parametrize("file", ["nonfinite.json", "checkpoints/nonfinite.ckpt", "checkpoints/nonfinite.npz"])

@@ -42,7 +42,7 @@ def test_data_that_turn_out_bad_leave_the_old_run_as_it_was(settings: dict[str, 
     with pytest.raises(UsageError, match=r"expected an array of shape \(6,\)"):
         train(**{**settings, "data": ragged, "batch_size": 16}, test_fraction=0.1, num_workers=0, overwrite=True)
     assert content(run) == before
-    assert not run.replaced.path.exists()
+    assert not run.backup.path.exists()
 
 
 def test_a_part_that_fails_at_once_leaves_the_old_run_and_later_the_new_one(settings: dict[str, Any]) -> None:
@@ -55,7 +55,7 @@ def test_a_part_that_fails_at_once_leaves_the_old_run_and_later_the_new_one(sett
     with pytest.raises(RuntimeError, match="broken"):
         train(**settings, overwrite=True, objective=Pull(at=3, raising=RuntimeError("broken")))
     assert [row["epoch"] for row in run.metrics()] == [1]
-    assert not run.replaced.path.exists()
+    assert not run.backup.path.exists()
 
 
 @pytest.mark.parametrize("again", ["resume", "overwrite"])
@@ -73,7 +73,7 @@ def test_both_runs_are_kept_where_the_new_one_can_go_on(
     before = content(run)
     with pytest.raises(error):
         train(**settings, overwrite=True, objective=Pull(at=2, **settled))
-    kept = {path.relative_to(run.replaced.path): text for path, text in content(Run(run.replaced.path)).items()}
+    kept = {path.relative_to(run.backup.path): text for path, text in content(Run(run.backup.path)).items()}
     assert kept == {path.relative_to(run.path): text for path, text in before.items()}
     assert run.nonfinite_path.exists() == (error is FloatingPointError)
     with pytest.raises(RuntimeError, match="broken"):
@@ -91,4 +91,4 @@ def test_where_the_old_run_is_meanwhile_is_told(settings: dict[str, Any]) -> Non
     run = train(**settings)
     assert ".replaced" not in run.log_path.read_text()
     train(**settings, overwrite=True)
-    assert str(run.replaced.path) in run.log_path.read_text()
+    assert str(run.backup.path) in run.log_path.read_text()

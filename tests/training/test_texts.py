@@ -53,7 +53,7 @@ def test_texts_are_found_by_a_text_and_called_by_their_beginnings(run, tmp_path)
     assert first.similarity == pytest.approx(1, abs=1e-5)
     assert "the Red bag of Anna" in (tmp_path / "near.html").read_text()
     assert neighbors(file, query=TEXTS[3], top=1)[0].name != TEXTS[3]
-    assert len(cluster(file, k=3).numbers) == 61
+    assert len(cluster(file, k=3).labels) == 61
     twice = embed(run, data=from_arrays([*TEXTS, TEXTS[7]], name="twice"), out=tmp_path / "t.npz", progress=False)
     (group,) = duplicates(twice)
     assert group.positions == (7, 60)

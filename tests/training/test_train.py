@@ -276,7 +276,7 @@ def test_without_progress_nothing_is_printed(settings: dict[str, Any], capsys: p
 
 def test_files_that_were_left_out_are_named_in_the_log(settings: dict[str, Any]) -> None:
     settings["data"].skipped = ("broken.png",)
-    assert "left out, as unreadable: broken.png" in train(**settings).log_path.read_text()
+    assert "unreadable files: broken.png" in train(**settings).log_path.read_text()
 
 
 @pytest.mark.parametrize(("items", "size"), [(40, 40), (140, 32), (600, 128), (1_100, 256)])

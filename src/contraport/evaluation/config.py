@@ -11,7 +11,7 @@ from contraport._utils.lazy import import_object
 from contraport.command import EXTRA, TRAIN_AND_EVALUATE, USE_ENCODER, Command
 from contraport.errors import check
 from contraport.options import int_in_range, one_of, option, option_metadata
-from contraport.runs.config import VIEW, EncoderOptions, Run, RunOptions, TrustOptions, is_run
+from contraport.runs.config import VIEW, EncoderOptions, Run, RunOptions, TrustOptions, check_run_folder
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
@@ -35,7 +35,9 @@ class EvaluateOptions(EncoderOptions):
 
     run: Sequence[str | Path | Run] | str | Path | Run = field(
         kw_only=False,
-        metadata=option_metadata("run folder, or several, which are compared item by item.", check_exists=is_run),
+        metadata=option_metadata(
+            "run folder, or several, which are compared item by item.", check_exists=check_run_folder
+        ),
     )
     data: str | Path | Any | None = option(
         None,
@@ -160,7 +162,7 @@ class ExportOptions(TrustOptions):
     """Options of `contraport.export`."""
 
     run: str | Path | Run | Model = field(
-        kw_only=False, metadata=option_metadata("run folder, or from Python a model.", check_exists=is_run)
+        kw_only=False, metadata=option_metadata("run folder, or from Python a model.", check_exists=check_run_folder)
     )
     format: Literal["onnx", "torch-export", "torchscript", "safetensors"] | None = option(
         None,

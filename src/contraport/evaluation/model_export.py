@@ -101,8 +101,8 @@ def export(given: dict[str, Any]) -> Path:
 def _load_model(run: str | Path | Run, trust_remote_code: bool) -> Model:
     run = run if isinstance(run, Run) else Run(run)
     model = run.model(trust_remote_code=trust_remote_code)
-    if caveat := run.caveat():
-        log.warning("%s", caveat)
+    if warning := run.model_warning():
+        log.warning("%s", warning)
     return model
 
 

@@ -18,7 +18,7 @@ from contraport.evaluation.run_states import epoch_checkpoint_files
 from contraport.metrics import Metric, Requirement, family_titles, metrics_of_rows
 from contraport.metrics.intervals import LEVEL, Difference, MetricResult, mean
 from contraport.metrics.registry import BEFORE_TRAINING, SEVERAL_CLASSES
-from contraport.training.config import KEPT
+from contraport.training.config import RECORDED_OPTIONS
 
 CLASSES_NAMED = 5
 
@@ -56,10 +56,10 @@ def skipped_notes(
 def caveats(evaluator: Evaluator, baselines: Mapping[str, Model | RawInputs], results: Results) -> list[str]:
     """Return caveats about the model, its configuration, the raw inputs and the classes."""
     run, raw = evaluator.run, baselines.get("raw")
-    notes = [*evaluator.notes, *filter(None, [run.caveat()])]
+    notes = [*evaluator.notes, *filter(None, [run.model_warning()])]
     if evaluator.options.checkpoints == "all" and not epoch_checkpoint_files(run, before=None):
         notes.append(f"{run.path} has no intermediate checkpoints; only its last model was evaluated.")
-    if unknown := sorted(run.config().keys() - KEPT.keys()):
+    if unknown := sorted(run.config().keys() - RECORDED_OPTIONS.keys()):
         notes.append(
             f"{run.config_path} has the entries {', '.join(map(repr, unknown))}, which contraport {__version__} does "
             "not know and ignores. The run was trained by another version."

@@ -21,7 +21,7 @@ from contraport.evaluation.process_share import current_process
 from contraport.options import is_object_placeholder
 from contraport.runs import Run
 from contraport.training.components import build_dataset
-from contraport.training.config import KEPT, Settings
+from contraport.training.config import RECORDED_OPTIONS, Settings
 
 log = logging.getLogger("contraport.evaluation")
 
@@ -257,7 +257,8 @@ class SplitLoader:
             # A column of sample weights must be read as such, or it would count as a feature.
             weights = settings.sample_weight if settings.has_column_weights else None
             return adapted.derive(columns=columns or settings.columns, sample_weight=weights)
-        if columns is None and KEPT["data"].serialize(data) == settings.data:  # another data frame, with the same roles
+        # The same name is another data frame with the same roles.
+        if columns is None and RECORDED_OPTIONS["data"].serialize(data) == settings.data:
             columns = settings.columns
         return adapted.derive(data=data, columns=columns, sample_weight=None, test_fraction=None, **_OWN_DATA_DEFAULTS)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
 from contraport.options import Options, option, option_metadata
-from contraport.runs.config import Run, is_run
+from contraport.runs.config import Run, check_run_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,7 @@ class ReportOptions(Options):
     """Options of `contraport.report`."""
 
     runs: Sequence[str | Path | Run] = field(
-        kw_only=False, metadata=option_metadata("run folders.", check_exists=is_run)
+        kw_only=False, metadata=option_metadata("run folders.", check_exists=check_run_folder)
     )
     out: str | Path = field(metadata=option_metadata("HTML file to write."))
     overwrite: bool = option(False, "replace `out` where it exists.")

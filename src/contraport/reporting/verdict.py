@@ -13,7 +13,7 @@ from contraport.metrics.registry import BASELINES
 from contraport.reporting.metric_tables import compare_settings, evaluated_metrics
 from contraport.reporting.page_builder import PageBuilder, Section
 from contraport.reporting.report_run import ReportRun
-from contraport.training.config import KEPT
+from contraport.training.config import RECORDED_OPTIONS
 
 NUM_HEADLINES = 2
 """Number of metrics on which runs are compared in words; the table has all of them."""
@@ -244,7 +244,8 @@ def _mismatch_rate(run: ReportRun) -> str:
 
 
 def _settings_that_differ(runs: Sequence[ReportRun]) -> list[str]:
-    machine = {name for name, option in KEPT.items() if option.scope == "machine"}  # such as the number of threads
+    # Options of the machine, such as the number of threads, are not a difference between methods.
+    machine = {name for name, option in RECORDED_OPTIONS.items() if option.scope == "machine"}
     differing = [(key, values) for key, values, differs in compare_settings(runs) if differs and key not in machine]
     if not differing:
         return ["The runs have the same settings."]

@@ -22,7 +22,7 @@ VIEW = (
 """Help text of the option `view`."""
 
 
-def is_run(name: str, value: Any) -> None:
+def check_run_folder(name: str, value: Any) -> None:
     """Check that a path, or each path of a list, is a run folder."""
     for one in value if isinstance(value, list) else [value]:
         import_object("contraport.runs.run_folder:RunFolder")(one).check_is_run()
@@ -67,4 +67,4 @@ class EncoderOptions(TrustOptions):
 class RunOptions(EncoderOptions):
     """Options of a command that embeds data with the encoder of one run."""
 
-    run: str | Path | Run = field(kw_only=False, metadata=option_metadata("Run folder.", check_exists=is_run))
+    run: str | Path | Run = field(kw_only=False, metadata=option_metadata("Run folder.", check_exists=check_run_folder))

@@ -18,9 +18,9 @@ from contraport._utils.files import atomic_write_folder, write_arrays, write_tex
 from contraport._utils.html_repr import format_html_mapping
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.options import accept_deprecated, is_object_placeholder, replace_deprecated_names
-from contraport.runs.run_files import AGAIN, MetricsRow, read, read_arrays, read_evaluation, read_rows
+from contraport.runs.run_files import REEVALUATE, MetricsRow, read, read_arrays, read_evaluation, read_rows
 from contraport.runs.run_folder import RunFolder
-from contraport.training.config import KEPT, Settings, check_kept
+from contraport.training.config import RECORDED_OPTIONS, Settings, check_config_types
 
 if TYPE_CHECKING:
     from contraport.data.split_record import SplitRecord
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MAIN = ("data", "objective", "epochs", "batch_size")
+_MAIN_SETTINGS = ("data", "objective", "epochs", "batch_size")
 """Settings that the notebook table shows even if they have their default values."""
 
 
@@ -68,16 +68,18 @@ class Run(RunFolder):
         """Return an HTML table of the main settings, the non-default settings and the last metrics."""
         try:
             config = {name: value for name, value in self.config().items() if value is not None}
-            settings = {name: value for name, value in config.items() if name in _MAIN or not _is_default(name, value)}
+            settings = {
+                name: value for name, value in config.items() if name in _MAIN_SETTINGS or not _is_default(name, value)
+            }
             rows = self.metrics() if self.metrics_path.exists() else []
         except UsageError as error:
             return format_html_mapping(repr(self), {}, str(error))
-        last = {f"last {name}": _short(value) for name, value in (rows[-1] if rows else {}).items()}
+        last = {f"last {name}": _format_value(value) for name, value in (rows[-1] if rows else {}).items()}
         note = "Settings not shown have their default values." if rows else "No metrics yet."
         return format_html_mapping(repr(self), settings | last, note)
 
     @property
-    def resuming(self) -> str:
+    def resume_command(self) -> str:
         """Command that resumes the training; a Python call if the run was given objects, which a command cannot name.
 
         It trusts the encoder code that the run itself was given.
@@ -107,7 +109,7 @@ class Run(RunFolder):
         def remedy() -> str:
             if not self.last_checkpoint.exists():
                 return ""
-            return f" The last checkpoint is intact. Fix the cause, then resume: {self.resuming}"
+            return f" The last checkpoint is intact. Fix the cause, then resume: {self.resume_command}"
 
         with report_write_errors("out", self.path, remedy):
             yield
@@ -124,9 +126,9 @@ class Run(RunFolder):
         """
         run = cls(path)
         run.check_free(overwrite=overwrite)
-        run.replaced.settle()
+        run.backup.recover()
         if run.config_path.exists():
-            run.replaced.create_backup()
+            run.backup.create_backup()
         run.checkpoints.mkdir(parents=True, exist_ok=True)  # an existing one is empty: checked above
         write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return run
@@ -148,7 +150,8 @@ class Run(RunFolder):
         config = self._config()
         if config.settings is None:
             try:
-                config.settings = Settings(**{name: config.values[name] for name in KEPT.keys() & config.values.keys()})
+                names = RECORDED_OPTIONS.keys() & config.values.keys()
+                config.settings = Settings(**{name: config.values[name] for name in names})
             except UsageError as error:
                 raise UsageError(f"run: {self.config_path} is corrupt: {error}", kind="corrupt") from error
         return replace(config.settings, **changes) if changes else config.settings
@@ -158,13 +161,13 @@ class Run(RunFolder):
 
         Evaluation and reports use the settings many times; reading and checking them each time dominated their start.
         """
-        version = _version(self.config_path)
+        version = _file_version(self.config_path)
         if self._read is None or version is None or self._read.version != version:
             self.check_is_run()
             values = read(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
             check(isinstance(values, dict), f"run: {self.config_path} is corrupt: must be a mapping.", "corrupt")
-            values = replace_deprecated_names(KEPT, values, warn=False)  # option names of earlier versions
-            check_kept(values, self.config_path)
+            values = replace_deprecated_names(RECORDED_OPTIONS, values, warn=False)  # option names of earlier versions
+            check_config_types(values, self.config_path)
             self._read = _Config(version, values)
         return self._read
 
@@ -208,7 +211,7 @@ class Run(RunFolder):
             if not self.trained_path.exists() or self.trained_path.read_text("utf-8", errors="replace") != record:
                 for outdated in (self.evaluation_path, self.samples_path, self.items_path, self.trained_path):
                     outdated.unlink(missing_ok=True)
-            _save(model, self.model_path)
+            _save_model_files(model, self.model_path)
             write_text(self.trained_path, record)
 
     def save_initial(self, model: Model, *, drawn: bool = False) -> None:
@@ -225,7 +228,7 @@ class Run(RunFolder):
             if drawn:
                 model.save_encoder_files(self.initial_path)
             else:
-                _save(model, self.initial_path)
+                _save_model_files(model, self.initial_path)
 
     @accept_deprecated(trust_remote_code="trust")
     def initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
@@ -253,7 +256,7 @@ class Run(RunFolder):
             return None
         return read(self.trained_path, lambda path: int(json.loads(path.read_text("utf-8"))["epochs"]))
 
-    def caveat(self, settings: Settings | None = None) -> str | None:
+    def model_warning(self, settings: Settings | None = None) -> str | None:
         """Return a warning if the saved model is not that of the last epoch, else None.
 
         Args:
@@ -285,7 +288,7 @@ class Run(RunFolder):
         Raises:
             UsageError: the folder is not a run, was not evaluated, or its `evaluation.json` is corrupt.
         """
-        return self._load(self.evaluation_path, read_evaluation, AGAIN)
+        return self._load(self.evaluation_path, read_evaluation, REEVALUATE)
 
     def samples(self) -> dict[str, np.ndarray]:
         """Return the arrays that `contraport.evaluate` wrote for the HTML page, by name.
@@ -293,7 +296,7 @@ class Run(RunFolder):
         Raises:
             UsageError: the folder is not a run, was not evaluated, or its `samples.npz` is corrupt.
         """
-        return self._load(self.samples_path, read_arrays, AGAIN)
+        return self._load(self.samples_path, read_arrays, REEVALUATE)
 
     def items(self) -> dict[str, np.ndarray]:
         """Return the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is their mean.
@@ -301,7 +304,7 @@ class Run(RunFolder):
         Raises:
             UsageError: the folder is not a run, was not evaluated, or its `items.npz` is corrupt.
         """
-        return self._load(self.items_path, read_arrays, AGAIN)
+        return self._load(self.items_path, read_arrays, REEVALUATE)
 
     def save_pairs(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Write the scores of the online audit."""
@@ -363,7 +366,7 @@ class Run(RunFolder):
         ).eval()
 
 
-def _version(path: Path) -> tuple[int, int, int] | None:
+def _file_version(path: Path) -> tuple[int, int, int] | None:
     """Return inode, modification time and size of a file, or None if there is no file.
 
     The inode, since a file is replaced as a whole, possibly within the resolution of the modification time.
@@ -375,7 +378,7 @@ def _version(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _save(model: Model, place: Path) -> None:
+def _save_model_files(model: Model, place: Path) -> None:
     """Write a model; each file is replaced atomically."""
     from safetensors import SafetensorError
 
@@ -387,8 +390,8 @@ def _save(model: Model, place: Path) -> None:
 
 
 def _is_default(name: str, value: object) -> bool:
-    return name in KEPT and value == KEPT[name].serialize(KEPT[name].default)
+    return name in RECORDED_OPTIONS and value == RECORDED_OPTIONS[name].serialize(RECORDED_OPTIONS[name].default)
 
 
-def _short(value: object) -> object:
+def _format_value(value: object) -> object:
     return f"{value:.6g}" if isinstance(value, float) else value

@@ -38,58 +38,58 @@ class RunBackup:
             UsageError: a folder has the name of a file of a run, or a file that of a folder.
         """
         run = self._run
-        for path in (*run.written, self.path):  # all checks before the first move
-            folder = path in run.folders or path == self.path
+        for path in (*run.owned_paths, self.path):  # all checks before the first move
+            folder = path in run.subfolders or path == self.path
             good = not path.exists() or (path.is_dir() and not path.is_symlink()) == folder
             check(good, f"out: {path} is not a file of a run, so the run is not overwritten.", "foreign_file")
-        if self._whole():  # an earlier replacement has no checkpoint yet: the backup is worth more than it
-            self._remove_newer()
+        if self._is_complete():  # an earlier replacement has no checkpoint yet: the backup is worth more than it
+            self._delete_current_run()
             return
         self.path.mkdir()
-        for path in run.written:
+        for path in run.owned_paths:
             if os.path.lexists(path):
                 path.rename(self.path / path.name)
         with atomic_write(self.path / run.config_path.name) as copy:
             shutil.copyfile(run.config_path, copy)
 
-    def settle(self) -> None:
+    def recover(self) -> None:
         """Complete a move or a deletion that a killed process left unfinished."""
-        if self._whole() and self._run.last_checkpoint.exists():
+        if self._is_complete() and self._run.last_checkpoint.exists():
             self.delete_backup()
-        elif not self._whole() and self.path.exists():
+        elif not self._is_complete() and self.path.exists():
             self._move_back()
 
     def roll_back(self) -> None:
         """Restore the backup, unless the new run has a checkpoint."""
-        if self._whole() and not self._run.last_checkpoint.exists():
-            self._remove_newer()
+        if self._is_complete() and not self._run.last_checkpoint.exists():
+            self._delete_current_run()
             os.replace(self.path / self._run.config_path.name, self._run.config_path)
-        self.settle()
+        self.recover()
 
     def delete_backup(self) -> None:
         """Delete the backup, if there is one."""
-        if not self._whole():
+        if not self._is_complete():
             return
-        for path in self._run.written:
-            _remove(self.path / path.name)
+        for path in self._run.owned_paths:
+            _delete(self.path / path.name)
         shutil.rmtree(self.path)
 
-    def _whole(self) -> bool:
+    def _is_complete(self) -> bool:
         return (self.path / self._run.config_path.name).exists()
 
     def _move_back(self) -> None:
-        for path in self._run.written:
-            kept = self.path / path.name
-            if os.path.lexists(kept):
-                kept.rename(path)
+        for path in self._run.owned_paths:
+            saved = self.path / path.name
+            if os.path.lexists(saved):
+                saved.rename(path)
         shutil.rmtree(self.path)
 
-    def _remove_newer(self) -> None:
-        for path in self._run.written:
-            _remove(path)
+    def _delete_current_run(self) -> None:
+        for path in self._run.owned_paths:
+            _delete(path)
 
 
-def _remove(path: Path) -> None:
+def _delete(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

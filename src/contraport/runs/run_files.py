@@ -39,7 +39,7 @@ def read(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
         raise UsageError(f"run: {path} is corrupt: {one_line_reason(error)}{remedy}", kind="corrupt") from error
 
 
-AGAIN = "; run `contraport evaluate` on the run again."
+REEVALUATE = "; run `contraport evaluate` on the run again."
 
 
 def _remedy(name: str) -> str:
@@ -97,19 +97,21 @@ def check_kinds(path: Path, values: Mapping[str, Any], kinds: Mapping[str, tuple
 def read_evaluation(path: Path) -> dict[str, Any]:
     """Return the content of an `evaluation.json`: metrics by encoder, intervals and notes."""
     values = json.loads(path.read_text("utf-8"))
-    corrupt = f"run: {path} is corrupt: expected an object with 'rows' of numbers{AGAIN}"
+    corrupt = f"run: {path} is corrupt: expected an object with 'rows' of numbers{REEVALUATE}"
     check(isinstance(values, dict) and isinstance(values.get("rows"), dict), corrupt, "corrupt")
     for row in values["rows"].values():
         good = isinstance(row, dict) and all(is_of_kind(number, *NUMBER, None) for number in row.values())
         check(good, corrupt, "corrupt")
-    check_kinds(path, values, _EVALUATION, AGAIN)
+    check_kinds(path, values, _EVALUATION_TYPES, REEVALUATE)
     for name in ("intervals", "differences", "directions"):
-        check(are_nested_numbers(values.get(name, {}), depth=3), f"run: {path} is corrupt: {name}{AGAIN}", "corrupt")
+        check(
+            are_nested_numbers(values.get(name, {}), depth=3), f"run: {path} is corrupt: {name}{REEVALUATE}", "corrupt"
+        )
     return dict(values)
 
 
 # Allowed types of the values of an evaluation.json.
-_EVALUATION: dict[str, tuple[Any, ...]] = {
+_EVALUATION_TYPES: dict[str, tuple[Any, ...]] = {
     "data": (str,),
     "notes": (list,),
     "not_measured": (list,),
@@ -123,7 +125,7 @@ _EVALUATION: dict[str, tuple[Any, ...]] = {
     "pairs_of_runs": (int,),
 }
 # Dimensions and NumPy type codes of the arrays of .npz files.
-_ARRAYS = {
+_ARRAY_TYPES = {
     "points": (2, "f"),
     "spectrum": (1, "f"),
     "projection": (0, "U"),
@@ -172,20 +174,20 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
             raise ValueError(f"{name!r} is not an array")
-        dimensions, kinds = _ARRAYS.get(name, (array.ndim, array.dtype.kind))
+        dimensions, kinds = _ARRAY_TYPES.get(name, (array.ndim, array.dtype.kind))
         if array.ndim != dimensions or array.dtype.kind not in kinds:
             raise ValueError(f"{name!r} has shape {array.shape} and type {array.dtype}")
-    _check_agree(arrays)
+    _check_consistent(arrays)
     return arrays
 
 
-def _check_agree(arrays: Mapping[str, np.ndarray]) -> None:
+def _check_consistent(arrays: Mapping[str, np.ndarray]) -> None:
     """Raise `ValueError` if arrays per item differ in length, or an index is out of range."""
-    for of, names in _OF_ONE_LENGTH.items():
+    for of, names in _EQUAL_LENGTHS.items():
         for name in names:
             if of in arrays and name in arrays and len(arrays[name]) != len(arrays[of]):
                 raise ValueError(f"{name!r} has {len(arrays[name])} rows, {of!r} {len(arrays[of])}")
-    for name, of in _PLACES.items():
+    for name, of in _INDICES.items():
         if name in arrays and of in arrays and arrays[name].size:
             least, most = int(arrays[name].min()), int(arrays[name].max())
             if least < 0 or most >= len(arrays[of]):
@@ -193,7 +195,7 @@ def _check_agree(arrays: Mapping[str, np.ndarray]) -> None:
 
 
 # Arrays that have the length of the first.
-_OF_ONE_LENGTH = {
+_EQUAL_LENGTHS = {
     "points": ("labels", "ids", "neighbors", "domains", "losses", "suspicion", "texts", "thumbnails"),
     "cosines": ("cosine_labels",),
     "plan_epochs": ("plans", "targets"),
@@ -201,7 +203,7 @@ _OF_ONE_LENGTH = {
     "scores": ("kept", "fdr", "partners", "partner_scores"),
 }
 # Arrays of indices, and the array that they index.
-_PLACES = {
+_INDICES = {
     "neighbors": "points",
     "labels": "class_names",
     "plan_labels": "class_names",

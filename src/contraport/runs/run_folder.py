@@ -40,7 +40,7 @@ from contraport.features import is_feature_file
 from contraport.runs.run_backup import RunBackup
 
 _ENCODER_FOLDER = re.compile(r"encoder\d+")
-_NOT_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
+_INVALID_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
 
 
 class RunFolder:
@@ -75,7 +75,7 @@ class RunFolder:
         self.nonfinite_items = self.checkpoints / "nonfinite.npz"
         self.lock_path = self.path / LOCK_FILE
         self.evaluation_lock_path = self.path / f"evaluation.{LOCK_FILE}"
-        self.replaced = RunBackup(self)
+        self.backup = RunBackup(self)
 
     @property
     def name(self) -> str:
@@ -83,17 +83,17 @@ class RunFolder:
         return self.path.resolve().name
 
     @property
-    def folders(self) -> tuple[Path, ...]:
+    def subfolders(self) -> tuple[Path, ...]:
         """Subfolders of a run."""
         caches = (self.features_path, self.decoded_path)
         return (self.checkpoints, self.model_path, self.initial_path, *caches, self.profile_path, self.loggers_path)
 
     @property
-    def written(self) -> tuple[Path, ...]:
+    def owned_paths(self) -> tuple[Path, ...]:
         """All files and subfolders of a run but `config.yaml`."""
         results = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
         records = (self.mismatched_path, self.split_path, self.log_path, self.nonfinite_path)
-        return (*self.folders, *results, *records)
+        return (*self.subfolders, *results, *records)
 
     def check_free(self, *, overwrite: bool = False) -> None:
         """Raise `UsageError` unless a new run may be written here; see `Run.create`.
@@ -140,5 +140,5 @@ def default_path(data: str, method: str) -> Path:
     'runs/train-000-009-gca-uot'
     """
     place = Path(os.path.abspath(data))  # absolute, since "." has an empty name
-    name = _NOT_IN_NAMES.sub("-", place.name if place.is_dir() else place.stem).strip("-.")
+    name = _INVALID_IN_NAMES.sub("-", place.name if place.is_dir() else place.stem).strip("-.")
     return Path("runs", f"{name or 'data'}-{method}")

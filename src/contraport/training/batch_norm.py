@@ -37,13 +37,13 @@ class CrossProcessBatchNorm(_BatchNorm):
         mean = distributed.world().all_reduce(values.sum(axes)) / count
         centred = values - mean.view(shape)  # two passes: E[x^2] - E[x]^2 would cancel
         variance = distributed.world().all_reduce(centred.square().sum(axes)) / count
-        self._follow(mean.detach(), variance.detach() * count / (count - 1))
+        self._update_running_statistics(mean.detach(), variance.detach() * count / (count - 1))
         normalised = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
             normalised = normalised * self.weight.view(shape) + self.bias.view(shape)
         return normalised.to(inputs.dtype)
 
-    def _follow(self, mean: Tensor, variance: Tensor) -> None:
+    def _update_running_statistics(self, mean: Tensor, variance: Tensor) -> None:
         if self.running_mean is None or not self.track_running_stats:
             return
         tracked = cast(Tensor, self.num_batches_tracked).add_(1)
@@ -52,7 +52,7 @@ class CrossProcessBatchNorm(_BatchNorm):
         cast(Tensor, self.running_var).lerp_(variance.to(self.running_mean.dtype), share)
 
 
-class _Activated(CrossProcessBatchNorm):
+class _CrossProcessBatchNormAct(CrossProcessBatchNorm):
     """Replacement of timm's batch norm with dropout and activation."""
 
     drop: nn.Module
@@ -70,13 +70,13 @@ def convert_batch_norm(module: nn.Module, device: torch.device) -> None:
         if device.type == "cuda":
             setattr(module, name, convert_sync_batchnorm(child))
         elif isinstance(child, _BatchNorm):
-            setattr(module, name, _shared(child))
+            setattr(module, name, _synchronize(child))
         else:
             convert_batch_norm(child, device)
 
 
-def _shared(norm: _BatchNorm) -> CrossProcessBatchNorm:
-    kind = _Activated if hasattr(norm, "act") else CrossProcessBatchNorm
+def _synchronize(norm: _BatchNorm) -> CrossProcessBatchNorm:
+    kind = _CrossProcessBatchNormAct if hasattr(norm, "act") else CrossProcessBatchNorm
     shared = kind.__new__(kind)
     shared.__dict__ = norm.__dict__  # keeps parameters, buffers, settings and hooks; only forward differs
     return shared

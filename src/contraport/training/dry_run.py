@@ -24,12 +24,12 @@ from contraport.training.optimization import build_lr_schedule, build_optimizer
 from contraport.training.parallel import resolve_device
 from contraport.training.threads import choose_threads, thread_limit
 
-FIRST = 2
+SKIPPED = 2
 """Number of steps before the timed ones: in the first steps kernels are chosen and memory is allocated."""
 
 MEASURED = 5
 
-_ALL = range(FIRST + MEASURED)
+_STEPS = range(SKIPPED + MEASURED)
 
 
 class DryRun(NamedTuple):
@@ -37,13 +37,13 @@ class DryRun(NamedTuple):
 
     Attributes:
         seconds: median seconds per step.
-        beforehand: estimated seconds to cache the features of a frozen encoder; 0 without a cache.
+        encoding_seconds: estimated seconds to cache the features of a frozen encoder; 0 without a cache.
         memory: peak memory in bytes, of the GPU, or on a CPU of the whole process.
         device: device of the steps.
     """
 
     seconds: float
-    beforehand: float
+    encoding_seconds: float
     memory: int
     device: torch.device
 
@@ -53,14 +53,17 @@ class DryRun(NamedTuple):
         >>> DryRun(0.5, 60.0, 3 * 2**30, torch.device("cpu")).summary(600)
         'estimate: 6 minutes on cpu (1 minute to encode the items once, 600 steps of 0.5 s); peak memory 3.0 GiB'
         """
-        encoding = f"{_lasting(self.beforehand)} to encode the items once, " if self.beforehand else ""
+        encoding = (
+            f"{_format_duration(self.encoding_seconds)} to encode the items once, " if self.encoding_seconds else ""
+        )
+        total = _format_duration(self.encoding_seconds + steps * self.seconds)
         return (
-            f"estimate: {_lasting(self.beforehand + steps * self.seconds)} on {self.device} ({encoding}{steps:,} steps "
-            f"of {format_significant(self.seconds)} s); peak memory {self.memory / 2**30:.1f} GiB"
+            f"estimate: {total} on {self.device} ({encoding}{steps:,} steps of {format_significant(self.seconds)} s); "
+            f"peak memory {self.memory / 2**30:.1f} GiB"
         )
 
 
-class _Done(Exception):  # noqa: N818 - control flow
+class _AllStepsTimed(Exception):  # noqa: N818 - control flow
     """All steps of the dry run are timed."""
 
 
@@ -69,7 +72,7 @@ class _Timer(Callback):
 
     def __init__(self, bars: ProgressBars) -> None:
         self.seconds: list[float] = []
-        self._shown = iter(bars.track(_ALL, "timing steps", len(_ALL)))
+        self._shown = iter(bars.track(_STEPS, "timing steps", len(_STEPS)))
 
     def on_start(self, loop: Loop) -> None:
         next(self._shown)
@@ -78,10 +81,10 @@ class _Timer(Callback):
     def after_batch(self, loop: Loop) -> None:
         if loop.part > 0:
             return
-        _wait(loop.device)
+        _synchronize(loop.device)
         self.seconds.append(time.perf_counter() - self._start)
         if next(self._shown, None) is None:
-            raise _Done
+            raise _AllStepsTimed
         self._start = time.perf_counter()
 
 
@@ -112,14 +115,14 @@ def dry_run(settings: Settings, components: Components) -> DryRun:
     device, module, bars = resolve_device(settings.device), components.module, ProgressBars(shown=settings.progress)
     module.to(device).train()
     if settings.compile:
-        for model in module.encoding():
+        for model in module.encoding_models():
             compile_encoders(model)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    draws, beforehand = num_cached_draws(settings), 0.0
+    draws, encoding_seconds = num_cached_draws(settings), 0.0
     batches: Any = components.batches
     if draws > 0:
-        beforehand = (
+        encoding_seconds = (
             draws * len(components.dataset) / settings.batch_size * _seconds_to_encode(components, device, bars)
         )
         module.encoded = True
@@ -130,7 +133,7 @@ def dry_run(settings: Settings, components: Components) -> DryRun:
         batches,
         optimizer,
         build_lr_schedule(optimizer, lr_scheduler="constant", steps=1, warmup=0),
-        epochs=len(_ALL),
+        epochs=len(_STEPS),
         device=device,
         grad_accum_steps=settings.grad_accum_steps,
         gradient_clip=settings.gradient_clip,
@@ -140,38 +143,38 @@ def dry_run(settings: Settings, components: Components) -> DryRun:
     try:
         with thread_limit(choose_threads(settings, components)):
             loop.run()
-    except _Done:
+    except _AllStepsTimed:
         pass
     finally:
         components.batches.close()
-    return DryRun(statistics.median(timer.seconds[FIRST:]), beforehand, _memory(device), device)
+    return DryRun(statistics.median(timer.seconds[SKIPPED:]), encoding_seconds, _peak_memory(device), device)
 
 
 def _seconds_to_encode(components: Components, device: torch.device, bars: ProgressBars) -> float:
     """Return the median seconds to encode the random views of a batch."""
-    module, batches, seconds = components.module, _endless(components.batches), []
+    module, batches, seconds = components.module, _repeat(components.batches), []
     with evaluation_mode(module.model):
-        for _ in bars.track(_ALL, "timing the encoder", len(_ALL)):
+        for _ in bars.track(_STEPS, "timing the encoder", len(_STEPS)):
             start = time.perf_counter()
             module.model.encode(module.views(next(batches).to(device).views))
-            _wait(device)
+            _synchronize(device)
             seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[FIRST:])
+    return statistics.median(seconds[SKIPPED:])
 
 
-def _endless(batches: Loader | StreamLoader) -> Iterator[Batch]:
+def _repeat(batches: Loader | StreamLoader) -> Iterator[Batch]:
     while True:
         yield from batches
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
 
 
-def _memory(device: torch.device) -> int:
+def _peak_memory(device: torch.device) -> int:
     """Return the peak memory in bytes, of the GPU or else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -179,10 +182,10 @@ def _memory(device: torch.device) -> int:
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _lasting(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """Format a duration.
 
-    >>> _lasting(59.4), _lasting(61), _lasting(3 * 3600)
+    >>> _format_duration(59.4), _format_duration(61), _format_duration(3 * 3600)
     ('59 seconds', '1 minute', '3.0 hours')
     """
     if seconds < 60:

@@ -36,7 +36,7 @@ from contraport.training.optimization import build_lr_schedule, build_optimizer
 from contraport.training.parallel import parallel, resolve_device
 from contraport.training.restore import checkpoint_remedy, drop_metrics_after, read_checkpoint, restore
 from contraport.training.sharding import whole
-from contraport.training.signals import Stopped, StopRequest, restored_signals
+from contraport.training.signals import StopRequest, TrainingStopped, restored_signals
 
 if TYPE_CHECKING:
     from contraport.metrics.eval_context import EvalContext
@@ -71,7 +71,7 @@ def fit(
     device, module = resolve_device(settings.device), components.module
     module.to(device)
     if settings.compile:
-        for model in module.encoding():
+        for model in module.encoding_models():
             compile_encoders(model)
     unsharded = copy.deepcopy(module.model).cpu() if settings.strategy == "fsdp" else None
     forward = parallel(module, device, settings.strategy)
@@ -104,7 +104,7 @@ def fit(
                 except NonFiniteEarlierStep:  # restart from the last checkpoint, and check each step before it is taken
                     read_every, start = 1, _go_back(run)
         except StreamError as error:
-            remedy = f" Resume: {run.resuming}" if run.last_checkpoint.exists() else ""
+            remedy = f" Resume: {run.resume_command}" if run.last_checkpoint.exists() else ""
             raise_on_one_rank(UsageError(f"{error}{remedy}"))
         finally:
             components.batches.close()
@@ -179,11 +179,11 @@ def _current_gpu() -> list[int]:
 @contextmanager
 def _interruptible(run: Run) -> Iterator[None]:
     """Turn a stop into a `KeyboardInterrupt` of the first process, with the command to resume."""
-    message = f"stopped; the last checkpoint is kept. Resume: {run.resuming}"
+    message = f"stopped; the last checkpoint is kept. Resume: {run.resume_command}"
     try:
         with restored_signals():
             yield
-    except Stopped:
+    except TrainingStopped:
         raise_on_one_rank(KeyboardInterrupt(message), status=130)
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(message) from interrupt

@@ -45,11 +45,11 @@ def use_cached_features(components: Components, settings: Settings, folder: Path
     """
     views = components.module.views
     draws = 1 if views.augment == "none" else num_cached_draws(settings)
-    made_of = _made_of(components, settings, views, draws)
+    cache_key = _cache_key(components, settings, views, draws)
     arrays = load_or_build_arrays(
         folder,
-        made_of,
-        lambda files: _fill(files, components, settings, views, folder, made_of),
+        cache_key,
+        lambda files: _compute_features(files, components, settings, views, folder, cache_key),
         what="the features of the frozen encoder",
         argument="features",
         log=log,
@@ -62,20 +62,20 @@ def use_cached_features(components: Components, settings: Settings, folder: Path
     return components._replace(dataset=dataset, batches=batches)
 
 
-def _fill(
+def _compute_features(
     files: Sequence[np.ndarray],
     components: Components,
     settings: Settings,
     views: Views,
     folder: Path,
-    made_of: Mapping[str, Any],
+    cache_key: Mapping[str, Any],
 ) -> None:
-    model, shapes = components.module.model, made_of["shapes"]
+    model, shapes = components.module.model, cache_key["shapes"]
     log.info(
         "caching features of %d random views per item in %s: %.1f MB",
-        made_of["draws"] * len(shapes),
+        cache_key["draws"] * len(shapes),
         folder,
-        total_bytes(made_of) / 1e6,
+        total_bytes(cache_key) / 1e6,
     )
     reader = LoaderConfig(
         256, resolve_device(settings.device), settings.num_workers, ProgressBars(shown=settings.progress)
@@ -83,16 +83,16 @@ def _fill(
     model.to(reader.device)
     views.to(reader.device)
     with fixed_seed(settings.seed, reader.device), evaluation_mode(model):
-        for draw in range(made_of["draws"]):
+        for draw in range(cache_key["draws"]):
             first = 0
-            for part in _encoded(model, views, components.dataset, reader, f"features, draw {draw + 1}"):
+            for part in _encode_draw(model, views, components.dataset, reader, f"features, draw {draw + 1}"):
                 check_finite(part)
                 for file, features in zip(files, part.split([shape[-1] for shape in shapes], dim=1), strict=True):
                     file[first : first + len(part), draw] = features.numpy()
                 first += len(part)
 
 
-def _encoded(model: Model, views: Views, dataset: Dataset, reader: LoaderConfig, title: str) -> Iterator[Tensor]:
+def _encode_draw(model: Model, views: Views, dataset: Dataset, reader: LoaderConfig, title: str) -> Iterator[Tensor]:
     """Yield the features of one random draw of all views, concatenated, batch by batch in the order of the items."""
 
     def encode(*inputs: Tensor) -> Tensor:
@@ -101,15 +101,15 @@ def _encoded(model: Model, views: Views, dataset: Dataset, reader: LoaderConfig,
     return (part for part, _ in reader.iterate_batches(encode, model, views, dataset, title))
 
 
-def _made_of(components: Components, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
+def _cache_key(components: Components, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
     """Return the cache key as JSON values: everything that determines the features."""
     model, items = components.module.model, len(components.dataset)
     widths = [model.tower(view).num_features for view in range(len(views.shapes))]
     return {
         "version": __version__,
         "data": dataset_digest(components.dataset),
-        "networks": [_described(encoder) for encoder in model.encoders],
-        "weights": _digest_of_weights(model),
+        "networks": [_architecture_digest(encoder) for encoder in model.encoders],
+        "weights": _weights_digest(model),
         "views": [views.augment, [list(shape) for shape in views.shapes]],
         "draws": draws,
         "seed": None if views.augment == "none" else settings.seed,
@@ -118,12 +118,12 @@ def _made_of(components: Components, settings: Settings, views: Views, draws: in
     }
 
 
-def _described(encoder: nn.Module) -> str:
+def _architecture_digest(encoder: nn.Module) -> str:
     """Return a digest of the architecture; weights alone do not identify it, for example its activation."""
     return hashlib.sha256(_ADDRESS.sub("", repr(encoder)).encode()).hexdigest()
 
 
-def _digest_of_weights(model: Model) -> str:
+def _weights_digest(model: Model) -> str:
     """Return a digest of the encoder weights and the input normalization."""
     digest = hashlib.sha256()
     for number, encoder in enumerate(model.encoders):

@@ -56,7 +56,7 @@ class Loop:
     """Training loop and its state. Callbacks read its attributes.
 
     Args:
-        trained: the module that computes the loss of a batch.
+        module: the module that computes the loss of a batch.
         batches: batches of an epoch.
         optimizer: optimizer of the module's parameters.
         schedule: learning rate schedule, advanced after each step.
@@ -76,13 +76,13 @@ class Loop:
         step: number of optimizer steps done.
         part: number of complete batches of the current step; 0 between two steps.
         is_last_batch: whether the current batch is the last of its epoch.
-        norm: gradient norm of the step before clipping, a tensor without dimensions.
-        waited: seconds that the loop waited for batches.
+        grad_norm: gradient norm of the step before clipping, a tensor without dimensions.
+        data_wait: seconds that the loop waited for batches.
     """
 
     def __init__(
         self,
-        trained: Trainable,
+        module: Trainable,
         batches: Loader | StreamLoader,
         optimizer: Optimizer,
         schedule: LRScheduler,
@@ -96,8 +96,8 @@ class Loop:
         share: Share | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        self.trained = trained
-        self.forward: Any = trained
+        self.module = module
+        self.forward: Any = module
         self.batches = batches
         self.optimizer = optimizer
         self.schedule = schedule
@@ -110,16 +110,16 @@ class Loop:
         self.callbacks = tuple(callbacks)
         self.part = 0
         self.is_last_batch = False
-        self.norm = torch.zeros(())
-        self.waited = 0.0
-        self.place(start or Position())
+        self.grad_norm = torch.zeros(())
+        self.data_wait = 0.0
+        self.set_position(start or Position())
 
     @property
     def steps(self) -> int:
         """Number of optimizer steps of the whole training."""
         return self.epochs * -(-len(self.batches) // self.grad_accum_steps)
 
-    def place(self, position: Position) -> None:
+    def set_position(self, position: Position) -> None:
         """Set the progress, as when a checkpoint is restored."""
         self.epoch, self.batch, self.step = position
         self.part = 0
@@ -163,15 +163,15 @@ class Loop:
             callback.after_batch(self)
 
     def _take_step(self) -> None:
-        parameters = [weights for weights in self.trained.parameters() if weights.grad is not None]
-        self.norm = clip_gradients(parameters, self.gradient_clip)
+        parameters = [weights for weights in self.module.parameters() if weights.grad is not None]
+        self.grad_norm = clip_gradients(parameters, self.gradient_clip)
         for callback in self.callbacks:
             callback.before_step(self)
         with record_function(STEP):
             self.optimizer.step()
             self.optimizer.zero_grad()
             self.schedule.step()
-            self.trained.after_step(self.step)
+            self.module.after_step(self.step)
         self.step, self.part = self.step + 1, 0
 
     def _gradients_exchanged(self, completes_step: bool) -> AbstractContextManager[Any]:
@@ -188,7 +188,7 @@ class Loop:
             start = time.perf_counter()
             with record_function(DATA):
                 batch = next(batches, None)
-            self.waited += time.perf_counter() - start
+            self.data_wait += time.perf_counter() - start
             if batch is None:
                 return
             yield batch

@@ -16,11 +16,11 @@ from contraport.training.config import Settings
 from contraport.training.sharding import shard, sharded_parameter_names
 from contraport.training.step.training_module import TrainingModule
 
-_KNOWN_WHOLE = ("contraport", "torch")
+_ALWAYS_WITH_GRADIENTS = ("contraport", "torch")
 """Packages whose modules give a gradient to each of their parameters in each step."""
 
 
-_SYNC = next(
+_BUFFER_SYNC_ARGUMENT = next(
     name
     for name in ("forward_sync_buffers", "broadcast_buffers")  # older versions of torch have only the second
     if name in inspect.signature(DistributedDataParallel.__init__).parameters
@@ -64,13 +64,13 @@ def parallel(module: TrainingModule, device: torch.device, strategy: str = "ddp"
         return module
     convert_batch_norm(module, device)
     if strategy == "fsdp":
-        shard([encoder for model in module.encoding() for encoder in model.encoders], device)
+        shard([encoder for model in module.encoding_models() for encoder in model.encoders], device)
     ignored = sharded_parameter_names(module)
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ignored)
     if not any(weights.requires_grad for name, weights in module.named_parameters() if name not in ignored):
         return module
     how: dict[str, Any] = {"device_ids": [torch.cuda.current_device()]} if device.type == "cuda" else {}
-    how[_SYNC] = False  # no broadcast: all processes compute equal buffers (statistics, queue, bank)
+    how[_BUFFER_SYNC_ARGUMENT] = False  # no broadcast: all processes compute equal buffers (statistics, queue, bank)
     return DistributedDataParallel(module, find_unused_parameters=may_have_unused_parameters(module), **how)
 
 
@@ -81,7 +81,7 @@ def may_have_unused_parameters(module: TrainingModule) -> bool:
     """
     for_some_steps = module.freezing is not None and module.freezing.steps is not None
     return for_some_steps or any(
-        type(module).__module__.partition(".")[0] not in _KNOWN_WHOLE
+        type(module).__module__.partition(".")[0] not in _ALWAYS_WITH_GRADIENTS
         and any(weights.requires_grad for weights in module.parameters())
         for module in module.modules()
     )

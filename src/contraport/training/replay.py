@@ -58,7 +58,9 @@ def replay(path: str | Path, *, trust_remote_code: bool = False, **objects: Any)
     file = run.nonfinite_items
     check(file.exists(), f"run: {run.path} has no {file.name}: the loss was finite at all steps.", "missing_file")
     settings = run.settings(**{"num_workers": 0, **objects})
-    missing = [name for name, value in settings.kept().items() if is_object_placeholder(value) and name not in objects]
+    missing = [
+        name for name, value in settings.to_config().items() if is_object_placeholder(value) and name not in objects
+    ]
     check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.", "object_required")
     check_trusted(settings.encoder, str(run.config_path), trust_remote_code=trust_remote_code or "encoder" in objects)
     step, part = read(run.nonfinite_path, _step)

@@ -10,7 +10,7 @@ from contraport.encoders import check_trusted
 from contraport.errors import check, hint_on_error, unknown_name_error
 from contraport.options import is_object_placeholder
 from contraport.runs import Run
-from contraport.training.config import KEPT, Settings
+from contraport.training.config import RECORDED_OPTIONS, Settings
 
 
 def resolve_settings(options: Mapping[str, Any]) -> Settings:
@@ -33,19 +33,19 @@ def _with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
     run = Run(str(out))
     config = run.config()
     for name, value in config.items():
-        if name not in KEPT:
-            raise unknown_name_error(f"{out}/config.yaml", name, KEPT)
+        if name not in RECORDED_OPTIONS:
+            raise unknown_name_error(f"{out}/config.yaml", name, RECORDED_OPTIONS)
         message = f"{name}: the run in {out} was given the object {value}; pass it again to resume."
         check(name in options or not is_object_placeholder(value), message, "object_required")
     trust = options.get("trust_remote_code", False) or "encoder" in options
     check_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
-    for name in KEPT.keys() & options.keys() & config.keys():
+    for name in RECORDED_OPTIONS.keys() & options.keys() & config.keys():
         _check_unchanged(name, options[name], config[name], out)
     return {**config, **options}
 
 
 def _check_unchanged(name: str, value: Any, recorded: Any, out: object) -> None:
-    option = KEPT[name]
+    option = RECORDED_OPTIONS[name]
     if option.extendable:
         option.validate(value)
         check(value >= recorded, f"{name}: must be at least {recorded}, as in the run {out}, got {value}.", "decreased")

@@ -52,13 +52,13 @@ def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | Non
     """
     if not settings.resume:
         with run.writing():
-            _remove_halves(run)
-            Run.create(run.path, settings.kept(), overwrite=settings.overwrite)
+            _delete_leftovers(run)
+            Run.create(run.path, settings.to_config(), overwrite=settings.overwrite)
             if record is not None:
                 run.save_split(record)
         return Position()
     with run.writing():
-        run.replaced.settle()
+        run.backup.recover()
     position, before = _position(run), run.split()
     if record is not None and before is None:
         log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)
@@ -74,12 +74,12 @@ def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | Non
         "below_checkpoint",
     )
     with run.writing():
-        _remove_halves(run)
+        _delete_leftovers(run)
         drop_metrics_after(run, position)
         if position.epoch < settings.epochs:
             for outdated in (run.evaluation_path, run.samples_path, run.items_path):
                 outdated.unlink(missing_ok=True)
-        write_text(run.config_path, yaml.safe_dump(settings.kept(), sort_keys=False, allow_unicode=True))
+        write_text(run.config_path, yaml.safe_dump(settings.to_config(), sort_keys=False, allow_unicode=True))
     return position
 
 
@@ -102,11 +102,11 @@ def rollback_on_failure(run: Run) -> Iterator[None]:
     except Exception:
         if is_main_process():
             with run.writing():
-                run.replaced.roll_back()
+                run.backup.roll_back()
         raise
 
 
-def _remove_halves(run: Run) -> None:
+def _delete_leftovers(run: Run) -> None:
     """Delete the temporary files of a killed process."""
     for folder in (run.path, run.checkpoints, run.model_path):
         for half in leftover_files(folder):
@@ -122,7 +122,7 @@ def checkpoint_state(loop: Loop) -> dict[str, Any]:
         "epoch": loop.epoch,
         "batch": loop.batch,
         "step": loop.step,
-        "pipeline": whole(loop.trained.state_dict()),
+        "pipeline": whole(loop.module.state_dict()),
         "optimizer": whole(loop.optimizer.state_dict()),
         "schedule": loop.schedule.state_dict(),
         "callbacks": {name: state for name, state in states.items() if state is not None},
@@ -135,10 +135,10 @@ def restore(loop: Loop, state: dict[str, Any]) -> None:
     Raises:
         Exception: the checkpoint belongs to another training.
     """
-    loop.place(Position(state["epoch"], state["batch"], state["step"]))
-    loop.trained.load_state_dict(shard_state(state["pipeline"], like=loop.trained.state_dict()))
+    loop.set_position(Position(state["epoch"], state["batch"], state["step"]))
+    loop.module.load_state_dict(shard_state(state["pipeline"], like=loop.module.state_dict()))
     loop.optimizer.load_state_dict(state["optimizer"])
-    _shape_as_weights(loop.optimizer)
+    _reshape_scalar_states(loop.optimizer)
     shard_optimizer_state(loop.optimizer)
     loop.schedule.load_state_dict(state["schedule"])
     for callback in loop.callbacks:
@@ -147,7 +147,7 @@ def restore(loop: Loop, state: dict[str, Any]) -> None:
             callback.restore(callback_state)
 
 
-def _shape_as_weights(optimizer: Optimizer) -> None:
+def _reshape_scalar_states(optimizer: Optimizer) -> None:
     """Reshape optimizer state of learned scalars from (), as in version 0.1.0, to (1,)."""
     for weights, state in optimizer.state.items():
         for name, value in state.items():
@@ -163,13 +163,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """
     check_checksum(path)
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return _of_lightning(state) if "pytorch-lightning_version" in state else state
+    return _from_lightning(state) if "pytorch-lightning_version" in state else state
 
 
 _PREFIX = "pipeline."
 
 
-def _of_lightning(state: dict[str, Any]) -> dict[str, Any]:
+def _from_lightning(state: dict[str, Any]) -> dict[str, Any]:
     """Convert a checkpoint of version 0.1.0, written by Lightning, to the current format."""
     loop, callbacks = state["loops"]["fit_loop"], dict(state["callbacks"])
     epochs, batches = (loop[name]["current"] for name in ("epoch_progress", "epoch_loop.batch_progress"))

@@ -21,7 +21,7 @@ def console_logging(*, progress: bool) -> Iterator[None]:
     level = log.level
     log.setLevel(logging.INFO)
     try:
-        with _handled_by(_ToConsole(make_console(stderr=True, quiet=not progress))):
+        with _attached(_ConsoleHandler(make_console(stderr=True, quiet=not progress))):
             yield
     finally:
         log.setLevel(level)
@@ -53,13 +53,13 @@ def run_logging(run: Run, *, progress: bool) -> Iterator[Console]:
         return
     console = make_console(stderr=True, quiet=not progress)
     with run.writing():
-        to_file = _LogFile(run)
+        to_file = _LogFileHandler(run)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    to_console = _ToConsole(console)
+    to_console = _ConsoleHandler(console)
     level = log.level
     log.setLevel(logging.DEBUG)
     try:
-        with _handled_by(to_file, to_console):
+        with _attached(to_file, to_console):
             try:
                 yield console
             except (KeyboardInterrupt, FloatingPointError) as reason:
@@ -72,7 +72,7 @@ def run_logging(run: Run, *, progress: bool) -> Iterator[Console]:
 
 
 @contextmanager
-def _handled_by(*handlers: logging.Handler) -> Iterator[None]:
+def _attached(*handlers: logging.Handler) -> Iterator[None]:
     for handler in handlers:
         log.addHandler(handler)
     try:
@@ -82,7 +82,7 @@ def _handled_by(*handlers: logging.Handler) -> Iterator[None]:
             log.removeHandler(handler)
 
 
-class _ToConsole(logging.Handler):
+class _ConsoleHandler(logging.Handler):
     """Handler that prints to a console without wrapping lines."""
 
     def __init__(self, console: Console) -> None:
@@ -93,7 +93,7 @@ class _ToConsole(logging.Handler):
         self._console.print(self.format(record), highlight=False, soft_wrap=True)
 
 
-class _LogFile(logging.FileHandler):
+class _LogFileHandler(logging.FileHandler):
     """Log file handler that raises if a line cannot be written."""
 
     def __init__(self, run: Run) -> None:

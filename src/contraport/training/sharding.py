@@ -59,7 +59,7 @@ def whole(values: Any) -> Any:
 
 def shard_state(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
     """Shard the full tensors of a state like those of the same names in another state."""
-    return {name: _part(value, like.get(name)) for name, value in values.items()}
+    return {name: _shard_like(value, like.get(name)) for name, value in values.items()}
 
 
 def shard_optimizer_state(optimizer: Optimizer) -> None:
@@ -67,10 +67,10 @@ def shard_optimizer_state(optimizer: Optimizer) -> None:
     for weights, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == weights.shape:
-                state[name] = _part(value, weights)
+                state[name] = _shard_like(value, weights)
 
 
-def _part(value: Any, like: Any) -> Any:
+def _shard_like(value: Any, like: Any) -> Any:
     if not is_sharded(like) or is_sharded(value):
         return value
     from torch.distributed.tensor import distribute_tensor

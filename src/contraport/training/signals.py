@@ -11,7 +11,7 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(Exception):  # noqa: N818 - control flow
+class TrainingStopped(Exception):  # noqa: N818 - control flow
     """The training stopped on request, after it saved a checkpoint."""
 
 
@@ -23,7 +23,7 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self.made = False
+        self.requested = False
 
     def listen(self) -> None:
         """Install the signal handlers, if in the main thread, where alone Python allows it."""
@@ -32,9 +32,9 @@ class StopRequest:
                 signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.made and number == signal.SIGINT:
+        if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.made = True
+        self.requested = True
 
 
 @contextmanager

@@ -22,19 +22,19 @@ from contraport.training.config import Settings
 from contraport.training.parallel import resolve_device
 from contraport.training.step.training_module import TrainingModule
 
-LARGE = 1.0
+SLOW_STEP = 1.0
 """Seconds per step on one thread above which all threads are used without further timing."""
 
-MANY_WEIGHTS = 20_000_000
+LARGE_NETWORK = 20_000_000
 """Number of weights above which all threads are used without timing."""
 
-TIMED = 5
+TIMED_STEPS = 5
 """Number of timed steps per number of threads, after one that is not timed."""
 
-BUDGET = 1.0
+TIMING_BUDGET = 1.0
 """Seconds of timing per number of threads, after at least one timed step."""
 
-GAIN = 0.9
+REQUIRED_SPEEDUP = 0.9
 """More threads are chosen if a step takes less than this fraction of its time with fewer."""
 
 
@@ -65,24 +65,24 @@ def choose_threads(settings: Settings, components: Components) -> int | None:
     is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or world().size > 1
     if is_chosen or resolve_device(settings.device).type != "cpu" or num_cached_draws(settings) > 0:
         return None
-    if sum(weights.numel() for weights in module.parameters()) >= MANY_WEIGHTS:
+    if sum(weights.numel() for weights in module.parameters()) >= LARGE_NETWORK:
         return most
     try:
         batch = components.dataset.__getitems__(list(range(settings.batch_size)))
-        return fastest(copy.deepcopy(module), batch, settings, most=most)
+        return fastest_thread_count(copy.deepcopy(module), batch, settings, most=most)
     except Exception:  # a module that cannot be copied is not timed; other errors recur in the training, with a message
         return None
 
 
 @torch.random.fork_rng(devices=[])
-def fastest(module: TrainingModule, batch: Batch, settings: Settings, *, most: int) -> int:
+def fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, most: int) -> int:
     """Return the fastest number of threads, at most `most`; the state of the module changes."""
     best, seconds = 1, time_step(module, batch, settings, threads=1)
-    if seconds >= LARGE:
+    if seconds >= SLOW_STEP:
         return most
     for number in [*(number for number in (2, 4) if number < most), most]:
         measured = time_step(module, batch, settings, threads=number)
-        if measured < GAIN * seconds:
+        if measured < REQUIRED_SPEEDUP * seconds:
             best, seconds = number, measured
     return best
 
@@ -91,12 +91,12 @@ def time_step(module: TrainingModule, batch: Batch, settings: Settings, *, threa
     """Return the median seconds of forward and backward of a batch; for slow steps, those of the first."""
     seconds: list[float] = []
     with thread_limit(threads):
-        while len(seconds) <= TIMED and (len(seconds) < 2 or sum(seconds) < BUDGET):
+        while len(seconds) <= TIMED_STEPS and (len(seconds) < 2 or sum(seconds) < TIMING_BUDGET):
             start = time.perf_counter()
             with torch.autocast("cpu", torch.bfloat16, enabled=settings.amp):
                 loss = module(batch, 0)
             loss.backward()
             seconds.append(time.perf_counter() - start)
-            if seconds[0] >= 2 * LARGE:
+            if seconds[0] >= 2 * SLOW_STEP:
                 return seconds[0]
     return statistics.median(seconds[1:])

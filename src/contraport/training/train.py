@@ -186,7 +186,7 @@ def _fit(
             components = use_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":
             components = _cache_decoded(components, settings, Path(settings.decoded or run.decoded_path))
-        loggers = open_loggers(settings.logger, run, settings.kept(), step=start.step) if is_main_process() else []
+        loggers = open_loggers(settings.logger, run, settings.to_config(), step=start.step) if is_main_process() else []
         with thread_limit(settings.threads):
             meter = fit(
                 components, run, settings, start=start, loggers=loggers, console=console, online_eval=online_eval
@@ -243,8 +243,8 @@ def _log_start(run: Run, settings: Settings, components: Components) -> None:
     weights = sum(parameter.numel() for parameter in model.parameters())
     number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} items"
     log.info("%s: %s on %s, %s of %s", run.path, settings.method, dataset.name, number, shapes)
-    if run.replaced.path.exists():
-        log.info("the replaced run is kept in %s until the first checkpoint", run.replaced.path)
+    if run.backup.path.exists():
+        log.info("the replaced run is kept in %s until the first checkpoint", run.backup.path)
     if settings.mismatch is not None:
         log.info("mismatch %s: the partners of the items are in %s", settings.mismatch, run.mismatched_path)
     if others := overridden_options(settings):
@@ -266,7 +266,7 @@ def _log_start(run: Run, settings: Settings, components: Components) -> None:
             settings.grad_accum_steps,
         )
     log.debug(
-        "contraport %s, torch %s, %s weights, %s", __version__, torch.__version__, f"{weights:,}", settings.kept()
+        "contraport %s, torch %s, %s weights, %s", __version__, torch.__version__, f"{weights:,}", settings.to_config()
     )
     if dataset.skipped:
         log.debug("skipped unreadable files: %s", ", ".join(dataset.skipped))

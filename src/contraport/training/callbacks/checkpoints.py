@@ -14,7 +14,7 @@ from contraport.distributed import any_process, is_main_process, propagate_error
 from contraport.runs import Run
 from contraport.training.loop import Callback, Loop
 from contraport.training.restore import checkpoint_state
-from contraport.training.signals import Stopped, StopRequest
+from contraport.training.signals import StopRequest, TrainingStopped
 
 
 class CheckpointFile:
@@ -41,7 +41,7 @@ class CheckpointFile:
                 with atomic_write(path, checksum=True) as temporary, temporary.open("wb") as file:
                     _save(state, file)
                 if self._run.last_checkpoint.exists():
-                    self._run.replaced.delete_backup()
+                    self._run.backup.delete_backup()
 
 
 def _save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
@@ -75,7 +75,6 @@ class Checkpoints(Callback):
         self._stop = stop
 
     def on_start(self, loop: Loop) -> None:
-        """Start the clock; handle signals from now on."""
         self._saved_at = time.monotonic()
         self._stop.listen()
 
@@ -83,28 +82,28 @@ class Checkpoints(Callback):
         """Save if a checkpoint is due or a stop was requested.
 
         Raises:
-            Stopped: a stop was requested.
+            TrainingStopped: a stop was requested.
         """
         if loop.part > 0 or loop.is_last_batch:  # the last batch is followed by after_epoch, which saves
             return
         # Clocks and signals differ between processes: all act as soon as one of them has to.
-        is_due, is_over = any_process(time.monotonic() - self._saved_at >= self._seconds, self._stop.made)
+        is_due, is_over = any_process(time.monotonic() - self._saved_at >= self._seconds, self._stop.requested)
         if is_due or is_over:
             self._save(loop)
         if is_over:
-            raise Stopped
+            raise TrainingStopped
 
     def after_epoch(self, loop: Loop) -> None:
         """Save.
 
         Raises:
-            Stopped: a stop was requested.
+            TrainingStopped: a stop was requested.
         """
         self._save(loop)
         if self._keep_every is not None and loop.epoch % self._keep_every == 0:
             self._save(loop, f"epoch-{loop.epoch:04d}.ckpt")
-        if any(any_process(self._stop.made)):
-            raise Stopped
+        if any(any_process(self._stop.requested)):
+            raise TrainingStopped
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
         """Save if a stream failed between two steps, so that the run resumes at that position of the stream."""

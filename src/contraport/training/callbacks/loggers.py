@@ -92,7 +92,7 @@ class MLflow(Logger):
     def log_settings(self, settings: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        entries = [Param(name, str(value)[:_MLFLOW_VALUE]) for name, value in _flat(settings)]
+        entries = [Param(name, str(value)[:_MLFLOW_VALUE]) for name, value in _flatten(settings)]
         for first in range(0, len(entries), _MLFLOW_SETTINGS):
             self._client.log_batch(self.version, params=entries[first : first + _MLFLOW_SETTINGS])
 
@@ -162,7 +162,7 @@ def open_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, s
     run.loggers_path.mkdir(exist_ok=True)
     file = run.loggers_path / _VERSIONS
     versions: dict[str, str] = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    with _reaching(run):
+    with _report_logger_errors(run):
         loggers = {name: make(run, versions.get(name), step) for name, make in makers.items()}
         for name in loggers.keys() - versions:  # MLflow parameters are immutable, even `epochs` on resume
             loggers[name].log_settings(config)
@@ -177,7 +177,7 @@ def send_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
         UsageError: a logger fails.
     """
     numbers = {name: value for name, value in row.items() if name != "step" and value is not None}
-    with _reaching(run):
+    with _report_logger_errors(run):
         for logger in loggers:
             if row["step"] > logger.last_step:
                 logger.log_metrics(numbers, row["step"])
@@ -192,7 +192,7 @@ def close_loggers(loggers: Iterable[Logger], run: Run, *, succeeded: bool) -> No
     """
     for logger in loggers:
         if succeeded:
-            with _reaching(run):
+            with _report_logger_errors(run):
                 logger.close(succeeded=True)
         else:
             with suppress(Exception):
@@ -200,20 +200,21 @@ def close_loggers(loggers: Iterable[Logger], run: Run, *, succeeded: bool) -> No
 
 
 @contextmanager
-def _reaching(run: Run) -> Iterator[None]:
+def _report_logger_errors(run: Run) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each package has its own exceptions
         message = str(error).strip().partition("\n")[0].rstrip(".")
         raise UsageError(
-            f"logger: {type(error).__name__}: {message}. Fix the cause, then resume: {run.resuming}", kind="failed"
+            f"logger: {type(error).__name__}: {message}. Fix the cause, then resume: {run.resume_command}",
+            kind="failed",
         ) from error
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield names and values; entries of a mapping as ``columns/labels``."""
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}/")
+            yield from _flatten(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value

@@ -36,7 +36,7 @@ class Meter(Callback):
         row: the last row, empty before the first.
         steps: number of steps of this session.
         seconds: duration of this session.
-        noted: last values of the online metrics, by name.
+        online_values: last values of the online metrics, by name.
         items: number of items processed in this session, over all processes.
         waited: seconds that the loop waited for data.
     """
@@ -55,35 +55,33 @@ class Meter(Callback):
         self.seconds = 0.0
         self.items = 0
         self.waited = 0.0
-        self.noted: MetricsRow = {}
-        self._new: MetricsRow = {}
+        self.online_values: MetricsRow = {}
+        self._online_values: MetricsRow = {}
         self._run = run
         self._objective = objective
         self._batch_size = batch_size
         self._every = every
         self._loggers = loggers
-        self._earlier = 0.0
+        self._earlier_seconds = 0.0
         self._losses: list[float | Tensor] = []
         self._steps_of_row = 0
 
     def state(self) -> dict[str, Any]:
         """Return the seconds of all sessions so far, and the losses since the last row."""
         return {
-            "seconds": self._earlier + self.seconds,
-            "losses": _floats(self._losses),
+            "seconds": self._earlier_seconds + self.seconds,
+            "losses": _to_floats(self._losses),
             "steps_of_row": self._steps_of_row,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from the state of an earlier session."""
-        self._earlier = state["seconds"]
+        self._earlier_seconds = state["seconds"]
         self._losses = list(state["losses"])
         self._steps_of_row = state["steps_of_row"]
 
     def on_start(self, loop: Loop) -> None:
-        """Start the clock."""
         self._start = time.perf_counter()
-        self._last = (0, 0.0, loop.waited)
+        self._totals_at_last_row = (0, 0.0, loop.data_wait)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
         """Record the loss. It is read with the row: reading from a GPU waits for all queued work."""
@@ -94,27 +92,25 @@ class Meter(Callback):
         self.steps += 1
         self._steps_of_row += 1
         if self._steps_of_row == self._every or loop.is_last_batch:
-            self._used = {
+            self._step_values = {
                 "lr": loop.optimizer.param_groups[0]["lr"],
                 "temperature": _temperature(self._objective),
                 "plan_mass": getattr(self._objective, "mass", None),
             }
 
     def after_batch(self, loop: Loop) -> None:
-        """Write a row if one is due."""
         self.items += self._batch_size
         self.seconds = time.perf_counter() - self._start
         if self._steps_of_row == self._every or loop.is_last_batch:
             self._write_row(loop)
 
     def after_epoch(self, loop: Loop) -> None:
-        """Log the last row of the epoch."""
         log.debug("epoch %d of %s: %s", loop.epoch, loop.epochs, self.row)
 
-    def note(self, values: MetricsRow, *, seconds: float) -> None:
+    def add_online_values(self, values: MetricsRow, *, seconds: float) -> None:
         """Add values to the next row; the seconds that they took to compute do not count as training time."""
-        self._new |= values
-        self.noted |= values
+        self._online_values |= values
+        self.online_values |= values
         self._start += seconds
 
     def summary(self) -> str:
@@ -128,24 +124,24 @@ class Meter(Callback):
         )
 
     def _write_row(self, loop: Loop) -> None:
-        losses = _floats(self._losses)
+        losses = _to_floats(self._losses)
         self.seconds = time.perf_counter() - self._start  # after reading the losses, for which a GPU finishes its work
-        self.waited = loop.waited
-        items, seconds, waited = self._last
-        self._last = (self.items, self.seconds, self.waited)
+        self.waited = loop.data_wait
+        items, seconds, waited = self._totals_at_last_row
+        self._totals_at_last_row = (self.items, self.seconds, self.waited)
         elapsed, loss = self.seconds - seconds, math.fsum(losses) / len(losses)
         self.row = {
             "step": loop.step,
             "epoch": loop.epoch + 1,
-            "seconds": round(self._earlier + self.seconds, 3),
+            "seconds": round(self._earlier_seconds + self.seconds, 3),
             "loss": loss,
-            **self._used,
+            **self._step_values,
             "mi_bound": self._objective.information(loss) if isinstance(self._objective, Loss) else None,
             "images_per_second": round((self.items - items) / elapsed, 1),
             "data_wait": round((self.waited - waited) / elapsed, 4),
-            **self._new,
+            **self._online_values,
         }
-        self._new.clear()
+        self._online_values.clear()
         self._losses.clear()
         self._steps_of_row = 0
         if is_main_process():
@@ -162,7 +158,7 @@ def _temperature(objective: nn.Module | None) -> float | None:
     return float(temperature.detach() if isinstance(temperature, Tensor) else temperature)
 
 
-def _floats(values: Sequence[float | Tensor]) -> list[float]:
+def _to_floats(values: Sequence[float | Tensor]) -> list[float]:
     """Return numbers as floats; all tensors among them are read in one transfer."""
     if not any(isinstance(value, Tensor) for value in values):
         return list(map(float, values))

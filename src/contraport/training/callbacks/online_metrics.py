@@ -35,11 +35,10 @@ class OnlineMetrics(Callback):
         self._watches, self._subject, self._meter = watches, subject, meter
 
     def after_batch(self, loop: Loop) -> None:
-        """Compute the metrics that are due."""
         due = [watch.metric for watch in self._watches if (loop.epoch + 1) % watch.every == 0]
         if not (loop.is_last_batch and is_main_process() and due):
             return
         start = time.perf_counter()
         subject = self._subject(loop.device)
         values = {measure.key: measure.value(subject) for measure in due}
-        self._meter.note(values, seconds=time.perf_counter() - start)
+        self._meter.add_online_values(values, seconds=time.perf_counter() - start)

@@ -10,15 +10,15 @@ from contraport._utils.files import atomic_write, write_text
 from contraport.runs import Run
 from contraport.training.loop import SECTIONS, Callback, Loop
 
-FIRST = 5
+SKIPPED = 5
 """Number of steps that are skipped: in the first steps kernels are chosen and memory is allocated."""
 
-WARM_UP = 2
+WARMUP_STEPS = 2
 """Number of warmup steps of the profiler."""
 
-RECORDED = 10
+RECORDED_STEPS = 10
 
-ROWS = 30
+TABLE_ROWS = 30
 
 log = logging.getLogger("contraport.training")
 
@@ -35,19 +35,17 @@ class Profile(Callback):
         self._profiler: profile | None = None
 
     def on_start(self, loop: Loop) -> None:
-        """Start the profiler."""
         activities = [ProfilerActivity.CPU]
         if loop.device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
         self._profiler = profile(
             activities=activities,
-            schedule=schedule(wait=FIRST, warmup=WARM_UP, active=RECORDED, repeat=1),
+            schedule=schedule(wait=SKIPPED, warmup=WARMUP_STEPS, active=RECORDED_STEPS, repeat=1),
             on_trace_ready=self._write,
         )
         self._profiler.start()
 
     def after_batch(self, loop: Loop) -> None:
-        """Count a step."""
         if self._profiler is not None and loop.part == 0:
             self._profiler.step()
 
@@ -58,7 +56,7 @@ class Profile(Callback):
             return
         profiler.stop()
         if not self._run.profile_path.exists():
-            log.warning("profile: nothing was recorded; it requires more than %d steps.", FIRST + WARM_UP)
+            log.warning("profile: nothing was recorded; it requires more than %d steps.", SKIPPED + WARMUP_STEPS)
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
         """Stop the profiler without writing."""
@@ -75,9 +73,10 @@ class Profile(Callback):
             with atomic_write(self._run.profile_path / "trace.json") as temporary:
                 profiler.export_chrome_trace(str(temporary))
             write_text(
-                self._run.profile_path / "steps.txt", events.table(sort_by=f"self_{where}_time_total", row_limit=ROWS)
+                self._run.profile_path / "steps.txt",
+                events.table(sort_by=f"self_{where}_time_total", row_limit=TABLE_ROWS),
             )
         seconds = {event.key: event.cpu_time_total / 1e6 for event in events if event.key in SECTIONS}
         total = sum(seconds.values())
         shares = ", ".join(f"{name} {seconds.get(name, 0) / total:.0%}" for name in SECTIONS)
-        log.info("CPU time of %d steps: %s; see %s", RECORDED, shares, self._run.profile_path)
+        log.info("CPU time of %d steps: %s; see %s", RECORDED_STEPS, shares, self._run.profile_path)

@@ -32,21 +32,18 @@ class ProgressBar(Callback):
         )
 
     def on_start(self, loop: Loop) -> None:
-        """Show the bar."""
         self._bar = self._progress.add_task("", total=loop.steps, completed=loop.step, epoch=_epoch(loop), measured="")
         self._progress.start()
 
     def after_batch(self, loop: Loop) -> None:
-        """Update the bar."""
         self._progress.update(
             self._bar,
             completed=loop.step,
             epoch=_epoch(loop),
-            measured=format_metrics_row(self._meter.row, self._meter.noted),
+            measured=format_metrics_row(self._meter.row, self._meter.online_values),
         )
 
     def on_end(self, loop: Loop) -> None:
-        """Remove the bar."""
         self._progress.stop()
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
@@ -70,11 +67,9 @@ class ProgressLines(Callback):
         self._written_at = -SECONDS_BETWEEN_LINES
 
     def on_start(self, loop: Loop) -> None:
-        """Record the first step of this session."""
         self._begin = loop.step
 
     def after_batch(self, loop: Loop) -> None:
-        """Print a line if one is due."""
         row, seconds = self._meter.row, self._meter.seconds
         if not row or seconds - self._written_at < SECONDS_BETWEEN_LINES:
             return
@@ -82,7 +77,7 @@ class ProgressLines(Callback):
         step, total = loop.step, loop.steps
         left = (total - step) * seconds / (step - self._begin)
         self._console.print(
-            f"epoch {_epoch(loop)}  step {step:,}/{total:,}  {format_metrics_row(row, self._meter.noted)}  "
+            f"epoch {_epoch(loop)}  step {step:,}/{total:,}  {format_metrics_row(row, self._meter.online_values)}  "
             f"{time.strftime('%H:%M:%S', time.gmtime(left)) if left < 86_400 else f'{left / 86_400:.1f} days'} left",
             highlight=False,
             soft_wrap=True,
@@ -102,7 +97,7 @@ _ROUNDING = 1e-4
 """Tolerance within which the mass of a plan counts as 1."""
 
 
-def format_metrics_row(row: MetricsRow, noted: MetricsRow) -> str:
+def format_metrics_row(row: MetricsRow, online_values: MetricsRow) -> str:
     """Format the metrics of a row and the last online metrics for the console.
 
     >>> row = {"loss": 1.5, "temperature": 0.2, "plan_mass": 0.8, "images_per_second": 1e4, "data_wait": 0.01}
@@ -116,5 +111,6 @@ def format_metrics_row(row: MetricsRow, noted: MetricsRow) -> str:
         parts.append(f"temperature {row['temperature']:.3g}")
     if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > _ROUNDING:
         parts.append(f"plan mass {row['plan_mass']:.1%}")
-    parts += [f"{measure.title} {measure.format(noted[measure.key])}" for measure in metrics_of_rows([noted])]
+    for metric in metrics_of_rows([online_values]):
+        parts.append(f"{metric.title} {metric.format(online_values[metric.key])}")
     return "  ".join([*parts, f"{row['images_per_second']:,.0f} items/s", f"data wait {row['data_wait']:.0%}"])

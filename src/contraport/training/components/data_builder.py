@@ -93,7 +93,7 @@ def normalize_freeze(settings: Settings, dataset: Dataset) -> Settings:
     if isinstance(settings.freeze, Mapping):
         if all(values_per_view("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
             return settings.derive(freeze=True)
-        settings.check_kept()
+        settings.check_cache_options()
     return settings
 
 
@@ -146,7 +146,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         ignore_labels=settings.ignore_labels,
     )
     if isinstance(dataset, Stream):
-        _check_as_it_comes(settings, dataset)
+        _check_stream_options(settings, dataset)
     if settings.has_file_weights and dataset.split == "train":
         values = weights_of(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
         if len(values) > len(dataset) and len(values) > int(dataset.rows.max()):
@@ -154,12 +154,12 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         dataset = dataset.with_weights(values)
     if settings.validation is not None:
         dataset = dataset.subset(
-            torch.from_numpy(_held_out(dataset, settings.validation, split, purpose="data.validation")), split
+            torch.from_numpy(_split_positions(dataset, settings.validation, split, purpose="data.validation")), split
         )
     most = settings.max_items if split == "train" or settings.test_items is None else settings.test_items
     if most is not None and most < len(dataset):
         dataset = dataset.subset(
-            torch.from_numpy(_held_out(dataset, most / len(dataset), "test", purpose="data.items"))
+            torch.from_numpy(_split_positions(dataset, most / len(dataset), "test", purpose="data.items"))
         )
     return _apply_perturbations(settings, dataset)
 
@@ -176,13 +176,13 @@ def build_held_out_dataset(settings: Settings) -> Dataset | None:
         return None
 
 
-def _held_out(dataset: Dataset, share: float, split: str, *, purpose: str) -> Positions:
+def _split_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Positions:
     """Return the positions of one split, with a share of each class held out."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
     return split_positions(classes, split, fraction=share, purpose=purpose)
 
 
-def _check_as_it_comes(settings: Settings, stream: Stream) -> None:
+def _check_stream_options(settings: Settings, stream: Stream) -> None:
     """Raise `UsageError` for options that select or change items of a stream."""
     options = (
         "sample_weight",

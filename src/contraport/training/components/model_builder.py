@@ -139,10 +139,10 @@ def build_model(
     model = Model(
         settings.encoder,
         views.plain_shapes,
-        settings.projected,
+        settings.projection_size,
         mean,
         std,
-        settings.represented(len(views.plain_shapes)),
+        settings.output_of(len(views.plain_shapes)),
         shared=is_shared,
         projection_layers=settings.projection_layers or 2,
         low_resolution=initial_weights is None or initial_weights.low_resolution,

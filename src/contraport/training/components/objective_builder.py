@@ -1,17 +1,28 @@
-"""Builds the objective, its schedules and its target."""
+"""Builds the objective, its schedules and its target, and checks that they fit the data."""
 
 from __future__ import annotations
 
-from torch import nn
+import copy
+from dataclasses import replace
 
+import torch
+from torch import Tensor, nn
+
+from contraport._utils.formatting import format_options
 from contraport.catalog import objective as named_objective
-from contraport.data import Dataset
+from contraport.data import Batch, Dataset
 from contraport.data.streams import Stream
+from contraport.distributed import local_batch
 from contraport.errors import UsageError, check
-from contraport.objectives import Loss, Objective, Pairs, TemperatureSchedule
+from contraport.objectives import Loss, Objective, Pairs, Target, TemperatureSchedule
 from contraport.objectives.loss_schedules import LossSchedule, parse_constraint
+from contraport.objectives.plan_weights import PlanWeightsSchedule
 from contraport.schedules import is_learned_temperature, parse_temperature
 from contraport.training.config import Settings
+from contraport.training.step.objective_loss import ObjectiveLoss, accepted_keywords
+
+PROBE_ITEMS = 4
+"""Number of items of the probe call of an objective."""
 
 
 def build_objective(settings: Settings) -> nn.Module | None:
@@ -66,3 +77,76 @@ def resolve_target(settings: Settings, dataset: Dataset, objective: nn.Module, v
     is_comparable = len(dataset.shapes) == 1 or len(dataset.shapes) == views == 2
     pairs_views = objective.layout.traits.views_are_positives
     return "shown" if pairs_views and is_comparable and dataset.content_ids is not None else None
+
+
+def check_weights(objective: nn.Module | None, dataset: Dataset, plan_weights: PlanWeightsSchedule | None) -> None:
+    """Raise `UsageError` if sample weights are not supported, or are required and missing."""
+    if plan_weights is not None:
+        message = f"sample_weight: plan requires a contraport objective, got {objective!r}."
+        check(isinstance(objective, Loss), message, "no_plan")
+        message = f"sample_weight: plan requires all views of each item; some items of {dataset.name!r} lack a view."
+        check(dataset.present is None, message, "missing_views")
+    elif dataset.weights is None:
+        message = (
+            "constraint: marginals=weights requires sample weights; add --sample_weight with a column or an .npy file."
+        )
+        check(not (isinstance(objective, Loss) and objective.requires_weights), message, "no_weights")
+    if dataset.weights is not None and (objective is None or "weights" not in accepted_keywords(objective)):
+        loss = "predict" if objective is None else f"{type(objective).__name__}, whose call has no keyword `weights`"
+        raise UsageError(f"sample_weight: not supported by {loss}.", kind="unsupported")
+
+
+def check_objective_accepts(
+    loss: ObjectiveLoss,
+    dataset: Dataset,
+    dimensions: int,
+    plan_weights: PlanWeightsSchedule | None,
+    *,
+    predictor: bool,
+) -> None:
+    """Raise `UsageError` if the objective does not accept the inputs of the training, by a call on a few items."""
+    objective = loss.objective
+    if not isinstance(objective, Loss):
+        return  # a custom module has no declarations to check
+    message = (
+        f"objective: has no repulsion and collapses without a predictor; add {format_options(predictor=True)}, as in "
+        "the recipes byol and simsiam."
+    )
+    check(predictor or not objective.stop_gradient, message, "collapses")
+    target = None if loss.target is None else loss.target(dataset.__getitems__([0] * PROBE_ITEMS))
+    _check_teacher(objective, loss.teacher, target)
+    if target is not None and (mismatch := objective.target_conflict(target)) is not None:
+        name = type(objective).__name__ if objective.origin is None else objective.origin.name
+        raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
+    views, kwargs = loss.example_inputs(torch.randn(PROBE_ITEMS, dimensions), _probe_batch(dataset), target)
+    if plan_weights is not None:
+        kwargs["weights"] = replace(plan_weights.at(0), item_weights=kwargs["weights"])
+    with torch.no_grad(), local_batch():
+        copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers
+
+
+def _check_teacher(objective: Loss, teacher: Tensor | None, target: Target | None) -> None:
+    """Raise `UsageError` if a teacher's features are missing, unused, or per item where views must differ."""
+    is_required = objective.requires_features(target)
+    if teacher is None:
+        message = f"teacher: required by the objective; add a file of features, {format_options(teacher=...)}."
+        check(not is_required, message, "missing")
+        return
+    check(is_required, "teacher: not used by the objective; leave it out.", "unused")
+    by_view = isinstance(objective, Objective) and objective.layout.traits.requires_view_features
+    message = (
+        "teacher: features per item have similarity 1 between the views of an item, so that no negative is dropped. "
+        "Set a margin (--objective_settings.margin 0.2), or give features per view, (items, views, k)."
+    )
+    check(teacher.ndim == 3 or not by_view, message, "per_item")
+
+
+def _probe_batch(dataset: Dataset) -> Batch:
+    """Return a batch without views: equal labels, so that each item has positives, and the largest ids of the data."""
+    labels, domains = (
+        None if values is None else values[:1].expand(PROBE_ITEMS) for values in (dataset.labels, dataset.domains)
+    )
+    weights = dataset.weights
+    if weights is not None:
+        weights = torch.stack([*[weights.max()] * (PROBE_ITEMS - 1), weights.min()])
+    return Batch((), labels, domains, torch.arange(PROBE_ITEMS) + max(len(dataset) - PROBE_ITEMS, 0), weights=weights)

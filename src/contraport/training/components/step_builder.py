@@ -16,7 +16,6 @@ from contraport.encoders import InitialWeights, Model
 from contraport.errors import MissingInputError, UsageError, check
 from contraport.objectives.plan_weights import PlanWeightsSchedule, parse_plan_weights
 from contraport.schedules import parse_momentum
-from contraport.training.components.compatibility import check_objective_accepts, check_weights
 from contraport.training.components.data_builder import build_views
 from contraport.training.components.model_builder import (
     build_model,
@@ -25,7 +24,12 @@ from contraport.training.components.model_builder import (
     projection_sizes,
     seeded_weights,
 )
-from contraport.training.components.objective_builder import build_schedules, resolve_target
+from contraport.training.components.objective_builder import (
+    build_schedules,
+    check_objective_accepts,
+    check_weights,
+    resolve_target,
+)
 from contraport.training.config import Settings
 from contraport.training.step.encoder_freezer import EncoderFreezer
 from contraport.training.step.item_arrays import read_teacher_features

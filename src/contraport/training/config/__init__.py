@@ -9,12 +9,12 @@ from contraport.training.config.network_options import NetworkSettings
 from contraport.training.config.objective_options import ObjectiveSettings
 from contraport.training.config.optimizer_options import OptimizationSettings
 from contraport.training.config.run_options import RunningSettings
-from contraport.training.config.settings import KEPT, OPTIONS, TRAIN, Settings, check_kept
+from contraport.training.config.settings import OPTIONS, RECORDED_OPTIONS, TRAIN, Settings, check_config_types
 from contraport.training.config.view_options import ViewSettings
 
 __all__ = [
-    "KEPT",
     "OPTIONS",
+    "RECORDED_OPTIONS",
     "TRAIN",
     "DataSettings",
     "NetworkSettings",
@@ -25,5 +25,5 @@ __all__ = [
     "Settings",
     "ValidationSettings",
     "ViewSettings",
-    "check_kept",
+    "check_config_types",
 ]

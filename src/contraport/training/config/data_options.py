@@ -12,7 +12,7 @@ from contraport.errors import check
 from contraport.options import Options, int_in_range, matches_type, option, option_metadata, to_config_value
 
 
-def _named(data: Any) -> Any:
+def _serialize_data(data: Any) -> Any:
     """Return what `config.yaml` records: a name or path as it is, an object as its name in angle brackets."""
     if data is None or isinstance(data, str | Path):
         return to_config_value(data)
@@ -20,11 +20,11 @@ def _named(data: Any) -> Any:
     return f"<{name if isinstance(name, str) else type(data).__name__}>"
 
 
-def _share(name: str, value: Any) -> None:
+def _check_share(name: str, value: Any) -> None:
     check(matches_type(value, float) and 0 < value < 1, f"{name}: must be a number between 0 and 1, got {value!r}.")
 
 
-def _not_an_encoders(name: str, value: Any) -> None:
+def _check_sample_weight(name: str, value: Any) -> None:
     check(matches_type(value, str | Path), f"{name}: must be a string or a path, got {value!r}.")
     check(
         Path(value).suffix not in {".safetensors", ".pt", ".pth", ".ckpt"},
@@ -34,24 +34,24 @@ def _not_an_encoders(name: str, value: Any) -> None:
     )
 
 
-def _different(name: str, value: Any) -> None:
+def _check_view_numbers(name: str, value: Any) -> None:
     check(matches_type(value, Sequence[int]), f"{name}: must be a list of view numbers, got {value!r}.")
     check(len(set(value)) == len(value), f"{name}: must name each view once, got {list(value)}.", "duplicate")
 
 
-def _mismatch(name: str, value: Any) -> None:
+def _check_mismatch(name: str, value: Any) -> None:
     parse_mismatch(value)
 
 
-def _imbalance(name: str, value: Any) -> None:
+def _check_imbalance(name: str, value: Any) -> None:
     parse_imbalance(value)
 
 
-def _corrupt(name: str, value: Any) -> None:
+def _check_corrupt(name: str, value: Any) -> None:
     parse_corruptions(value)
 
 
-def _domains(name: str, value: Any) -> None:
+def _check_domains(name: str, value: Any) -> None:
     parse_domains(value)
 
 
@@ -67,7 +67,7 @@ class DataSettings(Options):
             "Face dataset; an .npz, .npy, .csv, .jsonl, .parquet or .tar file, or a pattern of tar files; or a URL of "
             "one of these. In Python also a Dataset (contraport, torch or Hugging Face), a data frame, arrays, or a "
             "list of texts, paths or images.",
-            serialize=_named,
+            serialize=_serialize_data,
             group="data and recipe",
             cli_flag=True,
         ),
@@ -85,7 +85,7 @@ class ValidationSettings(Options):
         None,
         "Share of each class of the training items to hold out as a validation split. It replaces the test split, so "
         "that settings can be chosen without using test items. Between 0 and 1; default: none.",
-        check=_share,
+        check=_check_share,
         group="reading the data",
     )
 
@@ -114,7 +114,7 @@ class ReadingSettings(Options):
         "of the batch's balanced plan in each pair. plan:0.9 sets its strength (0 to 1), plan:0:0.9 a schedule. "
         "With the constraints balanced:marginals=weights and unbalanced:marginals=weights the weights are the "
         "marginals of the plan; default: the array `weights` of an .npz, else uniform.",
-        check=_not_an_encoders,
+        check=_check_sample_weight,
         formerly="weights",
     )
     test_fraction: float | None = option(
@@ -136,7 +136,7 @@ class ReadingSettings(Options):
         check=int_in_range(4),
     )
     given_views: Sequence[int] = option(
-        (), "Numbers (from 0) of the views of the data to use; default: all.", check=_different
+        (), "Numbers (from 0) of the views of the data to use; default: all.", check=_check_view_numbers
     )
     root: str | Path | None = option(None, "Root folder of named data, in torchvision's layout.", scope="machine")
     num_workers: int | None = option(
@@ -156,27 +156,27 @@ class ReadingSettings(Options):
         None,
         "Share of the training pairs to mismatch on purpose: all views but the first are exchanged with those of "
         "another item. 0.2:class exchanges them within a class. `mismatched.npz` records the partner of each item.",
-        check=_mismatch,
+        check=_check_mismatch,
         group="perturbed data",
     )
     imbalance: float | None = option(
         None,
         "Ratio of the largest to the smallest class after dropping training items: class sizes decrease geometrically "
         "in the order of the classes, as in 100 for a smallest class of one hundredth. The subset is fixed.",
-        check=_imbalance,
+        check=_check_imbalance,
     )
     corrupt: str | None = option(
         None,
         "Corruption of all items, fixed per item: noise, blur, brightness, contrast, occlusion or jpeg with a severity "
         "from 1 to 5, such as blur:3, or several in order, such as noise:3,blur:2. Data other than images support "
         "noise only.",
-        check=_corrupt,
+        check=_check_corrupt,
     )
     domains: str | None = option(
         None,
         "Assign images to four domains: rotate (quarter turns), or style (plain, edges, posterized, inverted). "
         "style:edges trains on the other three domains and tests on edges.",
-        check=_domains,
+        check=_check_domains,
     )
 
     @property

@@ -14,25 +14,25 @@ from contraport.options import Check, Options, describe_type, int_in_range, is_o
 _REQUIRES_WEIGHTS = "requires trained weights of the encoder: add pretrained (--pretrained) or init (--init)."
 
 
-def _described(encoder: Any) -> Any:
+def _serialize_encoder(encoder: Any) -> Any:
     # Imported here: it handles modules; the rest of the options is read without torch, so that --help is fast.
     from contraport.encoders import describe_encoder
 
     return describe_encoder(encoder)
 
 
-def _views_named(*values: Any) -> list[str | None]:
+def _named_views(*values: Any) -> list[str | None]:
     """Return the views that mappings among the values name, or [None] if each value applies to all views."""
     named = [view for value in values if isinstance(value, Mapping) for view in value]
     return list(dict.fromkeys(named)) or [None]
 
 
-def _of_view(value: Any, view: str | None) -> Any:
+def _value_for_view(value: Any, view: str | None) -> Any:
     """Return the value of a view, from a mapping by view or a single value for all views."""
     return value.get(view) if isinstance(value, Mapping) else value
 
 
-def _is_given(encoder: Any) -> bool:
+def _is_custom_encoder(encoder: Any) -> bool:
     """Return whether an encoder is the user's own module or code, which may have trained weights."""
     several = encoder.values() if isinstance(encoder, Mapping) else encoder
     names = several if isinstance(encoder, list | tuple | Mapping) else [encoder]
@@ -41,10 +41,10 @@ def _is_given(encoder: Any) -> bool:
     )
 
 
-def _of_views(each: Check) -> Check:
+def _check_per_view(each: Check) -> Check:
     """Return a check of a single value, or of a mapping from views to values."""
 
-    def judge(name: str, value: Any) -> None:
+    def validate(name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
             each(name, value)
             return
@@ -52,16 +52,16 @@ def _of_views(each: Check) -> Check:
         for view, one in value.items():
             each(f"{name}.{view}", one)
 
-    return judge
+    return validate
 
 
-def _is(kind: Any) -> Check:
+def _check_type(kind: Any) -> Check:
     """Return a check of a value's type."""
 
-    def judge(name: str, value: Any) -> None:
+    def validate(name: str, value: Any) -> None:
         check(matches_type(value, kind), f"{name}: must be {describe_type(kind)}, got {value!r}.")
 
-    return judge
+    return validate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class NetworkSettings(Options):
         "your own code as `module:attribute`; in Python also a module, which is copied. For several views a list, or "
         "encoders by view name or kind, such as --encoder.image resnet18 --encoder.audio small-tcn; default: small-cnn "
         "for images, mlp for vectors, small-tcn for time series, small-text for texts.",
-        serialize=_described,
+        serialize=_serialize_encoder,
         group="networks",
     )
     pretrained: bool | dict[str, Any] = option(
@@ -82,27 +82,27 @@ class NetworkSettings(Options):
         "Load the pretrained weights of timm, or for texts of transformers: from a folder, the Hugging Face hub or its "
         "cache. Images are normalized, and resized unless `image_size` is given, as in pretraining. For some views "
         "only: --pretrained.text.",
-        check=_of_views(_is(bool)),
+        check=_check_per_view(_check_type(bool)),
     )
     init: str | Path | dict[str, Any] | None = option(
         None,
         "Initial weights of the encoder: a file (.safetensors or .pt), a folder of timm, transformers or `contraport "
         "export`, or a run folder such as runs/photos, which also sets the default of `encoder`. By view: --init.image "
         "runs/photos --init.text models/minilm.",
-        check=_of_views(_is(str | Path)),
+        check=_check_per_view(_check_type(str | Path)),
     )
     freeze: bool | dict[str, Any] = option(
         False,
         "Freeze the encoder, including its batch norm statistics; only the layers after it are trained. For some views "
         "only: --freeze.image.",
-        check=_of_views(_is(bool)),
+        check=_check_per_view(_check_type(bool)),
     )
     lora: int | dict[str, Any] | None = option(
         None,
         "Rank of LoRA adapters: freeze the encoder and train low-rank adapters of its linear layers, or of its "
         "convolutions if it has no linear layers (extra `peft`). The trained model has them merged into its weights. "
         "For some views only: --lora.text 8; default: none.",
-        check=_of_views(int_in_range(1)),
+        check=_check_per_view(int_in_range(1)),
     )
     freeze_epochs: int = option(0, "Number of initial epochs with a frozen encoder.", check=int_in_range(0))
     frozen_draws: int | None = option(
@@ -150,11 +150,11 @@ class NetworkSettings(Options):
         self._check_frozen()
 
     @property
-    def projected(self) -> int:
+    def projection_size(self) -> int:
         """Output size of the projection head, 0 without one."""
         return 0 if self.projection_layers == 0 else self.projection
 
-    def represented(self, views: int) -> str:
+    def output_of(self, views: int) -> str:
         """Return the output of the trained model for items of this number of views."""
         frozen = "both" if views == 1 else "projection"
         return self.representation or (frozen if self.freezes_all else "concatenate")
@@ -167,20 +167,20 @@ class NetworkSettings(Options):
     @property
     def freezes_all(self) -> bool:
         """Whether the encoders of all views are frozen or have no trainable weights."""
-        return self.freeze is True or self._is_fixed
+        return self.freeze is True or self._has_no_trainable_encoder
 
     @property
     def freeze_source(self) -> str:
         """Name of the option that freezes an encoder, for messages: `freeze` or the encoder itself."""
-        return f"encoder {self.encoder!r}" if self._is_fixed and not self.freeze else "freeze"
+        return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property
-    def _is_fixed(self) -> bool:
+    def _has_no_trainable_encoder(self) -> bool:
         """Whether no encoder has trainable weights."""
-        return not isinstance(self.encoder, Mapping) and all(self._fixed)
+        return not isinstance(self.encoder, Mapping) and all(self._are_untrainable)
 
     @property
-    def _fixed(self) -> list[bool]:
+    def _are_untrainable(self) -> list[bool]:
         """For each named encoder: whether it has no trainable weights."""
         named = self.encoder.values() if isinstance(self.encoder, Mapping) else self.encoder
         names = named if isinstance(named, list | tuple | ValuesView) else [named]
@@ -190,12 +190,12 @@ class NetworkSettings(Options):
     def has_initial_weights(self) -> bool:
         """Whether some encoder has, or may have, trained initial weights."""
         pretrained = any(self.pretrained.values()) if isinstance(self.pretrained, Mapping) else self.pretrained
-        return pretrained or self.init is not None or _is_given(self.encoder)
+        return pretrained or self.init is not None or _is_custom_encoder(self.encoder)
 
     @property
     def own_encoder(self) -> Any | None:
         """Encoder modules of the user, which a run folder cannot store; None if all encoders have names."""
-        return self.encoder if is_object_placeholder(_described(self.encoder)) else None
+        return self.encoder if is_object_placeholder(_serialize_encoder(self.encoder)) else None
 
     def _check_projection(self) -> None:
         layers = self.projection_layers
@@ -203,35 +203,36 @@ class NetworkSettings(Options):
         check(self.projection > 0 or not layers, message, "conflict")
 
     def _check_frozen(self) -> None:
-        for view in _views_named(self.pretrained, self.init):
-            init = _of_view(self.init, view)
+        for view in _named_views(self.pretrained, self.init):
+            init = _value_for_view(self.init, view)
             message = f"init: cannot be combined with pretrained, got {str(init)!r}."
-            check(not (_of_view(self.pretrained, view) and init), message, "conflict")
-        self._check_adapted()
+            check(not (_value_for_view(self.pretrained, view) and init), message, "conflict")
+        self._check_lora()
         if not self.freezes:
-            self.check_kept()  # with `freeze` by view: checked again once the views are known, with the data
+            self.check_cache_options()  # with `freeze` by view: checked again once the views are known, with the data
             return
         message = f"freeze_epochs: cannot be combined with {self.freeze_source}, got {self.freeze_epochs}."
         check(self.freeze_epochs == 0, message, "conflict")
         message = f"{self.freeze_source}: requires a projection, since nothing else is trained; got a projection of 0."
-        check(self.projected > 0, message, "no_projection")
+        check(self.projection_size > 0, message, "no_projection")
         # With weights by view, each encoder is checked once the views are known.
-        check(self.has_initial_weights or any(self._fixed), f"freeze: {_REQUIRES_WEIGHTS}", "untrained")
+        check(self.has_initial_weights or any(self._are_untrainable), f"freeze: {_REQUIRES_WEIGHTS}", "untrained")
 
-    def check_kept(self) -> None:
+    def check_cache_options(self) -> None:
         """Raise `UsageError` if features are to be cached but some encoder is trained."""
         for name in () if self.freezes_all else ("frozen_draws", "features"):
             value = getattr(self, name)
             check(value is None, f"{name}: requires freeze of all views, got {name} {str(value)!r}.", "conflict")
 
-    def _check_adapted(self) -> None:
+    def _check_lora(self) -> None:
         if self.lora is None:
             return
         held = any(
-            _of_view(self.freeze, view) and _of_view(self.lora, view) for view in _views_named(self.freeze, self.lora)
+            _value_for_view(self.freeze, view) and _value_for_view(self.lora, view)
+            for view in _named_views(self.freeze, self.lora)
         )
         message = "lora: cannot be combined with freeze or freeze_epochs, since it freezes the encoder itself."
         check(not held and self.freeze_epochs == 0, message, "conflict")
         message = f"lora: requires an encoder with weights, got {self.encoder!r}."
-        check(not self._is_fixed, message, "no_weights")
+        check(not self._has_no_trainable_encoder, message, "no_weights")
         check(self.has_initial_weights, f"lora: {_REQUIRES_WEIGHTS}", "untrained")

@@ -12,14 +12,14 @@ from contraport.options import Options, int_in_range, one_of, option
 from contraport.schedules import is_learned_temperature, parse_learned_temperature, parse_momentum, parse_temperature
 
 
-def _temperature(name: str, value: Any) -> None:
+def _validate_temperature(name: str, value: Any) -> None:
     if is_learned_temperature(value):
         parse_learned_temperature(value)
     else:
         parse_temperature(value, steps=1)
 
 
-def _momentum(name: str, value: Any) -> None:
+def _validate_momentum(name: str, value: Any) -> None:
     parse_momentum(value, steps=1)
 
 
@@ -42,7 +42,7 @@ class ObjectiveSettings(Options):
         "TemperatureSchedule of a named objective: a positive number; a schedule over the training, start:end or "
         "start:end:shape with shape cosine (default) or linear, such as 0.5:0.1:cosine; or learn or learn:START for a "
         "learned temperature, such as learn:0.07; default: that of the objective.",
-        check=_temperature,
+        check=_validate_temperature,
     )
     constraint: str | None = option(
         None,
@@ -90,7 +90,7 @@ class ObjectiveSettings(Options):
         "Momentum of a momentum encoder (an exponential moving average of the model), which computes the keys. A "
         "number below 1, such as 0.99, or a schedule, such as 0.99:1:cosine; use smaller values for fewer steps; "
         "default: no momentum encoder.",
-        check=_momentum,
+        check=_validate_momentum,
     )
     predictor: bool = option(
         False,

@@ -11,7 +11,7 @@ from contraport.errors import check, check_nonnegative
 from contraport.options import Options, int_in_range, one_of, option, subset_of
 
 
-def _watches(name: str, value: Sequence[str]) -> None:
+def _check_online_metrics(name: str, value: Sequence[str]) -> None:
     import_object("contraport.metrics.registry:parse_scheduled_metrics")(value)
 
 
@@ -66,7 +66,7 @@ class RunningSettings(Options):
         "Metrics to compute on a subset of the training items after each epoch and to log to `metrics.jsonl`: names "
         "of `contraport list measures`, such as knn, or knn:every=5 for every fifth epoch. The trained weights do not "
         "depend on it.",
-        check=_watches,
+        check=_check_online_metrics,
         scope="machine",
         formerly="monitor",
     )

@@ -64,29 +64,29 @@ class Settings(
         """Name of the method: the recipe, else the objective, else predict-l1 or predict-l2."""
         return self.recipe or display_name(self.objective or f"predict-{self.predict}")
 
-    def kept(self) -> dict[str, Any]:
+    def to_config(self) -> dict[str, Any]:
         """Return the content of `config.yaml`: all settings but those of a single call, as plain values.
 
         >>> from pathlib import Path
-        >>> kept = Settings(data=Path("photos"), objective=object(), out="runs/x").kept()
-        >>> kept["data"], kept["objective"], "out" in kept
+        >>> config = Settings(data=Path("photos"), objective=object(), out="runs/x").to_config()
+        >>> config["data"], config["objective"], "out" in config
         ('photos', '<object>', False)
         """
-        return {name: known.serialize(getattr(self, name)) for name, known in KEPT.items()}
+        return {name: option.serialize(getattr(self, name)) for name, option in RECORDED_OPTIONS.items()}
 
 
 OPTIONS = get_options(Settings)
 """Options by name."""
 
-KEPT = {name: known for name, known in OPTIONS.items() if known.scope != "call"}
+RECORDED_OPTIONS = {name: option for name, option in OPTIONS.items() if option.scope != "call"}
 """Options that `config.yaml` records."""
 
 
-def check_kept(config: Mapping[str, Any], where: object) -> None:
+def check_config_types(config: Mapping[str, Any], where: object) -> None:
     """Raise `UsageError` if a value of a `config.yaml` has the wrong type; unknown names are ignored."""
-    for name in config.keys() & KEPT.keys():
-        known, value = KEPT[name], config[name]
-        if value is not known.default and not matches_type(value, known.type, objects=False):
+    for name in config.keys() & RECORDED_OPTIONS.keys():
+        option, value = RECORDED_OPTIONS[name], config[name]
+        if value is not option.default and not matches_type(value, option.type, objects=False):
             raise UsageError(f"run: {where} is corrupt: {name} is {value!r}.", kind="corrupt")
 
 

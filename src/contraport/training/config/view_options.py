@@ -10,7 +10,7 @@ from contraport.errors import check
 from contraport.options import Options, is_object_placeholder, option
 
 
-def _changing(augment: Any) -> Any:
+def _serialize_augment(augment: Any) -> Any:
     """Return what `config.yaml` records: a name, or that of a callable in angle brackets."""
     if augment is None or isinstance(augment, str):
         return augment
@@ -18,7 +18,7 @@ def _changing(augment: Any) -> Any:
     return f"<{getattr(change, '__name__', type(change).__name__).strip('<>')}>"
 
 
-def _augment(name: str, value: Any) -> None:
+def _check_augment(name: str, value: Any) -> None:
     if isinstance(value, str) and not is_object_placeholder(
         value
     ):  # the placeholder of a callable in a run's config.yaml
@@ -47,8 +47,8 @@ class ViewSettings(Options):
         "Python also a callable on items (torchvision.transforms.v2, albumentations, a function) or on batches "
         "(kornia, `contraport.data.BatchTransform`); default: standard, or none if the data have several views or the "
         "views are frames.",
-        serialize=_changing,
-        check=_augment,
+        serialize=_serialize_augment,
+        check=_check_augment,
     )
     audit: bool = option(
         False,

@@ -140,7 +140,6 @@ class AllViewsLoss(ObjectiveLoss):
         self._multi_view = multi_view(objective)
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
-        """Return the loss of a batch."""
         batch, queries = embedded.batch, embedded.queries
         if self._multi_view or len(queries) == 2:
             return self.call_objective(batch, *queries, **embedded.objective_kwargs())
@@ -178,7 +177,6 @@ class QueryKeyLoss(ObjectiveLoss):
         self._check_accepts("negatives", "negatives", memory)
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
-        """Return the loss of a batch."""
         batch, keys = embedded.batch, embedded.keys
         losses = []
         for v, w in self.view_pairs(embedded):

@@ -45,7 +45,6 @@ class PrototypeLoss(ObjectiveLoss):
         self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dimensions)))
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
-        """Return the loss of a batch."""
         batch, queries = embedded.batch, embedded.queries
         targets = [assignments(key, self.prototypes) for key in embedded.keys]
         losses = [

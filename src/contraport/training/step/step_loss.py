@@ -112,7 +112,6 @@ class ReconstructionLoss(StepLoss):
         )
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
-        """Return the loss of a batch."""
         targets = [normalize(view) for normalize, view in zip(self._normalizers, embedded.views, strict=True)]
         features = embedded.features
         losses = [self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.view_pairs()]

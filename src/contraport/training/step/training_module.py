@@ -78,7 +78,7 @@ class TrainingModule(nn.Module):
         """The objective, or None for predictive learning."""
         return self.comparison.objective
 
-    def encoding(self) -> tuple[Model, ...]:
+    def encoding_models(self) -> tuple[Model, ...]:
         """Return the models that encode views: the trained model, and the momentum encoder if there is one."""
         return (self.model,) if self.momentum_encoder is None else (self.model, self.momentum_encoder.model)
 
@@ -122,15 +122,19 @@ class TrainingModule(nn.Module):
         return math.nan * torch.stack([weights.sum() for weights in self.parameters() if weights.requires_grad]).sum()
 
     def _embed(self, batch: Batch, views: tuple[Tensor, ...], share: Share | None = None) -> EmbeddedBatch:
-        outputs, present = self._through(self.model, self._features_and_projections, views, batch.present, share)
+        outputs, present = self._apply_in_chunks(
+            self.model, self._features_and_projections, views, batch.present, share
+        )
         features, projections = outputs[: len(views)], outputs[len(views) :]
         queries, keys = projections, projections[: self._key_views]
         if self.predictor is not None:
-            queries, _ = self._through(self.predictor, self.predictor, projections, present, share, whole=True)
+            queries, _ = self._apply_in_chunks(self.predictor, self.predictor, projections, present, share, whole=True)
             keys = tuple(key.detach() for key in keys)
         if self.momentum_encoder is not None:
             mask = None if batch.present is None else batch.present[:, : self._key_views]
-            keys, _ = self._through(self.momentum_encoder, self._momentum_keys, views[: self._key_views], mask, share)
+            keys, _ = self._apply_in_chunks(
+                self.momentum_encoder, self._momentum_keys, views[: self._key_views], mask, share
+            )
         return EmbeddedBatch(batch, views, features, queries, keys, present)
 
     def _features_and_projections(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -141,7 +145,7 @@ class TrainingModule(nn.Module):
         assert self.momentum_encoder is not None
         return self.momentum_encoder.project(views) if self.encoded else self.momentum_encoder(views)
 
-    def _through(
+    def _apply_in_chunks(
         self,
         network: nn.Module,
         embed: Embed,

@@ -22,7 +22,7 @@ def test_overwrite_replaces_a_run_and_leaves_other_files(run: Run) -> None:
     Run.create(run.path, {"data": "other"}, overwrite=True)
     assert run.config() == {"data": "other"}
     assert notes.read_text() == "mine"
-    run.replaced.delete_backup()
+    run.backup.delete_backup()
     assert sorted(path.name for path in run.path.iterdir()) == ["checkpoints", "config.yaml", "notes.txt"]
 
 
@@ -47,9 +47,9 @@ def test_what_was_replaced_can_be_put_back(run: Run) -> None:
     new = Run.create(run.path, {"data": "other"}, overwrite=True)
     new.append_metrics({"step": 7})
     new.evaluation_path.write_text("{}")
-    run.replaced.roll_back()
+    run.backup.roll_back()
     assert content(run) == before
-    assert not run.replaced.path.exists()
+    assert not run.backup.path.exists()
 
 
 def test_what_was_replaced_is_not_put_back_over_a_checkpoint(run: Run) -> None:
@@ -58,7 +58,7 @@ def test_what_was_replaced_is_not_put_back_over_a_checkpoint(run: Run) -> None:
     new.last_checkpoint.write_bytes(b"new weights")
     before = content(run)
     del before[".replaced/config.yaml"]
-    run.replaced.roll_back()
+    run.backup.roll_back()
     assert content(run) == {name: text for name, text in before.items() if not name.startswith(".replaced")}
 
 
@@ -98,14 +98,14 @@ def test_a_process_that_is_killed_anywhere_while_it_replaces_a_run_loses_nothing
             left = killed_after(patch, calls)
             with suppress(Killed):
                 Run.create(run.path, {"data": "other"}, overwrite=True)
-                run.replaced.roll_back()
+                run.backup.roll_back()
             through = left() > 0
         assert run.config()["data"] in ("digits", "other")
         if last == "overwrite":
             Run.create(run.path, {"data": "a third"}, overwrite=True)
-        run.replaced.roll_back()
+        run.backup.roll_back()
         assert content(run) == before, calls
-        assert not run.replaced.path.exists(), calls
+        assert not run.backup.path.exists(), calls
         if through:
             break
     assert calls > 20
@@ -120,9 +120,9 @@ def test_a_process_that_is_killed_while_it_lets_go_of_a_run_keeps_the_new_one(tm
         with pytest.MonkeyPatch.context() as patch:
             left = killed_after(patch, calls)
             with suppress(Killed):
-                run.replaced.delete_backup()
+                run.backup.delete_backup()
             through = left() > 0
-        run.replaced.settle()
+        run.backup.recover()
         assert sorted(content(run)) == ["checkpoints/last.ckpt", "config.yaml"]
         assert run.last_checkpoint.read_bytes() == b"new weights"
         if through:

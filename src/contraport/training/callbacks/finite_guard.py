@@ -50,12 +50,11 @@ class FiniteGuard(Callback):
             UsageError: one of them is not finite; the step was not taken.
         """
         losses, self._losses = self._losses, []
-        numbers = _Step(tuple(losses), loop.norm).numbers().tolist()
+        numbers = _Step(tuple(losses), loop.grad_norm).numbers().tolist()
         if not all(map(math.isfinite, numbers)):
             self.report(loop, numbers[:-1], numbers[-1])
 
     def report(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
-        """Raise the error for a step that is not finite."""
         raise UsageError(
             f"lr: the loss must be finite, got loss {losses[-1]:g} and gradient norm {norm:g} after {loop.step} steps. "
             "Lower lr or raise temperature.",
@@ -91,7 +90,6 @@ class RunFiniteGuard(FiniteGuard):
         self._has_checkpoint = False
 
     def on_start(self, loop: Loop) -> None:
-        """Delete the files of an earlier failure."""
         self._has_checkpoint = loop.step > 0
         if is_main_process():
             checkpoint = self._run.nonfinite_checkpoint
@@ -116,14 +114,14 @@ class RunFiniteGuard(FiniteGuard):
             super().before_step(loop)
             self._batches = []
             return
-        self._unread.append(_Step(tuple(self._losses), loop.norm))
+        self._unread.append(_Step(tuple(self._losses), loop.grad_norm))
         self._losses = []
         if len(self._unread) >= self.every:
-            self._read()
+            self._check_unread()
 
     def before_save(self, loop: Loop) -> None:
         """Check all steps so far, so that a checkpoint contains only finite steps."""
-        self._read()
+        self._check_unread()
         self._has_checkpoint = True
 
     @property
@@ -131,7 +129,7 @@ class RunFiniteGuard(FiniteGuard):
         """Whether each step is checked before it is taken; always so until there is a checkpoint to restart from."""
         return self.every == 1 or not self._has_checkpoint
 
-    def _read(self) -> None:
+    def _check_unread(self) -> None:
         steps, self._unread = self._unread, []
         if steps and not bool(torch.cat([step.numbers() for step in steps]).isfinite().all()):
             raise NonFiniteEarlierStep
@@ -140,7 +138,7 @@ class RunFiniteGuard(FiniteGuard):
         """Save the step for a replay, and raise `FloatingPointError` in the first process."""
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
         step, epoch = loop.step + 1, loop.epoch + 1
-        batch = _gathered(self._batches[part])
+        batch = _gather_batch(self._batches[part])
         self._file.write(loop, self._run.nonfinite_checkpoint)
         if is_main_process():
             with self._run.writing():
@@ -166,7 +164,7 @@ class RunFiniteGuard(FiniteGuard):
             raise_on_one_rank(FloatingPointError(message), status=1)
 
 
-def _gathered(batch: Batch) -> dict[str, Tensor]:
+def _gather_batch(batch: Batch) -> dict[str, Tensor]:
     named: dict[str, Tensor | None] = {f"view{number}": view for number, view in enumerate(batch.views)}
     named |= {"labels": batch.labels, "domains": batch.domains, "ids": batch.ids}
     named |= {"present": batch.present, "weights": batch.weights}
