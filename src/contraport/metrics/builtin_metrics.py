@@ -29,6 +29,7 @@ from contraport.metrics.registry import (
     TEXT_ENCODER,
     TRAINABLE_WEIGHTS,
     VARYING_NUMBERS,
+    Requirement,
     metric,
 )
 
@@ -62,9 +63,6 @@ retrieval_metric = partial(share_metric, group="retrieval", requires=(COMPARABLE
 geometry_metric = partial(metric, group="geometry", pattern="{:.3f}")
 clustering_metric = partial(
     metric, group="clustering", better="higher", pattern="{:.3f}", requires=(LABELS, SEVERAL_CLASSES, AN_ITEM_PER_CLASS)
-)
-robustness_metric = partial(
-    share_metric, group="robustness", numbers=(1, 2, 3, 4, 5), requires=(LABELS, SEVERAL_CLASSES, IMAGES), default=False
 )
 
 
@@ -233,41 +231,21 @@ def ari(context: EvalContext) -> MetricResult:
     return intervals.MetricResult(values, intervals.bounded_bootstrap_mean)
 
 
-def _corrupted_hits(context: EvalContext, kind: str, severity: int) -> ItemValues:
-    return probes.probe_hits(context.probe, context.corrupted(kind, severity), context.test_y)
+def _register_robustness(kind: str, title: str, images: str, *requires: Requirement) -> None:
+    """Register the accuracy of the linear probe on corrupted test images."""
+
+    def accuracy(context: EvalContext, number: int) -> ItemValues:
+        return probes.probe_hits(context.probe, context.corrupted(kind, number), context.test_y)
+
+    accuracy.__doc__ = f"Accuracy of the linear probe on {images}, with severity 1 to 5."
+    all_requirements = (LABELS, SEVERAL_CLASSES, IMAGES, *requires)
+    numbers = (1, 2, 3, 4, 5)
+    share_metric(title, group="robustness", numbers=numbers, requires=all_requirements, default=False)(accuracy)
 
 
-@robustness_metric("Noise@{}")
-def noise(context: EvalContext, number: int) -> ItemValues:
-    """Accuracy of the linear probe on test images with Gaussian noise of severity 1 to 5."""
-    return _corrupted_hits(context, "noise", number)
-
-
-@robustness_metric("Blur@{}")
-def blur(context: EvalContext, number: int) -> ItemValues:
-    """Accuracy of the linear probe on test images with blur of severity 1 to 5."""
-    return _corrupted_hits(context, "blur", number)
-
-
-@robustness_metric("Brightness@{}")
-def brightness(context: EvalContext, number: int) -> ItemValues:
-    """Accuracy of the linear probe on brightened test images, with severity 1 to 5."""
-    return _corrupted_hits(context, "brightness", number)
-
-
-@robustness_metric("Contrast@{}")
-def contrast(context: EvalContext, number: int) -> ItemValues:
-    """Accuracy of the linear probe on test images with reduced contrast, with severity 1 to 5."""
-    return _corrupted_hits(context, "contrast", number)
-
-
-@robustness_metric("Occlusion@{}")
-def occlusion(context: EvalContext, number: int) -> ItemValues:
-    """Accuracy of the linear probe on test images with a grey square at a random position, with severity 1 to 5."""
-    return _corrupted_hits(context, "occlusion", number)
-
-
-@robustness_metric("JPEG@{}", requires=(LABELS, SEVERAL_CLASSES, IMAGES, GREY_OR_RGB))
-def jpeg(context: EvalContext, number: int) -> ItemValues:
-    """Accuracy of the linear probe on test images after strong JPEG compression, with severity 1 to 5."""
-    return _corrupted_hits(context, "jpeg", number)
+_register_robustness("noise", "Noise@{}", "test images with Gaussian noise")
+_register_robustness("blur", "Blur@{}", "blurred test images")
+_register_robustness("brightness", "Brightness@{}", "brightened test images")
+_register_robustness("contrast", "Contrast@{}", "test images with reduced contrast")
+_register_robustness("occlusion", "Occlusion@{}", "test images with a grey square at a random position")
+_register_robustness("jpeg", "JPEG@{}", "test images after strong JPEG compression", GREY_OR_RGB)
