@@ -76,10 +76,10 @@ class Comparison:
     def best(self, column: str, metric: Metric) -> set[str]:
         """Return the rows with the best mean of a column; empty if no direction is better, or for a single row."""
         means = {one.row: one.mean for one in self.entries if (one.column, one.measure) == (column, metric.key)}
-        known = [mean for mean in means.values() if mean is not None]
-        if metric.better == "neither" or len(known) < 2:
+        values = [mean for mean in means.values() if mean is not None]
+        if metric.better == "neither" or len(values) < 2:
             return set()
-        best = min(known) if metric.better == "lower" else max(known)
+        best = min(values) if metric.better == "lower" else max(values)
         return {row for row, mean in means.items() if mean == best}
 
     def reference(self, name: str, column: str, metric: Metric) -> str:

@@ -139,29 +139,29 @@ def build_panels(comparison: Comparison) -> list[Panel]:
 
 def _build_panel(comparison: Comparison, column: str, heading: str) -> Panel | None:
     metric = comparison.metrics[0]
-    known = [
+    means = [
         (row, entry, _ends(entry, entry.mean), entry.mean)
         for row in comparison.rows
         if (entry := comparison.entry(row, column, metric.key)) is not None and entry.mean is not None
     ]
-    if not known:
+    if not means:
         return None
-    low, high = min(ends.low for _, _, ends, _ in known), max(ends.high for _, _, ends, _ in known)
+    low, high = min(ends.low for _, _, ends, _ in means), max(ends.high for _, _, ends, _ in means)
     wide = (high - low) or 1.0
 
-    def along(value: float) -> float:
+    def percent_position(value: float) -> float:
         return round(100 * (value - low) / wide, 2)
 
     lines = [
         PanelRow(
             row,
-            along(ends.low),
-            along(ends.high) - along(ends.low),
-            along(mean),
+            percent_position(ends.low),
+            percent_position(ends.high) - percent_position(ends.low),
+            percent_position(mean),
             format_mean(metric, entry),
             entry.difference is not None and entry.difference.is_significant,
         )
-        for row, entry, ends, mean in known
+        for row, entry, ends, mean in means
     ]
     baseline = next((line.mean for line in lines if line.row == comparison.baseline), None)
     return Panel(heading, metric.format(low), metric.format(high), lines, baseline)
@@ -199,5 +199,5 @@ def render_comparison(comparison: Comparison, commands: list[str]) -> str:
 
 
 def _mean_seconds(comparison: Comparison, row: str) -> str:
-    known = [entry.seconds for entry in comparison.entries if entry.row == row and entry.seconds is not None]
-    return f"{sum(known) / len(known):.1f}" if known else "–"
+    seconds = [entry.seconds for entry in comparison.entries if entry.row == row and entry.seconds is not None]
+    return f"{sum(seconds) / len(seconds):.1f}" if seconds else "–"

@@ -261,16 +261,16 @@ def judge_claims(grid: Grid, results: Results) -> list[Verdict]:
             and values.has_seed_variance(name, claim.than, column.name)
         }
         differences = {name: gain.difference(comparisons=comparisons) for name, gain in gains.items()}
-        known = {name: difference for name, difference in differences.items() if difference is not None}
+        intervals = {name: difference for name, difference in differences.items() if difference is not None}
         judge = partial(judge_claim, each=claim.each, small=SMALL if metric.in_percent else 0.0)
-        verdict, seeds = judge(list(known.values())), None
-        if verdict == UNDECIDED and known:
+        verdict, seeds = judge(list(intervals.values())), None
+        if verdict == UNDECIDED and intervals:
             seeds = seeds_to_decide(
                 lambda predicted, judge=judge: judge(predicted) != UNDECIDED,  # type: ignore[misc]
                 list(gains.values()),
                 comparisons=comparisons,
             )
-        verdicts.append(Verdict(claim.says, verdict, metric.key, known, seeds))
+        verdicts.append(Verdict(claim.says, verdict, metric.key, intervals, seeds))
     return verdicts
 
 

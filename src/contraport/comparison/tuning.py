@@ -126,11 +126,11 @@ def select_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str,
     values = [
         (results[trial.folder_name].get("values", {}).get(metric.key), number) for number, trial in enumerate(trials)
     ]
-    known = [(value, number) for value, number in values if value is not None]
-    if not known:
+    succeeded = [(value, number) for value, number in values if value is not None]
+    if not succeeded:
         return None
     sign = -1 if metric.better == "lower" else 1
-    _, best = max(known, key=lambda one: (sign * one[0], -one[1]))
+    _, best = max(succeeded, key=lambda one: (sign * one[0], -one[1]))
     return trials[best]
 
 
