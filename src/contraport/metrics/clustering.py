@@ -38,7 +38,7 @@ def contingency_table(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 def nmi_influence(labels: Tensor, clusters: ItemValues) -> ItemValues:
     """Return the influence of each item on the normalized mutual information of classes and clusters, `(n,)`.
 
-    >>> nmi_influence(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0])).mean()
+    >>> nmi_influence(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0])).mean().item()
     1.0
     """
     rows, columns = labels.unique(return_inverse=True)[1], torch.from_numpy(clusters).long()
