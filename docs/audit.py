@@ -444,8 +444,8 @@ def of_statistics(results: list[dict[str, Any]]) -> str:
         + " |",
         "|---|---|---|" + "---:|" * len(places),
     ]
-    for one in STATISTICS.values():
-        cells = [written(values(results, *place, "crossfit", one.name)) for place in places]
-        space = "one space" if one.needs_shared_space else "any"
-        lines.append(" | ".join([f"| `{one.name}` | {one.description} | {space}", *cells]) + " |")
+    for name, statistic in STATISTICS.items():
+        cells = [written(values(results, *place, "crossfit", name)) for place in places]
+        space = "one space" if statistic.needs_shared_space else "any"
+        lines.append(" | ".join([f"| `{name}` | {statistic.description} | {space}", *cells]) + " |")
     return "\n".join(lines)

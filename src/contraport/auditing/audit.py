@@ -82,13 +82,7 @@ def audit(values: dict[str, Any]) -> Audit:
                 write_page(result, dataset, folder / PAGE)
                 for form in options.exports:
                     path = write_clean_data(
-                        result,
-                        form,
-                        folder,
-                        data=options.data,
-                        dataset=full,
-                        second=views[1],
-                        columns=options.columns,
+                        result, form, folder, data=options.data, dataset=full, second=views[1], columns=options.columns
                     )
                     log.info("%s: wrote %s.", form, path)
                 log.info("The worst pairs, side by side, are in %s.", folder / PAGE)

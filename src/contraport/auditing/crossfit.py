@@ -127,11 +127,7 @@ class CrossFitScores:
             with report_write_errors("out", self._path):
                 write_arrays(
                     self._path,
-                    {
-                        "scores": self.scores,
-                        "asked": np.array(self._options),
-                        "mark": np.array(self._fingerprint),
-                    },
+                    {"scores": self.scores, "asked": np.array(self._options), "mark": np.array(self._fingerprint)},
                 )
 
     def mean_until(self, number: int) -> RoundResult:

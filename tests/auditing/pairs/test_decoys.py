@@ -97,7 +97,7 @@ def test_batch_order_of_drawn_positions_repeats_none_within_a_batch() -> None:
     order.restrict(None)
     order.begin_at(epoch=0, batch=0)
     assert list(order) == plain
-    with raises_usage_error("batch_size.invalid", 5, 20):
+    with raises_usage_error("batch_size.too_large", 5, 20):
         order.restrict(np.arange(5))
 
 

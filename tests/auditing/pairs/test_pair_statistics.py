@@ -9,6 +9,7 @@ from sklearn.metrics import roc_auc_score
 from tests.errors import raises_usage_error
 from torch import Tensor
 
+from contraport.auditing.config import STATISTIC_NAMES
 from contraport.auditing.pairs import STATISTICS, ItemPairs, PairedFeatures, score_pairs
 from contraport.auditing.pairs.canonical_correlation import FOLDS, RIDGE
 from contraport.auditing.pairs.pair_statistics import ITERATIONS, RELAXATION, TEMPERATURE
@@ -149,6 +150,10 @@ def test_ranks_of_many_items_use_a_sample_of_references(monkeypatch: pytest.Monk
     some = score_pairs(PairedFeatures(views))
     assert np.corrcoef(whole, some)[0, 1] > 0.9
     assert not torch.equal(whole, some)
+
+
+def test_the_option_lists_all_statistics() -> None:
+    assert set(STATISTIC_NAMES) == set(STATISTICS)
 
 
 @pytest.mark.parametrize("name", STATISTICS)

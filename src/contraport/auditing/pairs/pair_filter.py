@@ -54,7 +54,7 @@ pair that is dropped early is not memorized."""
 MAX_DROPPED_SHARE = 2 / 3
 """Largest share of the pairs that is dropped: uninformative scores would otherwise drop all of them."""
 
-STATISTICS = ("neighbors", "canonical")
+SCORED_BY = ("neighbors", "canonical")
 """Statistics whose standardized sum scores a pair, as in `combined`."""
 
 MEMORIZATION_THRESHOLD = 0.75
@@ -198,7 +198,7 @@ class PairFilter:
         sources = [paired]
         if has_vector_views(self._dataset, widest=MAX_VECTOR_WIDTH):
             sources.append(load_vector_pairs(self._dataset, pool=paired.pool))
-        statistics = [score_pairs(source, pairs, name) for source in sources for name in STATISTICS]
+        statistics = [score_pairs(source, pairs, name) for source in sources for name in SCORED_BY]
         total = sum_standardized(statistics, len(paired))
         return tuple(total.tensor_split([len(paired), len(paired) + len(decoys.first)]))
 

@@ -31,22 +31,26 @@ RELAXATION = 0.1
 ITERATIONS = 200
 """Sinkhorn iterations of the plans."""
 
+_Function = Callable[[PairedFeatures, ItemPairs], Tensor]
+
 
 @dataclass(frozen=True)
 class Statistic:
     """A statistic of pairs.
 
     Attributes:
-        name: its name.
         description: one line for listings.
         function: maps paired features and pairs to scores, ``(p,)``; higher is better.
         needs_shared_space: whether it compares the two members, which takes embeddings in one space.
     """
 
-    name: str
     description: str
-    function: Callable[[PairedFeatures, ItemPairs], Tensor]
-    needs_shared_space: bool = True
+    function: _Function
+    needs_shared_space: bool
+
+
+STATISTICS: dict[str, Statistic] = {}
+"""All statistics by name, in the order of listings."""
 
 
 def score_pairs(paired: PairedFeatures, pairs: ItemPairs | None = None, statistic: str = "neighbors") -> Tensor:
@@ -77,56 +81,17 @@ def score_pairs(paired: PairedFeatures, pairs: ItemPairs | None = None, statisti
     return chosen.function(paired, pairs or paired.own_pairs)
 
 
-def _cosine(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    x, y = _embeddings(paired)
-    return (x[pairs.first] * y[pairs.second]).sum(dim=1)
+def _register(description: str, *, shared_space: bool) -> Callable[[_Function], _Function]:
+    """Register the decorated function as the statistic of its name, without the underscore."""
+
+    def register(function: _Function) -> _Function:
+        STATISTICS[function.__name__.removeprefix("_")] = Statistic(description, function, shared_space)
+        return function
+
+    return register
 
 
-def _softmax(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Log-softmax of the cosine similarity, averaged over both directions: minus the InfoNCE loss of the pair."""
-    x, y = _embeddings(paired)
-    rows, columns = (
-        torch.cat([torch.logsumexp(block @ others.T / TEMPERATURE, 1) for block in split_rows(own, len(others))])
-        for own, others in ((x, y), (y, x))
-    )
-    return _cosine(paired, pairs) / TEMPERATURE - (rows[pairs.first] + columns[pairs.second]) / 2
-
-
-def _csls(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Cross-domain similarity local scaling (Conneau et al., 2018): cosine similarity corrected for hubs."""
-    rows, columns = paired.hub_similarity
-    return 2 * _cosine(paired, pairs) - rows[pairs.first] - columns[pairs.second]
-
-
-def _rank(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Minus the share of the other view's items that are nearer than the partner, averaged over both directions."""
-    x, y = _embeddings(paired)
-    first, second = x[pairs.first], y[pairs.second]
-    return -(_share_nearer(first, y, second) + _share_nearer(second, x, first)) / 2
-
-
-def _share_nearer(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
-    blocks = zip(split_rows(values, len(others)), split_rows(partners, len(others)), strict=True)
-    return torch.cat([
-        (x @ others.T > (x * y).sum(1, keepdim=True) + TIE_TOLERANCE).float().mean(1) for x, y in blocks
-    ])  # fmt: skip
-
-
-def _balanced(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    return _log_mass(paired, pairs, Balanced(ITERATIONS))
-
-
-def _unbalanced(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    return _log_mass(paired, pairs, Unbalanced(RELAXATION, ITERATIONS))
-
-
-def _log_mass(paired: PairedFeatures, pairs: ItemPairs, constraint: SinkhornConstraint) -> Tensor:
-    """Log of the mass that a transport plan between the two views puts on each pair."""
-    x, y = _embeddings(paired)
-    with torch.no_grad():
-        return transport(x, y, Gibbs(temperature=TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
-
-
+@_register("how near the partners of a member's neighbors are to the other member, by rank", shared_space=False)
 def _neighbors(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
     """Rank agreement: how near the partners of a member's neighbors are to the other member, over both directions.
 
@@ -141,18 +106,7 @@ def _neighbors(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
     return (in_second.mean(dim=1) + in_first.mean(dim=1)) / 2
 
 
-def _likeness(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Mean similarity of each member to the partners of the other's neighbors, over both directions."""
-    (near_first, near_second), (x, y) = paired.neighbors_of(pairs), paired.features
-    return (_mean_similarity(y, pairs.second, near_first) + _mean_similarity(x, pairs.first, near_second)) / 2
-
-
-def _mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
-    width = values.shape[1]
-    blocks = zip(split_rows(items, width), split_rows(others, width), strict=True)
-    return torch.cat([(values[i] * gather_mean(values, k)).sum(dim=1) for i, k in blocks])
-
-
+@_register("csls in a common space that is learned from the other pairs", shared_space=False)
 def _canonical(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
     """CSLS between what one member predicts of the other view and the predictable part of the other member.
 
@@ -178,6 +132,76 @@ def _canonical(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
     return scores
 
 
+@_register("similarity of each member to the partners of the other's neighbors", shared_space=False)
+def _likeness(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    """Mean similarity of each member to the partners of the other's neighbors, over both directions."""
+    (near_first, near_second), (x, y) = paired.neighbors_of(pairs), paired.features
+    return (_mean_similarity(y, pairs.second, near_first) + _mean_similarity(x, pairs.first, near_second)) / 2
+
+
+def _mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
+    width = values.shape[1]
+    blocks = zip(split_rows(items, width), split_rows(others, width), strict=True)
+    return torch.cat([(values[i] * gather_mean(values, k)).sum(dim=1) for i, k in blocks])
+
+
+@_register("cosine similarity of the two embeddings", shared_space=True)
+def _cosine(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    x, y = _embeddings(paired)
+    return (x[pairs.first] * y[pairs.second]).sum(dim=1)
+
+
+@_register("log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
+def _softmax(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    """Log-softmax of the cosine similarity, averaged over both directions: minus the InfoNCE loss of the pair."""
+    x, y = _embeddings(paired)
+    rows, columns = (
+        torch.cat([torch.logsumexp(block @ others.T / TEMPERATURE, 1) for block in split_rows(own, len(others))])
+        for own, others in ((x, y), (y, x))
+    )
+    return _cosine(paired, pairs) / TEMPERATURE - (rows[pairs.first] + columns[pairs.second]) / 2
+
+
+@_register("cosine similarity, relative to each member's nearest in the other view", shared_space=True)
+def _csls(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    """Cross-domain similarity local scaling (Conneau et al., 2018): cosine similarity corrected for hubs."""
+    rows, columns = paired.hub_similarity
+    return 2 * _cosine(paired, pairs) - rows[pairs.first] - columns[pairs.second]
+
+
+@_register("minus the share of items that are nearer than the partner", shared_space=True)
+def _rank(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    """Minus the share of the other view's items that are nearer than the partner, averaged over both directions."""
+    x, y = _embeddings(paired)
+    first, second = x[pairs.first], y[pairs.second]
+    return -(_share_nearer(first, y, second) + _share_nearer(second, x, first)) / 2
+
+
+def _share_nearer(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
+    blocks = zip(split_rows(values, len(others)), split_rows(partners, len(others)), strict=True)
+    return torch.cat([
+        (x @ others.T > (x * y).sum(1, keepdim=True) + TIE_TOLERANCE).float().mean(1) for x, y in blocks
+    ])  # fmt: skip
+
+
+@_register("log of the pair's mass in the balanced plan of all items", shared_space=True)
+def _balanced(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    return _log_mass(paired, pairs, Balanced(ITERATIONS))
+
+
+@_register("log of the pair's mass in the unbalanced plan of all items", shared_space=True)
+def _unbalanced(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+    return _log_mass(paired, pairs, Unbalanced(RELAXATION, ITERATIONS))
+
+
+def _log_mass(paired: PairedFeatures, pairs: ItemPairs, constraint: SinkhornConstraint) -> Tensor:
+    """Log of the mass that a transport plan between the two views puts on each pair."""
+    x, y = _embeddings(paired)
+    with torch.no_grad():
+        return transport(x, y, Gibbs(temperature=TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
+
+
+@_register("the sum of neighbors and canonical, each standardized", shared_space=False)
 def _combined(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
     """Sum of `neighbors` and `canonical`, each standardized over the pairs of the data."""
     number = len(paired)
@@ -204,38 +228,3 @@ def sum_standardized(statistics: Sequence[Tensor], number: int) -> Tensor:
 def _embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
     assert paired.embeddings is not None
     return paired.embeddings
-
-
-STATISTICS = {
-    one.name: one
-    for one in (
-        Statistic(
-            "neighbors",
-            "how near the partners of a member's neighbors are to the other member, by rank",
-            _neighbors,
-            needs_shared_space=False,
-        ),
-        Statistic(
-            "canonical",
-            "csls in a common space that is learned from the other pairs",
-            _canonical,
-            needs_shared_space=False,
-        ),
-        Statistic(
-            "likeness",
-            "similarity of each member to the partners of the other's neighbors",
-            _likeness,
-            needs_shared_space=False,
-        ),
-        Statistic("cosine", "cosine similarity of the two embeddings", _cosine),
-        Statistic("softmax", "log-softmax in both directions: minus the InfoNCE loss", _softmax),
-        Statistic("csls", "cosine similarity, relative to each member's nearest in the other view", _csls),
-        Statistic("rank", "minus the share of items that are nearer than the partner", _rank),
-        Statistic("balanced", "log of the pair's mass in the balanced plan of all items", _balanced),
-        Statistic("unbalanced", "log of the pair's mass in the unbalanced plan of all items", _unbalanced),
-        Statistic(
-            "combined", "the sum of neighbors and canonical, each standardized", _combined, needs_shared_space=False
-        ),
-    )
-}
-"""All statistics by name, in the order of listings."""
