@@ -33,9 +33,9 @@ from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule, build_optimizer
-from contraport.training.parallel import parallel, resolve_device
+from contraport.training.parallel import resolve_device, wrap_for_processes
 from contraport.training.restore import checkpoint_remedy, drop_metrics_after, read_checkpoint, restore
-from contraport.training.sharding import whole
+from contraport.training.sharding import gather_state
 from contraport.training.signals import StopRequest, TrainingStopped, restored_signals
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def fit(
         for model in module.encoding_models():
             compile_encoders(model)
     unsharded = copy.deepcopy(module.model).cpu() if settings.strategy == "fsdp" else None
-    forward = parallel(module, device, settings.strategy)
+    forward = wrap_for_processes(module, device, settings.strategy)
     scheduled = parse_scheduled_metrics(settings.online_metrics)
     file, stop, succeeded = CheckpointFile(run), StopRequest(), False
     read_every = finite_check_interval(device, settings)
@@ -104,13 +104,13 @@ def fit(
                 except NonFiniteEarlierStep:  # restart from the last checkpoint, and check each step before it is taken
                     read_every, start = 1, _go_back(run)
         except StreamError as error:
-            remedy = f" Resume: {run.resume_command}" if run.last_checkpoint.exists() else ""
+            remedy = f"; resume with: {run.resume_command}" if run.last_checkpoint.exists() else ""
             raise_on_one_rank(UsageError(f"{error}{remedy}"))
         finally:
             components.batches.close()
             close_loggers(loggers, run, succeeded=succeeded)
     if unsharded is not None:
-        unsharded.load_state_dict(whole(module.model.state_dict()))
+        unsharded.load_state_dict(gather_state(module.model.state_dict()))
         module.model = unsharded
     return meter
 

@@ -149,6 +149,7 @@ class Loop:
         self.is_last_batch = self.batch + 1 == len(self.batches)
         completes_step = self.part + 1 == self.grad_accum_steps or self.is_last_batch
         with self._gradients_exchanged(completes_step):
+            # Autocast covers the forward pass only: backward runs in the dtypes that it chose.
             with record_function(FORWARD), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
                 loss: Tensor = self.forward(batch, self.step, self.part, self.share)
             with record_function(BACKWARD):  # scaled before the sum, so that the step is the mean over its batches
@@ -163,6 +164,7 @@ class Loop:
             callback.after_batch(self)
 
     def _take_step(self) -> None:
+        # Frozen parameters, and those of unused branches, have no gradient.
         parameters = [weights for weights in self.module.parameters() if weights.grad is not None]
         self.grad_norm = clip_gradients(parameters, self.gradient_clip)
         for callback in self.callbacks:

@@ -52,7 +52,7 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def parallel(module: TrainingModule, device: torch.device, strategy: str = "ddp") -> nn.Module:
+def wrap_for_processes(module: TrainingModule, device: torch.device, strategy: str = "ddp") -> nn.Module:
     """Return the module to call for the loss: the module itself, or wrapped to average gradients over processes.
 
     Args:

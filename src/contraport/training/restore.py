@@ -32,7 +32,7 @@ from contraport.errors import check, hint_on_error
 from contraport.runs import Run, read
 from contraport.training.config import Settings
 from contraport.training.loop import Loop, Position
-from contraport.training.sharding import shard_optimizer_state, shard_state, whole
+from contraport.training.sharding import gather_state, shard_optimizer_state, shard_state
 
 log = logging.getLogger("contraport.training")
 
@@ -122,8 +122,8 @@ def checkpoint_state(loop: Loop) -> dict[str, Any]:
         "epoch": loop.epoch,
         "batch": loop.batch,
         "step": loop.step,
-        "pipeline": whole(loop.module.state_dict()),
-        "optimizer": whole(loop.optimizer.state_dict()),
+        "pipeline": gather_state(loop.module.state_dict()),
+        "optimizer": gather_state(loop.optimizer.state_dict()),
         "schedule": loop.schedule.state_dict(),
         "callbacks": {name: state for name, state in states.items() if state is not None},
     }
@@ -138,7 +138,7 @@ def restore(loop: Loop, state: dict[str, Any]) -> None:
     loop.set_position(Position(state["epoch"], state["batch"], state["step"]))
     loop.module.load_state_dict(shard_state(state["pipeline"], like=loop.module.state_dict()))
     loop.optimizer.load_state_dict(state["optimizer"])
-    _reshape_scalar_states(loop.optimizer)
+    _reshape_scalar_states(loop.optimizer)  # before sharding, which compares shapes
     shard_optimizer_state(loop.optimizer)
     loop.schedule.load_state_dict(state["schedule"])
     for callback in loop.callbacks:

@@ -44,16 +44,16 @@ def sharded_parameter_names(module: nn.Module) -> list[str]:
     return [name for name, weights in module.named_parameters() if is_sharded(weights)]
 
 
-def whole(values: Any) -> Any:
+def gather_state(values: Any) -> Any:
     """Return a state with sharded tensors gathered; collective: all processes call it.
 
-    >>> whole({"weight": torch.ones(2), "steps": [3]})
+    >>> gather_state({"weight": torch.ones(2), "steps": [3]})
     {'weight': tensor([1., 1.]), 'steps': [3]}
     """
     if isinstance(values, Mapping):
-        return {name: whole(value) for name, value in values.items()}
+        return {name: gather_state(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
-        return type(values)(map(whole, values))
+        return type(values)(map(gather_state, values))
     return values.full_tensor() if is_sharded(values) else values
 
 
