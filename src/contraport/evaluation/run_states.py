@@ -13,7 +13,7 @@ from contraport.encoders.lora import merge_lora
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss, Objective
 from contraport.options import is_object_placeholder
-from contraport.runs import Run, read
+from contraport.runs import Run, read_run_file
 from contraport.training.components import build_objective, build_schedules
 from contraport.training.components.model_builder import apply_lora
 from contraport.training.config import Settings
@@ -67,7 +67,7 @@ def load_epoch_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iter
         return merge_lora(intermediate).eval()
 
     for epoch, file in files.items():
-        loaded: Model = read(file, load_model)
+        loaded: Model = read_run_file(file, load_model)
         yield epoch, loaded
 
 

@@ -6,9 +6,9 @@ from contraport._utils.lazy import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.runs.run import Run
-    from contraport.runs.run_files import MetricsRow, read
+    from contraport.runs.run_files import MetricsRow, read_run_file
     from contraport.runs.run_folder import default_path
 
-__all__ = ["MetricsRow", "Run", "default_path", "read"]
+__all__ = ["MetricsRow", "Run", "default_path", "read_run_file"]
 
-make_package_lazy(__name__, default_path="run_folder", MetricsRow="run_files", read="run_files", Run="run")
+make_package_lazy(__name__, default_path="run_folder", MetricsRow="run_files", read_run_file="run_files", Run="run")

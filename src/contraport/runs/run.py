@@ -18,7 +18,7 @@ from contraport._utils.files import atomic_write_folder, write_arrays, write_tex
 from contraport._utils.html_repr import format_html_mapping
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.options import accept_deprecated, is_object_placeholder, replace_deprecated_names
-from contraport.runs.run_files import REEVALUATE, MetricsRow, read, read_arrays, read_evaluation, read_rows
+from contraport.runs.run_files import REEVALUATE, MetricsRow, read_arrays, read_evaluation, read_rows, read_run_file
 from contraport.runs.run_folder import RunFolder
 from contraport.training.config import RECORDED_OPTIONS, Settings, check_config_types
 
@@ -164,7 +164,7 @@ class Run(RunFolder):
         version = _file_version(self.config_path)
         if self._read is None or version is None or self._read.version != version:
             self.check_is_run()
-            values = read(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
+            values = read_run_file(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
             check(isinstance(values, dict), f"run: {self.config_path} is corrupt: must be a mapping.", "corrupt")
             values = replace_deprecated_names(RECORDED_OPTIONS, values, warn=False)  # option names of earlier versions
             check_config_types(values, self.config_path)
@@ -254,7 +254,7 @@ class Run(RunFolder):
         """
         if not self.trained_path.exists():
             return None
-        return read(self.trained_path, lambda path: int(json.loads(path.read_text("utf-8"))["epochs"]))
+        return read_run_file(self.trained_path, lambda path: int(json.loads(path.read_text("utf-8"))["epochs"]))
 
     def model_warning(self, settings: Settings | None = None) -> str | None:
         """Return a warning if the saved model is not that of the last epoch, else None.
@@ -338,7 +338,7 @@ class Run(RunFolder):
         self.check_is_run()
         if not self.split_path.exists():
             return None
-        return read(self.split_path, lambda path: SplitRecord.from_arrays(read_arrays(path)))
+        return read_run_file(self.split_path, lambda path: SplitRecord.from_arrays(read_arrays(path)))
 
     def save_partners(self, partners: np.ndarray) -> None:
         """Write the partner of each training item, for pairs mismatched on purpose."""
@@ -355,7 +355,7 @@ class Run(RunFolder):
 
     def _load(self, path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
         self.check_is_run()
-        return read(path, reader, remedy)
+        return read_run_file(path, reader, remedy)
 
     def _load_model(self, path: Path, *, trust_remote_code: bool) -> Model:
         # Imported here: reading metrics requires neither encoders nor the client of the Hugging Face hub.

@@ -19,7 +19,7 @@ MetricsRow = dict[str, Any]
 NUMBER = (int, float)
 
 
-def read(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
+def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
     """Read a file of a run.
 
     Args:

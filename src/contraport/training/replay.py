@@ -14,7 +14,7 @@ from contraport.data import Batch
 from contraport.encoders import check_trusted
 from contraport.errors import check
 from contraport.options import accept_deprecated, is_object_placeholder
-from contraport.runs import Run, read
+from contraport.runs import Run, read_run_file
 from contraport.training.components import build_components, load_initial_weights, with_initial_encoder
 from contraport.training.restore import read_checkpoint
 from contraport.training.step.training_module import TrainingModule
@@ -63,15 +63,15 @@ def replay(path: str | Path, *, trust_remote_code: bool = False, **objects: Any)
     ]
     check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.", "object_required")
     check_trusted(settings.encoder, str(run.config_path), trust_remote_code=trust_remote_code or "encoder" in objects)
-    step, part = read(run.nonfinite_path, _step)
+    step, part = read_run_file(run.nonfinite_path, _step)
     weights = load_initial_weights(settings, run)
     module = build_components(with_initial_encoder(settings, weights), weights, run=run).module
 
     def restore(file: Path) -> None:
         module.load_state_dict(read_checkpoint(file)["pipeline"])
 
-    read(run.nonfinite_checkpoint, restore)
-    return FailedStep(module, read(file, _batch), step, part)
+    read_run_file(run.nonfinite_checkpoint, restore)
+    return FailedStep(module, read_run_file(file, _batch), step, part)
 
 
 def _step(file: Path) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from contraport._utils.formatting import format_options
 from contraport.data.split_record import SplitRecord
 from contraport.distributed import is_main_process
 from contraport.errors import check, hint_on_error
-from contraport.runs import Run, read
+from contraport.runs import Run, read_run_file
 from contraport.training.config import Settings
 from contraport.training.loop import Loop, Position
 from contraport.training.sharding import gather_state, shard_optimizer_state, shard_state
@@ -207,4 +207,4 @@ def _position(run: Run) -> Position:
             raise ValueError(f"epochs, batches and steps must be integers >= 0, got {tuple(position)}")
         return position
 
-    return read(run.last_checkpoint, reader, checkpoint_remedy(run))
+    return read_run_file(run.last_checkpoint, reader, checkpoint_remedy(run))
