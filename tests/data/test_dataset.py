@@ -3,6 +3,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
+import contraport.data
 from contraport.data import from_arrays
 from contraport.data.stores import MultiViewStore
 
@@ -65,3 +66,11 @@ def test_joined_stores_give_the_views_of_each():
     assert joined.shapes == ((2,), (1,))
     assert joined.in_memory
     assert [view.tolist() for view in joined[1].views] == [[[2, 3]], [[1]]]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("own_share", "local_share"), ("OnBatches", "BatchTransform"), ("load_undivided", "load_unsplit")]
+)
+def test_deprecated_names_warn_and_still_work(old, new):
+    with pytest.warns(DeprecationWarning, match=new):
+        assert getattr(contraport.data, old) is getattr(contraport.data, new)

@@ -20,7 +20,7 @@ import contraport
 from contraport.auditing.pairs import add_decoys, draw_exchange_groups, swap_partners
 from contraport.catalog.perturbation_specs import parse_mismatch
 from contraport.data import Dataset, from_arrays, load
-from contraport.data.perturbations import mismatched_partners
+from contraport.data.perturbations import draw_mismatched_partners
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
 from contraport.evaluation.config import EvaluateOptions
@@ -294,7 +294,7 @@ def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
     decoys = add_decoys(dataset, seed=0).decoys
     assert len(decoys.first) == 100
     assert not (ids[decoys.first] == ids[decoys.second]).any()
-    partners = mismatched_partners(dataset, parse_mismatch(0.4), seed=0)
+    partners = draw_mismatched_partners(dataset, parse_mismatch(0.4), seed=0)
     moved = (partners != torch.arange(500)).nonzero()[:, 0]
     assert len(moved) == 200
     assert not (ids[moved] == ids[partners[moved]]).any()
@@ -326,7 +326,7 @@ def test_decoys_are_drawn_apart_from_mismatches(share: float) -> None:
     """Of the decoys about as many come from mismatched items as of all items."""
     random = np.random.default_rng(0)
     dataset = from_arrays((random.normal(size=(1_600, 2)), random.normal(size=(1_600, 2))))
-    partners = mismatched_partners(dataset, parse_mismatch(share), seed=0)
+    partners = draw_mismatched_partners(dataset, parse_mismatch(share), seed=0)
     mismatched = partners != torch.arange(1_600)
     decoys = add_decoys(dataset, seed=0).decoys.first
     assert abs(float(mismatched[decoys].float().mean()) - share) < 4 * (share * (1 - share) / len(decoys)) ** 0.5

@@ -11,6 +11,9 @@ views/         random views of a batch
 ```
 """
 
+import warnings
+from typing import Any
+
 from contraport.data.arrays import from_arrays
 from contraport.data.data_loader import BatchOrder, Share, loader, local_share
 from contraport.data.dataset import Batch, Dataset
@@ -33,3 +36,13 @@ __all__ = [
     "loader",
     "local_share",
 ]
+
+_DEPRECATED = {"own_share": "local_share", "OnBatches": "BatchTransform", "load_undivided": "load_unsplit"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DEPRECATED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = f"{__name__}.{name} is deprecated: use {_DEPRECATED[name]}"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return globals()[_DEPRECATED[name]]

@@ -83,7 +83,7 @@ def from_arrays(
         split=split,
         labels=label_codes,
         domains=domain_codes,
-        weights=None if weights is None else weights_of("weights", weights),
+        weights=None if weights is None else as_weights("weights", weights),
         numbers=None if numbers is None else parse_numbers("numbers", numbers),
         class_names=class_names,
         domain_names=domain_names,
@@ -145,7 +145,7 @@ def _is_missing(array: np.ndarray) -> np.ndarray:
     return missing
 
 
-def take(dataset: Dataset, positions: Positions, split: str, *, held_out: int | None = None) -> Dataset:
+def copy_subset(dataset: Dataset, positions: Positions, split: str, *, held_out: int | None = None) -> Dataset:
     """Copy the items of an in-memory dataset at some positions, as one of its splits; see `Dataset` for the rest."""
     store = ArrayStore(dataset.__getitems__(positions.tolist()).views)
     return dataset.select(torch.from_numpy(positions), store, split=split, held_out=held_out)
@@ -215,13 +215,13 @@ def parse_numbers(argument: str, values: Values) -> Tensor:
     return torch.from_numpy(_float32(argument, array))
 
 
-def weights_of(argument: str, values: Values) -> Tensor:
+def as_weights(argument: str, values: Values) -> Tensor:
     """Convert to one nonnegative weight per item, float32 (n,).
 
     Raises:
         UsageError: the values are not one nonnegative finite number per item, or all are zero.
 
-    >>> weights_of("weights", [1, 0.5, 0])
+    >>> as_weights("weights", [1, 0.5, 0])
     tensor([1.0000, 0.5000, 0.0000])
     """
     weights = parse_numbers(argument, values)

@@ -106,12 +106,12 @@ def exchange_partners(items: Tensor, ids: Tensor | None, random: np.random.Gener
     if ids is None:
         return items.roll(by)
     first, second = items.numpy(), items.roll(by).numpy().copy()
-    separate(first, second, ids.numpy(), random)
+    separate_duplicates(first, second, ids.numpy(), random)
     same = (ids.numpy()[first] == ids.numpy()[second]).any(axis=1)
     return torch.from_numpy(np.where(same, first, second))
 
 
-def separate(first: Codes, second: Codes, ids: Codes, random: np.random.Generator) -> None:
+def separate_duplicates(first: Codes, second: Codes, ids: Codes, random: np.random.Generator) -> None:
     """Permute `second` in place by random exchanges until no pair, or as few as possible, shares content.
 
     Args:

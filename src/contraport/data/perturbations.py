@@ -66,7 +66,7 @@ class MismatchedStore(StoreWrapper):
         return first, *others
 
 
-def mismatched_partners(dataset: Dataset, mismatch: Mismatch, *, seed: int) -> Tensor:
+def draw_mismatched_partners(dataset: Dataset, mismatch: Mismatch, *, seed: int) -> Tensor:
     """Draw the partner of each item, int64 ``(n,)``: a random fraction of the items exchange their partners.
 
     Items that exchange partners differ in the content of each view.
@@ -109,7 +109,7 @@ def with_partners(dataset: Dataset, partners: Tensor) -> Dataset:
     return paired
 
 
-def imbalanced(dataset: Dataset, ratio: float) -> Dataset:
+def make_imbalanced(dataset: Dataset, ratio: float) -> Dataset:
     """Reduce the classes to a long-tailed distribution: class sizes decrease geometrically by `ratio` in total.
 
     The first class may keep as many items as the largest class has, the last a `ratio`-th of that, at least one. The
@@ -122,7 +122,7 @@ def imbalanced(dataset: Dataset, ratio: float) -> Dataset:
 
     >>> from contraport.data import from_arrays
     >>> even = from_arrays(np.ones((30, 2)), labels=[0, 1, 2] * 10)
-    >>> imbalanced(even, 9.0).labels.bincount().tolist()
+    >>> make_imbalanced(even, 9.0).labels.bincount().tolist()
     [10, 3, 1]
     """
     labels = dataset.labels
@@ -177,7 +177,7 @@ def _with_change(dataset: Dataset, change: Change) -> Dataset:
     return dataset.with_store(ArrayStore(tuple(torch.cat(views) for views in zip(*blocks, strict=True))))
 
 
-def corrupted(dataset: Dataset, *corruptions: Corruption) -> Dataset:
+def corrupt_dataset(dataset: Dataset, *corruptions: Corruption) -> Dataset:
     """Return the items corrupted, by one corruption after the other; an item is always corrupted alike.
 
     Images are corrupted as in `contraport.data.corruptions`. Noise is added to vectors and time series, in units of

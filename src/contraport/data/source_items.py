@@ -14,7 +14,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.decoding import ImageStore, default_image_size, find_unreadable
 from contraport.data.digests import digest_encoded
 from contraport.data.duplicate_groups import content_groups, content_ids
-from contraport.data.splits import Codes, Marks, Positions, count_held_out, max_group_size, select_split
+from contraport.data.splits import Codes, Masks, Positions, count_held_out, max_group_size, select_split
 from contraport.data.stores import EncodedItems, Store, join_stores
 from contraport.errors import UsageError, check
 
@@ -51,9 +51,9 @@ class SourceItems:
     class_names: tuple[str, ...] | None = None
     domains: Codes | None = None
     domain_names: tuple[str, ...] | None = None
-    is_test: Marks | None = None
+    is_test: Masks | None = None
     test_fraction: float | None = None
-    present: Marks | None = None
+    present: Masks | None = None
     weights: Tensor | None = None
     numbers: Tensor | None = None
     rows: Positions | None = None

@@ -99,14 +99,14 @@ class SplitRecord:
         """Return which items share content with a training item, Booleans ``(n,)``."""
         return _shares_content(dataset, self.train)
 
-    def holds(self, train: Dataset, test: Dataset) -> bool:
+    def matches_splits(self, train: Dataset, test: Dataset) -> bool:
         """Return whether two splits are exactly those of the run."""
         return all(
             bool(_shares_content(part, digests).all()) and _covers([part], digests)
             for part, digests in ((train, self.train), (test, self.test))
         )
 
-    def divide(self, parts: Sequence[Dataset]) -> tuple[Dataset, Dataset, int] | None:
+    def find_splits(self, parts: Sequence[Dataset]) -> tuple[Dataset, Dataset, int] | None:
         """Find the items of the run in the parts of a source: training items, held-out items, number of others.
 
         Args:

@@ -14,7 +14,7 @@ TEST_NAMES = ("test", "val", "valid", "validation")
 
 Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
 Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
-Marks = np.ndarray[tuple[int], np.dtype[np.bool_]]
+Masks = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 def check_split(split: str) -> None:
@@ -51,7 +51,7 @@ def select_split(
     split: str,
     length: int,
     *,
-    is_test: Marks | None,
+    is_test: Masks | None,
     labels: Codes | None,
     domains: Codes | None = None,
     fraction: float | None = None,
@@ -103,7 +103,7 @@ def count_held_out(split: str, length: int, chosen: Positions) -> int:
     return len(chosen) if split == "test" else length - len(chosen)
 
 
-def split_masks(names: np.ndarray, where: str) -> tuple[Marks | None, Marks]:
+def split_masks(names: np.ndarray, where: str) -> tuple[Masks | None, Masks]:
     """Return two masks from split names: test items (None if only "train" occurs), and items in neither split.
 
     If a source has both a test and a validation split, the validation split is in neither.

@@ -13,7 +13,7 @@ from contraport._utils.text_tensors import concatenate_batches, item_shape
 from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
 
-HEAD = 1_000
+HEAD_ITEMS = 1_000
 """Number of items read to determine shapes and statistics."""
 
 

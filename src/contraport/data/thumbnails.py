@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
 from contraport.data.dataset import Dataset
 
-LETTERS = 500
+MAX_CHARACTERS = 500
 """Number of characters of a text that are shown."""
 
 MAX_FEATURES, MAX_STEPS, MAX_CHANNELS = 96, 160, 6
@@ -58,7 +58,8 @@ def _thumbnail(items: Tensor, dataset: Dataset, view: int, side: int) -> Array:
     shape = dataset.shapes[view]
     if is_text_shape(shape):
         return np.array(
-            [text if len(text) <= LETTERS else f"{text[:LETTERS]} …" for text in tensor_to_texts(items)], np.str_
+            [text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} …" for text in tensor_to_texts(items)],
+            np.str_,
         )
     if len(shape) == 3:
         return shrink_images(items, side)

@@ -101,12 +101,12 @@ def load_training_splits(run: Run, loader: SplitLoader, data: Any, *, leave_out:
     if record is None:
         _check_no_copies(run, train, test, is_own=is_own)
         return Splits(train, test)
-    if len(record.train) == 0 or record.holds(train, test):
+    if len(record.train) == 0 or record.matches_splits(train, test):
         return Splits(train, test)
     parts = [loader.load(data, "train", undivided=True, complete=True)]
     if train.held_out is None:
         parts.append(loader.load(data, "test", complete=True))
-    divided = record.divide(parts)
+    divided = record.find_splits(parts)
     is_subset = any(getattr(loader.settings, name) for name in _SUBSET_SETTINGS)
     check(
         not is_own or (divided is not None and (divided[2] == 0 or is_subset)),

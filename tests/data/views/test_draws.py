@@ -5,14 +5,14 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport.data import Share
-from contraport.data.views.draws import Draws
+from contraport.data.views.draws import RandomDraws
 
 MANY = torch.zeros(20_000, 3)
 
 
 def draws(seed=0):
     torch.manual_seed(seed)
-    return Draws(MANY, None)
+    return RandomDraws(MANY, None)
 
 
 def test_uniform_numbers_fill_their_range_evenly():
@@ -52,7 +52,7 @@ def test_spans_are_connected_and_take_half_their_largest_share_on_average(length
 def test_partners_are_any_item_of_the_batch():
     items = torch.arange(5.0)
     torch.manual_seed(0)
-    partners = torch.stack([Draws(items, None).partners(items) for _ in range(2000)])
+    partners = torch.stack([RandomDraws(items, None).partners(items) for _ in range(2000)])
     for place in range(5):
         assert (partners[:, place].long().bincount() / 2000 - 0.2).abs().max() < 0.04
 
@@ -65,10 +65,10 @@ def test_shares_outside_of_the_batch_are_told(start, total):
 
 def test_shares_that_hold_fewer_items_than_come_are_told():
     with raises_usage_error("share.range", "4"):
-        Draws(torch.zeros(2, 3), Share(3, 4))
+        RandomDraws(torch.zeros(2, 3), Share(3, 4))
 
 
 def test_partners_in_the_rest_of_the_batch_need_the_processes_that_hold_it():
     items = torch.zeros(2, 3)
     with raises_usage_error("augment.incomplete_batch", "4"):
-        Draws(items, Share(0, 4)).partners(items)
+        RandomDraws(items, Share(0, 4)).partners(items)

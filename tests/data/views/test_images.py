@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contraport.data.views.draws import Draws
+from contraport.data.views.draws import RandomDraws
 from contraport.data.views.images import LARGE_IMAGES, SMALL_IMAGES, ImageTransform, to_lab
 
 NOTHING = replace(
@@ -18,7 +18,7 @@ NOTHING = replace(
 def changed(images, seed=0, *, size=None, flips=False, **settings):
     torch.manual_seed(seed)
     transform = ImageTransform(replace(NOTHING, **settings), size or tuple(images.shape[2:]), flips=flips)
-    return transform(images, Draws(images, None))
+    return transform(images, RandomDraws(images, None))
 
 
 def pictures(channels=3, side=24, count=200, low=0.0, high=1.0):
@@ -41,7 +41,7 @@ def test_without_any_change_the_image_stays():
 )
 def test_any_strength_takes_any_shape_to_any_size_within_the_range(strength, count, channels, shape, size):
     images = torch.rand(count, channels, *shape)
-    views = ImageTransform(strength, size, flips=True)(images, Draws(images, None))
+    views = ImageTransform(strength, size, flips=True)(images, RandomDraws(images, None))
     assert views.shape == (count, channels, *size)
     assert 0 <= views.min() <= views.max() <= 1
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from contraport.data.views.draws import Draws
+from contraport.data.views.draws import RandomDraws
 from contraport.data.views.series import SERIES, SeriesStrength, SeriesTransform
 
 MEAN, STD = torch.tensor([[0.0], [100.0]]), torch.tensor([[1.0], [1000.0]])
@@ -10,7 +10,7 @@ MEAN, STD = torch.tensor([[0.0], [100.0]]), torch.tensor([[1.0], [1000.0]])
 def view(series, mean=MEAN, std=STD, **settings):
     torch.manual_seed(0)
     strength = SeriesStrength(**{"crop": 1, "noise": 0, "scaling": 0, "masked": 0} | settings)
-    return SeriesTransform(strength, mean, std)(series, Draws(series, None))
+    return SeriesTransform(strength, mean, std)(series, RandomDraws(series, None))
 
 
 def series(count=300, length=50):
@@ -69,6 +69,6 @@ def test_noise_is_in_units_of_each_channel():
 def test_the_mean_of_the_data_is_kept_at_any_length(strength, length):
     raw = series(3000, length)
     torch.manual_seed(0)
-    made = SeriesTransform(strength, MEAN, STD)(raw, Draws(raw, None))
+    made = SeriesTransform(strength, MEAN, STD)(raw, RandomDraws(raw, None))
     assert made.shape == raw.shape
     assert ((made - raw).mean(dim=(0, 2)) / STD[:, 0]).abs().max() < 0.06

@@ -4,7 +4,7 @@ from tests.errors import raises_usage_error
 
 from contraport._utils.text_tensors import tensor_to_texts, texts_to_tensor
 from contraport.data import Share, Views, from_arrays
-from contraport.data.views.draws import Draws
+from contraport.data.views.draws import RandomDraws
 from contraport.data.views.text_views import TEXTS, TextStrength, TextTransform
 
 TEXTS_ = ["one two three four five six seven eight nine ten", "lone", "日本語 で す", "two words"]
@@ -13,7 +13,7 @@ TEXTS_ = ["one two three four five six seven eight nine ten", "lone", "日本語
 def change(texts, strength, seed=0):
     torch.manual_seed(seed)
     items = texts_to_tensor(texts)
-    return tensor_to_texts(TextTransform(strength)(items, Draws(items, None)))
+    return tensor_to_texts(TextTransform(strength)(items, RandomDraws(items, None)))
 
 
 def is_within(part, whole):

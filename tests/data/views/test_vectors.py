@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from contraport.data.views.draws import Draws
+from contraport.data.views.draws import RandomDraws
 from contraport.data.views.vectors import VECTORS, VectorStrength, VectorTransform
 
 MEAN, STD = torch.tensor([0.0, 100.0]), torch.tensor([1.0, 1000.0])
@@ -10,7 +10,7 @@ MEAN, STD = torch.tensor([0.0, 100.0]), torch.tensor([1.0, 1000.0])
 def view(vectors, mean=MEAN, std=STD, **settings):
     torch.manual_seed(0)
     strength = VectorStrength(**{"noise": 0, "masked": 0, "scaling": 0} | settings)
-    return VectorTransform(strength, mean, std)(vectors, Draws(vectors, None))
+    return VectorTransform(strength, mean, std)(vectors, RandomDraws(vectors, None))
 
 
 def vectors(count=5000):
@@ -43,5 +43,5 @@ def test_scaling_is_one_factor_about_the_mean():
 def test_the_mean_of_the_data_is_kept(strength):
     raw = vectors(20_000)
     torch.manual_seed(0)
-    made = VectorTransform(strength, MEAN, STD)(raw, Draws(raw, None))
+    made = VectorTransform(strength, MEAN, STD)(raw, RandomDraws(raw, None))
     assert (((made - raw).mean(dim=0)) / STD).abs().max() < 0.03

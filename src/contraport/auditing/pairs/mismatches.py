@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from contraport.data import Dataset
-from contraport.data.duplicate_groups import content_groups, separate
+from contraport.data.duplicate_groups import content_groups, separate_duplicates
 from contraport.data.splits import max_group_size
 from contraport.seeding import generator
 
@@ -33,7 +33,7 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
     first, second = order[: len(order) - 1 : 2], order[1::2].copy()
     if ids is not None:
         content = ids.numpy()[[members[0] for members in sets]]
-        separate(first, second, content, random)
+        separate_duplicates(first, second, content, random)
     groups = [[one, other] for one, other in zip(first.tolist(), second.tolist(), strict=True)]
     if len(order) % 2:
         groups[-1].append(int(order[-1]))

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from contraport.data.arrays import as_array, from_arrays, take
+from contraport.data.arrays import as_array, copy_subset, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import content_groups
 from contraport.data.formats.format import data_format
-from contraport.data.splits import Marks, count_held_out, max_group_size, select_split
+from contraport.data.splits import Masks, count_held_out, max_group_size, select_split
 from contraport.errors import UsageError, check, unknown_name_error, unreadable_error
 
 _PER_ITEM = ("labels", "domains", "weights", "numbers")
@@ -97,7 +97,7 @@ def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
 
 
 def _build_split(
-    arrays: dict[str, np.ndarray], path: str, split: str, is_test: Marks | None, test_fraction: float | None
+    arrays: dict[str, np.ndarray], path: str, split: str, is_test: Masks | None, test_fraction: float | None
 ) -> Dataset:
     per_item: dict[str, Any] = {name: arrays[name] for name in _PER_ITEM if name in arrays}
     views = {name: array for name, array in arrays.items() if name not in per_item}
@@ -113,7 +113,9 @@ def _build_split(
     chosen = select_split(
         split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction, groups=groups
     )
-    return take(whole, chosen, split, held_out=count_held_out(split, len(whole), chosen) if is_test is None else None)
+    return copy_subset(
+        whole, chosen, split, held_out=count_held_out(split, len(whole), chosen) if is_test is None else None
+    )
 
 
 def _check_keys(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:

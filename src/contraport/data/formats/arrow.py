@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.formatting import format_options, join_names
-from contraport.data.arrays import as_view_tensor, factorize, parse_numbers, weights_of
+from contraport.data.arrays import as_view_tensor, as_weights, factorize, parse_numbers
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import ImageFiles
 from contraport.data.formats.column_roles import Roles, infer_roles, name_views
@@ -32,7 +32,7 @@ from contraport.data.formats.columns import (
     read_texts,
 )
 from contraport.data.source_items import SourceItems, View
-from contraport.data.splits import Marks, Positions, split_masks
+from contraport.data.splits import Masks, Positions, split_masks
 from contraport.data.stores import ArrayStore, EncodedItems, Shape, Store, TextView
 from contraport.errors import UsageError, check
 
@@ -139,7 +139,7 @@ def dataset_from_rows(
     columns: Mapping[str, Any] | None,
     image_size: int | None,
     test_fraction: float | None = None,
-    is_test: Marks | None = None,
+    is_test: Masks | None = None,
     class_names: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Dataset:
     """Build one split of a table.
@@ -198,7 +198,7 @@ def dataset_from_rows(
         is_test=is_test,
         test_fraction=test_fraction,
         present=present,
-        weights=_read_per_item(weights_of, rows, roles.weights, where),
+        weights=_read_per_item(as_weights, rows, roles.weights, where),
         numbers=_read_per_item(parse_numbers, rows, roles.numbers, where),
         rows=source_rows,
         keys=row_keys[source_rows].tolist() if files is None and row_keys is not None else files,

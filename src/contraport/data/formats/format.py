@@ -22,17 +22,17 @@ class Format:
         name: name of the format.
         suffixes: suffixes of its files.
         recognizes: predicate of paths, as the user gave them.
-        read: reader of one split, called with the path, the split and the options in `takes`.
-        takes: options of `contraport.data.load` that the reader accepts.
-        rest: whether the format is tried after all others, because it recognizes their paths too.
+        read: reader of one split, called with the path, the split and the options in `options`.
+        options: options of `contraport.data.load` that the reader accepts.
+        fallback: whether the format is tried after all others, because it recognizes their paths too.
     """
 
     name: str
     suffixes: tuple[str, ...]
     recognizes: Callable[[str], bool]
     read: Callable[..., Dataset]
-    takes: tuple[LoadOption, ...]
-    rest: bool
+    options: tuple[LoadOption, ...]
+    fallback: bool
 
     def load(self, data: str, split: str, **options: Any) -> Dataset:
         """Load one split of the data at a path.
@@ -40,9 +40,9 @@ class Format:
         Raises:
             UsageError: columns are given for a format without columns, or as the reader.
         """
-        if "columns" not in self.takes:
+        if "columns" not in self.options:
             check_no_columns(options.get("columns"), repr(data))
-        dataset = self.read(data, split, **{name: options[name] for name in self.takes})
+        dataset = self.read(data, split, **{name: options[name] for name in self.options})
         return dataset.without_labels() if options.get("ignore_labels") else dataset
 
 
@@ -55,8 +55,8 @@ def data_format(
     *,
     suffixes: Sequence[str] = (),
     recognizes: Callable[[str], bool] | None = None,
-    takes: Sequence[LoadOption] = ("test_fraction",),
-    rest: bool = False,
+    options: Sequence[LoadOption] = ("test_fraction",),
+    fallback: bool = False,
 ) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
     """Register the decorated reader as a format; see `Format` for the arguments.
 
@@ -64,7 +64,7 @@ def data_format(
 
     >>> from contraport.data import from_arrays, load
     >>> from contraport.data.formats import FORMATS, data_format
-    >>> @data_format("numbers in a text", suffixes=[".dat"], takes=[])
+    >>> @data_format("numbers in a text", suffixes=[".dat"], options=[])
     ... def load_text(path, split):
     ...     return from_arrays(np.loadtxt(path, ndmin=2), name=path, split=split)
     >>> import tempfile, numpy as np
@@ -81,7 +81,7 @@ def data_format(
 
     def register(read: Callable[..., Dataset]) -> Callable[..., Dataset]:
         check(name not in FORMATS, f"data_format: there is a format {name!r} already.", "exists")
-        FORMATS[name] = Format(name, endings, recognizes or has_suffix, read, tuple(takes), rest)
+        FORMATS[name] = Format(name, endings, recognizes or has_suffix, read, tuple(options), fallback)
         return read
 
     return register
@@ -93,7 +93,7 @@ def find_format(data: str) -> Format | None:
     >>> find_format("no/such/folder") is None
     True
     """
-    ordered = sorted(FORMATS.values(), key=lambda entry: entry.rest)
+    ordered = sorted(FORMATS.values(), key=lambda entry: entry.fallback)
     return next((entry for entry in ordered if entry.recognizes(data)), None)
 
 

@@ -31,7 +31,7 @@ def is_huggingface_folder(folder: str) -> bool:
 @data_format(
     "a dataset of Hugging Face",
     recognizes=is_huggingface_folder,
-    takes=["image_size", "columns", "test_fraction"],
+    options=["image_size", "columns", "test_fraction"],
 )
 def load_huggingface(folder: str, split: str, **options: Any) -> Dataset:
     """Load one split of a folder written by `save_to_disk`; the options are those of `dataset_from_huggingface`.

@@ -17,7 +17,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES, ImageFiles
 from contraport.data.formats.format import data_format
 from contraport.data.source_items import SourceItems, View
-from contraport.data.splits import TEST_NAMES, Marks
+from contraport.data.splits import TEST_NAMES, Masks
 from contraport.data.stores import TextView
 from contraport.errors import check, check_regular_file, unreadable_error
 
@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 @data_format(
     "a folder of images or texts",
     recognizes=os.path.isdir,
-    takes=["image_size", "test_fraction", "ignore_labels"],
-    rest=True,
+    options=["image_size", "test_fraction", "ignore_labels"],
+    fallback=True,
 )
 def load_folder(
     folder: str,
@@ -155,7 +155,7 @@ def read_text_file(file: str) -> str:
         raise unreadable_error(f"data: {file}", "a text of UTF-8", error) from error
 
 
-def _scan(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[str], Marks | None]:
+def _scan(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[str], Masks | None]:
     """Return the parent folders of each image, the images, the texts, and which images are the test split.
 
     Without images, the texts are in their place.

@@ -54,7 +54,7 @@ def is_shards(data: str) -> bool:
     return any(child.suffix == ".tar" for child in shown) and not any(others)
 
 
-@data_format("shards", suffixes=[".tar"], recognizes=is_shards, takes=["image_size", "test_fraction"])
+@data_format("shards", suffixes=[".tar"], recognizes=is_shards, options=["image_size", "test_fraction"])
 def load_shards(data: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
     """Load one split of webdataset shards.
 

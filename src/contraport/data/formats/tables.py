@@ -38,7 +38,7 @@ _NAME_ROLES = {
 """Roles of columns whose values are names, by the column names that imply them."""
 
 
-@data_format("a table", suffixes=SUFFIXES, takes=["image_size", "columns", "test_fraction"])
+@data_format("a table", suffixes=SUFFIXES, options=["image_size", "columns", "test_fraction"])
 def load_table(
     path: str,
     split: str,

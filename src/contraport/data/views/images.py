@@ -17,7 +17,7 @@ from kornia.color import rgb_to_lab
 from kornia.filters import gaussian_blur2d
 from torch import Tensor, nn
 
-from contraport.data.views.draws import Draws
+from contraport.data.views.draws import RandomDraws
 
 LARGEST_SMALL_SIDE = 32
 SMALLEST_BLURRED_SIDE = 32
@@ -98,7 +98,7 @@ class ImageTransform(nn.Module):
         self.size = size
         self.flips = flips
 
-    def forward(self, images: Tensor, draws: Draws) -> Tensor:
+    def forward(self, images: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each image."""
         views = _recolor(_warp(images, self.strength, self.size, draws, flips=self.flips), self.strength, draws)
         if min(self.size) >= SMALLEST_BLURRED_SIDE:
@@ -124,7 +124,7 @@ class WithUnitRange(nn.Module):
         self.register_buffer("low", least, persistent=False)
         self.register_buffer("width", most - least, persistent=False)
 
-    def forward(self, images: Tensor, draws: Draws) -> Tensor:
+    def forward(self, images: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each image, in its original range."""
         changed: Tensor = self.change((images - self.low) / self.width, draws)
         return changed * self.width + self.low
@@ -156,7 +156,7 @@ def resample(images: Tensor, maps: Tensor, size: tuple[int, int]) -> Tensor:
     return F.grid_sample(images, places.permute(0, 2, 3, 1), padding_mode="border", align_corners=False)
 
 
-def _warp(images: Tensor, strength: ImageStrength, size: tuple[int, int], draws: Draws, *, flips: bool) -> Tensor:
+def _warp(images: Tensor, strength: ImageStrength, size: tuple[int, int], draws: RandomDraws, *, flips: bool) -> Tensor:
     """Crop, flip, rotate and shift by one affine map from the view's coordinates to the image's, both in [-1, 1]."""
     area = draws.uniform(*strength.area)
     ratio = draws.log_uniform(1 / strength.aspect, strength.aspect)
@@ -170,7 +170,7 @@ def _warp(images: Tensor, strength: ImageStrength, size: tuple[int, int], draws:
     return resample(images, maps.view(-1, 2, 3), size)
 
 
-def _recolor(images: Tensor, strength: ImageStrength, draws: Draws) -> Tensor:
+def _recolor(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
     """Change brightness and contrast, and with three channels also saturation and hue, by one linear map per image."""
     brightness = draws.uniform(1 - strength.brightness, 1 + strength.brightness, 1, 1, 1)
     contrast = draws.uniform(1 - strength.contrast, 1 + strength.contrast, 1, 1, 1)
@@ -180,7 +180,7 @@ def _recolor(images: Tensor, strength: ImageStrength, draws: Draws) -> Tensor:
     return torch.addcmul(brightness * (1 - contrast) * middle, brightness * contrast, images)
 
 
-def _rotate_chroma(images: Tensor, strength: ImageStrength, draws: Draws) -> Tensor:
+def _rotate_chroma(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
     """Scale (saturation, gray) and rotate (hue) the chroma plane of each RGB image; the gray axis is unchanged."""
     saturation = draws.uniform(1 - strength.saturation, 1 + strength.saturation, 1, 1)
     saturation = saturation * (draws.uniform(0, 1, 1, 1) >= strength.gray)
@@ -192,7 +192,7 @@ def _rotate_chroma(images: Tensor, strength: ImageStrength, draws: Draws) -> Ten
     return torch.bmm(maps, images.flatten(2)).view_as(images)
 
 
-def _blur(images: Tensor, strength: ImageStrength, draws: Draws) -> Tensor:
+def _blur(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
     chosen = draws.uniform(0, 1) < strength.blur
     sigma = draws.uniform(*BLUR_SIGMA, 1)[chosen]
     if len(sigma) == 0:
@@ -203,7 +203,7 @@ def _blur(images: Tensor, strength: ImageStrength, draws: Draws) -> Tensor:
     return blurred
 
 
-def _erase(images: Tensor, strength: ImageStrength, draws: Draws) -> Tensor:
+def _erase(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
     """Fill a random rectangle of each image with the image's mean."""
     height, width = images.shape[2:]
     erased = draws.span(strength.erased, height)[:, None, :, None] & draws.span(strength.erased, width)[:, None, None]

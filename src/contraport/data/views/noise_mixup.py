@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from contraport.data.views.draws import Draws
+from contraport.data.views.draws import RandomDraws
 
 MAX_MIX = 0.5
 NOISE = MAX_MIX * math.sqrt(2 / 3)
@@ -31,7 +31,7 @@ class Noise(nn.Module):
         self.strength = strength
         self.register_buffer("std", std, persistent=False)
 
-    def forward(self, items: Tensor, draws: Draws) -> Tensor:
+    def forward(self, items: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each item."""
         return items + self.strength * self.std * draws.normal(*items.shape[1:])
 
@@ -56,7 +56,7 @@ class Mixup(nn.Module):
         super().__init__()
         self.strength = strength
 
-    def forward(self, items: Tensor, draws: Draws) -> Tensor:
+    def forward(self, items: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each item."""
         share = draws.uniform(0, self.strength, *[1] * (items.ndim - 1))
         return torch.lerp(items, draws.partners(items), share)

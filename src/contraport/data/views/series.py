@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from contraport.data.views.draws import Draws
+from contraport.data.views.draws import RandomDraws
 from contraport.data.views.images import resample
 
 
@@ -40,7 +40,7 @@ class SeriesTransform(nn.Module):
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
 
-    def forward(self, series: Tensor, draws: Draws) -> Tensor:
+    def forward(self, series: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each series."""
         channels, length = series.shape[1:]
         cropped = _crop(series, self.strength.crop, draws)
@@ -50,7 +50,7 @@ class SeriesTransform(nn.Module):
         return self.mean + (cropped - self.mean) * scale * unmasked + noise
 
 
-def _crop(series: Tensor, least: float, draws: Draws) -> Tensor:
+def _crop(series: Tensor, least: float, draws: RandomDraws) -> Tensor:
     """Resample a random stretch of each series, as an image of one row."""
     fraction = draws.uniform(least, 1)
     start = (1 - fraction) * draws.uniform(-1, 1)
@@ -70,7 +70,7 @@ class Windows(nn.Module):
         super().__init__()
         self.length = length
 
-    def forward(self, series: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    def forward(self, series: Tensor, draws: RandomDraws) -> tuple[Tensor, Tensor]:
         """Return the earlier and the later window of each series."""
         both = 2 * self.length
         starts = draws.integers(series.shape[2] - both + 1)

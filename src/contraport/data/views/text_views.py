@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from contraport.data.views.draws import Draws
+from contraport.data.views.draws import RandomDraws
 
 _SPACE = 32
 _FIRST_CJK, _LAST_CJK = 0xE3, 0xE9  # lead bytes of Chinese and Japanese characters, U+3000 to U+9FFF
@@ -40,7 +40,7 @@ class TextTransform(nn.Module):
         super().__init__()
         self.strength = strength
 
-    def forward(self, texts: Tensor, draws: Draws) -> Tensor:
+    def forward(self, texts: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each text."""
         words = word_index(texts)
         count = words.amax(1, keepdim=True) + 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from contraport.data.views.draws import Draws
+from contraport.data.views.draws import RandomDraws
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class VectorTransform(nn.Module):
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
 
-    def forward(self, vectors: Tensor, draws: Draws) -> Tensor:
+    def forward(self, vectors: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each vector."""
         features = vectors.shape[1]
         scale = draws.uniform(1 - self.strength.scaling, 1 + self.strength.scaling, 1)

@@ -17,7 +17,7 @@ from contraport.data.data_loader import Share
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, StoreWrapper
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, parse_custom_transform
-from contraport.data.views.draws import Draws
+from contraport.data.views.draws import RandomDraws
 from contraport.data.views.images import image_strength, image_transform, to_lab
 from contraport.data.views.noise_mixup import Mixup, Noise, isotropic_std
 from contraport.data.views.series import SERIES, SeriesTransform, Windows
@@ -186,7 +186,7 @@ class Views(nn.Module):
         if self.custom is not None:
             return self._apply_custom(self.custom, views, share)
         floats = _as_floats(views)
-        draws = Draws(floats[0], share)
+        draws = RandomDraws(floats[0], share)
         if self._windows is not None:
             floats = self._windows(floats[0], draws)
         pairs = zip(self._sources, self._transforms, strict=True)
@@ -212,7 +212,7 @@ class _MadeView(NamedTuple):
 
 
 class _Unchanged(nn.Module):
-    def forward(self, items: Tensor, draws: Draws) -> Tensor:
+    def forward(self, items: Tensor, draws: RandomDraws) -> Tensor:
         return items
 
 

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from contraport import distributed
 from contraport.catalog.perturbation_specs import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
 from contraport.data import Dataset, Views, load, loader
-from contraport.data.arrays import weights_of
+from contraport.data.arrays import as_weights
 from contraport.data.data_loader import Loader, StreamLoader
 from contraport.data.formats.array_files import read_npy
 from contraport.data.perturbations import (
     assign_domains,
     class_weights,
-    corrupted,
-    imbalanced,
-    mismatched_partners,
+    corrupt_dataset,
+    draw_mismatched_partners,
+    make_imbalanced,
     with_partners,
 )
 from contraport.data.sources.torch_datasets import is_stream
@@ -148,9 +148,11 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if isinstance(dataset, Stream):
         _check_stream_options(settings, dataset)
     if settings.has_file_weights and dataset.split == "train":
-        values = weights_of(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
+        values = as_weights(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
         if len(values) > len(dataset) and len(values) > int(dataset.rows.max()):
             values = values[dataset.rows]  # one per row of the source, including other splits
+        message = f"sample_weight: {weights} must have {len(dataset)} values, got {tuple(values.shape)}."
+        check(values.shape == (len(dataset),), message, "shape")
         dataset = dataset.with_weights(values)
     if settings.validation is not None:
         dataset = dataset.subset(
@@ -205,13 +207,13 @@ def _check_stream_options(settings: Settings, stream: Stream) -> None:
 def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
     """Apply the perturbations of the settings; imbalance and class weights only to training items."""
     if settings.imbalance is not None and dataset.split == "train":
-        dataset = imbalanced(dataset, parse_imbalance(settings.imbalance))
+        dataset = make_imbalanced(dataset, parse_imbalance(settings.imbalance))
     if settings.given_views:
         dataset = dataset.select_views(settings.given_views, "given_views")
     if settings.domains is not None:
         dataset = assign_domains(dataset, parse_domains(settings.domains))
     if settings.corrupt is not None:
-        dataset = corrupted(dataset, *parse_corruptions(settings.corrupt))
+        dataset = corrupt_dataset(dataset, *parse_corruptions(settings.corrupt))
     if settings.has_class_weights and dataset.split == "train":
         dataset = dataset.with_weights(class_weights(dataset))
     return dataset
@@ -231,7 +233,7 @@ def apply_mismatch(settings: Settings, dataset: Dataset, run: Run | None = None)
     if run is not None and run.mismatched_path.exists():
         partners = torch.from_numpy(run.partners())
     else:
-        partners = mismatched_partners(dataset, mismatch, seed=settings.seed)
+        partners = draw_mismatched_partners(dataset, mismatch, seed=settings.seed)
     return with_partners(dataset, partners), partners
 
 

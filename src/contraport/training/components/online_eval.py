@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from contraport.data import Dataset
-from contraport.data.arrays import take
+from contraport.data.arrays import copy_subset
 from contraport.embedding import LoaderConfig
 from contraport.errors import check
 from contraport.metrics.registry import parse_scheduled_metrics
@@ -55,7 +55,7 @@ def build_online_eval(settings: Settings, components: Components, dataset: Datas
     whole = dataset.drop_incomplete()  # items that lack a view have no representation
     drawn = torch.randperm(len(whole), generator=torch_generator("training.monitor"))[:MONITOR_ITEMS].numpy()
     check(len(drawn) > 3, f"online_metrics: requires at least 4 training items, got {len(drawn)}.", "few_items")
-    learnt, judged = take(whole, drawn[::2], "train"), take(whole, drawn[1::2], "test")
+    learnt, judged = copy_subset(whole, drawn[::2], "train"), copy_subset(whole, drawn[1::2], "test")
 
     def subject(device: torch.device) -> EvalContext:
         loss = objective if isinstance(objective, Loss) else None

@@ -3,14 +3,14 @@ import torch
 
 from contraport.catalog.augment_specs import parse_augment
 from contraport.data import from_arrays
-from contraport.data.views.draws import Draws
+from contraport.data.views.draws import RandomDraws
 from contraport.data.views.noise_mixup import MAX_MIX, NOISE, Mixup, Noise
 from contraport.data.views.views import _transform
 
 
 def change(transform, items):
     torch.manual_seed(0)
-    return transform(items, Draws(items, None)) - items
+    return transform(items, RandomDraws(items, None)) - items
 
 
 def test_scaled_noise_is_in_units_of_each_features_deviation():

@@ -23,7 +23,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (24, 3, 12, 12), dtype=np.uin
 
 
 def jittered(item: Tensor) -> Tensor:
-    """Draws from all three generators, and gives floats beyond [0, 1]."""
+    """RandomDraws from all three generators, and gives floats beyond [0, 1]."""
     return 100 * (item.float() / 255 + torch.randn(1) + np.random.normal() + random.random())
 
 

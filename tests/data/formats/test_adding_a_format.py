@@ -6,7 +6,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport.data import from_arrays, load
-from contraport.data.arrays import take
+from contraport.data.arrays import copy_subset
 from contraport.data.formats import FORMATS, data_format
 from contraport.data.splits import select_split
 
@@ -16,7 +16,9 @@ def mine():
     @data_format("numbers in a text", suffixes=[".dat"])
     def load_text(path, split, test_fraction=None):
         whole = from_arrays(np.loadtxt(path), name=path)
-        return take(whole, select_split(split, len(whole), is_test=None, labels=None, fraction=test_fraction), split)
+        return copy_subset(
+            whole, select_split(split, len(whole), is_test=None, labels=None, fraction=test_fraction), split
+        )
 
     yield
     del FORMATS["numbers in a text"]
@@ -24,7 +26,7 @@ def mine():
 
 @pytest.fixture
 def marked():
-    @data_format("a marked folder", recognizes=lambda path: path.endswith(".rows"), takes=[])
+    @data_format("a marked folder", recognizes=lambda path: path.endswith(".rows"), options=[])
     def load_marked(path, split):
         return from_arrays(np.loadtxt(f"{path}/rows.dat"), name=path, split=split)
 
@@ -58,4 +60,4 @@ def test_two_formats_of_one_name_are_told(mine):
 
 
 def test_the_order_is_that_of_what_is_recognised_most_narrowly():
-    assert [entry.name for entry in FORMATS.values() if entry.rest] == ["a folder of images or texts"]
+    assert [entry.name for entry in FORMATS.values() if entry.fallback] == ["a folder of images or texts"]

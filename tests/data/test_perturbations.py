@@ -25,9 +25,9 @@ from contraport.data import Dataset, Views, from_arrays
 from contraport.data.perturbations import (
     assign_domains,
     class_weights,
-    corrupted,
-    imbalanced,
-    mismatched_partners,
+    corrupt_dataset,
+    draw_mismatched_partners,
+    make_imbalanced,
     with_partners,
 )
 from contraport.data.stores import SubsetStore
@@ -47,7 +47,7 @@ def all_of(dataset: Dataset) -> torch.Tensor:
 def test_so_many_pairs_exchange_partners(share: float, likely: bool) -> None:
     dataset = pictures()
     assert dataset.labels is not None
-    partners = mismatched_partners(dataset, Mismatch(share, likely), seed=3)
+    partners = draw_mismatched_partners(dataset, Mismatch(share, likely), seed=3)
     assert sorted(partners.tolist()) == list(range(40))
     expected = 4 * round(share * 10) if likely else round(share * 40)
     assert int((partners != torch.arange(40)).sum()) == expected
@@ -56,14 +56,14 @@ def test_so_many_pairs_exchange_partners(share: float, likely: bool) -> None:
 
 
 def test_the_seed_decides_on_partners() -> None:
-    one, again, other = (mismatched_partners(pictures(), Mismatch(0.5), seed=seed) for seed in (0, 0, 1))
+    one, again, other = (draw_mismatched_partners(pictures(), Mismatch(0.5), seed=seed) for seed in (0, 0, 1))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 
 
 def test_partners_of_a_class_need_labels() -> None:
     with raises_usage_error("mismatch.missing_labels"):
-        mismatched_partners(from_arrays(np.ones((4, 2))), Mismatch(0.5, within_class=True), seed=0)
+        draw_mismatched_partners(from_arrays(np.ones((4, 2))), Mismatch(0.5, within_class=True), seed=0)
 
 
 def test_of_given_views_all_but_the_first_are_the_partners() -> None:
@@ -102,13 +102,13 @@ def test_of_one_view_the_second_random_one_is_the_partners() -> None:
 def test_the_sizes_of_classes_fall_by_a_constant_factor(sizes: list[int], ratio: float, expected: list[int]) -> None:
     labels = np.random.default_rng(1).permutation(np.repeat(np.arange(len(sizes)), sizes))
     whole = from_arrays(np.arange(float(len(labels)))[:, None], labels)
-    few = imbalanced(whole, ratio)
+    few = make_imbalanced(whole, ratio)
     assert few.labels is not None
     assert few.labels.bincount(minlength=len(sizes)).tolist() == expected
     kept = all_of(few)[:, 0].long()
     assert kept.tolist() == few.rows.tolist() == sorted(kept.tolist())
     assert torch.equal(torch.from_numpy(labels)[kept], few.labels)
-    assert torch.equal(imbalanced(whole, ratio).rows, few.rows)
+    assert torch.equal(make_imbalanced(whole, ratio).rows, few.rows)
 
 
 def test_each_class_counts_the_same() -> None:
@@ -121,7 +121,7 @@ def test_each_class_counts_the_same() -> None:
     ("made", "message"),
     [
         (
-            lambda data: imbalanced(data, 10.0),
+            lambda data: make_imbalanced(data, 10.0),
             ("imbalance.missing_labels", "arrays"),
         ),
         (class_weights, ("sample_weight.missing_labels", "arrays")),
@@ -134,19 +134,19 @@ def test_what_needs_classes_says_so(made: Callable[[Dataset], object], message: 
 
 def test_several_corruptions_are_made_in_turn() -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
-    both = all_of(corrupted(from_arrays(images), *parse_corruptions("noise:3,blur:2")))
-    noisy = corrupted(from_arrays(images), Corruption("noise", 3))
-    assert torch.equal(both, all_of(corrupted(noisy, Corruption("blur", 2))))
-    assert not torch.equal(both, all_of(corrupted(from_arrays(images), *parse_corruptions("blur:2,noise:3"))))
+    both = all_of(corrupt_dataset(from_arrays(images), *parse_corruptions("noise:3,blur:2")))
+    noisy = corrupt_dataset(from_arrays(images), Corruption("noise", 3))
+    assert torch.equal(both, all_of(corrupt_dataset(noisy, Corruption("blur", 2))))
+    assert not torch.equal(both, all_of(corrupt_dataset(from_arrays(images), *parse_corruptions("blur:2,noise:3"))))
     series = np.random.default_rng(0).normal(size=(9, 2, 16)).astype(np.float32)
     with raises_usage_error("corrupt.not_images"):
-        corrupted(from_arrays(series), *parse_corruptions("noise:3,blur:2"))
+        corrupt_dataset(from_arrays(series), *parse_corruptions("noise:3,blur:2"))
 
 
 @pytest.mark.parametrize("kind", ["noise", "occlusion", "blur", "jpeg"])
 def test_an_item_is_corrupted_alike_wherever_it_stands(kind: str) -> None:
     dataset, some = pictures(side=32), torch.tensor([5, 2, 31])
-    whole, part = (corrupted(of, Corruption(kind, 3)) for of in (dataset, dataset.subset(some)))
+    whole, part = (corrupt_dataset(of, Corruption(kind, 3)) for of in (dataset, dataset.subset(some)))
     assert all_of(whole).dtype == torch.uint8
     assert (all_of(whole)[some].int() - all_of(part).int()).abs().max() <= 1  # sums of another order round otherwise
     assert not torch.equal(all_of(whole), all_of(dataset))
@@ -155,19 +155,19 @@ def test_an_item_is_corrupted_alike_wherever_it_stands(kind: str) -> None:
 def test_bytes_are_rounded() -> None:
     """With half of the contrast black and white are at 63.75 and 191.25 of 255."""
     images = torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 1, 2).expand(3, 1, 2, 2)
-    half = all_of(corrupted(from_arrays(images), Corruption("contrast", 2)))
+    half = all_of(corrupt_dataset(from_arrays(images), Corruption("contrast", 2)))
     assert half[0, 0].tolist() == [[64, 191], [64, 191]]
 
 
 def test_vectors_are_made_noisy_in_units_of_their_own() -> None:
     wide = np.random.default_rng(0).normal(size=(3_000, 2)) * [1.0, 100.0]
-    apart = all_of(corrupted(from_arrays(wide), Corruption("noise", 1))) - torch.from_numpy(wide).float()
+    apart = all_of(corrupt_dataset(from_arrays(wide), Corruption("noise", 1))) - torch.from_numpy(wide).float()
     assert apart.std(dim=0).numpy() == pytest.approx(0.2 * wide.std(axis=0), rel=0.05)
     with raises_usage_error("corrupt.not_images"):
-        corrupted(from_arrays(wide), Corruption("blur", 1))
+        corrupt_dataset(from_arrays(wide), Corruption("blur", 1))
     captioned = from_arrays({"sound": wide[:2], "caption": ["a bell", "a horn"]})
     with raises_usage_error("corrupt.texts"):
-        corrupted(captioned, Corruption("noise", 1))
+        corrupt_dataset(captioned, Corruption("noise", 1))
 
 
 def test_what_is_not_in_memory_is_changed_as_it_is_fetched_and_can_be_sent_to_workers() -> None:
@@ -177,7 +177,7 @@ def test_what_is_not_in_memory_is_changed_as_it_is_fetched_and_can_be_sent_to_wo
     dataset = pictures()
     lazy = dataset.with_store(OnDisk(dataset.store, torch.arange(40)))
     for change in (
-        lambda of: corrupted(of, Corruption("noise", 2)),
+        lambda of: corrupt_dataset(of, Corruption("noise", 2)),
         lambda of: assign_domains(of, DomainSpec("style")),
     ):
         assert torch.equal(all_of(change(lazy)), all_of(change(dataset)))
