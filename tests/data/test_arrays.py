@@ -92,7 +92,7 @@ def test_labels_become_numbers_in_order_of_their_names():
         (np.ones((5, 2)), [0, 1], ("labels.shape", "5")),
     ],
 )
-def test_what_is_no_data_is_refused(views, labels, message):
+def test_rejects_invalid_arrays(views, labels, message):
     with raises_usage_error(*message):
         from_arrays(views, labels)
 
@@ -115,7 +115,7 @@ def test_tensors_of_a_network_are_arrays_too(kind):
     ],
     ids=["masked", "sparse"],
 )
-def test_what_an_array_has_no_place_for_is_told(values, message):
+def test_rejects_masked_and_sparse_arrays(values, message):
     kind, value = message
     for read, argument in ((from_arrays, "views"), (load, "data"), (as_features, "features")):
         with raises_usage_error(f"{argument}.{kind}", value):
@@ -151,7 +151,7 @@ def test_items_that_lack_a_view_by_rows_of_nan_or_by_marks():
         (np.array([[1.0], [np.nan]]), None, ("views.not_finite", "1 of 2")),
     ],
 )
-def test_marks_that_do_not_fit(views, present, message):
+def test_rejects_masks_of_wrong_shape(views, present, message):
     with raises_usage_error(*message):
         from_arrays(views, present=present)
 
@@ -163,6 +163,6 @@ def test_classes_may_be_kept_as_objects(values):
 
 
 @pytest.mark.parametrize("values", [["b", None, "b"], ["b", 1, "a"], [1, float("nan"), 2]])
-def test_classes_that_are_kept_as_objects_and_are_none_are_told(values):
+def test_rejects_invalid_classes_of_object_arrays(values):
     with raises_usage_error("labels.not_categorical", "1"):
         from_arrays(np.ones((3, 2)), labels=np.array(values, dtype=object))

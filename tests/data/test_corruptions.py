@@ -91,7 +91,7 @@ def test_an_image_of_one_line_is_blurred_along_it() -> None:
     assert torch.equal(corrupt(step, "blur", 5).sum(dim=3), torch.full((1, 1, 1), 50.0))
 
 
-def test_wrong_arguments_are_told() -> None:
+def test_rejects_invalid_arguments() -> None:
     with raises_usage_error("kind.unknown"):
         corrupt(pictures(), "fog", 1)
     with raises_usage_error("severity.invalid", "6"):

@@ -116,7 +116,7 @@ def test_data_in_memory_have_no_workers(dataset):
         ({"batch_size": 2, "num_workers": -1}, ("num_workers.invalid",)),
     ],
 )
-def test_numbers_out_of_range_are_told(dataset, settings, message):
+def test_rejects_numbers_out_of_range(dataset, settings, message):
     with raises_usage_error(*message):
         loader(dataset, **settings)
 
@@ -143,7 +143,7 @@ class Lost:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_what_a_worker_cannot_read_is_told_in_its_own_words(num_workers):
+def test_errors_in_workers_are_raised_unchanged(num_workers):
     lost = Dataset(Lost(), name="lost", split="train")
     with raises_usage_error("data.invalid", "3"):
         list(loader(lost, 2, num_workers=num_workers))

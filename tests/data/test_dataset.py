@@ -22,7 +22,7 @@ def test_statistics_of_vectors_survive_a_large_mean():
     assert std == pytest.approx(vectors.astype(float).std(0), rel=1e-6)
 
 
-def test_what_varies_by_rounding_alone_is_taken_for_a_constant():
+def test_variation_by_rounding_counts_as_constant():
     rounding = np.finfo(np.float32).eps
     values = np.array([[1, 1, 0], [1 + rounding, 1 + 2 * rounding, 0]], dtype=np.float32)
     assert from_arrays(values).statistics()[1] == pytest.approx([1, rounding, 1])

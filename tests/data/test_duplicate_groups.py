@@ -77,7 +77,7 @@ def test_a_column_of_lists_of_captions(folder: Path) -> None:
     assert not {*dataset.rows.tolist()} & {*other.rows.tolist()}
 
 
-def test_what_is_lacking_is_not_the_same(folder: Path) -> None:
+def test_missing_views_share_no_content(folder: Path) -> None:
     rows = [(f"{number}.png", "" if number < 6 else f"thing {number}") for number in range(IMAGES)]
     dataset = load(written(folder, rows), "train", image_size=8)
     assert dataset.present is not None

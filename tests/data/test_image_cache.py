@@ -28,7 +28,7 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
-def test_they_are_what_is_decoded_anew(photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_cached_images_equal_decoded_images(photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "contraport")
     dataset = load(photos)
     kept = cache_decoded_images(dataset, tmp_path / "kept", num_workers=0)
@@ -45,7 +45,7 @@ def test_they_are_what_is_decoded_anew(photos: Path, tmp_path: Path, caplog: pyt
     assert caplog.messages == [f"the decoded images are those in {tmp_path / 'kept'}"]
 
 
-def test_they_are_decoded_again_for_other_data_or_a_damaged_file(
+def test_cache_is_rebuilt_for_other_data_or_a_damaged_file(
     photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = tmp_path / "kept"
@@ -65,7 +65,7 @@ def test_they_are_decoded_again_for_other_data_or_a_damaged_file(
     assert "are made again: they are damaged" in caplog.text
 
 
-def test_a_full_disk_and_a_file_in_place_of_the_folder_are_told(
+def test_full_disk_disables_the_cache_and_a_file_in_its_place_is_rejected(
     photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -77,7 +77,7 @@ def test_a_full_disk_and_a_file_in_place_of_the_folder_are_told(
     assert "each epoch decodes the images again" in caplog.text
 
 
-def test_a_training_is_the_same_with_and_without(photos: Path, tmp_path: Path) -> None:
+def test_training_is_the_same_with_and_without_cache(photos: Path, tmp_path: Path) -> None:
     given = {"data": photos, "epochs": 2, "batch_size": 8, "num_workers": 0, "progress": False}
     with_them = train(**given, out=tmp_path / "with")
     without = train(**given, decoded="none", out=tmp_path / "without")
@@ -90,7 +90,7 @@ def test_a_training_is_the_same_with_and_without(photos: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["shard", "second column"])
-def test_they_are_decoded_again_where_a_file_has_changed_that_no_item_is_called_by(
+def test_cache_is_rebuilt_if_an_unnamed_source_file_changed(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("contraport.data.image_cache.SAMPLED_ITEMS", 1)

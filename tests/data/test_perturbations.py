@@ -127,7 +127,7 @@ def test_each_class_counts_the_same() -> None:
         (class_weights, ("sample_weight.missing_labels", "arrays")),
     ],
 )
-def test_what_needs_classes_says_so(made: Callable[[Dataset], object], message: tuple[str, ...]) -> None:
+def test_rejects_perturbations_without_classes(made: Callable[[Dataset], object], message: tuple[str, ...]) -> None:
     with raises_usage_error(*message):
         made(from_arrays(np.ones((4, 2))))
 
@@ -170,7 +170,7 @@ def test_vectors_are_made_noisy_in_units_of_their_own() -> None:
         corrupt_dataset(captioned, Corruption("noise", 1))
 
 
-def test_what_is_not_in_memory_is_changed_as_it_is_fetched_and_can_be_sent_to_workers() -> None:
+def test_items_in_files_are_changed_at_each_fetch_and_can_be_pickled() -> None:
     class OnDisk(SubsetStore):
         in_memory = False
 
@@ -260,6 +260,6 @@ def test_data_with_domains_keep_them() -> None:
         (parse_domains, "style:edge", ("domains.unknown", "edge", "edges")),
     ],
 )
-def test_a_wrong_version_is_told(parse: object, text: object, message: tuple[str, ...]) -> None:
+def test_rejects_invalid_perturbations(parse: object, text: object, message: tuple[str, ...]) -> None:
     with raises_usage_error(*message):
         parse(text)  # type: ignore[operator]

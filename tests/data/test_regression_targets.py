@@ -51,19 +51,19 @@ def test_a_column_of_whole_numbers_is_numbers_where_this_is_said(tmp_path):
         (["a"] * 5, ("numbers.shape",)),
     ],
 )
-def test_wrong_numbers_are_told(numbers, message):
+def test_rejects_wrong_numbers(numbers, message):
     with raises_usage_error(*message):
         from_arrays(np.ones((5, 2)), numbers=numbers)
 
 
-def test_a_column_of_several_numbers_per_item_is_told(tmp_path):
+def test_rejects_a_column_of_several_numbers_per_item(tmp_path):
     cells = pa.table({"a": np.arange(30.0), "b": np.arange(30.0), "age": [[1.0, 2.0]] * 30})
     pq.write_table(cells, tmp_path / "data.parquet")
     with raises_usage_error("data.shape", "age", "(30, 2)"):
         load(tmp_path / "data.parquet", columns={"numbers": "age"})
 
 
-def test_they_are_measured_by_a_regression_and_nothing_asks_for_classes(tmp_path):
+def test_regression_targets_are_evaluated_without_classes(tmp_path):
     run = make_run(tmp_path / "run", vector_model(), data=str(write(tmp_path / "data.npz")))
     result = evaluate(run, progress=False)
     assert result["rows"]["raw"]["regression"] > 0.95

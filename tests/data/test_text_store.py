@@ -41,6 +41,6 @@ def test_an_empty_text_among_several_views_is_one_that_the_item_lacks():
     ],
     ids=["empty", "mixed", "unequal", "null"],
 )
-def test_what_is_no_text_is_told(views, message):
+def test_rejects_invalid_texts(views, message):
     with raises_usage_error(*message):
         from_arrays(views)

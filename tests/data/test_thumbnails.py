@@ -29,7 +29,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("view", EXPECTED)
-def test_each_kind_of_view_has_its_sketch(view: str) -> None:
+def test_each_kind_of_view_has_a_thumbnail(view: str) -> None:
     dataset = from_arrays((VIEWS[view], VIEWS["vector"]))
     first, second = make_thumbnails(dataset, torch.tensor([5, 0, 5]), 15)
     assert (first.shape, str(first.dtype)) == EXPECTED[view]

@@ -48,13 +48,13 @@ def test_a_format_of_ones_own_is_read_and_trains(mine, tmp_path):
         load(tmp_path / "data.xls")
 
 
-def test_it_is_asked_before_the_folder_of_images(marked, tmp_path):
+def test_registered_format_precedes_image_folders(marked, tmp_path):
     (tmp_path / "mine.rows").mkdir()
     np.savetxt(tmp_path / "mine.rows" / "rows.dat", np.ones((5, 2)))
     assert load(tmp_path / "mine.rows").shapes == ((2,),)
 
 
-def test_two_formats_of_one_name_are_told(mine):
+def test_rejects_two_formats_of_one_name(mine):
     with raises_usage_error("data_format.exists", "numbers in a text"):
         data_format("numbers in a text")(lambda path, split: None)
 

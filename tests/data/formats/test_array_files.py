@@ -84,7 +84,7 @@ def test_an_npz_file_may_weigh_its_items(tmp_path):
         ),
     ],
 )
-def test_an_npz_file_that_is_no_data_is_refused(tmp_path, arrays, message):
+def test_rejects_an_npz_file_that_is_no_data(tmp_path, arrays, message):
     with raises_usage_error(*message) as caught:
         load(save(tmp_path, **arrays))
     assert "\n" not in str(caught.value)
@@ -116,13 +116,13 @@ def not_an_array() -> bytes:
     [(content, "unreadable") for content in (b"", b"hello", b"PK\x03\x04", truncated(), flipped_bytes())]
     + [(not_an_array(), "shape")],
 )
-def test_a_corrupt_npz_file_is_refused(tmp_path, content, kind):
+def test_rejects_a_corrupt_npz_file(tmp_path, content, kind):
     (tmp_path / "data.npz").write_bytes(content)
     with raises_usage_error(f"data.{kind}", "data.npz"):
         load(tmp_path / "data.npz")
 
 
-def test_an_npy_file_by_another_name_is_refused(tmp_path):
+def test_rejects_an_npy_file_by_another_name(tmp_path):
     with open(tmp_path / "data.npz", "wb") as file:
         np.save(file, np.ones(3))
     with raises_usage_error("data.unreadable"):
@@ -144,7 +144,7 @@ def test_an_npy_file_is_one_view_of_which_a_fifth_is_held_out(tmp_path, array, s
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04"])
-def test_a_corrupt_npy_file_is_refused(tmp_path, content):
+def test_rejects_a_corrupt_npy_file(tmp_path, content):
     (tmp_path / "data.npy").write_bytes(content)
     with raises_usage_error("data.unreadable", "data.npy"):
         load(tmp_path / "data.npy")

@@ -105,7 +105,7 @@ def test_every_mode_of_pixels_becomes_rgb(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
-def test_what_is_transparent_is_white(tmp_path, mode):
+def test_transparent_pixels_become_white(tmp_path, mode):
     drawn = Image.new("RGBA", (10, 10), (0, 0, 0, 0))  # below what is transparent lies black
     drawn.paste((0, 0, 0, 255), (0, 0, 5, 10))
     if mode == "P":
@@ -153,14 +153,14 @@ def test_an_image_that_vanishes_later_is_named(classes):
         dataset[3]
 
 
-def test_all_corrupt(tmp_path):
+def test_rejects_folders_without_readable_images(tmp_path):
     for number in range(5):
         (tmp_path / f"{number}.png").write_bytes(b"x%d" % number)
     with raises_usage_error("data.no_readable_image", "4"):
         load(tmp_path)
 
 
-def test_empty_and_ambiguous_folders_are_refused(tmp_path):
+def test_rejects_empty_and_ambiguous_folders(tmp_path):
     with raises_usage_error("data.empty"):
         load(tmp_path)
     save(tmp_path / "0.png")
@@ -184,7 +184,7 @@ def test_hidden_and_other_files_are_no_images(classes):
 
 
 @pytest.mark.parametrize("strange", [b"cat/caf\xe9.png", b"caf\xe9/0.png"])
-def test_names_that_are_no_text_are_told_at_once(classes, strange):
+def test_rejects_file_names_that_are_not_utf8(classes, strange):
     path = os.path.join(os.fsencode(classes), strange)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -215,7 +215,7 @@ def test_worker_processes_give_the_same_batches(classes):
     assert all(torch.equal(a.views[0], b.views[0]) for a, b in zip(alone, helped, strict=True))
 
 
-def test_domain_and_class_folders_are_told_apart(tmp_path):
+def test_domain_and_class_folders_are_distinguished(tmp_path):
     for domain in ("art", "photo", "sketch"):
         for label in ("dog", "horse"):
             for number in range(10):
@@ -316,7 +316,7 @@ def test_a_folder_of_texts_has_classes_as_one_of_images(tmp_path):
     assert test.keys[0].endswith("neg/0.txt")
 
 
-def test_a_file_that_is_no_text_is_told(tmp_path):
+def test_rejects_a_file_that_is_no_text(tmp_path):
     (tmp_path / "0.txt").write_text("a")
     (tmp_path / "1.txt").write_bytes(b"\xff\xfe\xff")
     with raises_usage_error("data.unreadable", "8"):
@@ -359,7 +359,7 @@ def test_rows_are_the_lines_of_a_file(tmp_path):
     assert load(tmp_path / "texts.txt", test_fraction=0).rows.tolist() == [2, 4]
 
 
-def test_images_by_less_common_names_are_read_or_told(tmp_path):
+def test_less_common_image_suffixes_are_read_or_reported(tmp_path):
     for suffix, kind in (("jpg", "JPEG"), ("jfif", "JPEG"), ("jpe", "JPEG")):
         Image.new("RGB", (9, 9)).save(tmp_path / f"a.{suffix}", kind)
     (tmp_path / "b.heic").write_bytes(b"what a plugin reads")
@@ -367,7 +367,7 @@ def test_images_by_less_common_names_are_read_or_told(tmp_path):
     assert (len(whole), whole.skipped) == (3, (str(tmp_path / "b.heic"),))
 
 
-def test_a_class_that_is_called_train_is_told(tmp_path, caplog):
+def test_rejects_a_class_folder_named_train(tmp_path, caplog):
     for name in ("bus", "train", "car"):
         for number in range(4):
             save(tmp_path / name / f"{number}.png")

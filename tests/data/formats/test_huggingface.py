@@ -96,7 +96,7 @@ def test_unlabelled_is_minus_one(hub, tmp_path):
     assert load(saved(tmp_path / "hf", rows)).labels is None
 
 
-def test_what_is_no_data_is_told_by_column(hub, tmp_path):
+def test_rejects_invalid_columns(hub, tmp_path):
     uneven = saved(tmp_path / "uneven", hub.Dataset.from_dict({"x": [[1.0], [1.0, 2.0]] * 5}))
     with raises_usage_error("data.list_lengths", "x"):
         load(uneven)
@@ -109,7 +109,7 @@ def test_what_is_no_data_is_told_by_column(hub, tmp_path):
         load(uneven)
 
 
-def test_a_missing_package_is_told_with_the_command_that_installs_it(tmp_path, monkeypatch):
+def test_rejects_a_missing_package(tmp_path, monkeypatch):
     real = builtins.__import__
 
     def without(name, *rest):
@@ -124,7 +124,7 @@ def test_a_missing_package_is_told_with_the_command_that_installs_it(tmp_path, m
         load(tmp_path)
 
 
-def test_corrupt_offsets_are_told_before_arrow_follows_them(hub, tmp_path):
+def test_rejects_corrupt_offsets(hub, tmp_path):
     lists = {"x": [[float(i)] * 3 for i in range(50)]}
     path = saved(tmp_path / "hf", hub.Dataset.from_dict(lists))
     file = next(path.glob("*.arrow"))

@@ -105,7 +105,7 @@ def test_several_images_and_arrays_are_several_views(tmp_path):
     assert torch.equal(batch.domains, order % 5)
 
 
-def test_corrupt_images_and_incomplete_samples_are_left_out_and_told(tmp_path, caplog):
+def test_skips_corrupt_images_and_incomplete_samples_with_a_warning(tmp_path, caplog):
     files = [file for i in range(1, 11) for file in sample(i)]
     files[4] = (files[4][0], files[4][1][:60])
     files += [("lonely.cls", b"3"), ("half.npy", array(np.zeros(3)))]
@@ -143,7 +143,7 @@ def test_memory_does_not_grow_with_the_payload(tmp_path):
 
 
 @pytest.mark.parametrize("lost", [1, 700, 5_000, 10_240])
-def test_a_cut_archive_is_told(shards, lost):
+def test_rejects_a_cut_archive(shards, lost):
     path = shards / "train-001.tar"
     content = path.read_bytes()
     used = len(content.rstrip(b"\0"))
@@ -152,7 +152,7 @@ def test_a_cut_archive_is_told(shards, lost):
         load(shards)
 
 
-def test_an_archive_cut_between_two_members_is_told(tmp_path):
+def test_rejects_an_archive_cut_between_two_members(tmp_path):
     path = write(tmp_path / "a.tar", sample(0) + sample(1))
     with tarfile.open(path) as tar:
         last = tar.getmembers()[-1].offset
@@ -161,7 +161,7 @@ def test_an_archive_cut_between_two_members_is_told(tmp_path):
         load(path)
 
 
-def test_an_archive_overwritten_in_its_middle_is_told(tmp_path):
+def test_rejects_an_archive_overwritten_in_its_middle(tmp_path):
     path = write(tmp_path / "a.tar", sample(0) + sample(1))
     with tarfile.open(path) as tar:
         third = tar.getmembers()[2].offset
@@ -189,18 +189,18 @@ def test_an_archive_overwritten_in_its_middle_is_told(tmp_path):
         ([(f"{i}.npy", array(np.full(3, np.nan))) for i in range(9)], ("data.not_finite", "0")),
     ],
 )
-def test_samples_that_are_no_data_are_told(tmp_path, files, message):
+def test_rejects_invalid_samples(tmp_path, files, message):
     with raises_usage_error(*message):
         load(write(tmp_path / "a.tar", files))
 
 
-def test_unequal_arrays_are_told_when_they_are_fetched(tmp_path):
+def test_rejects_unequal_arrays(tmp_path):
     dataset = load(write(tmp_path / "a.tar", [(f"{i}.npy", array(np.zeros(3 + (i > 4)))) for i in range(10)]))
     with raises_usage_error("data.shape", "(3,)"):
         dataset.__getitems__(list(range(len(dataset))))
 
 
-def test_compressed_and_missing_archives_are_told(tmp_path):
+def test_rejects_compressed_and_missing_archives(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w:gz"):
         pass
     with raises_usage_error("data.unreadable"):
@@ -217,13 +217,13 @@ def test_an_archive_beside_class_folders_is_no_shard(shards):
     assert load(shards).class_names == ("cat", "dog")
 
 
-def test_a_pipe_among_archives_is_told_and_not_waited_for(tmp_path):
+def test_rejects_a_pipe_among_archives(tmp_path):
     os.mkfifo(tmp_path / "a.tar")
     with raises_usage_error("data.not_a_file", "a.tar"):
         load(tmp_path)
 
 
-def test_an_archive_that_leads_back_into_itself_is_told(tmp_path):
+def test_rejects_an_archive_that_leads_back_into_itself(tmp_path):
     path = write(tmp_path / "a.tar", sample(0) + sample(1))
     content = bytearray(path.read_bytes())
     content[124:136] = b"\xff" * 10 + b"\xfc\x00"  # a size of -1,024: the next header is this one
@@ -246,7 +246,7 @@ def test_paths_lead_nowhere_and_links_are_counted(tmp_path, caplog):
     assert [child.name for child in tmp_path.iterdir()] == ["in"]
 
 
-def test_too_many_archives_in_braces_are_told():
+def test_rejects_too_many_archives_in_braces():
     with raises_usage_error("data.too_many_archives", "1000000"):
         load("{0..99999999999}.tar")
 
@@ -265,7 +265,7 @@ def test_texts_are_views(tmp_path, caplog):
         assert texts == [f"größer {number}" for number in numbers(part).tolist()]
 
 
-def test_a_member_that_is_no_text_is_told(tmp_path):
+def test_rejects_a_member_that_is_no_text(tmp_path):
     write(tmp_path / "data.tar", [(f"{i}.txt", b"\xff\xfe" if i == 2 else b"text %d" % i) for i in range(9)])
     dataset = load(tmp_path / "data.tar", test_fraction=0.2)
     whole = [load(tmp_path / "data.tar", split) for split in ("train", "test")]

@@ -38,7 +38,7 @@ def whole(path, **options):
     return torch.cat(views), None if parts[0].labels is None else torch.cat([part.labels for part in parts])
 
 
-def test_names_of_columns_say_what_they_are_for(tmp_path):
+def test_column_names_imply_roles(tmp_path):
     rows = [(i, i / 2, "cat" if i % 2 else "dog", "north" if i < 10 else "south", -i) for i in range(20)]
     path = write(tmp_path, lines("id,a,Label,domain,b", rows))
     train, test = load(path), load(path, "test")
@@ -66,7 +66,7 @@ def test_numbered_columns_are_views_by_their_number(tmp_path):
     assert (first - second).tolist() == [[1, 1]]
 
 
-def test_columns_says_what_names_do_not(tmp_path):
+def test_explicit_columns_override_names(tmp_path):
     rows = [(i, 2 * i, 3 * i, i % 2, i % 3) for i in range(12)]
     path = write(tmp_path, lines("audio_1,audio_2,video,kind,label", rows))
     columns = {"views": ["audio_*", ["video", "audio_1"][:1]], "labels": "kind", "domains": "label"}
@@ -79,7 +79,7 @@ def test_columns_says_what_names_do_not(tmp_path):
     assert unlabelled.shapes == ((5,),)
 
 
-def test_a_column_of_keys_says_what_each_row_is_called(tmp_path):
+def test_column_of_keys_names_the_rows(tmp_path):
     rows = [(f"p{i:02d}", i, f"photo {i}") for i in range(10)]
     path = write(tmp_path, lines("id,x,patient", rows))
     with raises_usage_error("data.not_file_names", "keys", "patient"):
@@ -108,7 +108,7 @@ def test_dates_in_json_lines_are_texts(tmp_path):
     assert whole.domain_names == ("2020-01-01 00:00:00", "2020-01-01 01:00:00")
 
 
-def test_classes_that_are_whole_numbers_and_numbers_to_be_told_stay_so(tmp_path):
+def test_integer_classes_and_regression_targets_keep_their_type(tmp_path):
     whole = load(write(tmp_path, lines("label,x", [[10, 1], [" 9", 2], [100, 3]])), test_fraction=0)
     assert whole.class_names == ("9", "10", "100")
     sized = load(write(tmp_path, lines("size,x", [[1.5, 1], ["2.50", 2]])), test_fraction=0, columns={"labels": "size"})
@@ -122,7 +122,7 @@ def test_classes_that_are_whole_numbers_and_numbers_to_be_told_stay_so(tmp_path)
         ("utf-16", ("data.encoding", "16", "8")),
     ],
 )
-def test_a_csv_of_another_encoding_is_told(tmp_path, encoding, message):
+def test_rejects_a_csv_of_another_encoding(tmp_path, encoding, message):
     (tmp_path / "data.csv").write_bytes("text,label\nein Müller,a\nkein,b\n".encode(encoding))
     with raises_usage_error(*message):
         load(tmp_path / "data.csv")
@@ -171,13 +171,13 @@ def test_a_column_of_weights_is_named_by_the_caller_alone(tmp_path):
         ([1, "inf", 3], ("data.not_finite", "1")),
     ],
 )
-def test_weights_that_are_none_are_told(tmp_path, values, message):
+def test_rejects_weights_that_are_none(tmp_path, values, message):
     path = write(tmp_path, lines("x,w", enumerate(values)))
     with raises_usage_error(*message):
         load(path, columns={"weights": "w"})
 
 
-def test_a_column_of_splits_is_heeded(tmp_path):
+def test_column_of_splits_defines_the_split(tmp_path):
     names = ["train", "val", "train", "test", "Train"]
     path = write(tmp_path, lines("x,split,y", [(i, name, "ab"[i % 2]) for i, name in enumerate(names)]))
     assert load(path).store.views[0].flatten().tolist() == [0, 2, 4]
@@ -262,7 +262,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_table_that_is_no_data_is_told_by_file_and_column(tmp_path, name):
+def test_rejects_invalid_tables_naming_file_and_column(tmp_path, name):
     text, error = HOSTILE[name]
     path = write(tmp_path, text)
     with raises_usage_error(*error) as caught:
@@ -286,7 +286,7 @@ def test_a_table_that_is_no_data_is_told_by_file_and_column(tmp_path, name):
         ({"views": ["x", "label"]}, ("columns.conflict", "['label']")),
     ],
 )
-def test_wrong_columns_are_told(tmp_path, columns, message):
+def test_rejects_wrong_columns(tmp_path, columns, message):
     path = write(tmp_path, lines("x,label", [(1, 2), (3, 4)]))
     with raises_usage_error(*message):
         load(path, columns=columns)
@@ -309,19 +309,19 @@ def test_only_tables_have_columns(tmp_path):
         ([None, 1.0], "missing_value", "1 of 2"),
     ],
 )
-def test_a_parquet_column_that_is_no_view_is_told(tmp_path, values, kind, value):
+def test_rejects_a_parquet_column_that_is_no_view(tmp_path, values, kind, value):
     with raises_usage_error(f"data.{kind}", "data.parquet: column 'x'", value):
         load(write_parquet(tmp_path, x=values))
 
 
-def test_a_corrupt_parquet_file_is_told(tmp_path):
+def test_rejects_a_corrupt_parquet_file(tmp_path):
     path = write_parquet(tmp_path, x=list(range(1000)))
     path.write_bytes(path.read_bytes()[:-100])
     with raises_usage_error("data.unreadable", "data.parquet"):
         load(path)
 
 
-def test_names_of_columns_that_are_no_text_are_told(tmp_path):
+def test_rejects_names_of_columns_that_are_no_text(tmp_path):
     (tmp_path / "data.csv").write_bytes(b"x,\xff\xfe\n1,2\n")
     with raises_usage_error("data.unreadable", "data.csv"):
         load(tmp_path / "data.csv")
@@ -384,7 +384,7 @@ def test_two_columns_of_texts_are_two_views_of_which_an_item_may_lack_one(tmp_pa
     assert texts_of(whole.drop_incomplete(), 1) == TEXTS[2:9]
 
 
-def test_texts_beside_numbers_are_called_so(tmp_path):
+def test_texts_beside_numbers_need_a_name_of_texts(tmp_path):
     rows = [(text, number) for number, text in enumerate(TEXTS)]
     assert load(write(tmp_path, lines("caption,x", rows))).shapes == ((), (1,))
     path = write(tmp_path, lines("name,x", rows))
@@ -428,7 +428,7 @@ def rearranged_view(table, path, folder):
         ("en,de,section", {"labels": None}, ("data.ambiguous_columns", "labels", "section")),
     ],
 )
-def test_texts_of_few_distinct_values_are_asked_about(tmp_path, heads, columns, told):
+def test_rejects_ambiguous_columns_of_few_distinct_texts(tmp_path, heads, columns, told):
     known = {"en": QUESTIONS, "de": REPLIES, "section": CATEGORIES, "label": CATEGORIES}
     known["city"] = [f"city {number % 4}" for number in range(100)]
     path = write(tmp_path, lines(heads, zip(*(known[head] for head in heads.split(",")), strict=True)))
@@ -456,7 +456,7 @@ def test_a_name_that_says_text_and_values_that_differ_are_views(tmp_path):
     ],
     ids=["empty", "nothing", "images"],
 )
-def test_texts_that_are_none_are_told(tmp_path, texts, message):
+def test_rejects_texts_that_are_none(tmp_path, texts, message):
     with raises_usage_error(*message):
         load(write_parquet(tmp_path, x=texts))
 
@@ -533,13 +533,13 @@ def test_series_in_a_table_have_views_of_frames(tmp_path):
         (FRAMES, {"views": ["clip", "x"]}, ("columns.conflict", "clip")),
     ],
 )
-def test_wrong_sequences_are_told(tmp_path, rows, columns, message):
+def test_rejects_wrong_sequences(tmp_path, rows, columns, message):
     path = write(tmp_path, lines("clip,x,z,label", rows))
     with raises_usage_error(*message):
         load(path, columns={"sequence": "clip", **columns})
 
 
-def test_a_column_that_is_called_as_texts_are_and_holds_numbers_is_told(tmp_path, caplog):
+def test_warns_of_numbers_in_a_column_named_as_texts(tmp_path, caplog):
     for place in range(10):
         Image.fromarray(np.full((8, 8, 3), place, np.uint8)).save(tmp_path / f"{place}.png")
     rows = "".join(f"{place}.png,{place}\n" for place in range(10))

@@ -42,13 +42,13 @@ def test_a_data_set_of_ones_own_is_loaded_listed_and_trained_on(spirals, tmp_pat
     assert contraport.evaluate(run, neighbors=5, progress=False)["test_items"] == 20
 
 
-def test_its_name_is_offered_and_its_splits_are_its_own(spirals):
+def test_registered_source_has_its_own_splits(spirals):
     with raises_usage_error("data.unknown"):
         load("spirls")
     with raises_usage_error("test_fraction.conflict", "spirals"):
         load("spirals", test_fraction=0.5)
 
 
-def test_what_is_not_added_is_not_known():
+def test_unregistered_names_are_unknown():
     with raises_usage_error("data.unknown"):
         load("spirals")

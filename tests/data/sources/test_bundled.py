@@ -70,7 +70,7 @@ def test_fashion_mnist_is_downloaded_at_last(offline, monkeypatch):
     assert len(load("fashion-mnist", root=offline / "root")) == 6
 
 
-def test_fashion_mnist_says_where_it_looked_and_why_each_failed(offline):
+def test_missing_fashion_mnist_lists_places_and_reasons(offline):
     write_fashion(offline / "debian", pack=False)
     (offline / "debian" / "train-images-idx3-ubyte").write_bytes(b"short")
     places = ("debian", "root/FashionMNIST/raw (no file train-images", "download to", "no network")
@@ -79,7 +79,7 @@ def test_fashion_mnist_says_where_it_looked_and_why_each_failed(offline):
     assert "\n" not in str(caught.value)
 
 
-def test_a_cut_idx_file_is_no_data(offline):
+def test_rejects_a_truncated_idx_file(offline):
     write_fashion(offline / "debian", pack=False)
     file = offline / "debian" / "train-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:-1])

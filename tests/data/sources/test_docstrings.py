@@ -60,7 +60,7 @@ def test_a_function_is_its_name_in_words_and_its_first_sentence(library: Path) -
     )
 
 
-def test_a_library_without_sources_is_told(library: Path) -> None:
+def test_rejects_a_library_without_sources(library: Path) -> None:
     with raises_usage_error("data.not_found", library):
         load("docstrings")
 

@@ -151,12 +151,12 @@ def test_paths_and_pictures_are_images(tmp_path: Path) -> None:
     ],
     ids=["empty", "number", "mixed", "key", "objects"],
 )
-def test_what_is_no_data_is_told(data: Any, told: tuple[str, ...]) -> None:
+def test_rejects_invalid_data(data: Any, told: tuple[str, ...]) -> None:
     with raises_usage_error(*told):
         load(data)
 
 
-def test_it_is_trained_on_and_embedded(tmp_path: Path) -> None:
+def test_data_frame_is_trained_on_and_embedded(tmp_path: Path) -> None:
     run = train(data=frame(), epochs=1, batch_size=8, out=tmp_path / "run", progress=False)
     assert run.config()["data"] == "<DataFrame>"
     with raises_usage_error("data.missing", "DataFrame"):
@@ -196,7 +196,7 @@ def test_random_views_of_any_range_are_those_of_pixels() -> None:
     assert made[1] == pytest.approx(made[0] * scale + offset, rel=1e-3, abs=1e-2)
 
 
-def test_a_folder_of_classes_and_others_says_how_to_go_on(tmp_path: Path) -> None:
+def test_rejects_mixed_class_folders_with_a_hint(tmp_path: Path) -> None:
     for number, place in enumerate(("cats/0", "cats/1", "cats/2", "3", "4", "5")):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         Image.new("RGB", (9, 9), (number, 0, 0)).save(tmp_path / f"{place}.png")

@@ -18,18 +18,18 @@ from contraport.data import from_arrays, load
         ("missing.parquet", ("data.not_found", "missing.parquet")),
     ],
 )
-def test_unknown_data_are_told(data, message):
+def test_rejects_unknown_data(data, message):
     with raises_usage_error(*message):
         load(data)
 
 
-def test_a_file_of_another_kind_is_told(tmp_path):
+def test_rejects_a_file_of_another_kind(tmp_path):
     (tmp_path / "data.xls").write_text("1,2")
     with raises_usage_error("data.unknown_format"):
         load(tmp_path / "data.xls")
 
 
-def test_an_unknown_split_is_told():
+def test_rejects_an_unknown_split():
     with raises_usage_error("split.invalid", "train", "test", "valid"):
         load("digits", "valid")
 
@@ -50,7 +50,7 @@ def test_images_of_any_source_can_be_resized():
 
 
 @pytest.mark.parametrize("size", [0, -3])
-def test_a_size_out_of_range_is_told(size):
+def test_rejects_a_size_out_of_range(size):
     with raises_usage_error("image_size.invalid"):
         load("digits", image_size=size)
 
@@ -69,13 +69,13 @@ def test_only_the_images_among_the_views_are_resized():
 
 
 @pytest.mark.parametrize("suffix", ["", ".npz", ".npy", ".csv", ".parquet", ".tar"])
-def test_a_pipe_is_told_and_not_waited_for(tmp_path, suffix):
+def test_rejects_a_pipe(tmp_path, suffix):
     os.mkfifo(tmp_path / f"data{suffix}")
     with raises_usage_error("data.not_regular"):
         load(tmp_path / f"data{suffix}")
 
 
-def test_a_pipe_among_named_data_is_told_and_not_waited_for(tmp_path):
+def test_rejects_a_pipe_among_named_data(tmp_path):
     os.mkfifo(tmp_path / "BasicMotions_TRAIN.ts")
     with raises_usage_error("data.not_a_file", "BasicMotions_TRAIN.ts"):
         load("basic-motions", root=tmp_path)

@@ -83,7 +83,7 @@ def test_shards_tables_and_folders_are_fetched_once(
         load("memory://bucket/train-{000..001}.tar", root=tmp_path)
 
 
-def test_a_copy_is_taken_where_the_place_cannot_be_reached(
+def test_uses_the_cached_copy_of_an_unreachable_url(
     bucket: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load("memory://bucket/table.csv", root=tmp_path)
@@ -110,12 +110,12 @@ def test_files_by_url(tmp_path: Path) -> None:
         ("memory://a{0..1}/x.csv", ("data.braces",)),
     ],
 )
-def test_what_cannot_be_fetched_is_told(url: str, told: tuple[str, ...], tmp_path: Path) -> None:
+def test_rejects_unreachable_urls(url: str, told: tuple[str, ...], tmp_path: Path) -> None:
     with raises_usage_error(*told):
         load(url, root=tmp_path)
 
 
-def test_what_is_no_more_in_a_folder_is_forgotten(
+def test_removes_files_that_the_url_no_longer_has(
     bucket: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bucket.pipe("/bucket/photos/.hidden.json", b"{}")
@@ -127,7 +127,7 @@ def test_what_is_no_more_in_a_folder_is_forgotten(
     assert "removed 1 file from" in caplog.text
 
 
-def test_what_is_fetched_is_told_by_files_and_megabytes(
+def test_progress_of_downloads_counts_files_and_megabytes(
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[int | None, list[str]]] = []

@@ -69,7 +69,7 @@ def test_labels_that_are_not_wanted_are_in_no_batch() -> None:
     assert all(item.label is None for item in stream.items())
 
 
-def test_its_batches_go_on_over_all_passes_and_begin_anywhere() -> None:
+def test_stream_batches_continue_over_passes_and_start_anywhere() -> None:
     stream = from_stream(Numbers(items=7))
     assert (stream.shapes, len(stream), stream.labels.tolist()) == (((6,),), 7, [0, 1, 2, 0, 1, 2, 0])
     whole = [batch.ids.tolist() for batch in loader(stream, 3)]
@@ -122,7 +122,7 @@ def test_texts_beside_images_are_a_view_as_in_shards(decoded: bool, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("text", "kind"), [(" ", "empty_text"), (b"\xff", "not_unicode")])
-def test_a_text_that_is_none_is_told(text: str | bytes, kind: str) -> None:
+def test_rejects_invalid_texts_in_streams(text: str | bytes, kind: str) -> None:
     class Texts(IterableDataset):
         def __iter__(self) -> Iterator[dict[str, Any]]:
             return iter([{"txt": "a text"}, {"txt": text}])
@@ -131,7 +131,7 @@ def test_a_text_that_is_none_is_told(text: str | bytes, kind: str) -> None:
         load(Texts())
 
 
-def test_it_trains_by_steps_and_resumes_at_its_place(tmp_path: Path) -> None:
+def test_training_on_a_stream_resumes_at_its_place(tmp_path: Path) -> None:
     given = {"steps": 9, "batch_size": 16, "log_every": 1, "num_workers": None, "progress": False}
     whole = train(data=Numbers(), out=tmp_path / "whole", **given)
     assert [row["step"] for row in whole.metrics()] == list(range(1, 10))
@@ -176,7 +176,7 @@ def test_steps_of_what_is_no_stream_are_rounded_up_to_epochs(tmp_path: Path) -> 
     ids=["steps", "empty", "once", "bank", "target", "by item", "items", "validation", "weights", "draws", "labels",
          "size", "num_workers", "fraction"],
 )  # fmt: skip
-def test_what_a_stream_cannot_give_is_told(
+def test_rejects_options_that_need_all_items_of_a_stream(
     data: Any, given: dict[str, Any], code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -188,13 +188,13 @@ def test_what_a_stream_cannot_give_is_told(
 
 
 @pytest.mark.parametrize("given", [{"encoder": "gradients", "augment": "mixup"}, {"sample_weight": "plan"}])
-def test_what_a_step_needs_no_more_than_its_batch_for_takes_a_stream(given: dict[str, Any], tmp_path: Path) -> None:
+def test_accepts_streams_for_options_that_need_only_a_batch(given: dict[str, Any], tmp_path: Path) -> None:
     run = train(data=Pixels(), steps=2, batch_size=8, out=tmp_path / "run", progress=False, **given)
     assert run.metrics()[-1]["step"] == 2
     assert not run.features_path.exists()
 
 
-def test_a_stream_that_is_shorter_the_second_time_is_told() -> None:
+def test_rejects_a_stream_that_is_shorter_the_second_time() -> None:
     class Once(Numbers):
         def __iter__(self) -> Iterator[Any]:
             return super().__iter__() if self.begun < 1 else iter(())
@@ -204,7 +204,7 @@ def test_a_stream_that_is_shorter_the_second_time_is_told() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
-def test_it_is_embedded_as_it_comes_in_shards_too(suffix: str, tmp_path: Path) -> None:
+def test_stream_is_embedded_in_order_and_in_shards(suffix: str, tmp_path: Path) -> None:
     run = train(data=Numbers(), steps=2, batch_size=16, out=tmp_path / "run", progress=False)
     whole = read_features(embed(run, data=Numbers(200), out=tmp_path / f"whole{suffix}", batch_size=64, progress=False))
     assert whole.rows.tolist() == list(range(200))

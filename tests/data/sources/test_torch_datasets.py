@@ -68,7 +68,7 @@ def test_labels_beside_the_items_save_asking_each():
     assert load(Subset(items, [1, 2])).labels.tolist() == [0, 1]
 
 
-def test_a_target_transform_is_heeded():
+def test_target_transform_is_applied():
     items = Listed([(np.zeros(3), 10 * label) for label in (2, 0, 2)])
     items.targets = [2, 0, 2]
     items.target_transform = lambda label: 10 * label
@@ -123,12 +123,12 @@ def test_worker_processes_give_the_same_batches():
         ([(np.zeros(3), 1), (np.zeros(3), np.zeros(2))], ("data.missing_label", "1")),
     ],
 )
-def test_items_of_another_kind_are_told(items, message):
+def test_rejects_items_of_another_kind(items, message):
     with raises_usage_error(*message):
         load(Listed(items))
 
 
-def test_an_iterable_dataset_is_told():
+def test_rejects_an_iterable_dataset():
     class Stream(IterableDataset):
         def __iter__(self):
             yield torch.zeros(3)
@@ -144,7 +144,7 @@ def test_an_image_of_16_bits_is_one_of_8():
 
 
 @pytest.mark.parametrize(("texts", "warned"), [(["a cat", "a dog", "a cow"], True), (["cat", "dog", "cat"], False)])
-def test_captions_that_would_be_classes_of_one_item_are_told(texts, warned, caplog):
+def test_warns_of_captions_that_become_classes(texts, warned, caplog):
     dataset = load(Listed([(torch.ones(3), text) for text in texts]))
     assert dataset.class_names == tuple(sorted(set(texts)))
     assert ("no two are equal" in caplog.text) is warned

@@ -89,7 +89,7 @@ def test_the_unlabelled_images_of_stl10_have_the_same_test_split(stl10):
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn", "stl10", "stl10-unlabeled"])
-def test_what_is_missing_is_told_with_where_it_was_looked_for(tmp_path, name):
+def test_missing_data_lists_the_searched_places(tmp_path, name):
     with raises_usage_error("data.not_found", f"{tmp_path} (", f"download to {tmp_path}", "no network") as caught:
         load(name, root=tmp_path)
     assert "\n" not in str(caught.value)

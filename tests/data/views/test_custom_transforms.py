@@ -66,7 +66,7 @@ def test_items_are_changed_by_seed_epoch_and_place_alone() -> None:
     BatchTransform(torch.sin)],
     ids=["function", "torchvision", "albumentations", "kornia", "on batches"],
 )  # fmt: skip
-def test_it_trains_the_same_in_workers_and_without_and_after_a_stop(augment: Any, tmp_path: Path) -> None:
+def test_training_is_the_same_with_any_number_of_workers(augment: Any, tmp_path: Path) -> None:
     given = {"data": from_arrays(IMAGES), "augment": augment, "batch_size": 8, "progress": False}
     run = train(**given, epochs=2, num_workers=0, out=tmp_path / "run")
     other = train(**given, epochs=2, num_workers=1, out=tmp_path / "other")
@@ -74,7 +74,7 @@ def test_it_trains_the_same_in_workers_and_without_and_after_a_stop(augment: Any
     assert run.config()["augment"].startswith("<")
 
 
-def test_where_it_acts_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_states_whether_items_or_batches_are_transformed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "contraport")
     given = {"data": from_arrays(IMAGES), "batch_size": 8, "epochs": 1, "progress": False}
     train(**given, augment=v2.RandomHorizontalFlip(), num_workers=1, out=tmp_path / "items")
@@ -83,7 +83,7 @@ def test_where_it_acts_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert "augment: RandomHorizontalFlip, applied to batches" in caplog.text
 
 
-def test_a_folder_says_that_it_does_not_hold_it(tmp_path: Path) -> None:
+def test_resuming_requires_the_custom_transform_again(tmp_path: Path) -> None:
     dataset = from_arrays(IMAGES, labels=[0, 1] * 12)
     run = train(
         data=dataset, augment=jittered, epochs=1, batch_size=8, num_workers=0, out=tmp_path / "run", progress=False
@@ -112,12 +112,12 @@ def fails(item: Tensor) -> Tensor:
     ],
     ids=["number", "fails", "text", "other number"],
 )  # fmt: skip
-def test_what_is_no_change_is_told(augment: Any, told: tuple[str, ...], tmp_path: Path) -> None:
+def test_rejects_invalid_transforms(augment: Any, told: tuple[str, ...], tmp_path: Path) -> None:
     with raises_usage_error(*told):
         train(data=from_arrays(IMAGES), augment=augment, batch_size=8, out=tmp_path / "run", progress=False)
 
 
-def test_it_makes_the_views_itself() -> None:
+def test_custom_transform_excludes_named_views() -> None:
     with raises_usage_error("views.conflict", "2+6"):
         Views(from_arrays(IMAGES), augment=jittered, views="2+6")
     assert len(Views(from_arrays(IMAGES), augment=jittered, views=3).shapes) == 3

@@ -58,12 +58,12 @@ def test_partners_are_any_item_of_the_batch():
 
 
 @pytest.mark.parametrize(("start", "total"), [(-1, 4), (4, 4), (0, 0)])
-def test_shares_outside_of_the_batch_are_told(start, total):
+def test_rejects_shares_outside_of_the_batch(start, total):
     with raises_usage_error("share.invalid", "0"):
         Share(start, total)
 
 
-def test_shares_that_hold_fewer_items_than_come_are_told():
+def test_rejects_shares_that_hold_fewer_items_than_come():
     with raises_usage_error("share.range", "4"):
         RandomDraws(torch.zeros(2, 3), Share(3, 4))
 

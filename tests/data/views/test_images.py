@@ -129,7 +129,7 @@ def test_noise_has_no_bias_and_at_most_its_deviation():
     assert deviation.mean() == pytest.approx(0.05, abs=0.01)
 
 
-def test_what_is_erased_is_one_rectangle_of_the_images_mean():
+def test_erases_one_rectangle_with_the_mean_of_the_image():
     images = pictures(count=50)
     views = changed(images, erased=0.6)
     for image, view in zip(images, views, strict=True):

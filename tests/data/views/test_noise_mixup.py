@@ -69,12 +69,12 @@ def test_noise_moves_an_item_as_far_as_mixup():
 
 
 @pytest.mark.parametrize("strength", [0.1, 2.0])
-def test_noise_is_as_strong_as_is_asked(strength):
+def test_noise_has_the_given_strength(strength):
     moved = change(Noise(torch.tensor(3.0), strength), torch.zeros(20_000, 2))
     assert float(moved.std()) == pytest.approx(3 * strength, rel=0.02)
 
 
-def test_mixup_goes_as_far_as_is_asked():
+def test_mixup_has_the_given_strength():
     moved = 1 - (change(Mixup(0.9), torch.eye(500)) + torch.eye(500)).diagonal()
     assert moved.max() <= 0.9
     assert float(moved.mean()) == pytest.approx(0.45, abs=0.05)

@@ -10,7 +10,7 @@ sides = st.integers(1, 12)
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 4), st.integers(1, 5), st.tuples(sides, sides), st.tuples(sides, sides), st.integers(0, 99))
-def test_it_is_torchs_affine_grid(items, channels, size, new_size, seed):
+def test_resampling_equals_affine_grid_of_torch(items, channels, size, new_size, seed):
     generator = torch.Generator().manual_seed(seed)
     images = torch.rand(items, channels, *size, generator=generator)
     maps = torch.randn(items, 2, 3, generator=generator)

@@ -42,7 +42,7 @@ def test_a_span_is_cut_out():
     assert len(lengths) > 3
 
 
-def test_words_are_left_out_as_often_as_said():
+def test_words_are_deleted_with_the_given_probability():
     long = " ".join(f"w{number}" for number in range(1000))
     kept = change([long] * 20, TextStrength(span=1, deleted=0.3))
     shares = [len(view.split()) / 1000 for view in kept]
@@ -74,6 +74,6 @@ def test_no_change_gives_the_text_twice():
 
 
 @pytest.mark.parametrize("augment", ["noise", "mixup", "noise:0.2"])
-def test_what_changes_numbers_changes_no_text(augment):
+def test_rejects_numeric_changes_of_texts(augment):
     with raises_usage_error("augment.text_view", "arrays"):
         Views(from_arrays(TEXTS_), augment=augment)

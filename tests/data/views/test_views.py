@@ -323,7 +323,7 @@ def test_any_shape_and_any_number_of_items(shape, count, augment, number):
     assert all(tuple(view.shape) == (count, *dataset.shapes[0]) and view.isfinite().all() for view in views)
 
 
-def test_what_is_constant_is_no_obstacle():
+def test_constant_features_are_accepted():
     for array in (np.full((4, 3), 5.0), np.full((4, 3, 9), 5, np.float32), np.full((4, 3, 9, 9), 5, np.uint8)):
         dataset = from_arrays(array)
         for augment in AUGMENTS:
@@ -362,7 +362,7 @@ def test_frames_begin_at_every_place_as_often():
     assert (counts - 800).abs().max() < 120
 
 
-def test_frames_are_changed_where_that_is_asked_for():
+def test_frames_are_changed_only_by_augment():
     dataset = series()
     plain, changed = (made(Views(dataset, views="frames", augment=augment), raw(dataset)) for augment in (None, "weak"))
     assert all(a.shape == b.shape and not torch.equal(a, b) for a, b in zip(plain, changed, strict=True))
@@ -410,12 +410,12 @@ def test_processes_make_the_frames_that_one_would(augment):
         (steps(), {"views": "frame"}, ("views.unknown", "frame", "frames")),
     ],
 )
-def test_settings_that_cannot_be_are_told(dataset, settings, message):
+def test_rejects_impossible_settings(dataset, settings, message):
     with raises_usage_error(*message):
         Views(dataset, **settings)
 
 
-def test_shares_that_do_not_fit_the_batch_are_told():
+def test_rejects_shares_that_do_not_fit_the_batch():
     dataset = images()
     with raises_usage_error("share.range", "16", "1"):
         Views(dataset)(raw(dataset), Share(1, 16))
