@@ -93,7 +93,7 @@ def test_resuming_requires_the_custom_transform_again(tmp_path: Path) -> None:
     assert "knn" in found["rows"]["trained"]
     assert "alignment" not in found["rows"]["trained"]
     assert any("augmentation" in note for note in found["notes"])
-    with raises_usage_error("augment.invalid"):
+    with raises_usage_error("augment.object_required", "jittered"):
         train(data=dataset, resume=True, epochs=2, out=tmp_path / "run", progress=False)
     train(data=dataset, augment=jittered, resume=True, epochs=2, out=tmp_path / "run", progress=False)
 

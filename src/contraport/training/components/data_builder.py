@@ -60,7 +60,8 @@ def steps_to_epochs(settings: Settings, dataset: Dataset, *, chosen: bool) -> Se
     if settings.steps is None:
         return settings
     check(not chosen, f"steps: cannot be combined with epochs, got {settings.steps}.", "conflict")
-    return replace(settings, epochs=math.ceil(settings.steps / max(1, steps_per_epoch(settings, dataset))), steps=None)
+    by_epochs = replace(settings, steps=None)
+    return replace(by_epochs, epochs=math.ceil(settings.steps / max(1, steps_per_epoch(by_epochs, dataset))))
 
 
 def steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
