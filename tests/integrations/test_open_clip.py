@@ -72,7 +72,7 @@ def test_create_loss():
         create_loss(Namespace(distill=True))
     with raises_usage_error("model.invalid", "'coca_ViT-B-32': its loss has a part of its own"):
         create_loss(Namespace(distill=False, model="coca_ViT-B-32"))
-    with raises_usage_error("logit_bias.invalid"):
+    with raises_usage_error("logit_bias.conflict"):
         ClipLoss()(*views(), 1.0, torch.tensor(1.0))
 
 

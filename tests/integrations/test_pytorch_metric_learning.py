@@ -50,5 +50,5 @@ def test_what_is_refused():
     (z,) = views(k=1)
     with raises_usage_error("indices_tuple.invalid", "None"):
         MetricLearningLoss()(z, LABELS, (LABELS, LABELS, LABELS))
-    with raises_usage_error("ref_labels.invalid"):
+    with raises_usage_error("ref_labels.missing"):
         MetricLearningLoss()(z, LABELS, ref_emb=z.clone())

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import contraport
-from contraport import UsageError
 from contraport.integrations import SentenceTransformerLoss
+from tests.errors import raises_usage_error
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"]]
 TEXTS = [
@@ -184,33 +184,38 @@ def test_its_trainer(peer, model, tmp_path, labelled, chunk):
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "code", "value"),
     [
-        (lambda m: SentenceTransformerLoss(m, columns="texts"), "columns: unknown name 'texts'"),
+        (lambda m: SentenceTransformerLoss(m, columns="texts"), "columns.unknown", "'texts'"),
         (
             lambda m: SentenceTransformerLoss(m, mini_batch_size=0),
-            "mini_batch_size: expected a positive whole number, got 0",
+            "mini_batch_size.invalid",
+            "0",
         ),
         (
             lambda m: SentenceTransformerLoss(m)(features(m, TEXTS[:2]), torch.arange(6)),
-            "label: expected scores, .* torch.int64",
+            "label.type",
+            "torch.int64",
         ),
         (
             lambda m: SentenceTransformerLoss(m)(features(m, TEXTS[:1])),
-            "label: expected scores, .* no labels and one",
+            "label.missing",
+            "one column",
         ),
         (
             lambda m: SentenceTransformerLoss(m)(features(m, TEXTS[:3]), torch.ones(6, 3)),
-            r"label: .* \(6, 2\), got \(6, 3",
+            "label.shape",
+            "(6, 3)",
         ),
         (
             lambda m: SentenceTransformerLoss(m, mini_batch_size=2)(
                 [{"input_ids": torch.ones(7), "offsets": torch.ones(6)}] * 2
             ),
-            r"mini_batch_size: expected features with a row for each text, got \[6, 7\] rows",
+            "mini_batch_size.rows_differ",
+            "[6, 7]",
         ),
     ],
 )
-def test_mistakes_are_named(model, call, message):
-    with pytest.raises(UsageError, match=message):
+def test_rejects_invalid_arguments(model, call, code, value):
+    with raises_usage_error(code, value):
         call(model)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import contraport
-from contraport import UsageError
 from contraport.integrations import TrainerLoss
+from tests.errors import raises_usage_error
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -106,5 +106,5 @@ def test_one_tower_with_labels():
     out = network(input_ids=together(items())["input_ids"])
     value = TrainerLoss(contraport.sup_con(), outputs=["pooler_output"])(out, labels)
     torch.testing.assert_close(value, contraport.sup_con()(out.pooler_output, labels=labels))
-    with pytest.raises(UsageError, match=r"outputs: expected names among .*'pooler_output'.*, got \['image_embeds'"):
+    with raises_usage_error("outputs.unknown", "'pooler_output'", "['image_embeds'"):
         TrainerLoss()(out)

@@ -1,6 +1,7 @@
-"""Doors into other libraries' training: our objectives under the calls that their loops make.
+"""Objectives under the calling conventions of other libraries' losses and trainers.
 
-No door imports the library that it leads to: it is called by it. The losses need torch and numpy only, and so do these.
+None of these modules imports the library that it integrates with: that library calls it. They need torch and numpy
+only.
 """
 
 from contraport.integrations.lightly import MemoryBankLoss

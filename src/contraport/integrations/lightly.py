@@ -1,4 +1,4 @@
-"""The calling form of lightly's losses with a memory bank; without one they are called as our objectives are."""
+"""Loss with a memory bank, as in lightly; without a bank, lightly's losses are called as objectives are."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from contraport.errors import check
 
 
 class MemoryBankLoss(nn.Module):
-    """An objective of queries and keys with the keys of earlier calls as negatives: MoCo's.
+    """Objective of queries and keys with the keys of earlier calls as negatives (MoCo).
 
-    The bank belongs to the module's state, holds the keys of all processes, and is empty at first. It takes in the keys
-    of a call whose queries have a gradient, once their loss is computed.
+    The bank is part of the module's state, holds the keys of all processes, and starts empty. It receives the keys of
+    each call whose queries have a gradient, after the loss is computed.
 
     Args:
-        memory_bank_size: how many keys are kept, first in, first out, and of how many dimensions: ``(4096, 128)``.
-        objective: what is called on queries and keys, with ``negatives=``; default: ``info_nce(temperature=0.5,
+        memory_bank_size: number of keys, first in, first out, and their dimension: ``(4096, 128)``.
+        objective: called on queries and keys, with ``negatives=``; default: ``info_nce(temperature=0.5,
             symmetric=False)``.
-        others: whether the other keys of the batch are negatives too; lightly and MoCo compare with the bank alone.
+        in_batch_negatives: whether the other keys of the batch are negatives too; in lightly and MoCo, only the bank.
 
     Raises:
-        UsageError: the size is no pair of positive whole numbers.
+        UsageError: the size is not a pair of positive integers.
 
     Source: He et al. (2020), Momentum contrast (MoCo), section 3.2.
 
@@ -41,36 +41,40 @@ class MemoryBankLoss(nn.Module):
     written: Tensor
 
     def __init__(
-        self, memory_bank_size: tuple[int, int], objective: cp.objectives.Loss | None = None, *, others: bool = False
+        self,
+        memory_bank_size: tuple[int, int],
+        objective: cp.objectives.Loss | None = None,
+        *,
+        in_batch_negatives: bool = False,
     ) -> None:
         super().__init__()
         pair = isinstance(memory_bank_size, tuple | list) and len(memory_bank_size) == 2
         good = pair and all(isinstance(number, int) and number >= 1 for number in memory_bank_size)
-        check(good, f"memory_bank_size: expected a pair (keys, dimensions) of whole numbers, got {memory_bank_size!r}.")
+        check(good, f"memory_bank_size: must be a pair of integers, (keys, dimension), got {memory_bank_size!r}.")
         self.objective = cp.info_nce(temperature=0.5, symmetric=False) if objective is None else objective
-        self.others = others
+        self.in_batch_negatives = in_batch_negatives
         self.register_buffer("bank", torch.zeros(*memory_bank_size))
         self.register_buffer("written", torch.zeros((), dtype=torch.long))
 
     @property
     def size(self) -> int:
-        """How many keys the bank holds."""
+        """Number of keys in the bank."""
         return min(int(self.written), len(self.bank))
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Return the loss of queries and keys, (n, d) each."""
-        known: dict[str, Tensor | bool] = {}
+        options: dict[str, Tensor | bool] = {}
         if self.size > 0:
-            known = {"negatives": self.bank[: self.size].clone(), "shared_negatives": True}
-        if not self.others:
-            known["ids"] = torch.zeros(len(query), dtype=torch.long)  # equal ids are not compared with one another
-        loss: Tensor = self.objective(query, key, **known)
+            options = {"negatives": self.bank[: self.size].clone(), "shared_negatives": True}
+        if not self.in_batch_negatives:
+            options["ids"] = torch.zeros(len(query), dtype=torch.long)  # items with equal ids are not negatives
+        loss: Tensor = self.objective(query, key, **options)
         if query.requires_grad:
-            self._keep(key)
+            self._enqueue(key)
         return loss
 
     @torch.no_grad()
-    def _keep(self, key: Tensor) -> None:
+    def _enqueue(self, key: Tensor) -> None:
         keys = F.normalize(gather(key.detach()).to(self.bank), dim=1)[-len(self.bank) :]
         places = torch.arange(len(keys), device=keys.device) + self.written
         self.bank[places % len(self.bank)] = keys

@@ -1,4 +1,4 @@
-"""The calling form of pytorch-metric-learning's losses."""
+"""Loss with the signature of pytorch-metric-learning's losses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from contraport.errors import check
 
 
 class MetricLearningLoss(nn.Module):
-    """An objective under the call ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
+    """Any objective with the signature ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
 
     Args:
-        objective: what is called on embeddings that have no reference set; default: ``sup_con(temperature=0.1)``.
-        reference: what is called on embeddings and a reference set; default: ``sup_con(temperature=0.1,
-            layout="cross")``.
+        objective: called on embeddings without a reference set; default: ``sup_con(temperature=0.1)``.
+        reference: called on embeddings and a reference set; default: ``sup_con(temperature=0.1, layout="cross")``.
 
     Raises:
         UsageError: in the call, ``indices_tuple`` is given, or a reference set without the labels of both.
@@ -48,24 +47,21 @@ class MetricLearningLoss(nn.Module):
         Args:
             embeddings: (n, d).
             labels: (n,), or (n, classes) zeros and ones.
-            indices_tuple: a miner's pairs or triplets: refused, as each row is compared with all columns.
-            ref_emb: (m, d), with which the embeddings are compared. Where it is these themselves, the same tensor, no
-                row is compared with itself.
+            indices_tuple: pairs or triplets of a miner; not supported, as each row is compared with all columns.
+            ref_emb: reference set, (m, d). If it is the same tensor as the embeddings, self pairs are left out.
             ref_labels: (m,), or (m, classes).
         """
-        check(
-            indices_tuple is None,
-            "indices_tuple: must be None: a plan weighs all pairs itself; PairList(pairs) lists the positives.",
-        )
+        message = "indices_tuple: must be None: a plan weights all pairs itself; PairList(pairs) lists the positives."
+        check(indices_tuple is None, message)
         if ref_emb is None:
-            return self._value(self.objective, embeddings, labels=labels)
-        itself = ref_emb is embeddings
-        ref_labels = labels if itself and ref_labels is None else ref_labels
-        known = labels is not None and ref_labels is not None
-        check(known, "ref_labels: expected labels= and ref_labels= with ref_emb.")
-        ids = (torch.arange(len(embeddings)),) * 2 if itself else None
-        return self._value(self.reference, embeddings, ref_emb, labels=(labels, ref_labels), ids=ids)
+            return self._evaluate(self.objective, embeddings, labels=labels)
+        same = ref_emb is embeddings
+        ref_labels = labels if same and ref_labels is None else ref_labels
+        complete = labels is not None and ref_labels is not None
+        check(complete, "ref_labels: required with ref_emb, as are labels, got None.", "missing")
+        ids = (torch.arange(len(embeddings)),) * 2 if same else None
+        return self._evaluate(self.reference, embeddings, ref_emb, labels=(labels, ref_labels), ids=ids)
 
-    def _value(self, objective: nn.Module, *views: Tensor, **facts: Any) -> Tensor:
-        loss: Tensor = objective(*views, **facts)
+    def _evaluate(self, objective: nn.Module, *views: Tensor, **options: Any) -> Tensor:
+        loss: Tensor = objective(*views, **options)
         return loss

@@ -1,4 +1,4 @@
-"""A loss for the trainer of transformers."""
+"""Loss for the trainer of transformers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from contraport.distributed import world
 from contraport.errors import check
 
 
-class Arguments(Protocol):
-    """What the trainer's arguments say of how it scales a loss: see `transformers.TrainingArguments`."""
+class TrainerArguments(Protocol):
+    """The arguments of the trainer that determine how it scales a loss; see `transformers.TrainingArguments`."""
 
     gradient_accumulation_steps: int
     average_tokens_across_devices: bool
@@ -23,20 +23,20 @@ class Arguments(Protocol):
 class TrainerLoss(nn.Module):
     """Any objective as ``Trainer(..., compute_loss_func=...)``.
 
-    The trainer takes it that such a loss has been divided by what is counted in all steps of accumulation, and on
-    several devices multiplies it by their number where the data have labels: told its arguments, this loss undoes both,
-    so that gradients of several steps are averaged, and the batch of all devices counts as one.
+    The trainer assumes that such a loss is divided by a count over all accumulation steps, and multiplies it by the
+    number of devices if the data have labels. With ``arguments``, this loss undoes both: gradients of several steps are
+    averaged, and the batch of all devices counts as one.
 
     Args:
-        objective: what is called on the embeddings; default: ``info_nce(temperature=0.07)``.
-        outputs: the names, in the model's output, of the embeddings (n, d) that are the views; those of CLIP and its
-            like by default. With one name the labels say what belongs together.
-        logit_scale: the model's own parameter, the logarithm of 1 / temperature, as CLIP has it; default: the
-            objective's temperature.
-        arguments: the trainer's `TrainingArguments`; default: nothing is accumulated, on one device.
+        objective: called on the embeddings; default: ``info_nce(temperature=0.07)``.
+        outputs: names of the views in the model's output, embeddings (n, d); default: those of CLIP. With one name the
+            labels define the positives.
+        logit_scale: the model's own parameter, the logarithm of 1 / temperature, as in CLIP; default: the objective's
+            temperature.
+        arguments: the trainer's `TrainingArguments`; default: no accumulation, one device.
 
     Raises:
-        UsageError: in the call, the model's output has no such name.
+        UsageError: in the call, a name is missing in the model's output.
 
     >>> import torch
     >>> loss = TrainerLoss(cp.sup_con(), outputs=["pooler_output"])
@@ -50,12 +50,13 @@ class TrainerLoss(nn.Module):
         *,
         outputs: Sequence[str] = ("image_embeds", "text_embeds"),
         logit_scale: Tensor | None = None,
-        arguments: Arguments | None = None,
+        arguments: TrainerArguments | None = None,
     ) -> None:
         super().__init__()
         self.objective = cp.info_nce(temperature=0.07) if objective is None else objective
         self.outputs = tuple(outputs)
-        self._logit_scale = (logit_scale,)  # in a tuple: it stays the model's
+        # In a tuple: a bare parameter would be registered as one of this module, but it is the model's.
+        self._logit_scale = (logit_scale,)
         self.arguments = arguments
 
     def forward(
@@ -64,21 +65,21 @@ class TrainerLoss(nn.Module):
         """Return the loss of a batch.
 
         Args:
-            outputs: the model's.
-            labels: class of each item, (n,), for objectives that ask for it.
-            num_items_in_batch: what the trainer has counted.
+            outputs: of the model.
+            labels: class of each item, (n,), for objectives that need it.
+            num_items_in_batch: the count of the trainer.
         """
         missing = [name for name in self.outputs if outputs.get(name) is None]
-        check(not missing, f"outputs: expected names among {sorted(outputs)}, got {missing}.")
+        check(not missing, f"outputs: must be names of the model output, {sorted(outputs)}, got {missing}.", "unknown")
         (scale,) = self._logit_scale
         temperature = None if scale is None else torch.exp(-scale)
         views = [outputs[name] for name in self.outputs]
         loss: Tensor = self.objective(*views, labels=labels, temperature=temperature)
-        return loss / self._factor(num_items_in_batch)
+        return loss / self._trainer_factor(num_items_in_batch)
 
-    def _factor(self, counted: Tensor | int | None) -> int:
-        """Return what the trainer multiplies by, or expects to be divided by."""
+    def _trainer_factor(self, count: Tensor | int | None) -> int:
+        """Return the factor by which the trainer multiplies the loss or expects it to be divided."""
         if self.arguments is None:
             return 1
-        steps = self.arguments.gradient_accumulation_steps if torch.is_grad_enabled() else 1  # none in evaluation
-        return steps * (world().size if counted is not None and self.arguments.average_tokens_across_devices else 1)
+        steps = self.arguments.gradient_accumulation_steps if torch.is_grad_enabled() else 1  # evaluation has no steps
+        return steps * (world().size if count is not None and self.arguments.average_tokens_across_devices else 1)
