@@ -45,10 +45,10 @@ def test_the_bank_keeps_the_last_keys_and_compares_with_them_alone():
     bank = loss.bank.clone()
     logits = torch.cat([(z0 * z1).sum(1, keepdim=True), z0 @ bank.T], 1) / 0.5
     torch.testing.assert_close(loss(z0, z1), F.cross_entropy(logits, torch.zeros(3, dtype=torch.long)))
-    others = MemoryBankLoss((5, 5), others=True).double()
-    others.load_state_dict(loss.state_dict())
+    with_batch = MemoryBankLoss((5, 5), in_batch_negatives=True).double()
+    with_batch.load_state_dict(loss.state_dict())
     expected = contraport.info_nce(temperature=0.5, symmetric=False)(z0, z1, negatives=bank)
-    torch.testing.assert_close(others(z0, z1), expected)
+    torch.testing.assert_close(with_batch(z0, z1), expected)
 
 
 @pytest.mark.parametrize("size", [0, 4096, (4096,), (4, -1), (4.0, 2)])
