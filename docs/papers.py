@@ -1,0 +1,59 @@
+"""Writes docs/papers.md from benchmarks/papers.yaml and the verdicts of the suites, for `make docs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from suites import Measured, anchor, measured, paragraph, together, words_table
+
+from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED
+
+PAPERS = Path(__file__).parents[1] / "benchmarks" / "papers.yaml"
+ANSWERS = {HELD: "agrees", NOT_HELD: "disagrees", PARTLY: "agrees in part", UNDECIDED: "not decided"}
+
+
+def read_papers() -> list[dict[str, Any]]:
+    """Return the documents with their entries."""
+    papers: list[dict[str, Any]] = yaml.safe_load(PAPERS.read_text())
+    return papers
+
+
+def papers() -> str:
+    """Return the page of tables, figures and equations of the documents."""
+    runs = measured()
+    parts = [
+        "# The papers, entry by entry",
+        "Written by `make docs` from `benchmarks/papers.yaml` and the results of the suites; do not edit.",
+        paragraph(
+            "The library is built on five documents. This page lists their tables, figures and main equations: what "
+            "each shows, how to redo it, and what came out here. Most experiments here use small images and short "
+            "runs, so *not decided* means that the difference is smaller than its interval at this size."
+        ),
+    ]
+    for paper in read_papers():
+        rows = [_row(entry, runs) for entry in paper["entries"]]
+        parts += [f"## {paper['paper']}", words_table(["entry", "shows", "redo", "answer", "here"], rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(entry: dict[str, Any], runs: dict[str, list[Measured]]) -> list[str]:
+    redo = [f"`{command}`" for command in entry.get("run", [])]
+    redo += [f"`{entry['python']}`"] if "python" in entry else []
+    answer, result = entry.get("answer", ""), entry.get("found", "")
+    if "claims" in entry:
+        answer, result = _of_claims(entry["claims"], runs)
+    return [entry["name"], entry["shows"], "<br>".join(redo), f"**{answer}**", result]
+
+
+def _of_claims(claims: list[str], runs: dict[str, list[Measured]]) -> tuple[str, str]:
+    """Return the answer of an entry's claims together, and each claim's verdict with a link to its row."""
+    verdicts, links = [], []
+    for claim in claims:
+        suite, number = claim.split("/")
+        on_each = [run.values["verdicts"][int(number)] for run in runs[suite]]
+        verdict = together([one["verdict"] for one in on_each if one["found"]])
+        verdicts.append(verdict)
+        links.append(f"[{suite}, claim {int(number) + 1}](results.md#{anchor(suite, int(number))}): {verdict}")
+    return ANSWERS.get(together(verdicts), "not measured"), "; ".join(links)
