@@ -1,70 +1,105 @@
-"""Write docs/choosing.md from the table in contraport.catalog.recommendations and what the suites found, for `make
-docs`.
-"""
+"""Writes docs/choosing.md and docs/evidence.md from the recommendations and the verdicts of the suites."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
-from suites import RUN_AGAIN, anchor, claim, measured, paragraph, together, verdicts_on, words_table
+from suites import Measured, anchor, claim, measured, paragraph, together, verdicts_on, words_table
 
-from contraport.catalog.recommendations import USE_CASES, Recommendation
+from contraport.catalog.recommendations import USE_CASES, Evidence, Recommendation
 from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED
 from contraport.comparison.suites import load_suite
 
 EXAMPLE = "contraport compare --data photos/ --objectives nt-xent,gca-ince,gca-uot --tune 8 --seeds 3"
+CERTAINTY = {HELD: "gain measured", PARTLY: "gain in part", NOT_HELD: "no gain here", UNDECIDED: "not decided here"}
 
 
 def choosing() -> str:
-    """Return the page on what to use when."""
-    found = measured()
-
-    def behind(one: Recommendation) -> str:
-        """Return the claims that a sentence rests on, each with its verdict and a link to its row."""
-        told = []
-        for evidence in one.evidence:
-            if evidence.suite not in found:
-                told.append(f"suite `{evidence.suite}`: not run")
-                continue
-            runs = found[evidence.suite]
-            says = claim(*evidence).rstrip(".")
-            again = " (to be run again)" if evidence.suite in RUN_AGAIN else ""
-            told.append(f"[{says}](results.md#{anchor(*evidence)}): {verdicts_on(runs, evidence.number)}{again}")
-        return "; ".join(dict.fromkeys(told)) or "not measured here"
-
+    """Return the page on where to start, one screen."""
+    runs = measured()
     rows = [
-        [situation.name if number == 0 else "", one.text, behind(one)]
-        for situation in USE_CASES
-        for number, one in enumerate(situation.recommendations)
+        [case.name, case.start, f"[{_certainty(case.basis, runs)}](evidence.md#{_slug(case.name)})"]
+        for case in USE_CASES
     ]
-    claims, counts = [], Counter[str]()
-    for name, runs in found.items():
-        for number in range(len(runs[0].values["verdicts"])):
-            link = f"[{claim(name, number)}](results.md#{anchor(name, number)})"
-            claims.append([link, load_suite(name)["title"], verdicts_on(runs, number)])
-            measured_on = [run.values["verdicts"][number] for run in runs]
-            counts[together([verdict["verdict"] for verdict in measured_on if verdict["found"]])] += 1
-    lacking = counts[together([])]
-    sizes = "\n".join(f"- `{name}`, {run.scale}" for name, runs in found.items() for run in runs)
     parts = [
         "# What to choose",
-        "Written by `make docs` from what `contraport compare` measured; do not edit.",
+        "Written by `make docs` from the recommendations and the measured suites; do not edit.",
+        words_table(["you have", "start from", "how certain"], rows),
         paragraph(
-            "Each piece of advice is shown with the claims behind it, their verdicts here, and links to the rows of "
-            "the results. The encoders and the data are small, and the runs are short. So an undecided claim is no "
-            "reason against a method, and a claim that held, or did not hold, may turn out differently at a larger "
-            "size. Before you choose, compare on your own data:"
+            "*Gain measured*: better than its baseline on small images, tables or texts, with an interval that "
+            "excludes zero. *Not decided here*: the difference is smaller than its interval at this size. Each entry "
+            "links to the claims behind it. `contraport list objectives` has the same advice per objective."
         ),
+        "Results on small data may not carry over. Compare on your own data before you choose:",
         f"```sh\n{EXAMPLE}\n```",
-        words_table(["you have", "what to do", "what was found"], rows),
-        "## The claims",
-        paragraph(
-            f"Of {len(claims)} claims, {counts[HELD]} held, {counts[PARTLY]} held in part, {counts[NOT_HELD]} did "
-            f"not hold, {counts[UNDECIDED]} are not decided at this size"
-            f"{f', {lacking} were not measured' * bool(lacking)}. Where it was computed, the tables show how many "
-            "seeds would decide a claim. The claims were tested on:"
-        ),
-        sizes,
-        words_table(["claim", "of", "verdict"], claims),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def evidence() -> str:
+    """Return the page of all recommendations and claims with their verdicts."""
+    runs = measured()
+    parts = [
+        "# Evidence",
+        "Written by `make docs` from what `contraport compare` measured; do not edit.",
+        paragraph(
+            "Each recommendation is followed by the claims behind it, their verdicts, and links to the tables. The "
+            "encoders and the data are small and the runs short: an undecided claim is no argument against a method."
+        ),
+    ]
+    for case in USE_CASES:
+        parts.append(f"## {case.name[0].upper()}{case.name[1:]}")
+        parts += [_with_claims(one, runs) for one in case.recommendations]
+    claims, counts = [], Counter[str]()
+    for name, of_suite in runs.items():
+        for number in range(len(load_suite(name)["claims"])):
+            on_each = [run.values["verdicts"][number] for run in of_suite if number < len(run.values["verdicts"])]
+            verdict = together([one["verdict"] for one in on_each if one["found"]])
+            counts[verdict] += 1
+            claims.append([f"[{claim(name, number)}](results.md#{anchor(name, number)})", name, f"**{verdict}**"])
+    sizes = "\n".join(f"- `{name}`, {run.scale}" for name, of_suite in runs.items() for run in of_suite)
+    parts += [
+        "## All claims",
+        paragraph(
+            f"Of {len(claims)} claims, {counts[HELD]} held, {counts[PARTLY]} held in part, {counts[NOT_HELD]} did not "
+            f"hold, {counts[UNDECIDED]} are not decided at this size and {counts[together([])]} were not measured."
+        ),
+        words_table(["claim", "suite", "verdict"], claims),
+        "The suites ran on:",
+        sizes,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _certainty(basis: tuple[Evidence, ...], runs: dict[str, list[Measured]]) -> str:
+    if not basis:
+        return "the baseline"
+    verdicts = [
+        run.values["verdicts"][one.number]["verdict"]
+        for one in basis
+        for run in runs.get(one.suite, ())
+        if run.values["verdicts"][one.number]["found"]
+    ]
+    return CERTAINTY.get(together(verdicts), "not measured")
+
+
+def _with_claims(one: Recommendation, runs: dict[str, list[Measured]]) -> str:
+    """Return a recommendation with a list of its claims, each with its verdict."""
+    lines = [one.says]
+    for item in one.evidence:
+        if item.suite not in runs:
+            lines.append(f"- Suite `{item.suite}`: not run.")
+            continue
+        link = f"[{claim(*item).rstrip('.')}](results.md#{anchor(*item)})"
+        lines.append(f"- {link}: {verdicts_on(runs[item.suite], item.number)}.")
+    return "\n".join([lines[0], "", *lines[1:]]) if one.evidence else lines[0]
+
+
+def _slug(title: str) -> str:
+    """Return the anchor of a heading.
+
+    >>> _slug("pairs, some of them wrong")
+    'pairs-some-of-them-wrong'
+    """
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import torch
 from audit import audit
-from choosing import choosing
+from choosing import choosing, evidence
 from evaluating import evaluating
+from papers import papers
 from reliability import reliability
 from results import results
 
@@ -67,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "evaluating": evaluating,
         "audit": audit,
         "choosing": choosing,
+        "evidence": evidence,
+        "papers": papers,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"of {', '.join(pages)}; default: all of them.")

@@ -1,0 +1,61 @@
+"""Each entry of the page of papers can be redone: its commands parse, its calls run, its claims exist."""
+
+import shlex
+
+import pytest
+import torch
+import yaml
+
+import contraport
+from contraport.cli import main
+from contraport.cli.commands import find_command
+from contraport.cli.parsing import parse
+from contraport.comparison.suites import load_suite
+from tests.docs.pages import ROOT
+
+PAPERS = yaml.safe_load((ROOT / "benchmarks" / "papers.yaml").read_text())
+ENTRIES = [pytest.param(entry, id=entry["name"]) for paper in PAPERS for entry in paper["entries"]]
+ANSWERS = {"agrees", "disagrees", "not decided", "impossible here"}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_entry_can_be_redone(entry):
+    assert entry.keys() <= {"name", "shows", "run", "python", "claims", "answer", "found"}
+    assert "run" in entry or "python" in entry
+    for line in entry.get("run", []):
+        _, name, *words = shlex.split(line)
+        command = find_command(name)
+        arguments = parse(command, words, prog=f"contraport {name}")
+        assert command.options_class(**(command.resolve(arguments) if command.resolve else arguments))
+    if "python" in entry:
+        assert eval(entry["python"], {"contraport": contraport, "torch": torch}) is not None
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_entry_has_one_answer(entry):
+    if "claims" in entry:
+        assert "answer" not in entry
+        for claim in entry["claims"]:
+            suite, number = claim.split("/")
+            assert int(number) < len(load_suite(suite)["claims"])
+    else:
+        assert entry["answer"] in ANSWERS
+        assert entry["found"]
+
+
+SMALL = [
+    pytest.param(line, id=line)
+    for line in dict.fromkeys(
+        line for paper in PAPERS for entry in paper["entries"] for line in entry.get("run", []) if "--quick" in line
+    )
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", SMALL)
+def test_a_small_command_runs(line, tmp_path, capsys):
+    _, *words = shlex.split(line)
+    words[words.index("--out") + 1] = str(tmp_path / "out")
+    small = ["--seeds", "1", "--epochs", "1", "--data", "digits", "--encoder", "mlp", "--items", "256"]
+    small = ["--seeds", "1", "--epochs", "1"] if "multiview" in line else [*small, "--train", '{"batch_size": 64}']
+    assert main([*words, *small]) in (0, None), capsys.readouterr().err
