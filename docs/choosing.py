@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 
-from suites import Measured, anchor, claim, measured, paragraph, together, verdicts_on, words_table
+from suites import RUN_AGAIN, Measured, anchor, claim, measured, paragraph, together, verdict_on, words_table
 
+from contraport._utils.files import format_csv
 from contraport.catalog.recommendations import USE_CASES, Evidence, Recommendation
 from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED
 from contraport.comparison.suites import load_suite
 
 EXAMPLE = "contraport compare --data photos/ --objectives nt-xent,gca-ince,gca-uot --tune 8 --seeds 3"
+CLAIMS = Path(__file__).parents[1] / "benchmarks" / "results" / "claims.csv"
 CERTAINTY = {HELD: "gain measured", PARTLY: "gain in part", NOT_HELD: "no gain here", UNDECIDED: "not decided here"}
 
 
@@ -44,56 +47,61 @@ def evidence() -> str:
         "# Evidence",
         "Written by `make docs` from what `contraport compare` measured; do not edit.",
         paragraph(
-            "Each recommendation is followed by the claims behind it, their verdicts, and links to the tables. The "
-            "encoders and the data are small and the runs short: an undecided claim is no argument against a method."
+            "Each recommendation names the claims behind it with their verdicts. The encoders and the data are small "
+            "and the runs short: an undecided claim is no argument against a method. A star marks suites that have "
+            "to be run again, because the audit drew its decoys from the mismatched pairs."
         ),
     ]
     for case in USE_CASES:
         parts.append(f"## {case.name[0].upper()}{case.name[1:]}")
-        parts += [_with_claims(one, runs) for one in case.recommendations]
+        parts.append("\n".join(_with_claims(one, runs) for one in case.recommendations))
     claims, counts = [], Counter[str]()
-    for name, of_suite in runs.items():
+    for name in runs:
         for number in range(len(load_suite(name)["claims"])):
-            on_each = [run.values["verdicts"][number] for run in of_suite if number < len(run.values["verdicts"])]
-            verdict = together([one["verdict"] for one in on_each if one["found"]])
+            verdict = verdict_on(runs, name, number)
             counts[verdict] += 1
-            claims.append([f"[{claim(name, number)}](results.md#{anchor(name, number)})", name, f"**{verdict}**"])
-    sizes = "\n".join(f"- `{name}`, {run.scale}" for name, of_suite in runs.items() for run in of_suite)
+            claims.append([f'<a id="{anchor(name, number)}"></a>`{name}` {number + 1}', claim(name, number), verdict])
     parts += [
         "## All claims",
         paragraph(
             f"Of {len(claims)} claims, {counts[HELD]} held, {counts[PARTLY]} held in part, {counts[NOT_HELD]} did not "
-            f"hold, {counts[UNDECIDED]} are not decided at this size and {counts[together([])]} were not measured."
+            f"hold, {counts[UNDECIDED]} are not decided at this size and {counts[together([])]} were not measured. A "
+            "claim *held* if its interval excludes zero in some setting and in the wrong direction in none; it *did "
+            "not hold* if the opposite is true, or if a gain of one point can be excluded everywhere. Differences and "
+            "intervals per data set are in `benchmarks/results/claims.csv`."
         ),
-        words_table(["claim", "suite", "verdict"], claims),
-        "The suites ran on:",
-        sizes,
+        words_table(["suite", "claim", "verdict"], claims),
     ]
+    _write_claims(runs)
     return "\n\n".join(parts) + "\n"
+
+
+def _write_claims(runs: dict[str, list[Measured]]) -> None:
+    """Write each claim on each data with its difference and interval, as CSV."""
+    rows = [
+        (name, number + 1, claim(name, number), run.name, run.values["verdicts"][number]["verdict"], verdict["why"])
+        for name, of_suite in runs.items()
+        for run in of_suite
+        for number, verdict in enumerate(run.values["verdicts"])
+        if verdict["found"]
+    ]
+    CLAIMS.write_text(format_csv(("suite", "number", "claim", "data", "verdict", "difference"), rows))
 
 
 def _certainty(basis: tuple[Evidence, ...], runs: dict[str, list[Measured]]) -> str:
     if not basis:
         return "the baseline"
-    verdicts = [
-        run.values["verdicts"][one.number]["verdict"]
-        for one in basis
-        for run in runs.get(one.suite, ())
-        if run.values["verdicts"][one.number]["found"]
-    ]
+    verdicts = [verdict_on(runs, *item) for item in basis]
     return CERTAINTY.get(together(verdicts), "not measured")
 
 
 def _with_claims(one: Recommendation, runs: dict[str, list[Measured]]) -> str:
-    """Return a recommendation with a list of its claims, each with its verdict."""
-    lines = [one.says]
+    """Return a recommendation with its claims, grouped by verdict and linked to their rows."""
+    by_verdict: dict[str, list[str]] = {}
     for item in one.evidence:
-        if item.suite not in runs:
-            lines.append(f"- Suite `{item.suite}`: not run.")
-            continue
-        link = f"[{claim(*item).rstrip('.')}](results.md#{anchor(*item)})"
-        lines.append(f"- {link}: {verdicts_on(runs[item.suite], item.number)}.")
-    return "\n".join([lines[0], "", *lines[1:]]) if one.evidence else lines[0]
+        link = f"[{item.suite} {item.number + 1}](#{anchor(*item)}){'*' * (item.suite in RUN_AGAIN)}"
+        by_verdict.setdefault(verdict_on(runs, *item), []).append(link)
+    return f"- {one.says} " + "; ".join(f"*{verdict}*: {', '.join(links)}" for verdict, links in by_verdict.items())
 
 
 def _slug(title: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from suites import Measured, anchor, measured, paragraph, together, words_table
+from suites import Measured, anchor, measured, paragraph, together, verdict_on, words_table
 
 from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED
 
@@ -52,8 +52,7 @@ def _of_claims(claims: list[str], runs: dict[str, list[Measured]]) -> tuple[str,
     verdicts, links = [], []
     for claim in claims:
         suite, number = claim.split("/")
-        on_each = [run.values["verdicts"][int(number)] for run in runs.get(suite, ())]
-        verdict = together([one["verdict"] for one in on_each if one["found"]])
+        verdict = verdict_on(runs, suite, int(number))
         verdicts.append(verdict)
-        links.append(f"[{suite}, claim {int(number) + 1}](results.md#{anchor(suite, int(number))}): {verdict}")
+        links.append(f"[{suite}, claim {int(number) + 1}](evidence.md#{anchor(suite, int(number))}): {verdict}")
     return ANSWERS.get(together(verdicts), "not measured"), "; ".join(links)

@@ -10,22 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scipy.stats import spearmanr
-
-from contraport.comparison.comparison_tables import (
-    Comparison,
-    epoch_tables_markdown,
-    format_mean,
-    markdown_table,
-    means_table,
-)
-from contraport.comparison.config import COMPARE
+from contraport.comparison.comparison_tables import Comparison, arrow, markdown_table, written
 from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, EpochMean
 from contraport.comparison.suites import load_suite, suites_folder
 from contraport.encoders.factory import build_encoder, default_encoder
-from contraport.metrics import Metric
 from contraport.metrics.intervals import Difference, Interval
-from contraport.options import replace_deprecated_names
 
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "suites"
 
@@ -48,7 +37,7 @@ class Measured(NamedTuple):
     def name(self) -> str:
         """The data, of how many items if of more than a suite's small form, and whether settings were searched."""
         asked = self.values["asked"]
-        items = f" ({asked['max_items']:,} items)" if asked["max_items"] is not None and not asked["quick"] else ""
+        items = f" ({asked['items']:,} items)" if asked["items"] is not None and not asked["quick"] else ""
         return f"{self.data}{items}" + (f" with --tune {asked['tune']}" if self.table.trials else "")
 
     @property
@@ -93,7 +82,6 @@ class Measured(NamedTuple):
 def found_of(path: Path) -> Measured:
     """Return what a suite's file says."""
     values = json.loads(path.read_text())
-    values["asked"] = replace_deprecated_names(COMPARE.options, values["asked"], warn=False)
     entries = [
         Entry(
             **entry
@@ -150,136 +138,77 @@ def claim(suite: str, number: int) -> str:
     return str(load_suite(suite)["claims"][number]["says"])
 
 
-def verdicts_on(runs: Sequence[Measured], number: int) -> str:
-    """Say what became of a claim on each data."""
-    by_verdict: dict[str, list[str]] = {}
-    for run in runs:
-        verdict = run.values["verdicts"][number]
-        if verdict["found"]:
-            by_verdict.setdefault(verdict["verdict"], []).append(run.name)
-    return "; ".join(f"**{verdict}** on {' and '.join(data)}" for verdict, data in by_verdict.items()) or "not measured"
+def verdict_on(runs: dict[str, list[Measured]], suite: str, number: int) -> str:
+    """Return the verdict of a claim over all data that it was judged on."""
+    verdicts = [run.values["verdicts"][number : number + 1] for run in runs.get(suite, ())]
+    return together([one["verdict"] for of_run in verdicts for one in of_run if one["found"]])
+
+
+MAIN = {
+    "gca": ["standard", "corrupt", "mismatched:0.4"],
+    "beyond": ["zer-kar, clean", "zer-kar, 20 % wrong", "zer-kar, 40 % wrong", "fac-kar, 40 % wrong"],
+    "alpha": [],
+    "constraint": [],
+    "multiview": [],
+    "texts": [],
+}
+"""Suites whose tables are on the page of results, and the settings that are shown; none: all."""
 
 
 def suites() -> str:
-    """Return the section of docs/results.md."""
+    """Return the section of docs/results.md, and write the rows of all suites as CSV beside their JSON."""
+    found = measured()
+    for runs in found.values():
+        for run in runs:
+            run.table.folder.with_suffix(".csv").write_text(run.table.csv())
     parts = [
         "## Objectives compared",
         paragraph(
-            "This section shows what `contraport compare` found (`python -m benchmarks.comparing`) on the suites in "
-            "`benchmarks/suites`. The numbers are means over seeds, ± half the width of the 95 % "
-            "interval. ▲ and ▼ mark values that are surely above or below the first row, on the same seeds and "
-            "test items, with intervals that hold for all comparisons of a table at once. For advice based on these "
-            "results, see [choosing.md](choosing.md)."
-        ),
-        paragraph(
-            "The claims come from the papers of the methods. Each has a verdict for this data and encoder, with "
-            "intervals that hold for all comparisons of a suite's claims at once. A claim held if it is surely "
-            "better somewhere and surely worse nowhere, and held in part if it is surely worse elsewhere. It did not "
-            "hold if it is surely worse somewhere and surely better nowhere, or if a gain of one point can be ruled "
-            "out everywhere. Otherwise it is "
-            "not decided at this size. A claim that says so of each row held if each is surely better, and did not if "
-            "for one of them, which is not, a gain of one point can be ruled out."
-        ),
-        paragraph(
-            "On Fashion-MNIST the first measure is a probe on ten labelled items of each class. A training changes it "
-            "by several points from the untrained encoder. The tables also show raw pixels, and runs as short as these "
-            "seldom beat them. For the views fou and kar the claims use recall@10, because recall@1 was seen to "
-            "be near its floor."
+            "`contraport compare` trains each objective with several seeds on suites of settings. Numbers are means "
+            "over seeds ± half the 95 % interval. ▲ and ▼ mark values above or below the first row with an interval "
+            "that excludes zero and holds for all comparisons of the table at once. All rows, metrics and data are in "
+            "`benchmarks/results/suites/*.csv`; claims and verdicts are on the [evidence](evidence.md) page."
         ),
     ]
-    found = measured()
-    for name, runs in found.items():
-        parts += _suite(name, runs)
-    lacking = [file.stem for file in sorted(suites_folder().glob("*.yaml")) if file.stem not in found]
-    rows = []
-    for name in lacking:
-        suite = load_suite(name)
-        rows.append([f"`{name}`", suite["title"], suite.get("not_run", "there was no time")])
-    parts += ["### Suites that were not run", markdown_table(["suite", "about", "why not"], rows)]
-    small = [name for name, runs in found.items() if any(run.is_small for run in runs)]
-    parts.append(
-        paragraph(
-            f"These suites were run in their small form: {', '.join(f'`{name}`' for name in small)}. Their full grids, "
-            "with ten times as many training items, twice as many epochs and more rows, were not run. Where items are "
-            "named beside the data, a part of the full grid was. The digits are few, and all were trained on."
-        )
-    )
+    for name, settings in MAIN.items():
+        if name in found:
+            parts += _main_table(next(run for run in found[name] if not run.table.trials), settings)
+    others = [
+        [f"`{name}`", runs[0].values["title"], f"[verdicts](evidence.md#{anchor(name, 0)})"]
+        for name, runs in found.items()
+        if name not in MAIN
+    ]
+    parts += ["### Further suites", words_table(["suite", "about", "claims"], others)]
+    lacking = [path.stem for path in sorted(suites_folder().glob("*.yaml")) if path.stem not in found]
+    rows = [
+        [f"`{name}`", load_suite(name)["title"], load_suite(name).get("not_run", "not run yet")] for name in lacking
+    ]
+    parts += ["### Suites that were not run", words_table(["suite", "about", "reason"], rows)]
     return "\n\n".join(parts)
 
 
-RUN_AGAIN = ("beyond", "halves", "mismatch")
-"""Suites whose rows with `--audit` were run while its decoys were drawn from the mismatched items."""
-
-
-def _suite(name: str, runs: Sequence[Measured]) -> list[str]:
-    parts = [f"### {runs[0].values['title']}"]
-    if name in RUN_AGAIN:
-        parts.append(
-            paragraph(
-                "**To be run again.** When these rows were run, the random stream that mismatched the pairs was also "
-                "the one that drew the decoys of `--audit`, so the audit judged itself by mismatched pairs. The rows "
-                "with the audit therefore measure something else; the other rows and their differences stand."
-            )
-        )
-    for run in runs:
-        values, table = run
-        measure = table.metrics[0]
-        unit = "%" if measure.unit.startswith("share") else measure.unit
-        lacking = f" {values['lacking']} trainings are missing." if values["lacking"] else ""
-        parts += [paragraph(f"{run.scale} {measure.title}, {unit}.{lacking}"), means_table(table, measure)]
-        parts += [*epoch_tables_markdown(table, measure), *_information(table, measure)]
-        if table.trials:
-            parts.append(_search(table))
-        parts.append(f"```sh\n{in_lines(values['command'])}\n```")
-    claims = []
-    for number in range(len(runs[0].values["verdicts"])):
-        told = [(run, run.values["verdicts"][number]) for run in runs]
-        told = [(run, verdict) for run, verdict in told if verdict["found"]] or told  # a run of few rows judges few
-        named = f'<a id="{anchor(name, number)}"></a>{claim(name, number)}'
-        for place, (run, verdict) in enumerate(told):
-            claims.append(["" if place else named, f"{run.name}: **{verdict['verdict']}**", verdict["why"]])
-    return [*parts, *([words_table(["claim", "verdict", "why"], claims)] if claims else [])]
-
-
-def _information(table: Comparison, measure: Metric) -> list[str]:
-    """Return what two views tell of one another beside what the features are worth, where the bound was measured."""
-    parts = []
-    for bound in (one for one in table.metrics if one.key == "mutual_information"):
-        for column in table.columns:
-            found = [(row, *(table.entry(row, column, one.key) for one in (bound, measure))) for row in table.rows]
-            known = [(row, of, worth) for row, of, worth in found if of and worth and of.mean is not None]
-            if len(known) < 3:
-                continue
-            told = spearmanr([of.mean for _, of, _ in known], [worth.mean for _, _, worth in known])
-            went = "better" if told.statistic > 0 else "worse"
-            sign = f"came with {went} features" if told.pvalue < 0.05 else "was no sign of better features"
-            parts.append(
-                paragraph(
-                    f"A larger bound of the mutual information {sign}. The table shows the bound for the first two "
-                    "views, in nats, beside the same measure. Over these "
-                    f"{len(known)} rows their rank correlation is {told.statistic:+.2f} (Spearman; p = "
-                    f"{told.pvalue:.2g})."
-                )
-            )
-            rows = [[row, format_mean(bound, of), format_mean(measure, worth)] for row, of, worth in known]
-            parts.append(markdown_table(["objective", "bound", measure.title], rows))
-    return parts
-
-
-def _search(table: Comparison) -> str:
-    """Say what was searched, what was tried, and what was chosen."""
-    spaces = "\n".join(f"- {told}" for told in table.search_sentences)
-    own = {(one["row"], one["column"]): one["value"] for one in table.trials if one["trial"] == 0}
-    chosen = [one for one in table.trials if one["chosen"]]
-    rows = [
-        [*(one[key] for key in ("row", "column", "settings", "value")), own[one["row"], one["column"]]]
-        for one in chosen
+def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
+    """Return the first metric of a suite on its first data, in some settings, with the command."""
+    table, metric = run.table, run.table.measures[0]
+    shown = [column for column in table.columns if not settings or column.split(", ", 1)[1] in settings]
+    shown = shown or table.columns
+    names = [column.split(", ", 1)[1] for column in shown]
+    rows = []
+    for row in table.rows:
+        cells = dict(zip(table.columns, table.cells(row, metric), strict=True))
+        rows.append([row, *(written(metric, entry) + arrow(apart) for entry, apart in map(cells.get, shown))])
+    rows += [[f"*{name}*", *(table.reference(name, column, metric) for column in shown)] for name in table.references]
+    unit = "%" if metric.unit.startswith("share") else metric.unit
+    return [
+        f"### {run.values['title']}",
+        paragraph(f"{run.scale} {metric.title}, {unit}."),
+        markdown_table(["objective", *names], rows),
+        f"```sh\n{in_lines(run.values['command'])}\n```",
     ]
-    head = ["searched", "on", "chosen", "on validation items", "its own settings"]
-    what = f"""These settings were searched, with seed 0, on a part of the training items. Of the {len(table.trials)}
-        trials the table shows those that were chosen, beside what the settings that an objective has by itself reached
-        on the same items; all of them are in `{Path(*table.folder.parts[-4:])}`."""
-    return f"{paragraph(what)}\n\n{spaces}\n\n{words_table(head, rows)}"
+
+
+RUN_AGAIN = ("beyond", "mismatch")
+"""Suites whose rows with `--audit` were run while its decoys were drawn from the mismatched items."""
 
 
 def in_lines(command: str, width: int = 100) -> str:
