@@ -185,9 +185,9 @@ nearest one is of the same class):
 
 Weights from the plan of each batch (`--sample_weight plan`) help if both views tell much (zer-kar), but far less than
 leaving pairs out. Together with `--audit` they gained up to three points more on halves of Fashion-MNIST
-([results](results.md#halves-15)) and on one of four settings of UCI's ([results](results.md#mismatch-2)), and cost
+([results](evidence.md#halves-15)) and on one of four settings of UCI's ([results](evidence.md#mismatch-2)), and cost
 nothing that could be told where no pair is wrong. There are also comparisons with losses that bear with wrong pairs:
-[of UCI's views](results.md#beyond-3) and [of halves of images](results.md#halves-3).
+[of UCI's views](evidence.md#beyond-3) and [of halves of images](evidence.md#halves-3).
 
 What wrong pairs spoil is the search for partners, not classes that a probe is taught. Of InfoNCE on halves of
 Fashion-MNIST (2,000 pairs, three seeds) recall@1 fell from 33.1 % to 12.3 % with 40 % wrong pairs, and the accuracy
@@ -245,7 +245,7 @@ them as hints. The tables above are what `benchmarks/audit.py` wrote.
   `train --audit` leaves pairs out.
 - `--sample_weight plan` with a strength that rises from zero over the training gained nothing, because wrong pairs are
   memorized by then. Together with `--audit` it brought nothing on zer-kar; the usual strength gained 3.4 points
-  (1.4 to 5.4) there at 20 %, by five seeds, and nothing at 40 % ([results](results.md#mismatch-2)).
+  (1.4 to 5.4) there at 20 %, by five seeds, and nothing at 40 % ([results](evidence.md#mismatch-2)).
 
 ## Statistics
 
@@ -274,7 +274,7 @@ These are the statistics that a cross-fit, or an audit of frozen vectors, can us
 ## What is not known
 
 In the tables above pairs were shuffled at random. Where partners were exchanged within classes, no gain could be told
-([results](results.md#beyond-8), [of halves of images](results.md#halves-12)). Captions written by people, and large
+([results](evidence.md#beyond-8), [of halves of images](evidence.md#halves-12)). Captions written by people, and large
 image data, were not measured. If the views share little (fou and kar), some right pairs score like wrong ones, so the
 estimated rate is a little too high when no pair is wrong.
 """
