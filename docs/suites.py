@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contraport.comparison.comparison_tables import Comparison, arrow, markdown_table, written
+from contraport.comparison.comparison_tables import Comparison, arrow, format_mean, markdown_table
+from contraport.comparison.config import COMPARE
 from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, EpochMean
 from contraport.comparison.suites import load_suite, suites_folder
 from contraport.encoders.factory import build_encoder, default_encoder
 from contraport.metrics.intervals import Difference, Interval
+from contraport.options import replace_deprecated_names
 
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "suites"
 
@@ -37,7 +39,7 @@ class Measured(NamedTuple):
     def name(self) -> str:
         """The data, of how many items if of more than a suite's small form, and whether settings were searched."""
         asked = self.values["asked"]
-        items = f" ({asked['items']:,} items)" if asked["items"] is not None and not asked["quick"] else ""
+        items = f" ({asked['max_items']:,} items)" if asked["max_items"] is not None and not asked["quick"] else ""
         return f"{self.data}{items}" + (f" with --tune {asked['tune']}" if self.table.trials else "")
 
     @property
@@ -82,6 +84,7 @@ class Measured(NamedTuple):
 def found_of(path: Path) -> Measured:
     """Return what a suite's file says."""
     values = json.loads(path.read_text())
+    values["asked"] = replace_deprecated_names(COMPARE.options, values["asked"], warn=False)
     entries = [
         Entry(
             **entry
@@ -189,14 +192,14 @@ def suites() -> str:
 
 def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
     """Return the first metric of a suite on its first data, in some settings, with the command."""
-    table, metric = run.table, run.table.measures[0]
+    table, metric = run.table, run.table.metrics[0]
     shown = [column for column in table.columns if not settings or column.split(", ", 1)[1] in settings]
     shown = shown or table.columns
     names = [column.split(", ", 1)[1] for column in shown]
     rows = []
     for row in table.rows:
         cells = dict(zip(table.columns, table.cells(row, metric), strict=True))
-        rows.append([row, *(written(metric, entry) + arrow(apart) for entry, apart in map(cells.get, shown))])
+        rows.append([row, *(format_mean(metric, entry) + arrow(apart) for entry, apart in map(cells.get, shown))])
     rows += [[f"*{name}*", *(table.reference(name, column, metric) for column in shown)] for name in table.references]
     unit = "%" if metric.unit.startswith("share") else metric.unit
     return [
