@@ -101,7 +101,7 @@ def _with_claims(one: Recommendation, runs: dict[str, list[Measured]]) -> str:
     for item in one.evidence:
         link = f"[{item.suite} {item.number + 1}](#{anchor(*item)}){'*' * (item.suite in RUN_AGAIN)}"
         by_verdict.setdefault(verdict_on(runs, *item), []).append(link)
-    return f"- {one.says} " + "; ".join(f"*{verdict}*: {', '.join(links)}" for verdict, links in by_verdict.items())
+    return f"- {one.text} " + "; ".join(f"*{verdict}*: {', '.join(links)}" for verdict, links in by_verdict.items())
 
 
 def _slug(title: str) -> str:

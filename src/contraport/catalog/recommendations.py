@@ -41,10 +41,14 @@ class UseCase(NamedTuple):
 
     Attributes:
         name: kind of data or goal.
+        start: what to start from, in a sentence or two of Markdown.
+        basis: claims that decide how certain the start is; empty for the baseline.
         recommendations: recommendations in order of importance.
     """
 
     name: str
+    start: str
+    basis: tuple[Evidence, ...]
     recommendations: tuple[Recommendation, ...]
 
 
@@ -55,6 +59,8 @@ def _claims(suite: str, *numbers: int) -> tuple[Evidence, ...]:
 USE_CASES = (
     UseCase(
         "pairs that belong together",
+        "`nt-xent`; `info-nce` if each view has its own encoder. Tune the temperature.",
+        (),
         (
             Recommendation(
                 ("nt-xent", "info-nce"),
@@ -84,6 +90,8 @@ USE_CASES = (
     ),
     UseCase(
         "pairs, some of them wrong",
+        "Any objective with `train --audit`. If the views share little, raise the temperature first.",
+        _claims("beyond", 0),
         (
             Recommendation(
                 (),
@@ -154,6 +162,8 @@ USE_CASES = (
     ),
     UseCase(
         "negatives that are too similar",
+        "`debiased` or `hard-negative`; compare with `nt-xent`.",
+        _claims("needs", 1),
         (
             Recommendation(
                 ("debiased", "hard-negative"),
@@ -177,6 +187,8 @@ USE_CASES = (
     ),
     UseCase(
         "rare classes or items",
+        "`--sample_weight classes`, or weights of your own.",
+        _claims("rare", 3),
         (
             Recommendation(
                 ("gca-ince", "gca-uot"),
@@ -189,6 +201,8 @@ USE_CASES = (
     ),
     UseCase(
         "several domains",
+        "`--target domains:alpha=A,beta=B`; compare with no target.",
+        _claims("domains", 0),
         (
             Recommendation(
                 ("nt-xent",),
@@ -202,6 +216,8 @@ USE_CASES = (
     ),
     UseCase(
         "more than two views",
+        "`--recipe cmc`, which compares all pairs of views.",
+        _claims("multiview", 0),
         (
             Recommendation(
                 ("cmc",),
@@ -223,6 +239,8 @@ USE_CASES = (
     ),
     UseCase(
         "small batches",
+        "Stay with `nt-xent`, or use `vic-reg`, which needs no negatives.",
+        _claims("needs", 2),
         (
             Recommendation(
                 ("dcl", "dhel", "sog-clr"),
@@ -250,6 +268,8 @@ USE_CASES = (
     ),
     UseCase(
         "embeddings of few dimensions",
+        "`t-simclr` for four dimensions or fewer; otherwise `nt-xent`.",
+        _claims("neighbour", 2),
         (
             Recommendation((), "A projection of 512 dimensions did better than one of 8.", _claims("sensitivity", 4)),
             Recommendation(
@@ -264,6 +284,8 @@ USE_CASES = (
     ),
     UseCase(
         "labels",
+        "`sup-con`, or `--target labels`.",
+        _claims("needs", 0),
         (
             Recommendation(
                 ("sup-con",), "Pull together all items of a class (sup-con, or --target labels).", _claims("needs", 0)
@@ -272,6 +294,8 @@ USE_CASES = (
     ),
     UseCase(
         "texts, or texts and images",
+        "`info-nce` with one encoder, temperature 0.05 and `--projection 0`.",
+        _claims("texts", 0),
         (
             Recommendation(
                 ("info-nce", "gca-ince"),
