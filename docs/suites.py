@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contraport.comparison.comparison_tables import Comparison, arrow, format_mean, markdown_table
+from contraport.comparison.comparison_tables import Comparison, format_mean, markdown_table, significance_arrow
 from contraport.comparison.config import COMPARE
 from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, EpochMean
 from contraport.comparison.suites import load_suite, suites_folder
@@ -199,7 +199,9 @@ def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
     rows = []
     for row in table.rows:
         cells = dict(zip(table.columns, table.cells(row, metric), strict=True))
-        rows.append([row, *(format_mean(metric, entry) + arrow(apart) for entry, apart in map(cells.get, shown))])
+        rows.append(
+            [row, *(format_mean(metric, entry) + significance_arrow(apart) for entry, apart in map(cells.get, shown))]
+        )
     rows += [[f"*{name}*", *(table.reference(name, column, metric) for column in shown)] for name in table.references]
     unit = "%" if metric.unit.startswith("share") else metric.unit
     return [
