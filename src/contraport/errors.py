@@ -87,18 +87,6 @@ def get_notes(error: BaseException) -> Sequence[str]:
     return getattr(error, "__notes__", ())
 
 
-class MissingInputError(UsageError):
-    """A loss needs a fact of the items that its call does not have.
-
-    Attributes:
-        fact: its name, such as labels.
-    """
-
-    def __init__(self, fact: str, message: str) -> None:
-        super().__init__(message)
-        self.fact = fact
-
-
 class FolderInUseError(UsageError):
     """Another process is writing to the same folder."""
 

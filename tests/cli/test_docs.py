@@ -10,7 +10,7 @@ import pytest
 
 import contraport
 from contraport.cli.commands import BUILTIN_COMMANDS, find_command
-from contraport.cli.docs import docs, flowed, pages, section
+from contraport.cli.docs import docs, extract_section, list_pages, wrap
 from contraport.errors import UsageError
 
 from .conftest import Outcome
@@ -26,26 +26,26 @@ POINTED_AT = {
 
 
 @pytest.mark.parametrize("where", sorted(" ".join(filter(None, found)) for found in POINTED_AT))
-def test_what_is_pointed_at_is_there(command: Command, where: str) -> None:
+def test_referenced_pages_exist(command: Command, where: str) -> None:
     outcome = command("docs", *where.split())
     assert (outcome.status, outcome.err) == (0, "")
     assert outcome.out.startswith("#")
     assert len(outcome.out.splitlines()) > 2
 
 
-def test_errors_point_at_several_pages() -> None:
+def test_errors_point_at_several_list_pages() -> None:
     assert {("data", ""), ("calls", ""), ("troubleshooting resume-is-refused", "")} <= POINTED_AT
     assert ("", "troubleshooting out-of-memory") in POINTED_AT
 
 
 def test_every_page_is_listed(command: Command) -> None:
     told = command("docs").out
-    assert all(f"  {name} " in told for name in pages())
-    assert all(path.is_file() for path in pages().values())
-    assert {"photos", "troubleshooting", "moving", "lightly", "audit"} <= set(pages())
+    assert all(f"  {name} " in told for name in list_pages())
+    assert all(path.is_file() for path in list_pages().values())
+    assert {"photos", "troubleshooting", "moving", "lightly", "audit"} <= set(list_pages())
 
 
-def test_a_link_names_its_page(command: Command) -> None:
+def test_accepts_links_as_pages(command: Command) -> None:
     assert command("docs", "guides/photos.md").out == command("docs", "photos").out
     assert command("docs", "../moving/README.md").out == command("docs", "moving").out
     section = command("docs", "troubleshooting", "out-of-memory").out
@@ -53,11 +53,11 @@ def test_a_link_names_its_page(command: Command) -> None:
 
 
 def test_a_page_is_printed_without_comments(command: Command) -> None:
-    assert "<!--" in pages()["photos"].read_text("utf-8")
+    assert "<!--" in list_pages()["photos"].read_text("utf-8")
     assert "<!--" not in command("docs", "photos").out
 
 
-def test_a_page_that_is_not_there(command: Command) -> None:
+def test_rejects_unknown_pages_and_sections(command: Command) -> None:
     assert "page: unknown name 'fotos'; did you mean 'photos'?" in command("docs", "fotos").err
     assert (
         "section: unknown name 'memory'; did you mean 'out-of-memory'?"
@@ -65,11 +65,11 @@ def test_a_page_that_is_not_there(command: Command) -> None:
     )
 
 
-def test_a_comment_of_a_script_is_no_heading() -> None:
+def test_comments_in_code_are_not_headings() -> None:
     text = "# A\n\n## B\n\n```sh\n# C\n```\n\nafter\n"
-    assert section(text, "b").endswith("after")
+    assert extract_section(text, "b").endswith("after")
     with pytest.raises(UsageError, match="section"):
-        section(text, "c")
+        extract_section(text, "c")
 
 
 @pytest.mark.parametrize(
@@ -82,19 +82,19 @@ def test_a_comment_of_a_script_is_no_heading() -> None:
         ("audit --data digits", "contraport docs audit"),
     ],
 )
-def test_a_mistake_points_at_what_explains_it(command: Command, argv: str, page: str) -> None:
+def test_error_references_its_page(command: Command, argv: str, page: str) -> None:
     outcome = command(*argv.split())
     assert outcome.status == 2
     assert outcome.err.endswith(f" More: {page}\n")
 
 
-def test_what_another_library_told_ends_before_the_page(command: Command, tmp_path: Path) -> None:
+def test_message_of_another_library_ends_before_the_reference(command: Command, tmp_path: Path) -> None:
     (tmp_path / "photos.npz").write_bytes(b"junk")
     outcome = command("train", "--data", str(tmp_path / "photos.npz"))
     assert re.search(r"cannot be read as .*[^.]\. More: contraport docs data\n$", outcome.err)
 
 
-def test_a_loss_points_at_what_a_call_takes() -> None:
+def test_error_of_a_loss_references_calls() -> None:
     with pytest.raises(UsageError) as caught:
         contraport.nt_xent()()
     assert caught.value.__notes__ == ["More: contraport docs calls"]
@@ -103,15 +103,15 @@ def test_a_loss_points_at_what_a_call_takes() -> None:
 CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", pages())
-def test_a_page_has_room_on_a_terminal_and_loses_nothing(name: str) -> None:
+@pytest.mark.parametrize("name", list_pages())
+def test_wrapped_page_fits_and_loses_nothing(name: str) -> None:
     text = docs(page=name)
-    shown = flowed(text, 72)
+    shown = wrap(text, 72)
     assert shown.split() == text.split()
     assert CODE.findall(shown) == CODE.findall(text)
     prose = [line for line in CODE.sub("", shown).splitlines() if not line.startswith(("|", "#", "<"))]
     assert all(len(line) <= 72 or " " not in line.lstrip("-* ") for line in prose)
 
 
-def test_what_is_written_to_a_file_is_the_page_itself(command: Command) -> None:
+def test_output_to_a_file_is_not_wrapped(command: Command) -> None:
     assert command("docs", "start").out.rstrip("\n") == docs(page="start")

@@ -11,12 +11,12 @@ from contraport.cli import doctor as module
 from .conftest import Outcome
 
 
-def test_losses_are_well_here() -> None:
+def test_losses_pass() -> None:
     for name in ("dense", "stored", "streamed"):
         module._compare("cpu", name)
 
 
-def test_a_wrong_gradient_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detects_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     right = module._gradient
 
     def wrong(objective: str, dtype: torch.dtype, device: str, name: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -24,12 +24,12 @@ def test_a_wrong_gradient_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return value, slope * (1.01 if dtype == torch.float32 else 1)
 
     monkeypatch.setattr(module, "_gradient", wrong)
-    tried = module._tried("losses", lambda: module._compare("cpu", "stored"))
-    assert "nt-xent: the value is" in str(tried.failure)
-    assert "off by 1.0e-02" in str(tried.failure)
+    result = module._run_test("losses", lambda: module._compare("cpu", "stored"))
+    assert "nt-xent" in str(result.failure)
+    assert "1.0e-02" in str(result.failure)
 
 
-def test_what_fails_is_printed_and_is_the_exit_status(command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_is_printed_and_sets_exit_status(command, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise RuntimeError("the\n  disk")
 
@@ -39,10 +39,11 @@ def test_what_fails_is_printed_and_is_the_exit_status(command, monkeypatch: pyte
     assert "failed: something" in found.out
     assert "RuntimeError: the disk" in found.out
     assert "passed: all else" in found.out
-    assert found.err == "contraport: 1 of 2 checks failed: something.\n"
+    assert "something" in found.err
+    assert found.err.count("\n") == 1
 
 
-def test_for_other_programs(command) -> None:
+def test_json_output(command) -> None:
     found: Outcome = command("doctor", "--test", "false", "--json")
     told = json.loads(found.out)
     assert (
@@ -53,7 +54,7 @@ def test_for_other_programs(command) -> None:
 
 
 @pytest.mark.slow
-def test_all_of_it() -> None:
+def test_all_self_tests_pass() -> None:
     found = contraport.doctor()
-    assert found.well, found.checks
+    assert found.passed, found.checks
     assert any("training" in one.name for one in found.checks)

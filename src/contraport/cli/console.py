@@ -1,4 +1,4 @@
-"""Results on the console, in tables."""
+"""Printers of results: tables on the console."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ if TYPE_CHECKING:
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """Print a title, and rows of texts that have the same keys, which head the columns.
+    """Print a title and rows of texts with the same keys, which become the column headings.
 
-    Where the table is wider than the terminal its widest column breaks between words; what is still wider goes beyond
-    the end of the line, where a terminal goes on in the next one, so that no letter is lost.
+    If the table is wider than the terminal, its widest column is wrapped between words. If it is still too wide, its
+    lines exceed the width of the terminal, so that no text is cut.
     """
     print(title)
     width = make_console().width
-    whole, broken = _table(rows, breaking=False), _table(rows, breaking=True)
-    table = broken if _narrowest(broken) <= width < _narrowest(whole) else whole
-    if table is whole and width < _widest(whole):
-        for column in whole.columns:  # else rich takes from the widest, below what it needs
+    plain, wrapped = _table(rows, wrap=False), _table(rows, wrap=True)
+    table = wrapped if _min_width(wrapped) <= width < _min_width(plain) else plain
+    if table is plain and width < _max_width(plain):
+        for column in plain.columns:  # otherwise rich shrinks the widest column below its minimum
             column.width = column.min_width
-    make_console(width=max(width, _narrowest(table))).print(table)
+    make_console(width=max(width, _min_width(table))).print(table)
 
 
-def _table(rows: Sequence[Mapping[str, str]], *, breaking: bool) -> Table:
-    """Return a table whose headings break between words, and perhaps the texts of its widest column, too."""
+def _table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
+    """Build a table with wrapped headings and, with `wrap`, a wrapped widest column."""
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False, padding=0)
     widest = max(rows[0], key=lambda heading: max(len(row[heading]) for row in rows))
     for heading in rows[0]:
         texts = [row[heading] for row in rows]
-        parts = [word for text in texts for word in text.split()] if breaking and heading == widest else texts
+        parts = [word for text in texts for word in text.split()] if wrap and heading == widest else texts
         table.add_column(heading, min_width=max(map(len, [*heading.split(), *parts])))
     for row in rows:
         table.add_row(*row.values())
     return table
 
 
-def _narrowest(table: Table) -> int:
-    """Return in how many columns of a terminal a table has room."""
+def _min_width(table: Table) -> int:
+    """Return the width of a table with wrapped headings, in characters."""
     console = make_console()
-    return Measurement.get(console, console.options.update(max_width=_ENDLESS), table).minimum
+    return Measurement.get(console, console.options.update(max_width=_UNLIMITED), table).minimum
 
 
-def _widest(table: Table) -> int:
-    """Return in how many columns of a terminal a table has room whose headings do not break."""
+def _max_width(table: Table) -> int:
+    """Return the width of a table with unwrapped headings, in characters."""
     console = make_console()
-    return Measurement.get(console, console.options.update(max_width=_ENDLESS), table).maximum
+    return Measurement.get(console, console.options.update(max_width=_UNLIMITED), table).maximum
 
 
-_ENDLESS = 100_000
+_UNLIMITED = 100_000
 
 
 def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print what was measured of some runs: a table for each, what there is to say, how they differ, a verdict."""
-    # Here, not above: what else is printed needs neither torch nor the page.
+    """Print the evaluations of runs: metrics, notes, paired differences and a verdict."""
+    # Here, not above: the other printers need neither torch nor the report.
     from contraport.reporting.report_run import load_runs
     from contraport.reporting.verdict import compare_evaluations
 
@@ -74,9 +74,9 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
         if rows := evaluation_rows(result):
             print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
         if rows := direction_rows(result):
-            print_table("by which view the other one is found", rows)
+            print_table("retrieval by direction", rows)
         if rows := epoch_rows(result):
-            print_table("the models that were kept on the way", rows)
+            print_table("checkpoints by epoch", rows)
         for note in result["notes"]:
             print(note)
     first, *others = results
@@ -94,7 +94,7 @@ def print_neighbors(result: NearestItems) -> None:
 
 
 def print_groups(groups: DuplicatesResult) -> None:
-    """Print groups of items, each under its number."""
+    """Print groups of duplicates, each under its number."""
     for number, group in enumerate(groups, start=1):
         print(f"group {number}: {pluralize(len(group.names), 'item')}")
         for position, name in zip(group.positions, group.names, strict=True):
@@ -104,9 +104,9 @@ def print_groups(groups: DuplicatesResult) -> None:
     print(f"{pluralize(len(groups), 'group')} of duplicates. {hint}")
 
 
-def print_clusters(found: Clusters) -> None:
+def print_clusters(clusters: Clusters) -> None:
     """Print the clusters in a table."""
-    print_table(str(found), found.rows())
+    print_table(str(clusters), clusters.rows())
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -133,8 +133,8 @@ def print_comparison(comparison: Comparison) -> None:
         print(f"tables, page and results: {comparison.folder}")
 
 
-def print_audit(found: Audit) -> None:
+def print_audit(audit: Audit) -> None:
     """Print the share of pairs that look wrong, and the worst pairs."""
-    print_table(f"{found}; worst pairs", found.worst_table())
-    for note in found.notes:
+    print_table(f"{audit}; worst pairs", audit.worst_table())
+    for note in audit.notes:
         print(note)

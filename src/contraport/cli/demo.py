@@ -1,4 +1,4 @@
-"""`contraport demo`: two objectives on small digits, compared."""
+"""`contraport demo`: trains encoders of small digits with two objectives and compares them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from contraport.training.train import train
 
 OBJECTIVES = ("nt-xent", "gca-uot")
 
-# What reaches its accuracy in a minute on two cores.
+# Reaches its final accuracy in a minute on two cores.
 RECIPE: dict[str, Any] = {
     "data": "digits",
     "encoder": "small-cnn",
@@ -29,12 +29,12 @@ RECIPE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What `contraport.demo` found.
+    """Result of `contraport.demo`.
 
     Attributes:
-        evaluations: what was measured of each run, by its objective, as `contraport.evaluate` tells it.
-        seconds: how long each took to train, by its objective.
-        page: the page that compares them.
+        evaluations: result of `contraport.evaluate` by objective.
+        seconds: training time by objective.
+        page: report that compares the runs.
     """
 
     evaluations: Mapping[str, Mapping[str, Any]]
@@ -43,36 +43,43 @@ class DemoResult:
 
 
 @DEMO.with_signature
-def demo(given: dict[str, Any]) -> DemoResult:
-    """Train an encoder on small digits with nt-xent and with gca-uot, and compare them on a page.
+def demo(options: dict[str, Any]) -> DemoResult:
+    """Train an encoder on small digits with nt-xent and with gca-uot, and compare them in a report.
 
     Raises:
-        UsageError: `out` holds something else under the name of a run.
+        UsageError: `out` contains other files under the name of a run.
     """
-    asked = DemoOptions(**given)
-    recipe = RECIPE | ({} if asked.epochs is None else {"epochs": asked.epochs})
-    recipe["keep_every"] = max(1, recipe["epochs"] // 3)  # for the page: accuracy and plans on the way
-    out = Path(asked.out)
+    demo_options = DemoOptions(**options)
+    recipe = RECIPE | ({} if demo_options.epochs is None else {"epochs": demo_options.epochs})
+    recipe["keep_every"] = max(1, recipe["epochs"] // 3)  # for the accuracy and plans over epochs in the report
+    out = Path(demo_options.out)
     runs = [
-        train(objective=name, seed=asked.seed, out=out / name, overwrite=True, progress=asked.progress, **recipe)
+        train(
+            objective=name,
+            seed=demo_options.seed,
+            out=out / name,
+            overwrite=True,
+            progress=demo_options.progress,
+            **recipe,
+        )
         for name in OBJECTIVES
     ]
-    # Together: item by item, how they differ.
-    measured = evaluate(runs, checkpoints="all", progress=asked.progress)
+    # In one call, which also gives their paired differences.
+    results = evaluate(runs, checkpoints="all", progress=demo_options.progress)
     return DemoResult(
-        evaluations={run.name: measured[str(run.path)] for run in runs},
+        evaluations={run.name: results[str(run.path)] for run in runs},
         seconds={run.name: run.metrics()[-1]["seconds"] for run in runs},
         page=report(runs, out=out / "report.html", overwrite=True),
     )
 
 
-def print_demo_result(found: DemoResult) -> None:
-    """Print what was measured of the two beside raw pixels and an untrained encoder, and where the page is."""
-    rows = {name: evaluation["rows"] for name, evaluation in found.evaluations.items()}
+def print_demo_result(result: DemoResult) -> None:
+    """Print a table of the two encoders, raw pixels and the untrained encoder, and the path of the report."""
+    rows = {name: evaluation["rows"] for name, evaluation in result.evaluations.items()}
     before = rows[OBJECTIVES[0]]
     columns = {"raw pixels": before["raw"], "untrained encoder": before["untrained"]}
     columns |= {name: measured["trained"] for name, measured in rows.items()}
     seconds = {"metric": "Training, s", "raw pixels": "-", "untrained encoder": "-"}
-    seconds |= {name: f"{taken:.0f}" for name, taken in found.seconds.items()}
+    seconds |= {name: f"{seconds_taken:.0f}" for name, seconds_taken in result.seconds.items()}
     print_table("digits: frozen features of held-out items", [*result_rows(columns), seconds])
-    print(f"The page to look at: {found.page}")
+    print(f"report: {result.page}")

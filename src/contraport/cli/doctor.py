@@ -1,4 +1,4 @@
-"""`contraport doctor`: what is installed, what the machine has, and whether it works."""
+"""`contraport doctor`: installed versions, hardware, and self-tests."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from contraport.errors import SelfTestError, check, one_line_reason
 from contraport.seeding import torch_generator
 
 CHECKED = ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise")
-"""Objectives of every kind of plan, kernel and divergence that the passes know."""
+"""Objectives that together use every kind of plan, kernel and divergence of the engine's passes."""
 
 ROWS, DIMENSIONS = 300, 16
 TOLERANCE = 1e-3
-"""The largest difference of a gradient from that in double precision, in units of its largest entry."""
+"""Largest allowed error of a gradient against double precision, relative to its largest entry."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Something that was tried.
+    """Result of a self-test.
 
     Attributes:
-        name: what.
-        failure: what is wrong, or None.
-        seconds: how long it took.
+        name: name of the test.
+        failure: error message, or None.
+        seconds: duration.
     """
 
     name: str
@@ -50,13 +50,13 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `contraport.doctor` found.
+    """Result of `contraport.doctor`.
 
     Attributes:
-        versions: of contraport, of Python and of what the losses need.
-        machine: what it has, by name.
-        extras: of each extra its packages, with their versions or None where they are missing.
-        checks: what was tried.
+        versions: versions of contraport, Python, torch and numpy.
+        machine: properties of the machine by name.
+        extras: for each extra the version of each package, None if it is missing.
+        checks: results of the self-tests.
     """
 
     versions: Mapping[str, str]
@@ -65,60 +65,60 @@ class Diagnosis:
     checks: tuple[CheckResult, ...]
 
     @property
-    def well(self) -> bool:
-        """Whether no check failed."""
+    def passed(self) -> bool:
+        """Whether no self-test failed."""
         return all(check.failure is None for check in self.checks)
 
 
 @DOCTOR.with_signature
-def doctor(given: dict[str, Any]) -> Diagnosis:
-    """Tell what is installed and what the machine has, and check that it computes what it should.
+def doctor(options: dict[str, Any]) -> Diagnosis:
+    """Collect the installed versions and the hardware, and run self-tests.
 
     Raises:
-        UsageError: an option is not one of its values.
+        UsageError: an invalid option.
 
-    >>> found = contraport.doctor(test=False)
-    >>> found.well, found.versions["contraport"] == contraport.__version__
+    >>> diagnosis = contraport.doctor(test=False)
+    >>> diagnosis.passed, diagnosis.versions["contraport"] == contraport.__version__
     (True, True)
     """
-    asked = DoctorOptions(**given)
+    run_tests = DoctorOptions(**options).test
     versions = {"contraport": contraport.__version__, "Python": platform.python_version()}
     versions |= {name: version(name) for name in ("torch", "numpy")}
     extras = _extras()
-    checks = tuple(_tried(name, test) for name, test in _tests(extras)) if asked.test else ()
+    checks = tuple(_run_test(name, test) for name, test in _tests(extras)) if run_tests else ()
     return Diagnosis(versions, _machine(), extras, checks)
 
 
-def print_diagnosis(found: Diagnosis) -> None:
-    """Print a diagnosis in plain lines."""
-    print(", ".join(f"{name} {number}" for name, number in found.versions.items()))
-    for name, value in found.machine.items():
+def print_diagnosis(diagnosis: Diagnosis) -> None:
+    """Print a diagnosis, one line per property and test."""
+    print(", ".join(f"{name} {number}" for name, number in diagnosis.versions.items()))
+    for name, value in diagnosis.machine.items():
         print(f"{name}: {value}")
-    for extra, packages in found.extras.items():
+    for extra, packages in diagnosis.extras.items():
         missing = [name for name, number in packages.items() if number is None]
         there = ", ".join(f"{name} {number}" for name, number in packages.items() if number is not None)
         lack = f"; not installed: {', '.join(missing)}" if missing else ""
         print(f"extra {extra}: {there or 'nothing'}{lack}")
-    for one in found.checks:
+    for one in diagnosis.checks:
         print(f"{'failed' if one.failure else 'passed'}: {one.name}, {one.seconds:.1f} s", one.failure or "", sep="  ")
 
 
-def check_diagnosis(found: Diagnosis) -> None:
-    """Raise for a diagnosis of something that is not well.
+def check_diagnosis(diagnosis: Diagnosis) -> None:
+    """Raise if a self-test failed.
 
     Raises:
-        SelfTestError: a check failed.
+        SelfTestError: a self-test failed.
     """
-    if not found.well:
-        failed = [one.name for one in found.checks if one.failure]
-        raise SelfTestError(f"{len(failed)} of {len(found.checks)} checks failed: {', '.join(failed)}.")
+    if not diagnosis.passed:
+        failed = [one.name for one in diagnosis.checks if one.failure]
+        raise SelfTestError(f"{len(failed)} of {len(diagnosis.checks)} checks failed: {', '.join(failed)}.")
 
 
 def _machine() -> dict[str, str]:
     devices = ["cpu", *(f"cuda:{k} {torch.cuda.get_device_name(k)}" for k in range(torch.cuda.device_count()))]
     devices += ["mps"] if torch.backends.mps.is_available() else []
     groups = ("gloo", "nccl", "mpi")
-    known = [name for name in groups if dist.is_available() and getattr(dist, f"is_{name}_available")()]
+    available = [name for name in groups if dist.is_available() and getattr(dist, f"is_{name}_available")()]
     return {
         "system": f"{platform.platform()}, {platform.machine()}",
         "processor": f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores, "
@@ -126,12 +126,12 @@ def _machine() -> dict[str, str]:
         "devices": ", ".join(devices),
         "backends": ", ".join(_backends("cuda" if torch.cuda.is_available() else "cpu")),
         "Triton": "installed" if TRITON else "not installed",
-        "process groups": ", ".join(known) or "none",
+        "process groups": ", ".join(available) or "none",
     }
 
 
 def _extras() -> dict[str, dict[str, str | None]]:
-    """Return the packages of each extra, as the installed distribution tells them."""
+    """Return the packages of each extra from the metadata of the installed distribution."""
     extras: dict[str, dict[str, str | None]] = {}
     for line in requires("contraport") or ():
         match = re.match(r"([\w.-]+)(?:\[.*?\])?.*;.*extra == ['\"](\w+)['\"]", line)
@@ -153,18 +153,18 @@ def _tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str
         for name in _backends(device):
             yield f"losses on {device}, {name}", partial(_compare, device, name)
     if all(extras.get("train", {"": None}).values()):
-        yield "a training, stopped and gone on with", _train
+        yield "resumed training", _train
 
 
 def _backends(device: str) -> tuple[str, ...]:
     return ("dense", "stored", "streamed", *(["cuda"] if device == "cuda" and TRITON else []))
 
 
-def _tried(name: str, test: Callable[[], None]) -> CheckResult:
+def _run_test(name: str, test: Callable[[], None]) -> CheckResult:
     start, failure = time.perf_counter(), None
     try:
         test()
-    except Exception as error:  # whatever it is, it is what is to be told
+    except Exception as error:  # any error is a failed test
         failure = f"{type(error).__name__}: {one_line_reason(error)}"
     return CheckResult(name, failure, time.perf_counter() - start)
 
@@ -172,13 +172,13 @@ def _tried(name: str, test: Callable[[], None]) -> CheckResult:
 def _compare(device: str, name: str) -> None:
     """Raise `UsageError` unless values and gradients are those of a dense computation in double precision."""
     for objective in CHECKED:
-        value, slope = _gradient(objective, torch.float32, device, name)
+        value, gradient = _gradient(objective, torch.float32, device, name)
         exact, expected = _gradient(objective, torch.float64, "cpu", "dense")
-        came, right = float(value), float(exact)
-        off = float((slope.cpu().double() - expected).abs().max() / expected.abs().max())
+        computed, reference = float(value), float(exact)
+        error = float((gradient.cpu().double() - expected).abs().max() / expected.abs().max())
         check(
-            abs(came - right) <= TOLERANCE * max(1.0, abs(right)) and off <= TOLERANCE,
-            f"{objective}: the value is {came:.6g} and should be {right:.6g}, the gradient is off by {off:.1e}.",
+            abs(computed - reference) <= TOLERANCE * max(1.0, abs(reference)) and error <= TOLERANCE,
+            f"{objective}: the value is {computed:.6g}, expected {reference:.6g}, the gradient is off by {error:.1e}.",
         )
 
 
@@ -192,8 +192,8 @@ def _gradient(objective: str, dtype: torch.dtype, device: str, name: Any) -> tup
 
 
 def _train() -> None:
-    """Raise unless a training that is gone on with ends where one that was never stopped does."""
-    # Here, not above: the losses are checked without the extra that this needs.
+    """Raise `UsageError` unless a resumed training ends with the same loss as an uninterrupted one."""
+    # Here, not above: the losses are tested without the extra that this needs.
     from contraport.runs import Run
 
     images = torch.rand(96, 1, 12, 12, generator=torch_generator("doctor.images"))

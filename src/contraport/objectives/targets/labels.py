@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.engine import constant, log_size
-from contraport.errors import MissingInputError, check, check_nonnegative, describe_value
+from contraport.errors import UsageError, check, check_nonnegative, describe_value
 from contraport.objectives.inputs import Attributes, CallInputs, check_values
 from contraport.objectives.layouts import Block, PairPattern
 from contraport.objectives.pair_masks import PairIndicator
@@ -68,10 +68,10 @@ class Labels(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         if "labels" not in attributes:
-            raise MissingInputError(
-                "labels",
+            raise UsageError(
                 "labels: required, one per item: the option labels= of a loss, data with labels in a training, "
                 "classes as y in fit.",
+                kind="missing",
             )
         labels, pattern = attributes["labels"], block.pattern
         if labels.ndim == 2:
@@ -198,7 +198,7 @@ def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], 
 
 def _integer_attribute(name: str, attributes: Attributes) -> Tensor:
     if name not in attributes:
-        raise MissingInputError(name, f"{name}: required, one per item, as the option {name}= of the call.")
+        raise UsageError(f"{name}: required, one per item, as the option {name}= of the call.", kind="missing")
     value = attributes[name]
     check(not value.is_floating_point(), f"{name}: must be integers, got {value.dtype}.", "type")
     return value

@@ -13,7 +13,7 @@ from contraport._utils.text_tensors import is_text_shape
 from contraport.data import Dataset, Views
 from contraport.data.streams import Stream
 from contraport.encoders import InitialWeights, Model
-from contraport.errors import MissingInputError, UsageError, check
+from contraport.errors import UsageError, check
 from contraport.objectives.plan_weights import PlanWeightsSchedule, parse_plan_weights
 from contraport.schedules import parse_momentum
 from contraport.training.components.data_builder import build_views
@@ -171,13 +171,12 @@ def _build_objective_loss(
             loss = AllViewsLoss(objective, views=number, target=target_of_batch, teacher=teacher)
     try:
         check_objective_accepts(loss, dataset, sizes[0], plan_weights, predictor=settings.predictor)
-    except MissingInputError as error:
-        if error.fact != "labels" or not settings.ignore_labels:
-            raise
-        message = f"ignore_labels: {settings.method} requires labels; leave out {format_options(ignore_labels=True)}."
-        raise UsageError(message, kind="labels_required") from error
     except UsageError as error:
-        if settings.prototypes is not None or target == settings.target:
+        if error.code == "labels.missing" and settings.ignore_labels:
+            remedy = f"leave out {format_options(ignore_labels=True)}"
+            message = f"ignore_labels: {settings.method} requires labels; {remedy}."
+            raise UsageError(message, kind="labels_required") from error
+        if error.code.endswith(".missing") or settings.prototypes is not None or target == settings.target:
             raise
         hint = f"Items of {dataset.name!r} share content; {format_options(target='pairs')} ignores this."
         raise UsageError(f"{error} {hint}", kind="shared_content") from error

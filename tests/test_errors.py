@@ -1,0 +1,49 @@
+"""Usage errors: argument, code and notes, also after pickling, in worker processes and in all subclasses."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from contraport.data.streams import StreamError
+from contraport.errors import FolderInUseError, UsageError, add_hint, check_integer, hint_on_error, unknown_name_error
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "argument", "code"),
+    [
+        ("batch_size: must be at least 1, got 0.", "invalid", "batch_size", "batch_size.invalid"),
+        ("out: /tmp/a exists.", "exists", "out", "out.exists"),
+        ("report needs the package 'jinja2'.", "missing_package", None, "missing_package"),
+    ],
+)
+def test_argument_and_code_come_from_message_and_kind(message: str, kind: str, argument: str | None, code: str) -> None:
+    error = UsageError(message, kind=kind)
+    assert (error.argument, error.code, str(error)) == (argument, code, message)
+
+
+@pytest.mark.parametrize("error_class", [UsageError, FolderInUseError, StreamError])
+def test_code_and_notes_survive_pickling(error_class: type[UsageError]) -> None:
+    error = error_class("out: is in use.", kind="in_use")
+    add_hint(error, "contraport docs training")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is error_class
+    assert (copy.code, copy.argument, str(copy)) == ("out.in_use", "out", "out: is in use.")
+    assert copy.__notes__ == ["More: contraport docs training"]
+
+
+def test_code_survives_a_worker_process() -> None:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool, pytest.raises(UsageError) as caught:
+        pool.submit(check_integer, "epochs", 0).result(timeout=60)
+    assert caught.value.code == "epochs.invalid"
+
+
+def test_innermost_hint_is_kept() -> None:
+    with pytest.raises(UsageError) as caught, hint_on_error("outer"), hint_on_error("inner"):
+        raise unknown_name_error("objective", "gca-uott", ["nt-xent", "gca-uot"])
+    assert caught.value.__notes__ == ["More: inner"]
+    assert caught.value.code == "objective.unknown"
