@@ -552,8 +552,8 @@ def test_several_runs_have_paired_differences(tmp_path: Path, capsys: pytest.Cap
     print_evaluation(results)
     printed = capsys.readouterr().out
     assert f"{second.path} minus {first.path}, paired by item" in printed
-    assert " kinds of measures" in printed
-    assert re.search(r"(Both runs are|Neither run is|not all runs are) surely (better|worse) than", printed)
+    assert re.search(r"of \d+ metrics", printed, re.IGNORECASE)
+    assert re.search(r"(Both runs are|Neither run is|not all runs are) significantly (better|worse) than", printed)
     with raises_usage_error("run.missing"):
         evaluate([], data=data)
 
@@ -571,11 +571,11 @@ def test_more_than_two_runs_get_bonferroni_intervals(tmp_path: Path, capsys: pyt
     alone = [of[str(paths[0])]["differences"]["untrained"] for of in (three, two)]
     assert alone[0] == alone[1]
     print_evaluation(three)
-    assert "What is sure between runs is so for all 3 pairs of them at once." in capsys.readouterr().out
+    assert "for all 3 pairs" in capsys.readouterr().out
 
 
 def test_runs_on_differently_corrupted_items_are_not_compared(tmp_path: Path) -> None:
-    asked = {"encoder": "mlp", "epochs": 1, "items": 64, "batch_size": 32, "progress": False, "device": "cpu"}
+    asked = {"encoder": "mlp", "epochs": 1, "max_items": 64, "batch_size": 32, "progress": False, "device": "cpu"}
     paths = []
     for own in ({}, {"corrupt": "noise:5"}, {"domains": "style"}):
         paths.append(tmp_path / "-".join(["run", *own]))
