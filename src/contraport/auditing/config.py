@@ -44,7 +44,7 @@ class AuditOptions(Options):
         default=None,
         kw_only=False,
         metadata=option_metadata(
-            "data of two views, as in `contraport train`; in Python also a Dataset or two arrays. The data's own test "
+            "Data of two views, as in `contraport train`; in Python also a Dataset or two arrays. The data's own test "
             "split is not audited.",
             group="the pairs",
             cli_flag=True,
@@ -52,83 +52,86 @@ class AuditOptions(Options):
     )
     views: Sequence[int | str] = option(
         (),
-        "two views to audit, if the data have more: names (columns of a table, `view0` of an .npz) or numbers from 0.",
+        "Two views to audit, if the data have more: names (columns of a table, `view0` of an .npz) or numbers from 0.",
         check=_check_views,
     )
     columns: dict[str, Any] | None = option(
-        None, "roles of the columns of a table, as in `contraport train`; default: by their names and types."
+        None, "Roles of the columns of a table, as in `contraport train`; default: by their names and types."
     )
-    image_size: int | None = option(None, "resize images to squares of this side in pixels.", check=int_in_range(1))
-    root: str | Path | None = option(None, "folder of named data.", scope="machine")
+    image_size: int | None = option(None, "Resize images to squares of this side in pixels.", check=int_in_range(1))
+    root: str | Path | None = option(None, "Folder of named data.", scope="machine")
     method: str = option(
         "online",
-        "online: one training that scores its pairs eight times and drops suspected mismatches; crossfit: encoders "
-        "score pairs that they were not trained on; frozen: the views are vectors, and nothing is trained.",
+        "Scoring method: online (one training that scores its pairs eight times and drops suspected mismatches), "
+        "crossfit (encoders score pairs that they were not trained on) or frozen (the views are vectors; nothing is "
+        "trained).",
         check=one_of("online", "crossfit", "frozen"),
         group="method",
     )
     statistic: str | None = option(
         None,
-        "statistic that scores a pair in a crossfit or frozen audit: combined, neighbors, canonical or likeness; with "
+        "Statistic that scores a pair in a crossfit or frozen audit: combined, neighbors, canonical or likeness; with "
         "both views in one space also cosine, softmax, csls, rank, balanced or unbalanced; default: combined, which "
         "an online audit always uses.",
         check=one_of(*STATISTIC_NAMES),
     )
     folds: int = option(
-        5, "number of folds of a crossfit: each is scored by an encoder trained on the others.", check=int_in_range(2)
+        5, "Number of folds of a crossfit: each is scored by an encoder trained on the others.", check=int_in_range(2)
     )
-    repeats: int = option(1, "repeats of a crossfit with other folds; scores are averaged.", check=int_in_range(1))
+    repeats: int = option(1, "Repeats of a crossfit with other folds; scores are averaged.", check=int_in_range(1))
     rounds: int = option(
         2,
-        "rounds of a crossfit or frozen audit: each drops the suspected mismatches of the rounds before from training "
+        "Rounds of a crossfit or frozen audit: each drops the suspected mismatches of the rounds before from training "
         "and from the neighbors; the scores of a crossfit are averaged over rounds.",
         check=int_in_range(1),
     )
     encoder: Sequence[str] | str | None = option(
-        None, "encoder of the views, as in `contraport train`; default: by the kind of each view.", group="training"
+        None, "Encoder of the views, as in `contraport train`; default: by the kind of each view.", group="training"
     )
-    objective: str = option("info-nce", "training objective (see `contraport list objectives`).")
-    temperature: float = option(0.2, "temperature of the objective.", check=check_positive)
-    projection: int = option(0, "width of the projection that the objective compares; 0: none.", check=int_in_range(0))
-    epochs: int = option(36, "number of training epochs.", check=int_in_range(1))
-    batch_size: int = option(256, "batch size, at most a quarter of the pairs.", check=int_in_range(2))
-    lr: float | None = option(None, "peak learning rate, as in `contraport train`.", check=check_positive)
-    weight_decay: float = option(1e-4, "weight decay.", check=check_nonnegative)
-    seed: int = option(0, "random seed.", check=int_in_range(0, most=2**64 - 1))
+    objective: str = option("info-nce", "Training objective (see `contraport list objectives`).")
+    temperature: float = option(0.2, "Temperature of the objective.", check=check_positive)
+    projection: int = option(0, "Width of the projection that the objective compares; 0: none.", check=int_in_range(0))
+    epochs: int = option(36, "Number of training epochs.", check=int_in_range(1))
+    batch_size: int = option(256, "Batch size, at most a quarter of the pairs.", check=int_in_range(2))
+    lr: float | None = option(None, "Peak learning rate, as in `contraport train`.", check=check_positive)
+    weight_decay: float = option(1e-4, "Weight decay.", check=check_nonnegative)
+    seed: int = option(0, "Random seed.", check=int_in_range(0, most=2**64 - 1))
     num_workers: int | None = option(
         None,
-        "data loading processes; default: none for data in memory, else one per core but one.",
+        "Data loading processes; default: none for data in memory, else one per core but one.",
         check=int_in_range(0),
         scope="machine",
         formerly="workers",
     )
-    device: str = option("auto", "auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"), scope="machine")
+    device: str = option(
+        "auto", "Device: auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"), scope="machine"
+    )
     out: str | Path | None = option(
         None,
-        "folder to write `audit.html`, `pairs.csv`, `audit.json` and the training to; default: nothing is written.",
+        "Folder to write `audit.html`, `pairs.csv`, `audit.json` and the training to; default: nothing is written.",
         scope="call",
         group="output",
     )
     drop: bool = option(
         False,
-        "also write the data without the flagged pairs: `dropped.csv` for a .csv table and so on, else `dropped.npz`.",
+        "Also write the data without the flagged pairs: `dropped.csv` for a .csv table and so on, else `dropped.npz`.",
         scope="call",
     )
     repair: bool = option(
         False,
-        "also write the data with the second view of each flagged pair replaced by that of its better partner, and "
+        "Also write the data with the second view of each flagged pair replaced by that of its better partner, and "
         "without flagged pairs that have none: `repaired.csv` and so on.",
         scope="call",
     )
     weigh: bool = option(
         False,
-        "also write the data with weight 0 for flagged pairs and 1 for others: `weighed.csv` with a column for "
+        "Also write the data with weight 0 for flagged pairs and 1 for others: `weighed.csv` with a column for "
         "`contraport train --sample_weight audit_weight`, `weighed.npz` with the array `weights`, or for other data "
         "`weights.npy` alone.",
         scope="call",
     )
-    resume: bool = option(False, "continue an audit that was stopped.", scope="call")
-    progress: bool = option(True, "show progress on standard error.", scope="call")
+    resume: bool = option(False, "Continue an audit that was stopped.", scope="call")
+    progress: bool = option(True, "Show progress on standard error.", scope="call")
 
     def __post_init__(self) -> None:
         super().__post_init__()

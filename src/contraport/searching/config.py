@@ -20,14 +20,14 @@ class FeatureOptions(Options):
     features: str | Path | Any = field(
         kw_only=False,
         metadata=option_metadata(
-            "features: a file written by `contraport embed` (.npz, .npy or .parquet); in Python also an array (n, F)."
+            "Feature file written by `contraport embed` (.npz, .npy or .parquet); in Python also an array (n, F)."
         ),
     )
-    device: str = option("auto", "auto, cpu, cuda or another device of torch.")
+    device: str = option("auto", "Device: auto, cpu, cuda or another device of torch.")
     page: str | Path | None = option(
-        None, "write the result to this .html file, with pictures of the items where there are any; default: no page."
+        None, "Write the result to this .html file, with pictures of the items where there are any; default: no page."
     )
-    overwrite: bool = option(False, "replace existing output files.")
+    overwrite: bool = option(False, "Replace existing output files.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class IndexedOptions(FeatureOptions):
 
     index: str | Path | None = option(
         None,
-        "file of an approximate faiss index of the features, built if it is missing or of other features; above a "
+        "File of an approximate faiss index of the features, built if it is missing or of other features; above a "
         "million rows it may miss some of the nearest. Default: exact search of all rows.",
     )
 
@@ -45,9 +45,9 @@ class IndexedOptions(FeatureOptions):
 class TopOptions(IndexedOptions, TrustOptions):
     """Options of the commands that list the items nearest to a query."""
 
-    top: int = option(10, "number of nearest items.", check=int_in_range(1))
+    top: int = option(10, "Number of nearest items.", check=int_in_range(1))
     run: str | Path | Run | None = option(
-        None, "run folder whose encoder embeds the query; default: the run that embedded the features."
+        None, "Run folder whose encoder embeds the query; default: the run that embedded the features."
     )
 
 
@@ -58,21 +58,21 @@ class SearchOptions(TopOptions):
     features: str | Path | Run = field(
         kw_only=False,
         metadata=option_metadata(
-            "items to search: a file written by `contraport embed --view`, or a run folder, whose own items are then "
+            "Items to search: a file written by `contraport embed --view`, or a run folder, whose own items are then "
             "embedded."
         ),
     )
     query: str | Path = field(
-        kw_only=False, metadata=option_metadata("a text, or a file: an image or an array in .npy.")
+        kw_only=False, metadata=option_metadata("Query: a text, or a file with an image or a .npy array.")
     )
     query_view: str | int | None = option(
-        None, "view of the run that the query is, by name, number or kind; default: the view of the query's kind."
+        None, "View of the run that the query is, by name, number or kind; default: the view of the query's kind."
     )
     view: str | int | None = option(
-        None, "view to search, if `features` is a run; default: the first view other than the query's."
+        None, "View to search, if `features` is a run; default: the first view other than the query's."
     )
     split: Literal["train", "test", "all"] = option(
-        "test", "split to search, if `features` is a run: train, test or all.", check=one_of("train", "test", "all")
+        "test", "Split to search, if `features` is a run: train, test or all.", check=one_of("train", "test", "all")
     )
 
 
@@ -82,7 +82,7 @@ class NeighborsOptions(TopOptions):
 
     query: int | str | Path = field(
         metadata=option_metadata(
-            "position of an item among the features, from 0; or its key, such as a path; or a file to embed, an image "
+            "Position of an item among the features, from 0; or its key, such as a path; or a file to embed, an image "
             "or an array in .npy; or a text to embed, for a run of texts."
         )
     )
@@ -98,7 +98,7 @@ class DuplicatesOptions(IndexedOptions):
     """Options of `contraport.duplicates`, documented there."""
 
     threshold: float = option(
-        0.999, "least cosine similarity of duplicates; equal features have 1.", check=_check_cosine
+        0.999, "Least cosine similarity of duplicates; equal features have 1.", check=_check_cosine
     )
 
 
@@ -106,8 +106,8 @@ class DuplicatesOptions(IndexedOptions):
 class ClusterOptions(FeatureOptions):
     """Options of `contraport.cluster`, documented there."""
 
-    k: int = field(metadata=option_metadata("number of clusters.", check=int_in_range(1)))
-    out: str | Path | None = option(None, "write the cluster of each item to this .csv file; default: no file.")
+    k: int = field(metadata=option_metadata("Number of clusters.", check=int_in_range(1)))
+    out: str | Path | None = option(None, "Write the cluster of each item to this .csv file; default: no file.")
 
 
 _command = partial(Command, extra=EXTRA, page="searching")
