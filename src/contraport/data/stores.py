@@ -1,4 +1,4 @@
-"""Stores: hold the views of items in memory, read them from files or archives, or derive them from another store."""
+"""Stores of the views of items: in memory, in files or archives, or derived from another store."""
 
 from __future__ import annotations
 

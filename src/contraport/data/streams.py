@@ -97,7 +97,7 @@ class Stream(Dataset):
         check(position > 0, message, "empty")
 
     def batches(self, batch_size: int, *, skipped: int = 0, endless: bool = False) -> Iterator[Batch]:
-        """Yield batches of neighbouring items, from one pass or from one pass after the other.
+        """Yield batches of neighboring items, from one pass or from one pass after the other.
 
         Args:
             batch_size: items in a batch; the last one of a single pass may be smaller.

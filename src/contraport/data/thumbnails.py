@@ -16,7 +16,7 @@ MAX_CHARACTERS = 500
 """Number of characters of a text that are shown."""
 
 MAX_FEATURES, MAX_STEPS, MAX_CHANNELS = 96, 160, 6
-"""Most values of a vector, most steps and channels of a series; more values or steps are averaged over neighbours."""
+"""Most values of a vector, most steps and channels of a series; more values or steps are averaged over neighbors."""
 
 DEVIATIONS = 3
 """Values are shown up to this number of standard deviations of the data."""

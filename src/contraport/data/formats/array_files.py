@@ -136,7 +136,7 @@ def _check_keys(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
 
 
 def _custom_names(arrays: Mapping[str, Any]) -> list[str]:
-    """Return the names of views chosen by the user; none if a view has a name of ours."""
+    """Return the names of views chosen by the user; none if a view has a reserved name such as x."""
     names = dict.fromkeys(key.removesuffix("_test") for key in arrays)
     if any(name == "x" or _NUMBERED.fullmatch(name) for name in names):
         return []

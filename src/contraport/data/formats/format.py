@@ -22,7 +22,7 @@ class Format:
         name: name of the format.
         suffixes: suffixes of its files.
         recognizes: predicate of paths, as the user gave them.
-        read: reader of one split, called with the path, the split and the options in `options`.
+        read: reader of one split, called with the path, the split, and those of its `options` that were given.
         options: options of `contraport.data.load` that the reader accepts.
         fallback: whether the format is tried after all others, because it recognizes their paths too.
     """

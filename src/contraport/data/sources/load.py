@@ -1,4 +1,4 @@
-"""Loads data from a name, a path, a URL or an object of a program."""
+"""Loads data from a name, a path, a URL or an object in memory."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _BATCH_LIBRARY = "kornia"
 
 @dataclass(frozen=True)
 class BatchTransform:
-    """Masks a callable as a transform of batches ``(b, ...)`` of floats, run where the model is.
+    """Marks a callable as a transform of batches ``(b, ...)`` of floats, run where the model is.
 
     The callable should change each item of the batch independently.
 

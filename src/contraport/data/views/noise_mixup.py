@@ -15,7 +15,7 @@ NOISE = MAX_MIX * math.sqrt(2 / 3)
 
 
 class Noise(nn.Module):
-    """Add Gaussian noise delta to x.
+    """Add Gaussian noise to each item: x + delta.
 
     Values may leave the range of the data: clipped, the noise would no longer be Gaussian.
 

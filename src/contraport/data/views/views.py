@@ -1,4 +1,4 @@
-"""Builds the views of a batch: random changes of stored views, color channels, windows of series, multi-crop."""
+"""Views of a batch: random changes of stored views, color channels, windows of series, multi-crop."""
 
 from __future__ import annotations
 
