@@ -6,8 +6,15 @@ structured, kernel or dense form, which never enters a pass over the pairs.
 
 from contraport.objectives.targets.explicit import Matrix, PairList, SimilarityMatrix
 from contraport.objectives.targets.feature_targets import Neighbors, SoftNeighbors
-from contraport.objectives.targets.labels import Domains, DuplicateGroups, Labels, Pairs
-from contraport.objectives.targets.target import DenseTarget, SparseTarget, StructuredTarget, Target, TargetPlan
+from contraport.objectives.targets.labels import Domains, DuplicateGroups, Labels
+from contraport.objectives.targets.target import (
+    DenseTarget,
+    Pairs,
+    SparseTarget,
+    StructuredTarget,
+    Target,
+    TargetPlan,
+)
 
 __all__ = [
     "DenseTarget",

@@ -1,47 +1,25 @@
-"""Targets from attributes of the items: views of the same item, classes, duplicates and domains."""
+"""Targets from attributes of the items: classes, duplicates and domains."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine import constant, log_size
+from contraport.engine import constant
 from contraport.errors import UsageError, check, check_nonnegative, describe_value
 from contraport.objectives.inputs import Attributes, CallInputs, check_values
-from contraport.objectives.layouts import Block, PairPattern
+from contraport.objectives.layouts import Block
 from contraport.objectives.pair_masks import PairIndicator
 from contraport.objectives.targets.target import (
     DenseTarget,
-    SparseTarget,
     StructuredTarget,
     Target,
     TargetPlan,
     normalize_row_masses,
 )
-
-
-@dataclass(frozen=True, repr=False)
-class Pairs(Target):
-    """Positives are the other views of the same item: each row has mass 1/N, divided equally.
-
-    >>> import torch
-    >>> from contraport.objectives import Cross
-    >>> (block,) = Cross()(torch.zeros(2, 1), torch.zeros(2, 1))
-    >>> Pairs()(block, {}).dense()
-    tensor([[0.5000, 0.0000],
-            [0.0000, 0.5000]])
-    """
-
-    positives_from_views: ClassVar[bool] = True
-    fills_all_rows: ClassVar[bool] = True
-
-    def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
-        pattern, dtype = block.pattern, block.precision
-        return pattern.compute_once((Pairs, dtype), lambda: _positives_target(pattern, dtype))
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,16 +152,6 @@ class Domains(Target):
             (self.beta, others.without(same_domain)),
         )
         return _structured_target(block, tuple((level, pairs) for level, pairs in levels if level > 0))
-
-
-def _positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTarget:
-    """Return the target plan of the positives; rows without positives have no mass."""
-    (rows, columns), n = pattern.positives, pattern.shape[0]
-    values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
-    if pattern.one_positive_per_row:
-        return SparseTarget(rows, columns, values, pattern.shape, True, values * log_size(n, values))
-    counts = torch.zeros_like(pattern.row_items).index_add(0, rows, torch.ones_like(rows))
-    return SparseTarget(rows, columns, values / counts[rows], pattern.shape)
 
 
 def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], ...]) -> StructuredTarget:

@@ -1,4 +1,4 @@
-"""Base class of targets, and the forms of target plans: by entries, by groups of equal labels, or as a matrix."""
+"""Base class of targets, the forms of target plans (sparse, dense, structured), and the target `Pairs`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine import LogKernel, constant, disable_autocast_in_backward, map_row_blocks
+from contraport.engine import LogKernel, constant, disable_autocast_in_backward, log_size, map_row_blocks
 from contraport.errors import UsageError
 from contraport.objectives.inputs import Attributes, CallInputs
-from contraport.objectives.layouts import Block
+from contraport.objectives.layouts import Block, PairPattern
 from contraport.objectives.pair_masks import PairIndicator
 from contraport.objectives.repr_mixin import ReprMixin
 
@@ -317,6 +317,36 @@ class StructuredTarget(TargetPlan):
         levels = tuple((level, pairs.append_columns(columns)) for level, pairs in self.levels)
         column_scale = F.pad(self._filled_column_scale(), (0, columns))
         return StructuredTarget(levels, self.row_scale, column_scale, self.cached_row_mass)
+
+
+@dataclass(frozen=True, repr=False)
+class Pairs(Target):
+    """Positives are the other views of the same item: each row has mass 1/N, divided equally.
+
+    >>> import torch
+    >>> from contraport.objectives import Cross
+    >>> (block,) = Cross()(torch.zeros(2, 1), torch.zeros(2, 1))
+    >>> Pairs()(block, {}).dense()
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.5000]])
+    """
+
+    positives_from_views: ClassVar[bool] = True
+    fills_all_rows: ClassVar[bool] = True
+
+    def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
+        pattern, dtype = block.pattern, block.precision
+        return pattern.compute_once((Pairs, dtype), lambda: _positives_target(pattern, dtype))
+
+
+def _positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTarget:
+    """Return the target plan of the positives; rows without positives have no mass."""
+    (rows, columns), n = pattern.positives, pattern.shape[0]
+    values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
+    if pattern.one_positive_per_row:
+        return SparseTarget(rows, columns, values, pattern.shape, True, values * log_size(n, values))
+    counts = torch.zeros_like(pattern.row_items).index_add(0, rows, torch.ones_like(rows))
+    return SparseTarget(rows, columns, values / counts[rows], pattern.shape)
 
 
 def _scale_rows(factors: Tensor, rows: Tensor) -> Tensor:
