@@ -258,8 +258,8 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         """Return the features of items; X holds these views, default: all."""
         dataset = self._dataset(X, reset=False, views=views)
         encoder = self._model if views is None else FeatureExtractor(self._model, views)
-        with fixed_seed(0, self._reader.device):  # loaders draw from the global generator
-            return extract_features(encoder, dataset, self.pipeline_.views, self._reader).numpy()
+        with fixed_seed(0, self._loader_config.device):  # loaders draw from the global generator
+            return extract_features(encoder, dataset, self.pipeline_.views, self._loader_config).numpy()
 
     def score(self, X: _Arrays, y: object = None) -> float:
         """Return a lower bound of the mutual information between two views of an item, in nats; higher is better.
@@ -286,8 +286,8 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         def embed(*views: Tensor) -> Tensor:
             return torch.stack(model.project(model.encode(views)), dim=1)
 
-        with fixed_seed(0, self._reader.device), evaluation_mode(model):
-            z = self._reader.apply(embed, model, self.pipeline_.views, dataset, "score").unbind(dim=1)
+        with fixed_seed(0, self._loader_config.device), evaluation_mode(model):
+            z = self._loader_config.apply(embed, model, self.pipeline_.views, dataset, "score").unbind(dim=1)
             losses = [
                 min(float(info_nce(temperature=temperature)(one, other)) for temperature in SCORE_TEMPERATURES)
                 for one, other in combinations(z, 2)
@@ -309,7 +309,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         return self._model.num_features
 
     @property
-    def _reader(self) -> LoaderConfig:
+    def _loader_config(self) -> LoaderConfig:
         return LoaderConfig(device=torch.device(self.device))
 
     def _dataset(

@@ -35,7 +35,7 @@ def audit() -> FilterWithGivenScores:
     dataset = add_decoys(from_arrays(tuple(views)), seed=0)
     order = BatchOrder(ITEMS, batch_size=50, shuffle=True, seed=0, drop_last=True)
     pipeline: Any = None  # what it would say of the pairs is told
-    return FilterWithGivenScores(dataset, pipeline, order, epochs=EPOCHS, reader=LoaderConfig())
+    return FilterWithGivenScores(dataset, pipeline, order, epochs=EPOCHS, loader_config=LoaderConfig())
 
 
 def judged(audit: FilterWithGivenScores, sources: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:

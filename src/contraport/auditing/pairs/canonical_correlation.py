@@ -20,7 +20,7 @@ _MIN_RIDGE = 1e-12
 """Keeps the Cholesky factorization defined where all items are equal."""
 
 
-class Maps(NamedTuple):
+class MapPair(NamedTuple):
     """Linear maps of both views into one space, ``(F, r)`` for the first view's features and ``(G, r)``."""
 
     first: Tensor
@@ -38,7 +38,7 @@ class CanonicalMaps(NamedTuple):
 
     centers: tuple[Tensor, Tensor]
     folds: Tensor
-    maps: tuple[tuple[Maps, Maps], ...]
+    maps: tuple[tuple[MapPair, MapPair], ...]
 
 
 class _Moments(NamedTuple):
@@ -79,15 +79,15 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     return CanonicalMaps(centers, folds, maps)
 
 
-def _maps_of(moments: _Moments) -> tuple[Maps, Maps]:
+def _maps_of(moments: _Moments) -> tuple[MapPair, MapPair]:
     number, first, second, across = moments
     roots = [torch.linalg.cholesky(_add_ridge(products / number)) for products in (first, second)]
     left = torch.linalg.solve_triangular(roots[0], across / number, upper=False)
     correlation = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
-    # Maps act on rows from the right: x L'^-1 whitens x.
+    # MapPair act on rows from the right: x L'^-1 whitens x.
     to_second = torch.linalg.solve_triangular(roots[0].T, correlation, upper=True)
     to_first = torch.linalg.solve_triangular(roots[1].T, correlation.T, upper=True)
-    return Maps(to_second, to_first @ correlation), Maps(to_second @ correlation.T, to_first)
+    return MapPair(to_second, to_first @ correlation), MapPair(to_second @ correlation.T, to_first)
 
 
 def _add_ridge(covariance: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ def load_vector_pairs(dataset: Dataset, *, pool: Tensor | None = None) -> Paired
 
 
 def encode_pairs(
-    model: Model, dataset: Dataset, views: Views, reader: LoaderConfig, *, pool: Tensor | None = None
+    model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig, *, pool: Tensor | None = None
 ) -> PairedFeatures:
     """Return the features and projections of all pairs; mode and device of the model stay as they are.
 
@@ -45,11 +45,11 @@ def encode_pairs(
         model: a model of two views.
         dataset: the pairs.
         views: the views of the pairs.
-        reader: loads the pairs; its device is replaced by the model's.
+        loader_config: loads the pairs; its device is replaced by the model's.
         pool: the items that may be neighbors; default: all.
     """
-    reader = reader._replace(device=next(model.parameters()).device)
-    values = extract_features(_FeaturesAndProjections(model), dataset, views, reader, "pairs")
+    loader_config = loader_config._replace(device=next(model.parameters()).device)
+    values = extract_features(_FeaturesAndProjections(model), dataset, views, loader_config, "pairs")
     widths = [getattr(model.tower(view), size) for size in ("num_features", "projection_width") for view in (0, 1)]
     first, second, *projections = values.split(widths, dim=1)
     comparable = widths[2] == widths[3]

@@ -98,7 +98,7 @@ class PairFilter:
         pipeline: the pipeline that is trained.
         order: the batch order, restricted to the selected positions.
         epochs: epochs of the whole training.
-        reader: loads the pairs for a scoring.
+        loader_config: loads the pairs for a scoring.
 
     Attributes:
         last: the state after the last scoring; None before the first.
@@ -111,14 +111,14 @@ class PairFilter:
         order: BatchOrder,
         *,
         epochs: int,
-        reader: LoaderConfig | None = None,
+        loader_config: LoaderConfig | None = None,
     ) -> None:
         self.last: AuditState | None = None
         self._dataset = dataset
         self._pipeline = pipeline
         self._order = order
         self._epochs = epochs
-        self._reader = reader or LoaderConfig()
+        self._loader_config = loader_config or LoaderConfig()
         self._scoring_epochs = {round(epochs ** (step / LATER_SCORINGS)) for step in range(LATER_SCORINGS + 1)}
         self._decoy_epochs = max(1, epochs // 3)
         items = torch.arange(len(dataset))
@@ -139,7 +139,7 @@ class PairFilter:
     def paired_features(self) -> PairedFeatures:
         """Return the model's current features of all pairs; only pairs that are trained on are neighbors."""
         pool = self._drawn[self._drawn < len(self._dataset)]
-        return encode_pairs(self._pipeline.model, self._dataset, self._pipeline.views, self._reader, pool=pool)
+        return encode_pairs(self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, pool=pool)
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""

@@ -106,7 +106,7 @@ def build_components(
     batches, pair_filter = build_batches(settings, dataset, module.views, num_workers=settings.num_workers), None
     if isinstance(dataset, DecoyDataset):
         order, reader = cast(BatchOrder, batches.batch_sampler), LoaderConfig(num_workers=settings.num_workers)
-        pair_filter = PairFilter(dataset, module, order, epochs=settings.epochs, reader=reader)
+        pair_filter = PairFilter(dataset, module, order, epochs=settings.epochs, loader_config=reader)
     return Components(dataset, batches, module, epoch, pair_filter, partners=partners)
 
 
