@@ -79,13 +79,13 @@ the training or the evaluation:
 |---|---|
 | a verdict in words, based on the intervals; the numbers; the settings that differ | `evaluate runs/a runs/b`, together |
 | curves over steps, epochs, seconds or the share of the run | the training; `--online_metrics knn` adds metrics during training |
-| how good the encoder was epoch by epoch; plans over the training, with a slider | `train --keep_every N`, `evaluate --checkpoints all` |
-| a map of test items, coloured by class, domain, loss or suspicion; the nearest neighbours of any | `evaluate`; suspicion if the data have two given views |
-| which classes the probe confuses, and the ten items to look at first: its most confident mistakes | `evaluate` with the linear probe |
-| the plan beside its target, lines from items to where their mass goes, the mass that an unbalanced plan dropped | `evaluate` |
-| cosines class by class, the spectrum, alignment beside uniformity | `evaluate` |
+| metrics over the epochs; plans over the epochs, with a slider | `train --keep_every N`, `evaluate --checkpoints all` |
+| a map of test items, colored by class, domain, loss or suspicion; nearest neighbors | `evaluate`; suspicion if the data have two given views |
+| the confusion matrix of the linear probe, and its ten most confident errors | `evaluate` with the linear probe |
+| the plan beside its target, lines between items, the mass that an unbalanced plan dropped | `evaluate` |
+| cosines by class, the singular spectrum, alignment and uniformity | `evaluate` |
 | accuracy over the severity of six corruptions | `evaluate --metrics robustness`, in addition to the standard ones |
-| how many pairs seem wrong, and the ten to look at first, with both members and the better partner | `train --audit`, `evaluate` |
+| the estimated mismatch rate, and the ten pairs with the lowest scores, with both views and the better partner | `train --audit`, `evaluate` |
 
 The loss of an item is computed with all points of the map in one batch, so compare it only within one map. Suspicion is
 the statistic `neighbors` of an audit, on items that were not trained on: the share of test items that are at least as

@@ -103,33 +103,21 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         check(good, f"projection: must be an integer >= 0, got {projection!r}.")
         check(projection_layers in (1, 2, 3), f"projection_layers: must be 1, 2 or 3, got {projection_layers!r}.")
         check(isinstance(shared, bool), f"shared: must be true or false, got {shared!r}.")
-        check(
-            not shared or len(set(self.shapes)) == 1,
-            f"shared: requires views of one shape, got {self.shapes}.",
-            "shape",
-        )
+        good = not shared or len(set(self.shapes)) == 1
+        check(good, f"shared: requires views of one shape, got {self.shapes}.", "shape")
         inputs = self.shapes[:1] if shared else self.shapes
         if encoder is None or isinstance(encoder, Mapping):
             chosen = values_per_view("encoder", encoder or {}, self.view_names[: len(inputs)], inputs)
-            encoder = [
-                default_encoder(shape) if each is None else each for each, shape in zip(chosen, inputs, strict=True)
-            ]
+            encoder = [chosen[k] if chosen[k] is not None else default_encoder(inputs[k]) for k in range(len(inputs))]
         elif isinstance(encoder, str | nn.Module):
             encoder = [encoder] * len(inputs)
         self.encoder_sources = _encoder_sources(list(_one_per_tower("encoder", encoder, inputs)), encoder_folders)
-        rows = (
-            inputs,
-            self.encoder_sources,
-            _one_per_tower(
-                "mean", [[0.0] * channel_count(shape) for shape in inputs] if mean is None else mean, inputs
-            ),
-            _one_per_tower("std", [[1.0] * channel_count(shape) for shape in inputs] if std is None else std, inputs),
-        )
+        means = [[0.0] * channel_count(shape) for shape in inputs] if mean is None else mean
+        stds = [[1.0] * channel_count(shape) for shape in inputs] if std is None else std
+        statistics = _one_per_tower("mean", means, inputs), _one_per_tower("std", stds, inputs)
         self.towers = nn.ModuleList(
-            Tower(
-                name, shape, projection, mean=means, std=stds, layers=projection_layers, low_resolution=low_resolution
-            )
-            for shape, name, means, stds in zip(*rows, strict=True)
+            Tower(source, shape, projection, mean, std, projection_layers, low_resolution)
+            for source, shape, mean, std in zip(self.encoder_sources, inputs, *statistics, strict=True)
         )
         parts = (CONCATENATE, PROJECTION, BOTH)
         self.represented_views: tuple[int, ...] = tuple(range(len(self.shapes)))
