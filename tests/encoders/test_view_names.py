@@ -10,7 +10,7 @@ from tests.errors import raises_usage_error
 from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.options import is_object_placeholder
-from contraport.training.components import build_objective, build_pipeline
+from contraport.training.components import build_objective, build_training_module
 from contraport.training.config import Settings
 
 SHAPES = [(1, 8, 8), (3,), (6, 20)]
@@ -68,6 +68,6 @@ def test_training_uses_the_view_names_of_its_data() -> None:
     dataset = from_arrays(views)
     assert dataset.view_names == ("left", "right")
     with raises_usage_error("encoder.import_failed", "tests.own_networks"):
-        build_pipeline(settings, dataset, build_objective(settings), epoch=1)
-    made = build_pipeline(Settings(representation="right"), dataset, build_objective(Settings()), epoch=1)
+        build_training_module(settings, dataset, build_objective(settings), epoch=1)
+    made = build_training_module(Settings(representation="right"), dataset, build_objective(Settings()), epoch=1)
     assert made.model.represented_views == (1,)
