@@ -68,6 +68,8 @@ def test_training_uses_the_view_names_of_its_data() -> None:
     dataset = from_arrays(views)
     assert dataset.view_names == ("left", "right")
     with raises_usage_error("encoder.import_failed", "tests.own_networks"):
-        build_training_module(settings, dataset, build_objective(settings), epoch=1)
-    made = build_training_module(Settings(representation="right"), dataset, build_objective(Settings()), epoch=1)
+        build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=1)
+    made = build_training_module(
+        Settings(representation="right"), dataset, build_objective(Settings()), steps_per_epoch=1
+    )
     assert made.model.represented_views == (1,)
