@@ -52,6 +52,6 @@ def test_the_bank_keeps_the_last_keys_and_compares_with_them_alone():
 
 
 @pytest.mark.parametrize("size", [0, 4096, (4096,), (4, -1), (4.0, 2)])
-def test_a_size_that_is_none(size):
+def test_rejects_invalid_bank_sizes(size):
     with raises_usage_error("memory_bank_size.invalid"):
         MemoryBankLoss(size)

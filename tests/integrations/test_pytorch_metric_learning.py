@@ -46,7 +46,7 @@ def test_the_embeddings_as_their_own_reference_set():
     assert_same(outcome(lambda z: MetricLearningLoss()(z, LABELS, ref_emb=z), z), theirs, rtol=1e-6)
 
 
-def test_what_is_refused():
+def test_rejects_miners_and_missing_labels():
     (z,) = views(k=1)
     with raises_usage_error("indices_tuple.invalid", "None"):
         MetricLearningLoss()(z, LABELS, (LABELS, LABELS, LABELS))

@@ -95,7 +95,7 @@ def views(number=2):
     ],
     ids=["constraint", "divergence", "kernel", "all"],
 )
-def test_a_noun_of_ones_own_works_under_every_policy(loss):
+def test_custom_parts_work_with_every_backend(loss):
     results = []
     for name in ("dense", "stored", "streamed"):
         z = [v.clone().requires_grad_() for v in views()]
@@ -109,7 +109,7 @@ def test_a_noun_of_ones_own_works_under_every_policy(loss):
     assert isinstance(next(loss.block_results(*views())).plan, Plan)
 
 
-def test_a_recipe_of_ones_own_is_in_the_catalog_and_trains(mine, tmp_path):
+def test_a_custom_objective_is_registered_and_trains(mine, tmp_path):
     assert mine in contraport.list_objectives()
     loss = contraport.objective(mine, temperature=0.3)
     assert loss(*views(3)).isfinite()

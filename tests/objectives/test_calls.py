@@ -159,7 +159,7 @@ def test_an_owned_temperature_is_read_in_each_call_and_stays_its_owners():
         (lambda: contraport.nt_xent()(*views(), temperature=torch.ones(3)), "temperature.shape", "shape (3,)"),
     ],
 )
-def test_temperatures_that_do_not_fit(call, code, value):
+def test_rejects_invalid_temperatures(call, code, value):
     with raises_usage_error(code, value):
         call()
 
@@ -313,7 +313,7 @@ def test_values_of_the_rows_of_sup_con_are_pytorch_metric_learnings():
         ),
     ],
 )
-def test_reductions_that_do_not_fit(call, code, value):
+def test_rejects_invalid_reductions(call, code, value):
     with raises_usage_error(code, value):
         call(views())
 
@@ -378,7 +378,7 @@ def test_negatives_of_one_item_are_no_columns_of_another(name, backend):
         ({"negatives": OWN, "ids": IDS, "negative_ids": IDS}, "negative_ids.shape", "(7,)"),
     ],
 )
-def test_negatives_of_each_row_that_do_not_fit(known, code, value):
+def test_rejects_invalid_negatives_of_each_row(known, code, value):
     with raises_usage_error(code, value):
         contraport.nt_xent()(*views(), **known)
 
@@ -619,7 +619,7 @@ def test_different_items_with_features_and_own_negatives(backend):
         ),
     ],
 )
-def test_different_items_that_do_not_fit(call, code, value):
+def test_rejects_invalid_options_for_different_items(call, code, value):
     with raises_usage_error(code, value):
         call(*different())
 
@@ -694,7 +694,7 @@ def test_logits_are_cross_entropy():
         ),
     ],
 )
-def test_similarities_that_do_not_fit(call, code, value):
+def test_rejects_invalid_similarities(call, code, value):
     with raises_usage_error(code, value):
         call(torch.rand(6, 6))
 
@@ -876,7 +876,7 @@ def test_where_nothing_is_left_to_compare():
         ),
     ],
 )
-def test_marks_that_do_not_fit(call, code, value):
+def test_rejects_invalid_present_marks(call, code, value):
     with raises_usage_error(code, value):
         call(views())
 
@@ -899,7 +899,7 @@ def test_settings_are_numbers_of_python_or_numpy():
         (lambda: contraport.Neighbors(torch.ones(4, 2), neighbors=1.5), "neighbors.invalid", ""),
     ],
 )
-def test_a_setting_of_a_wrong_kind_is_told(make, code, value):
+def test_rejects_settings_of_a_wrong_type(make, code, value):
     with raises_usage_error(code, value):
         make()
 

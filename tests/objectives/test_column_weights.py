@@ -121,6 +121,6 @@ def test_equal_column_weights_change_nothing():
         ),
     ],
 )
-def test_what_knows_no_reference_measure_is_told(call, code, value):
+def test_rejects_unsupported_column_weights(call, code, value):
     with raises_usage_error(code, value):
         call()

@@ -263,7 +263,7 @@ def test_the_averages_of_sog_clr_over_batches(momentum):
         (lambda: build("barlow-twins")(*views(), negatives=views()[0]), "negatives.conflict", "Cost"),
     ],
 )
-def test_what_does_not_fit_is_told(call, code, value):
+def test_rejects_invalid_arguments(call, code, value):
     with raises_usage_error(code, value):
         call()
 

@@ -150,6 +150,6 @@ def test_features_that_are_no_numbers_are_refused(name):
         ({"gamma": 3.0}, "gamma.conflict", "'direct'"),
     ],
 )
-def test_a_setting_of_other_weights_is_refused(settings, code, value):
+def test_rejects_settings_of_another_regularizer(settings, code, value):
     with raises_usage_error(code, value):
         cp.alpha_cl(**settings)

@@ -87,7 +87,7 @@ def test_equal_views_reach_the_bound_of_the_bound() -> None:
         "t-simclr",
     ],
 )
-def test_what_is_no_info_nce_gives_none(name: str) -> None:
+def test_information_is_none_for_other_objectives(name: str) -> None:
     z = views()
     labels = {"labels": torch.arange(9) % 3} if name == "sup-con" else {}
     assert bound(contraport.objective(name), *z, **labels) is None
@@ -102,18 +102,18 @@ def test_what_is_no_info_nce_gives_none(name: str) -> None:
         {"present": torch.tensor([[True, True]] * 8 + [[True, False]])},
     ],
 )
-def test_a_call_that_is_no_info_nce_gives_none(known: dict[str, Any]) -> None:
+def test_information_is_none_for_calls_with_weights_or_targets(known: dict[str, Any]) -> None:
     loss, z = contraport.nt_xent(), views()
     assert bound(loss, *z, **known) is None
     assert bound(loss, *z) is not None, "the next call gives one again"
     assert bound(loss, *z, target=Pairs()) == bound(loss, *z)
 
 
-def test_several_positives_of_a_row_give_none() -> None:
+def test_information_is_none_with_several_positives() -> None:
     assert bound(contraport.nt_xent(), *views(3)) is None
 
 
-def test_a_penalty_or_another_constraint_gives_none() -> None:
+def test_information_is_none_with_penalties_or_other_constraints() -> None:
     plain, z = contraport.nt_xent(), views()
     parts = plain.layout, plain.kernel, plain.constraint, plain.target, plain.divergence
     assert not Objective(*parts, {PlanUniformity(): 1.0}).is_info_nce

@@ -88,7 +88,7 @@ def test_uniformity_of_copies_of_one_item_is_nothing():
         ({"shared_negatives": True}, "shared_negatives.missing", "negatives="),
     ],
 )
-def test_facts_of_another_shape(known, code, value):
+def test_rejects_item_attributes_of_a_wrong_shape(known, code, value):
     with raises_usage_error(code, value):
         contraport.nt_xent()(*views(), **known)
 
@@ -116,7 +116,7 @@ def test_the_temperature_of_the_pairwise_presets_is_the_kernels(preset):
 
 
 @pytest.mark.parametrize("settings", [{"preset": "triplet"}, {"phi": torch.sqrt, "psi": torch.exp}])
-def test_what_has_no_temperature_takes_none(settings):
+def test_rejects_a_temperature_for_presets_without_one(settings):
     assert contraport.pairwise(**settings).temperature == 1.0
     with raises_usage_error("temperature.conflict"):
         contraport.pairwise(**settings, temperature=0.3)
@@ -148,7 +148,7 @@ def test_a_temperature_is_a_tensor_of_any_precision(name, dtype):
         ({"temperature": True}, "temperature.invalid", "True"),
     ],
 )
-def test_facts_of_a_wrong_kind(known, code, value):
+def test_rejects_item_attributes_of_a_wrong_type(known, code, value):
     with raises_usage_error(code, value):
         contraport.nt_xent()(*views(), **known)
 
@@ -293,7 +293,7 @@ def converged():
         (converged, {}, "tolerance.torch_func"),
     ],
 )
-def test_what_no_transform_can_do_is_told(make, known, code):
+def test_rejects_moving_averages_and_tolerances_in_torch_func(make, known, code):
     loss, (z0, z1) = make(), torch.randn(2, 6, 5)
     with raises_usage_error(code):
         torch.func.grad(lambda z: loss(z, z1, **known))(z0)
@@ -309,6 +309,6 @@ def test_what_no_transform_can_do_is_told(make, known, code):
         (lambda: contraport.gte(temperature=True), "temperature.invalid", "True"),
     ],
 )
-def test_settings_of_a_wrong_kind(make, code, value):
+def test_rejects_settings_of_a_wrong_type(make, code, value):
     with raises_usage_error(code, value):
         make()

@@ -34,7 +34,7 @@ def assert_same(target, matrix):
         torch.testing.assert_close(of(target), of(matrix))
 
 
-def test_it_is_the_matrix(both):
+def test_equals_the_dense_matrix(both):
     target, matrix = both
     assert_same(target, matrix)
     assert_same(target.T, DenseTarget(matrix.matrix.T))

@@ -17,7 +17,7 @@ def plans(layout):
     return [found.plan.dense() for found in loss.block_results(*views(), features=FEATURES)]
 
 
-def test_a_guide_guides_whatever_stands_over_it():
+def test_guided_negatives_work_inside_other_layouts():
     """And so each direction by its own features."""
     inner, outer = (
         plans(layout)
@@ -31,7 +31,7 @@ def test_a_guide_guides_whatever_stands_over_it():
 
 
 @pytest.mark.parametrize("margins", [(0.0, 0.5), (0.5, 0.0)])
-def test_of_two_guides_each_leaves_out_its_own(margins):
+def test_nested_guided_negatives_exclude_the_union(margins):
     strict, loose = (plans(GuidedNegatives(Cross(), margin)) for margin in (0.5, 0.0))
     both = plans(GuidedNegatives(GuidedNegatives(Cross(), margins[0]), margins[1]))
     for alone, further, together in zip(strict, loose, both, strict=True):
@@ -39,7 +39,7 @@ def test_of_two_guides_each_leaves_out_its_own(margins):
         assert torch.equal(together == 0, alone == 0)
 
 
-def test_what_a_guide_leaves_pairs_out_of_is_no_info_nce():
+def test_guided_objectives_are_not_info_nce():
     loss = Objective(GuidedNegatives(Cross()), Gibbs("cosine", 0.5), Rows(), Pairs(), KL())
     value = float(loss(*views(), features=FEATURES))
     assert not loss.is_info_nce

@@ -112,6 +112,6 @@ def test_the_link_is_exact_at_both_ends():
         ),
     ],
 )
-def test_mistakes_are_named(call, code, value):
+def test_rejects_invalid_arguments(call, code, value):
     with raises_usage_error(code, value):
         call()

@@ -215,6 +215,6 @@ def test_embeddings_and_negatives_of_different_precision(dtypes):
         (lambda z: contraport.nt_xent()(*z, negatives=BANK, target=torch.ones(14, 23)), "target.shape", "(14, 23)"),
     ],
 )
-def test_mistakes_are_named(call, code, value):
+def test_rejects_invalid_arguments(call, code, value):
     with raises_usage_error(code, value):
         call(views())

@@ -101,7 +101,7 @@ def test_a_setting_of_any_kind_is_taken_or_refused(name, value):
             contraport.objective(name, **{setting: value})(z0, z1, **known(name, 5))
 
 
-def test_a_target_by_its_name_is_refused():
+def test_rejects_a_target_given_by_name():
     with raises_usage_error("target.type", "'domains'"):
         contraport.objective("info-nce", target="domains")
     with raises_usage_error("target.type", "'domains'"):
@@ -316,7 +316,7 @@ def test_any_target_matrix():
         (lambda: contraport.Gibbs("cosin"), "cost.unknown", "'cosine'"),
     ],
 )
-def test_mistakes_are_named(call, code, value):
+def test_rejects_invalid_arguments(call, code, value):
     with raises_usage_error(code, value):
         call()
 
@@ -347,7 +347,7 @@ def test_the_mass_of_plans_with_a_marginal(plan):
 
 
 @pytest.mark.parametrize("plan", [contraport.Free(), contraport.Tsallis(over="simplex")], ids=repr)
-def test_a_mass_that_would_take_a_pass_is_not_told(plan):
+def test_mass_is_none_if_it_would_take_a_pass(plan):
     assert mass_of(plan)[0] is None
 
 

@@ -206,7 +206,7 @@ MATRIX = torch.rand(20, 20, dtype=torch.float64, generator=torch.Generator().man
 @pytest.mark.parametrize("ids", [None, IDS])
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("items", [[3, 19, 0, 7, 8, 2, 11], [4, 4, 0, 4, 9, 0, 1]])
-def test_a_matrix_between_items_says_what_their_views_want(layout, ids, sparse, items):
+def test_similarity_matrix_gives_the_targets_of_all_views(layout, ids, sparse, items):
     (block,) = LAYOUTS[layout](*views())
     if ids is not None:
         block = replace(block, pattern=block.pattern.without_duplicates(ids))
@@ -243,7 +243,7 @@ def test_a_matrix_between_items_says_what_their_views_want(layout, ids, sparse, 
         (torch.full((20, 20), math.nan), range(7), "target.invalid", ""),
     ],
 )
-def test_matrices_between_items_that_are_none(matrix, items, code, value):
+def test_rejects_invalid_similarity_matrices(matrix, items, code, value):
     with raises_usage_error(code, value):
         SimilarityMatrix(matrix, torch.tensor(list(items)))(Cross()(*views())[0], {})
 
@@ -426,7 +426,7 @@ def test_the_energy_of_rows_has_the_slope_of_kl_times_the_temperature():
         torch.testing.assert_close(a, 0.3 * b, rtol=0, atol=1e-14)
 
 
-def test_reverse_kl_wants_some_mass_everywhere():
+def test_reverse_kl_requires_mass_everywhere():
     with raises_usage_error("target.invalid"):
         Objective(Joint(), Gibbs(), Rows(), Pairs(), ReverseKL())(*views())
 
@@ -546,7 +546,7 @@ def test_plans_approach_the_exact_one_as_they_cool(temperature):
     assert -1e-9 <= excess <= temperature * math.log(7)
 
 
-def test_the_exact_plan_has_no_loss():
+def test_rejects_a_loss_of_the_exact_plan():
     with raises_usage_error("constraint.not_differentiable", "Exact"):
         Objective(Joint(), Gibbs(), Exact(), Pairs(), KL())(*views())
 

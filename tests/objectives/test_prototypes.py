@@ -81,7 +81,7 @@ def test_in_one_process_prototypes_are_a_second_view_of_other_items():
         (lambda swap, wanted: assignments(Z0, PROTOTYPES, iterations=0), "iterations.invalid", ""),
     ],
 )
-def test_mistakes_are_named(call, code, value):
+def test_rejects_invalid_arguments(call, code, value):
     swap = contraport.info_nce(symmetric=False, shared_columns=True)
     with raises_usage_error(code, value):
         call(swap, assignments(Z1, PROTOTYPES))

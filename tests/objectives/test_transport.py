@@ -327,7 +327,7 @@ X, A = torch.zeros(3, 2), torch.full((3,), 1 / 3)
         (lambda: transport(X, X, Gibbs(), a=2 * A, b=A), "b.total", "1"),
     ],
 )
-def test_bad_input_is_named(call, code, value):
+def test_rejects_invalid_arguments(call, code, value):
     with raises_usage_error(code, value):
         call()
 

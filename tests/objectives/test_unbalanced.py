@@ -159,7 +159,7 @@ def test_with_rows_alone_marginals_are_the_same_as_weights():
     )
 
 
-def test_marginals_that_nothing_tells_are_refused():
+def test_rejects_weight_marginals_without_weights():
     x, _ = batch(4, clusters=0, seed=0)
     loss = Objective(Joint(), Gibbs(), Balanced(marginals="weights"), Pairs(), KL())
     for call in (lambda: loss(x, x), lambda: loss(x, x, weights=torch.tensor([1.0, 0, 1, 1]))):
@@ -183,7 +183,7 @@ def test_marginals_that_nothing_tells_are_refused():
         (lambda: KL(conditional=1), "conditional.invalid", "1"),
     ],
 )
-def test_settings_that_do_not_fit_are_named(make, code, value):
+def test_rejects_invalid_settings(make, code, value):
     with raises_usage_error(code, value):
         make()
 
@@ -233,7 +233,7 @@ def test_a_constraint_of_ones_own_declares_its_reference_measure(reference):
     torch.testing.assert_close(*plans)
 
 
-def test_slack_without_a_reference_measure_is_refused_where_the_class_is_defined():
+def test_rejects_a_relaxed_constraint_class_without_a_reference():
     with raises_usage_error("reference.missing", "Unsaid"):
 
         class Unsaid(SinkhornConstraint):

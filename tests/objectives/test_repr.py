@@ -18,7 +18,7 @@ ANSWERS = sorted(
 
 
 @pytest.mark.parametrize("kind", ANSWERS, ids=lambda kind: kind.__name__)
-def test_an_answer_does_not_change(kind):
+def test_parts_are_immutable(kind):
     assert kind.__hash__ is not None
     if dataclasses.is_dataclass(kind):
         assert kind.__dataclass_params__.frozen

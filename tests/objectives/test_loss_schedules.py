@@ -32,7 +32,7 @@ def test_each_set_is_kept_for_as_long():
                 assert loss.constraint == kept
 
 
-def test_relax_is_tighten_reversed():
+def test_loosen_is_tighten_reversed():
     loss, seen = contraport.nt_xent(), {}
     for schedule in (Tighten(3), Loosen(3)):
         seen[type(schedule)] = []
@@ -43,7 +43,7 @@ def test_relax_is_tighten_reversed():
     assert len(set(seen[Tighten])) == 5
 
 
-def test_texts_say_the_same():
+def test_parsed_schedules_equal_constructed_ones():
     assert TemperatureSchedule.parse("0.5:0.1:linear", 9) == TemperatureSchedule(0.5, 0.1, 9, "linear")
     assert [TemperatureSchedule.parse(0.3, 9).value(step) for step in (0, 5, 99)] == pytest.approx([0.3] * 3)
     assert parse_constraint("relax:every=3", unit=5) == Loosen(15)
@@ -96,6 +96,6 @@ def test_a_constraint_that_the_divergence_does_not_go_with_is_refused():
         (lambda: Tighten(1).apply(contraport.align_uniform(), 0), "constraint.sum", ""),
     ],
 )
-def test_mistakes_are_named(make, code, value):
+def test_rejects_invalid_arguments(make, code, value):
     with raises_usage_error(code, value):
         make()

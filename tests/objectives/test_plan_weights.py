@@ -56,7 +56,7 @@ def test_marginals_are_the_weights_too():
     torch.testing.assert_close(loss(z0, z1, weights="plan"), loss(z0, z1, weights=weights))
 
 
-def test_what_the_batch_contradicts_counts_less():
+def test_contradicted_pairs_have_smaller_weights():
     z0 = torch.nn.functional.normalize(torch.randn(40, 8, generator=torch.Generator().manual_seed(0)))
     z1 = z0.clone()
     z1[:10] = z0[:10].roll(1, 0)
@@ -64,12 +64,12 @@ def test_what_the_batch_contradicts_counts_less():
     assert weights[:10].max() < weights[10:].min()
 
 
-def test_at_no_strength_all_count_alike():
+def test_zero_strength_gives_equal_weights():
     ours = outcome(lambda *z: build("nt-xent")(*z, weights=PlanWeights(0)), *views())
     assert_same(ours, outcome(build("nt-xent"), *views()), 1e-12)
 
 
-def test_the_strength_goes_over_the_steps():
+def test_the_strength_follows_its_schedule():
     assert parse_plan_weights("plan", 10) == PlanWeightsSchedule(ScalarSchedule(0.9, 0.9, 10, "constant"), 20)
     assert parse_plan_weights("plan:0.5", 10).at(0).strength == 0.5
     course = parse_plan_weights("plan:strength=0.2:0.6:linear,iterations=3", 10)
@@ -93,6 +93,6 @@ def test_the_strength_goes_over_the_steps():
         (lambda: parse_plan_weights("plan:strength=0:2", 1), "strength.invalid", "2.0"),
     ],
 )
-def test_mistakes_cost_one_line(call, code, value):
+def test_rejects_invalid_arguments(call, code, value):
     with raises_usage_error(code, value):
         call()

@@ -21,7 +21,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_a_constraint_that_is_not_seen_changes_nothing(name: str) -> None:
+def test_constraints_without_influence_do_not_change_the_value(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     views = [torch.randn(8, 4, generator=generator) for _ in range(2)]
     settings = {"items": 8, "dimensions": 4}

@@ -31,6 +31,6 @@ def test_terms_name_the_parts():
         ({contraport.nt_xent(): float("nan")}, "objectives.weight", "nan"),
     ],
 )
-def test_what_is_no_sum_of_objectives_is_told(objectives, code, value):
+def test_rejects_invalid_sums(objectives, code, value):
     with raises_usage_error(code, value):
         SumLoss(objectives)

@@ -59,11 +59,11 @@ def test_three_views_are_the_same_where_one_is() -> None:
 
 
 @pytest.mark.parametrize("numbers", [torch.zeros(6), [0, 1], torch.zeros(6, 1, 1, dtype=torch.long)])
-def test_numbers_are_whole(numbers: object) -> None:
+def test_rejects_numbers_that_are_not_integers(numbers: object) -> None:
     with raises_usage_error("target.type"):
         DuplicateGroups(numbers)
 
 
-def test_each_item_has_its_numbers() -> None:
+def test_rejects_a_wrong_number_of_rows() -> None:
     with raises_usage_error("target.shape", "5"):
         contraport.info_nce()(*embeddings(), target=DuplicateGroups(NUMBERS[:5]))
