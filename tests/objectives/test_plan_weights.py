@@ -89,7 +89,7 @@ def test_the_strength_follows_its_schedule():
         ),
         (lambda: PlanWeights(1.5), "strength.invalid", "1.5"),
         (lambda: PlanWeights(iterations=0), "iterations.invalid", ""),
-        (lambda: parse_plan_weights("plan:power=2", 1), "weights.unknown", "'power'"),
+        (lambda: parse_plan_weights("plan:power=2", 1), "sample_weight.unknown", "'power'"),
         (lambda: parse_plan_weights("plan:strength=0:2", 1), "strength.invalid", "2.0"),
     ],
 )
