@@ -181,9 +181,7 @@ def test_ctrl_c_and_resume(command: Command, data: str, tmp_path: Path) -> None:
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in said
-    assert said.splitlines()[-1] == (
-        "contraport: stopped; what the last checkpoint holds is kept. Go on with: contraport train --resume --out run"
-    )
+    assert said.splitlines()[-1].endswith("contraport train --resume --out run")
     assert not list((tmp_path / "run").rglob(".*")), "no temporary file is left"
 
 
