@@ -159,11 +159,13 @@ def test_rejects_a_file_in_place_of_a_run(command: Command, tmp_path: Path, name
     write_features(tmp_path / name, Features(np.ones((3, 2), np.float32), np.arange(3), np.full(3, "test")))
     for argv in (["evaluate", name], ["report", name]):
         line = reject(command, tmp_path, *argv)
-        assert line.startswith(f"contraport: run: {name} ")
+        assert line.startswith("contraport: run: ")
+        assert name in line
         assert "neighbors, search, duplicates and cluster" in line
     (tmp_path / "notes.txt").write_text("mine")
     line = reject(command, tmp_path, "evaluate", "notes.txt")
-    assert line.startswith("contraport: run: notes.txt ")
+    assert line.startswith("contraport: run: ")
+    assert "notes.txt" in line
     assert "neighbors" not in line
 
 

@@ -116,8 +116,9 @@ class ObjectiveSettings(Options):
 
     def _check_negatives(self) -> None:
         for name, kind in (("queue_size", "queue"), ("bank_negatives", "bank")):
-            is_used = getattr(self, name) is None or self.negatives == kind
-            check(is_used, f"{name}: requires {format_options(negatives=kind)}, got {self.negatives!r}.", "conflict")
+            value = getattr(self, name)
+            message = f"{name}: requires {format_options(negatives=kind)}, got {value} with {self.negatives!r}."
+            check(value is None or self.negatives == kind, message, "conflict")
         if self.prototypes is None:
             return
         # The target of the prototypes is computed: the assignment of the other views.
