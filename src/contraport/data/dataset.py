@@ -15,7 +15,7 @@ from contraport._utils.text_tensors import is_text_shape
 from contraport.data.channel_statistics import channel_range, mean_and_std
 from contraport.data.duplicate_groups import content_ids, has_repeats
 from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore
-from contraport.errors import check
+from contraport.errors import UsageError, check
 
 STATISTICS_ITEMS = 10_000
 STATISTICS_FILES = 1_000
@@ -126,7 +126,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             if values is not None:
                 shape = tuple(values.shape) if isinstance(values, Tensor) else (len(values),)
                 expected = (items, views) if argument in ("present", "stored_digests") else (items,)
-                check(shape == expected, f"{argument}: must have shape {expected}, got {shape}.", "shape")
+                if shape != expected:
+                    raise UsageError(f"{argument}: must have shape {expected}, got {shape}.", kind="shape")
         self.view_names = tuple(self.view_names or (f"view{view}" for view in range(views)))
         good = len(set(self.view_names)) == len(self.view_names) == views
         check(good, f"view_names: must be {views} distinct names for {self.name!r}, got {self.view_names}.")
@@ -280,8 +281,9 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def select(self, positions: Tensor, store: Store, *, split: str, held_out: int | None) -> Dataset:
         """Return the items at some positions, whose views are in the given store; see `Dataset` for the rest."""
-        per_item = {name: _take(getattr(self, name), positions) for name in _PER_ITEM}
-        return self._replace(store=store, split=split, held_out=held_out, **per_item)
+        per_item = {name: values for name in _PER_ITEM if (values := getattr(self, name)) is not None}
+        chosen = {name: _take(values, positions) for name, values in per_item.items()}
+        return self._replace(store=store, split=split, held_out=held_out, **chosen)
 
     def drop_duplicates(self) -> Dataset:
         """Return the first of all items that have the same content in each view."""
@@ -347,9 +349,9 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             yield self.store.fetch(positions)[view]
 
 
-def _take(values: Tensor | Sequence[str] | None, positions: Tensor) -> Tensor | Sequence[str] | None:
-    if values is None or isinstance(values, Tensor):
-        return None if values is None else values[positions]
+def _take(values: Tensor | Sequence[str], positions: Tensor) -> Tensor | Sequence[str]:
+    if isinstance(values, Tensor):
+        return values[positions]
     return [values[position] for position in positions.tolist()]
 
 
