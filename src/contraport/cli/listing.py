@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import textwrap
@@ -101,7 +102,8 @@ def print_names(rows: _Rows) -> None:
     lengths = [[len(row[heading]) for row in shown] for heading in headings]
     widths = [min(max(map(len, [headings[0], *(row["name"] for row in shown)])), _MAX_NAME)]
     space = max(80, min(shutil.get_terminal_size().columns, _MAX_TABLE)) - widths[0] - 2 * (len(headings) - 1)
-    weights = [max(sum(column) / len(column), 10) for column in lengths[1:]]
+    # By the root of the mean length: in proportion to it, short columns would be too narrow for their words.
+    weights = [max(math.sqrt(sum(column) / len(column)), 3) for column in lengths[1:]]
     widths += [max(int(space * weight / sum(weights)), 12) for weight in weights[:-1]]
     widths.append(space - sum(widths[1:]))
     for cells in [headings, ["-" * width for width in widths], *(list(row.values()) for row in shown)]:
