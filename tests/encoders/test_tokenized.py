@@ -12,7 +12,6 @@ from contraport.data import from_arrays
 from contraport.encoders import Model, load_pretrained, read_initial_weights
 from contraport.encoders.factory import build_encoder
 from contraport.encoders.text_transformer import is_transformers_folder
-from contraport.errors import UsageError
 from contraport.features import read_features
 from contraport.runs import Run
 
@@ -369,7 +368,7 @@ def test_names_the_missing_part_in_one_line(folder, missing, part):
 def test_tokenizer_requires_export_to_a_folder(folder, tmp_path):
     model = Model(str(folder), [()])
     for kind in ("onnx", "torchscript"):
-        with pytest.raises(UsageError, match="expected safetensors"):
+        with raises_usage_error("format.tokenizer", "safetensors"):
             export(model, format=kind, out=tmp_path / "model")
     export(model, format="safetensors", out=tmp_path / "model")
     assert Model.from_pretrained(tmp_path / "model").shapes == ((),)
