@@ -24,14 +24,14 @@ from tests.errors import raises_usage_error
 @dataclass(frozen=True, kw_only=True)
 class ExtendedSettings(Settings):
     patience: int | None = option(
-        None, "Epochs without improvement.", check=int_in_range(2), group="early stopping", formerly="wait"
+        None, "Epochs without improvement.", check=int_in_range(2), group="early stopping", deprecated_name="wait"
     )
 
 
 COMMAND = Command(ExtendedSettings, "nowhere:learn", "Learn.")
 
 
-@COMMAND.with_signature
+@COMMAND.with_option_parameters
 def learn(options: dict[str, Any]) -> ExtendedSettings:
     """Learn.
 

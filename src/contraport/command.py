@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from contraport.errors import hint_on_error
-from contraport.options import Option, get_options, with_signature_of
+from contraport.options import Option, get_declared_options, with_options_as_parameters
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,12 +64,12 @@ class Command(Generic[P]):
     @property
     def options(self) -> Mapping[str, Option]:
         """The options, by name."""
-        return get_options(self.options_class)
+        return get_declared_options(self.options_class)
 
-    def with_signature(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
+    def with_option_parameters(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
         """Decorator: give a function of a dict of options the options of the command as documented keywords.
 
-        Its errors get a note with the documentation page of the command. See `contraport.options.with_signature_of`.
+        Errors get a note with the documentation page of the command; see `options.with_options_as_parameters`.
         """
         hinted = hint_on_error(f"contraport docs {self.page}")(function) if self.page else function
-        return with_signature_of(self.options_class, self.details)(hinted)
+        return with_options_as_parameters(self.options_class, self.details)(hinted)

@@ -49,7 +49,7 @@ class Option:
         cli_flag: whether the command line takes it by flag even though Python takes it by position.
         check_exists: raises if the target of a value, such as a run, is missing. The command checks this too; the
             parser calls it first if another required option is missing, so that the first mistake is reported.
-        formerly: deprecated name, still read by Python, the command line and YAML files; empty for none.
+        deprecated_name: deprecated name, still read by Python, the command line and YAML files; empty for none.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Option:
     extendable: bool
     cli_flag: bool = False
     check_exists: Check | None = None
-    formerly: str = ""
+    deprecated_name: str = ""
 
     @property
     def required(self) -> bool:
@@ -119,7 +119,7 @@ def option_metadata(
     group: str | None = None,
     cli_flag: bool = False,
     check_exists: Check | None = None,
-    formerly: str = "",
+    deprecated_name: str = "",
 ) -> dict[str, Any]:
     """Build the metadata of a dataclass field that declares an option; see `Option`.
 
@@ -128,7 +128,7 @@ def option_metadata(
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Walk:
     ...     way: str = field(kw_only=False, metadata=option_metadata("Where to."))
-    >>> get_options(Walk)["way"].required, get_options(Walk)["way"].cli_positional
+    >>> get_declared_options(Walk)["way"].required, get_declared_options(Walk)["way"].cli_positional
     (True, True)
     """
     return {
@@ -140,7 +140,7 @@ def option_metadata(
         "group": group,
         "cli_flag": cli_flag,
         "check_exists": check_exists,
-        "formerly": formerly,
+        "deprecated_name": deprecated_name,
     }
 
 
@@ -153,7 +153,7 @@ def option(default: T, help: str, **metadata: Any) -> T:
 
 
 @functools.cache
-def get_options(options_class: Callable[..., object]) -> Mapping[str, Option]:
+def get_declared_options(options_class: Callable[..., object]) -> Mapping[str, Option]:
     """Return the options declared by the fields of a dataclass, by name; positional ones first."""
     types, group = get_type_hints(options_class), ""
     options: dict[str, Option] = {}
@@ -169,21 +169,24 @@ class Options:
     """Base class of dataclasses of options: validates every value that differs from the default."""
 
     def __post_init__(self) -> None:
-        for name, one in get_options(cast(Callable[..., object], type(self))).items():
+        for name, one in get_declared_options(cast(Callable[..., object], type(self))).items():
             value = getattr(self, name)
             if value is not one.default:  # the defaults themselves are validated once, by the tests
                 one.validate(value)
 
-    def derive(self, **values: Any) -> Self:
+    def replace_unchecked(self, **values: Any) -> Self:
         """Return a copy with other values, unchecked: for values that the library computes, not for a user's.
 
         >>> @dataclass(frozen=True, kw_only=True)
         ... class Walk(Options):
         ...     steps: int = option(1, "Number of steps.", check=int_in_range(1), group="the way")
-        >>> Walk(steps=3).derive(steps=4)
+        >>> Walk(steps=3).replace_unchecked(steps=4)
         Walk(steps=4)
         """
-        derived, names = object.__new__(type(self)), get_options(cast(Callable[..., object], type(self))).keys()
+        derived, names = (
+            object.__new__(type(self)),
+            get_declared_options(cast(Callable[..., object], type(self))).keys(),
+        )
         if not values.keys() <= names:
             raise TypeError(f"unknown options: {', '.join(values.keys() - names)}")
         vars(derived).update({name: getattr(self, name) for name in names} | values)
@@ -200,11 +203,11 @@ def replace_deprecated_names(
     """
     renamed = dict(values)
     for name, one in options.items():
-        if one.formerly and one.formerly in renamed:
-            check(name not in renamed, f"{name}: also given as {one.formerly}, its deprecated name.", "conflict")
-            renamed[name] = renamed.pop(one.formerly)
+        if one.deprecated_name and one.deprecated_name in renamed:
+            check(name not in renamed, f"{name}: also given as {one.deprecated_name}, its deprecated name.", "conflict")
+            renamed[name] = renamed.pop(one.deprecated_name)
             if warn:
-                warn_renamed(one.formerly, name)
+                warn_renamed(one.deprecated_name, name)
     return renamed
 
 
@@ -217,13 +220,13 @@ def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
         warnings.warn(message, FutureWarning, stacklevel=stacklevel)
 
 
-def accept_deprecated(**formerly: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def accept_deprecated(**old_names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorator: accept the deprecated names of keywords, given as ``new="old"``, with a warning."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            for new, old in formerly.items():
+            for new, old in old_names.items():
                 if old in kwargs:
                     warn_renamed(old, new, stacklevel=3)
                     kwargs[new] = kwargs.pop(old)
@@ -234,7 +237,7 @@ def accept_deprecated(**formerly: str) -> Callable[[Callable[P, T]], Callable[P,
     return decorate
 
 
-def with_signature_of(
+def with_options_as_parameters(
     options_class: Callable[P, object], details: str = ""
 ) -> Callable[[Callable[[dict[str, Any]], T]], Callable[P, T]]:
     """Decorator: turn a function of a dict of options into one with the options of a dataclass as parameters.
@@ -248,7 +251,7 @@ def with_signature_of(
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Walk:
     ...     steps: int = option(1, "Number of steps.", group="the way")
-    >>> @with_signature_of(Walk, "It takes a while.")
+    >>> @with_options_as_parameters(Walk, "It takes a while.")
     ... def walk(options):
     ...     '''Go.
     ...
@@ -269,7 +272,7 @@ def with_signature_of(
     Raises:
         UsageError: a wall.
     """
-    options = get_options(options_class)
+    options = get_declared_options(options_class)
     parameters = [
         inspect.Parameter(
             name,

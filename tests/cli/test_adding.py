@@ -40,7 +40,7 @@ from pathlib import Path
 from scratch_verb import VERB, CountOptions
 
 
-@VERB.with_signature
+@VERB.with_option_parameters
 def count(options):
     """Count the lines of a file.
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from contraport.cli.console import print_clusters, print_groups, print_neighbors, print_table
+from contraport.cli.console import print_clusters, print_duplicate_groups, print_neighbors, print_table
 from contraport.evaluation.result_tables import difference_rows, evaluation_rows, result_rows
 from contraport.metrics import METRICS
 from contraport.searching.cluster import Cluster, Clusters
@@ -58,7 +58,7 @@ def test_no_letter_of_a_long_name_is_lost(
 def test_a_position_is_not_called_a_row_of_the_source(capsys: pytest.CaptureFixture[str]) -> None:
     found = NearestItems([Neighbor(3, "train row 41", 0.9, None)], "a red <bag>")
     print_neighbors(found)
-    print_groups([DuplicateGroup((3, 4), ("train row 41", "test row 3"))])
+    print_duplicate_groups([DuplicateGroup((3, 4), ("train row 41", "test row 3"))])
     shown = capsys.readouterr().out
     assert "similarity position item" in shown
     assert shown.startswith("nearest to a red <bag>\n")

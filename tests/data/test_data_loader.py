@@ -81,7 +81,7 @@ def test_processes_share_each_batch(dataset, monkeypatch, processes):
     whole = [batch.ids.tolist() for batch in loader(dataset, 7, shuffle=True, seed=5)]
     parts, starts = [], []
     for rank in range(processes):
-        monkeypatch.setattr(distributed, "world", lambda rank=rank: (rank, processes))
+        monkeypatch.setattr(distributed, "current_processes", lambda rank=rank: (rank, processes))
         parts.append([batch.ids.tolist() for batch in loader(dataset, 7, shuffle=True, seed=5, shared=True)])
         starts.append(local_share(7).start)
         assert local_share(7).total == 7
@@ -96,7 +96,7 @@ def test_processes_share_each_batch(dataset, monkeypatch, processes):
 
 
 def test_a_shared_batch_has_an_item_for_each_process(dataset, monkeypatch):
-    monkeypatch.setattr(distributed, "world", lambda: (0, 4))
+    monkeypatch.setattr(distributed, "current_processes", lambda: (0, 4))
     with raises_usage_error("batch_size.too_small", "3"):
         loader(dataset, 3, shared=True)
 

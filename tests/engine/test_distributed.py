@@ -10,7 +10,7 @@ from tests.processes import reports_of
 
 import contraport
 from contraport.catalog import OBJECTIVES
-from contraport.distributed import world
+from contraport.distributed import current_processes
 
 SIZES = {2: (5, 3), 3: (4, 1, 3)}  # items per process: uneven, as last batches are
 SETTINGS = {"direct-clr": {"dimensions": 3}}
@@ -84,7 +84,7 @@ def with_a_second_derivative(name, rows):
     value = loss(inputs @ encoder, x1[rows] @ encoder)
     (slope,) = torch.autograd.grad(value, inputs, create_graph=True)
     penalty = (slope * numbers(8, 6, seed=4)[rows]).sum()
-    return world().all_reduce(penalty) / world().size + value, [encoder, *loss.parameters()]
+    return current_processes().all_reduce(penalty) / current_processes().size + value, [encoder, *loss.parameters()]
 
 
 PRESENT = torch.tensor([[1, 1], [1, 0], [0, 1], [1, 1], [1, 1], [0, 1], [1, 0], [1, 1]]).bool()

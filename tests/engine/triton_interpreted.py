@@ -28,7 +28,7 @@ from contraport.engine import (
     transport_cost,
 )
 from contraport.engine.backends.selection import configure_backend
-from contraport.engine.passes import RankOneTerm
+from contraport.engine.pair_passes import RankOneTerm
 
 CHAINS = {
     "rows": [HalfStep("rows", None)],
@@ -121,7 +121,7 @@ def test_terms_far_apart_have_an_exponential_each(dimensions):
     near, far, columns = torch.zeros(17), torch.linspace(-200, 0, 17), torch.zeros(23)
     terms = [RankOneTerm(a, columns, "rows", torch.ones(17)) for a in (near, far)]
     with backend("cuda"):
-        found, *_ = configure_backend(geometry).passes(geometry).gradient(terms, [True, False, False, False])
+        found, *_ = configure_backend(geometry).create_passes(geometry).gradient(terms, [True, False, False, False])
     kernel = geometry.log_kernel.dense().double().exp()
     weight = kernel * (near.double().exp() + far.double().exp())[:, None]
     assert_near([found], [weight @ geometry.log_kernel.y.double()], 5e-5)

@@ -622,7 +622,7 @@ def test_kernels(name):
     torch.testing.assert_close(found.dense(), expected, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(found.T.dense(), expected.T, rtol=1e-10, atol=1e-12)
     rows, columns = torch.tensor([0, 3, 6, 3]), torch.tensor([6, 3, 0, 1])
-    torch.testing.assert_close(found.at(rows, columns), expected[rows, columns], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.gather_entries(rows, columns), expected[rows, columns], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

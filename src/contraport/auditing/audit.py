@@ -35,7 +35,7 @@ from contraport.data import Dataset, from_arrays, load_unsplit
 from contraport.data.split_record import fingerprint
 from contraport.data.streams import check_no_stream
 from contraport.errors import UsageError, check, report_write_errors, unknown_name_error
-from contraport.options import get_options
+from contraport.options import get_declared_options
 from contraport.training.config import Settings
 from contraport.training.run_logging import console_logging
 from contraport.training.train import train
@@ -50,7 +50,7 @@ PAGE = "audit.html"
 _TRAINING = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay", "seed", "num_workers")
 
 
-@AUDIT.with_signature
+@AUDIT.with_option_parameters
 def audit(values: dict[str, Any]) -> Audit:
     """Find mismatched pairs in two-view data.
 
@@ -131,7 +131,11 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
 
 def _resumable_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
     """Return the options and facts that must be equal for an audit to resume, as plain values."""
-    own = {name: getattr(options, name) for name, option in get_options(AuditOptions).items() if option.scope == "run"}
+    own = {
+        name: getattr(options, name)
+        for name, option in get_declared_options(AuditOptions).items()
+        if option.scope == "run"
+    }
     return own | {"data": dataset.name, "pairs": len(dataset), "views": list(dataset.view_names)}
 
 

@@ -101,7 +101,7 @@ class AuditOptions(Options):
         "Data loading processes; default: none for data in memory, else one per core but one.",
         check=int_in_range(0),
         scope="machine",
-        formerly="workers",
+        deprecated_name="workers",
     )
     device: str = option(
         "auto", "Device: auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"), scope="machine"

@@ -170,7 +170,7 @@ def crossfit(
         trusted = trusted if result is None else result.trusted()
         for repeat in range(repeats):
             place, run = (number, repeat), number * repeats + repeat
-            run_settings = settings.derive(seed=torch_seed("audit.crossfit", settings.seed, run))
+            run_settings = settings.replace_unchecked(seed=torch_seed("audit.crossfit", settings.seed, run))
             for fold, part in enumerate(_deal_folds(groups, folds, seed=(settings.seed, run))):
                 is_last = run == rounds * repeats - 1 and fold == folds - 1  # its encoder proposes partners
                 if saved.has(place, part) and not is_last:

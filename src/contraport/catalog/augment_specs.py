@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from contraport._utils.spec import parse_spec
+from contraport._utils.spec_parser import parse_spec
 from contraport.errors import check
 
 AUGMENT_STRENGTHS = ("weak", "standard", "strong")

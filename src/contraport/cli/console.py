@@ -93,7 +93,7 @@ def print_neighbors(result: NearestItems) -> None:
     print_table(f"nearest to {result.query}", rows) if rows else print("no other items")
 
 
-def print_groups(groups: DuplicatesResult) -> None:
+def print_duplicate_groups(groups: DuplicatesResult) -> None:
     """Print groups of duplicates, each under its number."""
     for number, group in enumerate(groups, start=1):
         print(f"group {number}: {pluralize(len(group.names), 'item')}")

@@ -42,7 +42,7 @@ class DemoResult:
     page: Path
 
 
-@DEMO.with_signature
+@DEMO.with_option_parameters
 def demo(options: dict[str, Any]) -> DemoResult:
     """Train an encoder on small digits with nt-xent and with gca-uot, and compare them in a report.
 

@@ -23,7 +23,7 @@ _UNTOUCHED = ("#", "|", "<", "    ")
 """First characters of headings, tables, directives and code."""
 
 
-@DOCS.with_signature
+@DOCS.with_option_parameters
 def docs(options: dict[str, Any]) -> str:
     """Return a page of the documentation or a section of it as Markdown, or the list of pages.
 

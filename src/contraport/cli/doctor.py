@@ -70,7 +70,7 @@ class Diagnosis:
         return all(check.failure is None for check in self.checks)
 
 
-@DOCTOR.with_signature
+@DOCTOR.with_option_parameters
 def doctor(options: dict[str, Any]) -> Diagnosis:
     """Collect the installed versions and the hardware, and run self-tests.
 

@@ -81,7 +81,7 @@ _LISTS = {
 }
 
 
-@LIST.with_signature
+@LIST.with_option_parameters
 def list_names(options: dict[str, Any]) -> _Rows:
     """List the named objectives, recipes, encoders, data sets, metrics or suites.
 

@@ -265,7 +265,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
         parser_mode=_MODE,
     )
     parser.options = options
-    parser.deprecated = {option.formerly: name for name, option in options.items() if option.formerly}
+    parser.deprecated = {option.deprecated_name: name for name, option in options.items() if option.deprecated_name}
     parser.types = {name: _words_type(option) for name, option in options.items()}
     parser.positionals = [option for option in options.values() if option.cli_positional]
     flags = [name for name, option in options.items() if not option.cli_positional]

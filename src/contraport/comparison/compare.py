@@ -63,7 +63,7 @@ Trials = Mapping[tuple[str, str], list[Cell]]
 """Trials of the search by row and column."""
 
 
-@COMPARE.with_signature
+@COMPARE.with_option_parameters
 def compare(given: dict[str, Any]) -> Comparison:
     """Compare objectives on a grid of settings and seeds, and return the result.
 

@@ -11,7 +11,7 @@ from typing import Any
 from contraport._utils.lazy import import_object
 from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
 from contraport.errors import check
-from contraport.options import Options, get_options, int_in_range, matches_type, one_of, option
+from contraport.options import Options, get_declared_options, int_in_range, matches_type, one_of, option
 from contraport.training.config import ReadingSettings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -89,7 +89,7 @@ class EvaluationOptions(Options):
         ("linear_probe", "knn"),
         "metrics (see `contraport list metrics`). The first one selects settings and is summarized in sentences.",
         check=_check_metric_names,
-        formerly="measures",
+        deprecated_name="measures",
         group="evaluation",
     )
     tune: int = option(
@@ -130,7 +130,7 @@ class CompareOptions(EvaluationOptions, ReadingSettings, GridOptions):
     """Options of `contraport.compare`."""
 
 
-DATA_OPTIONS = get_options(ReadingSettings)
+DATA_OPTIONS = get_declared_options(ReadingSettings)
 """Options for loading data, which hold for all cells."""
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from contraport._utils.spec import parse_number_or_text, split_at_commas, strip_quotes
+from contraport._utils.spec_parser import parse_number_or_text, split_at_commas, strip_quotes
 from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.catalog.augment_specs import AUGMENTS
 from contraport.comparison.grid import OptionMap, Row, merge_options

@@ -23,7 +23,7 @@ from contraport.comparison.grid import Cell, Grid
 from contraport.data.split_record import SplitRecord
 from contraport.errors import FolderInUseError, UsageError, out_of_memory_message
 from contraport.evaluation.evaluate import evaluate
-from contraport.options import get_options, to_config_value
+from contraport.options import get_declared_options, to_config_value
 from contraport.runs import Run
 from contraport.training.components import build_dataset, build_held_out_dataset
 from contraport.training.config import DataSettings, ReadingSettings
@@ -81,7 +81,7 @@ class CellJob:
     @property
     def data_options(self) -> dict[str, Any]:
         """Options that determine the training and test items."""
-        names = {*get_options(DataSettings), *get_options(ReadingSettings)} - {"mismatch"}
+        names = {*get_declared_options(DataSettings), *get_declared_options(ReadingSettings)} - {"mismatch"}
         return {name: value for name, value in {**self.machine_options, **self.options}.items() if name in names}
 
     @property

@@ -57,7 +57,7 @@ def local_share(total: int) -> Share:
 
 
 def _local_slice(total: int) -> slice:
-    rank, processes = distributed.world()
+    rank, processes = distributed.current_processes()
     return slice(rank * total // processes, (rank + 1) * total // processes)
 
 
@@ -208,7 +208,7 @@ def loader(
     check(good, f"num_workers: must be from 0 to {cores}, the cores available to this process, got {num_workers}.")
     message = f"batch_size: must be at most {len(dataset)}, the items of {dataset.name!r}, got {batch_size}."
     check(not drop_last or batch_size <= len(dataset), message, "too_large")
-    _, processes = distributed.world()
+    _, processes = distributed.current_processes()
     message = f"batch_size: must be at least {processes}, one item per process, got {batch_size}."
     check(not shared or batch_size >= processes, message, "too_small")
     if num_workers is None:

@@ -1,6 +1,6 @@
 """Distributed training: the processes that share a plan, their collectives, and how they start and fail together."""
 
-from contraport.distributed.collectives import Processes, gather, local_batch, world
+from contraport.distributed.collectives import Processes, current_processes, gather, local_batch
 from contraport.distributed.coordination import (
     any_process,
     broadcast_object,
@@ -13,6 +13,16 @@ from contraport.distributed.coordination import (
 )
 
 __all__ = [
-    "Processes", "any_process", "broadcast_object", "first_non_none", "gather", "is_main_process", "local_batch",
-    "machine_layout", "propagate_errors", "raise_on_one_rank", "torchrun_process_group", "world",
+    "Processes",
+    "any_process",
+    "broadcast_object",
+    "current_processes",
+    "first_non_none",
+    "gather",
+    "is_main_process",
+    "local_batch",
+    "machine_layout",
+    "propagate_errors",
+    "raise_on_one_rank",
+    "torchrun_process_group",
 ]  # fmt: skip

@@ -137,7 +137,7 @@ _ALONE = Processes()
 _DISTRIBUTED = dist.is_available()
 
 
-def world() -> Processes:
+def current_processes() -> Processes:
     """Return the processes that share a plan here and now; one process within `local_batch`."""
     if not _DISTRIBUTED or not dist.is_initialized() or _is_local.get():
         return _ALONE
@@ -146,7 +146,7 @@ def world() -> Processes:
 
 def gather(value: Tensor) -> Tensor:
     """Return the rows of all processes; see `Processes.gather`."""
-    return world().gather(value)
+    return current_processes().gather(value)
 
 
 class _Gather(torch.autograd.Function):

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from contraport.distributed.collectives import world
+from contraport.distributed.collectives import current_processes
 from contraport.errors import check
 
 T = TypeVar("T")
@@ -49,12 +49,12 @@ def torchrun_process_group(device: str = "auto") -> Iterator[None]:
 
 def is_main_process() -> bool:
     """Return whether this is the process of rank 0, which writes files and logs."""
-    return world().rank == 0
+    return current_processes().rank == 0
 
 
 def machine_layout() -> tuple[int, int]:
     """Return the number of processes per machine and the number of machines."""
-    processes = world().size
+    processes = current_processes().size
     per_machine = int(os.environ["LOCAL_WORLD_SIZE"]) if processes > 1 else 1
     return per_machine, processes // per_machine
 
@@ -74,7 +74,7 @@ def propagate_errors() -> Iterator[None]:
         yield
     except Exception as error:  # any error: the other processes would wait for this one until the timeout
         failure = error
-    processes = world().size
+    processes = current_processes().size
     failed = [failure is not None] * processes
     if processes > 1:
         dist.all_gather_object(failed, failure is not None, group=_error_group())
@@ -97,13 +97,13 @@ def raise_on_one_rank(error: BaseException | None, *, rank: int = 0, status: int
     Raises:
         SystemExit: on the other ranks.
     """
-    raise cast(BaseException, error) if world().rank == rank else SystemExit(status)
+    raise cast(BaseException, error) if current_processes().rank == rank else SystemExit(status)
 
 
 def broadcast_object(value: T) -> T:
     """Return the value of rank 0 on all processes."""
     values = [value]
-    if world().size > 1:
+    if current_processes().size > 1:
         dist.broadcast_object_list(values)
     return values[0]
 
@@ -114,7 +114,7 @@ def first_non_none(value: T | None) -> T | None:
     >>> first_non_none(3)
     3
     """
-    processes = world().size
+    processes = current_processes().size
     if processes == 1 or not any(any_process(value is not None)):
         return value
     values = [value] * processes
@@ -124,7 +124,7 @@ def first_non_none(value: T | None) -> T | None:
 
 def any_process(*flags: bool) -> tuple[bool, ...]:
     """Return, for each flag, whether it is true on any process."""
-    if world().size == 1:
+    if current_processes().size == 1:
         return flags
     reduced = torch.tensor(flags, dtype=torch.int32)
     dist.all_reduce(reduced, dist.ReduceOp.MAX)

@@ -42,7 +42,7 @@ from contraport.engine.links import (
 )
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, PairWeights
 from contraport.engine.operations import log_sums, run_half_steps, solve_fixed_point, transport_cost
-from contraport.engine.tensor_cache import CacheEntry, cached, constant, log_size
+from contraport.engine.tensor_cache import CacheEntry, cached, constant_vector, log_size
 
 __all__ = [
     "BACKENDS",
@@ -78,7 +78,7 @@ __all__ = [
     "cached",
     "check_not_in_torch_func",
     "choose_backend",
-    "constant",
+    "constant_vector",
     "disable_autocast_in_backward",
     "explain_backend",
     "is_in_torch_func",

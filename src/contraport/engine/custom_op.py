@@ -1,9 +1,9 @@
 """Differentiable operations over all pairs, each as one torch operator with a registered gradient.
 
-An `Operation` is what a function such as `contraport.engine.run_half_steps` computes on one geometry. `apply` runs it
-with the passes of a backend and registers its gradient: as an `autograd.Function` in eager mode, and as the custom
-operators ``contraport::apply`` and ``contraport::gradient`` under `torch.compile`. Both call the same two functions,
-`_forward` and `_backward`.
+An `Operation` is what a function such as `contraport.engine.run_half_steps` computes on one geometry. `apply_operation`
+runs it with the passes of a backend and registers its gradient: as an `autograd.Function` in eager mode, and as the
+custom operators ``contraport::apply`` and ``contraport::gradient`` under `torch.compile`. Both call the same two
+functions, `_forward` and `_backward`.
 
 Why custom operators: the compiler does not look into an operator. The passes may therefore read numbers on the host (a
 bound of the exponents, a convergence check) without breaking the graph.
@@ -29,26 +29,26 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine.autograd import without_autocast
 from contraport.engine.geometry import Geometry
-from contraport.engine.passes import Passes, differentiable_gradient
-from contraport.engine.pytree import Structure, flatten, unflatten
+from contraport.engine.pair_passes import PairPasses, differentiable_gradient
+from contraport.engine.pytree import TreeStructure, flatten, unflatten
 
 
 class BackendConfig(NamedTuple):
     """Backend of an operation, fixed at its start, so that its gradient runs the same way wherever backward is called.
 
     Attributes:
-        backend: the passes over all pairs.
+        passes_class: class of the passes over all pairs.
         processes: the processes that share the work.
-        operands: precision of embeddings in the matrix products of the backend ``"cuda"``.
+        operand_precision: precision of embeddings in the matrix products of the backend ``"cuda"``.
     """
 
-    backend: type[Passes]
+    passes_class: type[PairPasses]
     processes: Processes
-    operands: torch.dtype = torch.float32
+    operand_precision: torch.dtype = torch.float32
 
-    def passes(self, geometry: Geometry, saved: Sequence[Tensor] = ()) -> Passes:
+    def create_passes(self, geometry: Geometry, saved: Sequence[Tensor] = ()) -> PairPasses:
         """Return the passes over a geometry, with the tensors that earlier passes over it saved."""
-        return self.backend(geometry, self.processes, saved, self.operands)
+        return self.passes_class(geometry, self.processes, saved, self.operand_precision)
 
 
 class BackwardArgs(NamedTuple):
@@ -83,7 +83,7 @@ class Operation(ABC):
         """Number of outputs, and number of differentiable outputs, which come first."""
 
     @abstractmethod
-    def forward(self, passes: Passes) -> list[Tensor]:
+    def forward(self, passes: PairPasses) -> list[Tensor]:
         """Return the outputs; those that are not differentiable are saved for the gradient."""
 
     @abstractmethod
@@ -95,12 +95,12 @@ class Operation(ABC):
         """Return the tensors in which the operation is differentiable."""
 
     @abstractmethod
-    def backward(self, passes: Passes, args: BackwardArgs) -> list[Tensor | None]:
+    def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
         """Return the gradient in each variable that needs one."""
 
     @abstractmethod
     def double_backward(
-        self, structure: Structure, tensors: Sequence[Tensor], args: BackwardArgs
+        self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         """Return the gradient in each tensor of the structure, by operations that are differentiable themselves."""
 
@@ -115,10 +115,14 @@ class DenseOperation(Operation):
 
     def outputs(self) -> list[Tensor]:
         """Return the differentiable outputs, by plain autograd or by the passes of the backend."""
-        return self.dense_outputs() if self.config.backend.by_autograd else apply(self)[: self.output_counts[1]]
+        return (
+            self.dense_outputs()
+            if self.config.passes_class.by_autograd
+            else apply_operation(self)[: self.output_counts[1]]
+        )
 
     def double_backward(
-        self, structure: Structure, tensors: Sequence[Tensor], args: BackwardArgs
+        self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         """Return the gradient in each tensor of the structure, by autograd through the dense definition."""
 
@@ -129,11 +133,11 @@ class DenseOperation(Operation):
         return differentiable_gradient(outputs, tensors, args.grad_outputs, args.needs_grad)
 
 
-def apply(operation: Operation) -> list[Tensor]:
+def apply_operation(operation: Operation) -> list[Tensor]:
     """Return the outputs of an operation, the differentiable ones first."""
     tensors: list[Tensor] = []
     # Without the temperature, which is in the embeddings already: fewer inputs, and none without a gradient.
-    operation = replace(operation, geometry=operation.geometry.for_passes())
+    operation = replace(operation, geometry=operation.geometry.reduce_to_pass_inputs())
     structure = flatten(operation, tensors)
     if torch.compiler.is_compiling():
         outputs: list[Tensor] = _apply(_structure_id(structure), tensors)
@@ -144,11 +148,11 @@ def apply(operation: Operation) -> list[Tensor]:
 def _forward(operation: Operation) -> list[Tensor]:
     """Return the outputs of an operation, followed by what its passes save for the gradient."""
     with torch.no_grad(), without_autocast(operation.geometry.log_kernel.inputs[0]):
-        passes = operation.config.passes(operation.geometry)
+        passes = operation.config.create_passes(operation.geometry)
         return [*operation.forward(passes), *passes.tensors_to_save()]
 
 
-def _backward(structure: Structure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:
+def _backward(structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:
     """Return the gradient in each tensor that needs one, from the outputs of `_forward`."""
     operation: Operation = unflatten(structure, tensors)
     count, _ = operation.output_counts
@@ -156,7 +160,7 @@ def _backward(structure: Structure, tensors: Sequence[Tensor], args: BackwardArg
     positions = {id(tensor): position for position, tensor in enumerate(tensors)}
     slots = [None if variable is None else positions[id(variable)] for variable in operation.variables()]
     with torch.no_grad(), without_autocast(tensors[0]):
-        passes = operation.config.passes(operation.geometry, args.outputs[count:])
+        passes = operation.config.create_passes(operation.geometry, args.outputs[count:])
         needs_grad = [slot is not None and args.needs_grad[slot] for slot in slots]
         own_args = BackwardArgs(args.outputs[:count], args.grad_outputs, needs_grad)
         gradients: list[Tensor | None] = [None] * len(tensors)
@@ -171,7 +175,7 @@ class _EagerOperation(torch.autograd.Function):
     """An operation in eager mode; its arguments are the operation, its structure and its tensors."""
 
     @staticmethod
-    def forward(ctx: Any, operation: Operation, structure: Structure, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, operation: Operation, structure: TreeStructure, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs = _forward(operation)
         _, differentiable = operation.output_counts
         ctx.structure, ctx.sizes = structure, (len(tensors), differentiable)
@@ -196,7 +200,8 @@ class _EagerOperation(torch.autograd.Function):
 class HostLoop(ABC):
     """A computation without a gradient that reads numbers on the host, such as an iteration until convergence.
 
-    Subclasses are dataclasses whose fields `flatten` can take apart; their geometries are `Geometry.for_passes`.
+    Subclasses are dataclasses whose fields `flatten` can take apart; their geometries are those that
+    `Geometry.reduce_to_pass_inputs` returns.
     """
 
     @abstractmethod
@@ -223,12 +228,12 @@ def run_host_loop(loop: HostLoop) -> list[Tensor]:
 
 
 # A custom operator takes tensors and numbers only, so a compiled graph holds the index of a structure in this table.
-_structures: list[Structure] = []
-_ids: dict[Structure, int] = {}
+_structures: list[TreeStructure] = []
+_ids: dict[TreeStructure, int] = {}
 _lock = threading.Lock()
 
 
-def _structure_id(structure: Structure) -> int:
+def _structure_id(structure: TreeStructure) -> int:
     """Return the index of a structure, which stands for it in the compiled graphs of this process."""
     with _lock:
         if structure not in _ids:
@@ -250,7 +255,7 @@ def _apply(structure: int, tensors: list[Tensor]) -> list[Tensor]:
 def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     operation: Operation = unflatten(_structures[structure], tensors)
     config = operation.config
-    return [*operation.empty_outputs(), *config.backend.empty_saved(operation.geometry, config.processes)]
+    return [*operation.empty_outputs(), *config.passes_class.empty_saved(operation.geometry, config.processes)]
 
 
 @torch.library.custom_op("contraport::gradient", mutates_args=())

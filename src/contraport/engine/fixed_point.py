@@ -30,8 +30,8 @@ from contraport._utils.formatting import pluralize
 from contraport.engine.custom_op import BackwardArgs, Operation
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, Relaxation, log_sum_exp
-from contraport.engine.passes import Passes, RankOneTerm, differentiable_gradient
-from contraport.engine.pytree import Structure, unflatten
+from contraport.engine.pair_passes import PairPasses, RankOneTerm, differentiable_gradient
+from contraport.engine.pytree import TreeStructure, unflatten
 
 MAX_CG_STEPS = 500
 """Conjugate gradient steps after which the gradient is returned as it is, with a warning."""
@@ -56,7 +56,7 @@ class FixedPointOperation(Operation):
         """Five outputs, of which the potentials are differentiable."""
         return 5, 2
 
-    def forward(self, passes: Passes) -> list[Tensor]:
+    def forward(self, passes: PairPasses) -> list[Tensor]:
         (log_a, log_b), relaxation = self.log_marginals, self.relaxation
 
         def log_sums(q: Tensor | None, p: Tensor | None) -> Tensor:
@@ -92,11 +92,11 @@ class FixedPointOperation(Operation):
     def variables(self) -> tuple[Tensor | None, ...]:
         return *self.log_marginals, *self.relaxation.tensors(), *self.geometry.log_kernel.inputs
 
-    def backward(self, passes: Passes, args: BackwardArgs) -> list[Tensor | None]:
+    def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
         return _implicit_gradient(passes, self._point(args), self._cotangents(args), args.needs_grad)
 
     def double_backward(
-        self, structure: Structure, tensors: Sequence[Tensor], args: BackwardArgs
+        self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         operation: FixedPointOperation = unflatten(structure, tensors)
         u, v, f, g = _solve_densely(operation.geometry, operation._point(args), operation._cotangents(args))
@@ -135,7 +135,7 @@ class _FixedPoint(NamedTuple):
 
 
 def _implicit_gradient(
-    passes: Passes, point: _FixedPoint, cotangents: tuple[Tensor, Tensor], needs_grad: Sequence[bool]
+    passes: PairPasses, point: _FixedPoint, cotangents: tuple[Tensor, Tensor], needs_grad: Sequence[bool]
 ) -> list[Tensor | None]:
     (f, g), (row_sums, column_sums), log_marginals, relaxation = point
     f_bar, g_bar = cotangents

@@ -26,7 +26,7 @@ class PairMask(ABC):
         """The same mask with rows and columns exchanged."""
 
     @abstractmethod
-    def restrict(self, rows: slice) -> Self:
+    def take_rows(self, rows: slice) -> Self:
         """Return the mask on some of its rows."""
 
     @abstractmethod
@@ -47,7 +47,7 @@ class PairMask(ABC):
         return self.tile(slice(None), slice(None))
 
     @abstractmethod
-    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return whether single entries are excluded: index tensors (k,) to a boolean tensor (k,)."""
 
 
@@ -70,7 +70,7 @@ class LabelMask(PairMask):
     def T(self) -> LabelMask:
         return LabelMask(self.labels[::-1], None if self.exceptions is None else self.exceptions[::-1])
 
-    def restrict(self, rows: slice) -> LabelMask:
+    def take_rows(self, rows: slice) -> LabelMask:
         exceptions = None if self.exceptions is None else (self.exceptions[0][rows], self.exceptions[1])
         return LabelMask((self.labels[0][rows], self.labels[1]), exceptions)
 
@@ -101,7 +101,7 @@ class LabelMask(PairMask):
             return excluded
         return excluded & (self.exceptions[0][rows, None] != self.exceptions[1][columns])
 
-    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         excluded = self.labels[0][rows] == self.labels[1][columns]
         if self.exceptions is None:
             return excluded
@@ -129,7 +129,7 @@ class SimilarityMask(PairMask):
     def T(self) -> SimilarityMask:
         return SimilarityMask(self.features[::-1], self.limits[::-1], self.exceptions[::-1])
 
-    def restrict(self, rows: slice) -> SimilarityMask:
+    def take_rows(self, rows: slice) -> SimilarityMask:
         (x, y), (r, c), (row_labels, column_labels) = self.features, self.limits, self.exceptions
         return SimilarityMask((x[rows], y), (r[rows], c), (row_labels[rows], column_labels))
 
@@ -147,7 +147,7 @@ class SimilarityMask(PairMask):
         exceeds: Tensor = torch.mm(x[rows], y[columns].T) > r[rows, None] + c[columns]
         return exceeds & (row_labels[rows, None] != column_labels[columns])
 
-    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         (x, y), (r, c), (row_labels, column_labels) = self.features, self.limits, self.exceptions
         exceeds: Tensor = torch.linalg.vecdot(x[rows], y[columns]) > r[rows] + c[columns]
         return exceeds & (row_labels[rows] != column_labels[columns])
@@ -160,17 +160,17 @@ class Geometry:
     Attributes:
         log_kernel: log K, (N, M).
         masks: the excluded pairs; a pair is excluded if any mask excludes it.
-        crowded: whether every row and every column keeps a pair under the masks; False if that is unknown.
+        has_no_empty_rows: whether every row and every column keeps a pair under the masks; False if that is unknown.
     """
 
     log_kernel: LogKernel
     masks: tuple[PairMask, ...] = ()
-    no_empty_rows: bool = False
+    has_no_empty_rows: bool = False
 
     @property
     def has_full_support(self) -> bool:
         """Whether every row and every column has positive weight, so that no log-sum is minus infinity."""
-        return self.no_empty_rows and self.log_kernel.is_finite
+        return self.has_no_empty_rows and self.log_kernel.is_finite
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -180,21 +180,21 @@ class Geometry:
     @property
     def T(self) -> Geometry:
         """The same pairs with rows and columns exchanged."""
-        return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.no_empty_rows)
+        return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_rows)
 
-    def for_passes(self) -> Geometry:
+    def reduce_to_pass_inputs(self) -> Geometry:
         """Return the same pairs with only what the passes read."""
-        return Geometry(self.log_kernel.for_passes(), self.masks, self.no_empty_rows)
+        return Geometry(self.log_kernel.reduce_to_pass_inputs(), self.masks, self.has_no_empty_rows)
 
-    def restrict(self, rows: slice) -> Geometry:
+    def take_rows(self, rows: slice) -> Geometry:
         """Return the pairs of some of the rows."""
-        return Geometry(self.log_kernel.restrict(rows), tuple(mask.restrict(rows) for mask in self.masks))
+        return Geometry(self.log_kernel.take_rows(rows), tuple(mask.take_rows(rows) for mask in self.masks))
 
-    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return log K at single entries, minus infinity where masked: index tensors (k,) to a tensor (k,)."""
-        value = self.log_kernel.at(rows, columns)
+        value = self.log_kernel.gather_entries(rows, columns)
         for mask in self.masks:
-            value = value.masked_fill(mask.at(rows, columns), -torch.inf)
+            value = value.masked_fill(mask.gather_entries(rows, columns), -torch.inf)
         return value
 
     def dense(self) -> Tensor:
@@ -206,7 +206,9 @@ class Geometry:
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
         """Return the same pairs under the kernel h(scale T_ij + bias_i); see `LogKernel.with_link`."""
-        return Geometry(self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.no_empty_rows)
+        return Geometry(
+            self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.has_no_empty_rows
+        )
 
     @property
     def symmetric(self) -> bool:

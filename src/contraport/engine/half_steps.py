@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine.custom_op import BackwardArgs, DenseOperation
-from contraport.engine.passes import Passes, RankOneTerm
+from contraport.engine.pair_passes import PairPasses, RankOneTerm
 
 Axis: TypeAlias = Literal["rows", "columns"]
 
@@ -204,7 +204,7 @@ class HalfStepsOperation(DenseOperation):
             yield [k, k + 1] if shared else [k]
             k += 1 + shared
 
-    def forward(self, passes: Passes) -> list[Tensor]:
+    def forward(self, passes: PairPasses) -> list[Tensor]:
         potentials, log_sums = list(self.initial), []
         for batch in self._batches():
             read = {self.steps[k].axis: self._read(potentials, self.steps[k]) for k in batch}
@@ -234,7 +234,7 @@ class HalfStepsOperation(DenseOperation):
     def variables(self) -> tuple[Tensor | None, ...]:
         return *self.log_marginals, *self.relaxation.tensors(), *self.initial, *self.geometry.log_kernel.inputs
 
-    def backward(self, passes: Passes, args: BackwardArgs) -> list[Tensor | None]:
+    def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
         steps, num_initial = self.steps, len(self.initial)
         potentials, log_sums = [*self.initial, *args.outputs[: len(steps)]], args.outputs[len(steps) :]
         cotangents: list[Tensor | None] = [*(None for _ in range(num_initial)), *args.grad_outputs]

@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from contraport.distributed import world
+from contraport.distributed import current_processes
 from contraport.engine.autograd import disable_autocast_in_backward, is_in_torch_func, without_autocast
 from contraport.engine.links import LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, CostFunction, LogKernel, MatrixLogKernel
-from contraport.engine.tensor_cache import constant
+from contraport.engine.tensor_cache import constant_vector
 from contraport.errors import UsageError, check, check_nonnegative, check_positive, unknown_name_error
 
 MIN_LEARNED_TEMPERATURE = 0.01
@@ -108,7 +108,7 @@ class Kernel(nn.Module, ABC):
     def _temperature(self) -> float | Tensor:
         """Return the temperature as it enters the computation: a tensor with a gradient if it is learned."""
         if self._external is not None:
-            return world().as_replicated(_check_tensor(self._external[0]).reshape(()))
+            return current_processes().as_replicated(_check_tensor(self._external[0]).reshape(()))
         if self.log_temperature is None:
             return self._value
         lowest = math.log(MIN_LEARNED_TEMPERATURE)
@@ -119,7 +119,7 @@ class Kernel(nn.Module, ABC):
             return (log_temperature + (log_temperature.clamp_min(lowest) - log_temperature).detach()).exp()
         with torch.no_grad():
             self.log_temperature.clamp_(min=lowest)
-        return world().as_replicated(self.log_temperature.reshape(()).exp())
+        return current_processes().as_replicated(self.log_temperature.reshape(()).exp())
 
     def _call_temperature(self, dtype: torch.dtype, override: float | Tensor | None) -> float | Tensor:
         """Return the temperature of a call, its own or the override, in the precision of the embeddings."""
@@ -462,7 +462,7 @@ class _ScaledEmbeddings(NamedTuple):
     def biases(self) -> Tensor:
         """Return the bias of each embedding, (n,)."""
         size = self.z.shape[0]
-        return self.bias.expand(size) if isinstance(self.bias, Tensor) else constant(size, self.bias, self.z)
+        return self.bias.expand(size) if isinstance(self.bias, Tensor) else constant_vector(size, self.bias, self.z)
 
 
 # The root of the unit on either side, so that <x, y> is in the unit: n d divisions instead of n m, and the temperature

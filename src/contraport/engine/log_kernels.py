@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from contraport.engine.autograd import inner_products, map_row_blocks, vjp
 from contraport.engine.links import Link
 from contraport.engine.pytree import flatten, unflatten
-from contraport.engine.tensor_cache import constant
+from contraport.engine.tensor_cache import constant_vector
 from contraport.errors import UsageError
 
 CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -40,7 +40,7 @@ class PairWeights(Protocol):
     def row_mass(self) -> Tensor:
         """Return the row sums, (N,)."""
 
-    def restrict(self, rows: slice) -> PairWeights:
+    def take_rows(self, rows: slice) -> PairWeights:
         """Return the weights of some of the rows."""
 
     def dense(self) -> Tensor:
@@ -83,7 +83,7 @@ class LogKernel(ABC):
         """The same kernel with rows and columns exchanged."""
 
     @abstractmethod
-    def restrict(self, rows: slice) -> Self:
+    def take_rows(self, rows: slice) -> Self:
         """Return the same kernel between some of its rows and all columns."""
 
     @abstractmethod
@@ -91,17 +91,17 @@ class LogKernel(ABC):
         """Return the kernel h(scale T_ij + bias_i) with another link h; its unit is that of T without the bias."""
 
     @abstractmethod
-    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return log K at single entries: two index tensors of shape (k,) to a tensor of shape (k,)."""
 
-    def at_columns(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
+    def gather_one_per_row(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
         """Return log K of each row at one column: an index tensor (N,) to a tensor (N,).
 
         Args:
             columns: one index per row.
             diagonal: whether the indices are 0, 1, ..., N - 1, which saves the gather.
         """
-        return self.at(torch.arange(len(columns), device=columns.device), columns)
+        return self.gather_entries(torch.arange(len(columns), device=columns.device), columns)
 
     @property
     def is_finite(self) -> bool:
@@ -121,7 +121,7 @@ class LogKernel(ABC):
         """Return sum_j weight_ij log K_ij, (N,), differentiable."""
 
         def inner(rows: slice) -> Tensor:
-            return (weight.restrict(rows).dense() * self.restrict(rows).dense()).sum(1)
+            return (weight.take_rows(rows).dense() * self.take_rows(rows).dense()).sum(1)
 
         return torch.cat(map_row_blocks(inner, self.shape))
 
@@ -138,7 +138,7 @@ class LogKernel(ABC):
         """Whether K_ij = K_ji because rows and columns are the same embeddings; False if that is unknown."""
         return False
 
-    def for_passes(self) -> LogKernel:
+    def reduce_to_pass_inputs(self) -> LogKernel:
         """Return the same kernel with only what the passes read; the temperature is in the embeddings already."""
         return self
 
@@ -191,7 +191,7 @@ class AffineLogKernel(LogKernel):
     def inputs(self) -> tuple[Tensor, ...]:
         return self.x, self.y, self.row_bias, self.column_bias
 
-    def for_passes(self) -> AffineLogKernel:
+    def reduce_to_pass_inputs(self) -> AffineLogKernel:
         return AffineLogKernel(self.x, self.y, self.row_bias, self.column_bias, 1.0, 1.0, self.link)
 
     @property
@@ -202,7 +202,7 @@ class AffineLogKernel(LogKernel):
     def T(self) -> AffineLogKernel:
         return replace(self, x=self.y, y=self.x, row_bias=self.column_bias, column_bias=self.row_bias)
 
-    def restrict(self, rows: slice) -> Self:
+    def take_rows(self, rows: slice) -> Self:
         return replace(self, x=self.x[rows], row_bias=self.row_bias[rows])
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
@@ -219,14 +219,14 @@ class AffineLogKernel(LogKernel):
             changed = replace(changed, row_bias=changed.row_bias + row_bias, bias_sum=None, cost_is_distance=False)
         return replace(changed, link=link)
 
-    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         # index_select and not x[rows]: its gradient is several times as fast.
         inner = torch.linalg.vecdot(self.x.index_select(0, rows), self.y.index_select(0, columns))
         if self.bias_sum is not None:
             return self._linked(inner + self.bias_sum)
         return self._linked(inner + (self.row_bias.index_select(0, rows) + self.column_bias.index_select(0, columns)))
 
-    def at_columns(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
+    def gather_one_per_row(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
         y = self.y if diagonal and self.y.shape == self.x.shape else self.y.index_select(0, columns)
         inner = torch.linalg.vecdot(self.x, y)
         if self.bias_sum is not None:
@@ -235,7 +235,7 @@ class AffineLogKernel(LogKernel):
 
     def dense(self) -> Tensor:
         if self.bias_sum is not None:
-            return self._linked(inner_products(constant(self.shape[1], self.bias_sum, self.x), self.x, self.y))
+            return self._linked(inner_products(constant_vector(self.shape[1], self.bias_sum, self.x), self.x, self.y))
         return self._linked(inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
 
     def row_inner_products(self, weight: PairWeights) -> Tensor:
@@ -327,7 +327,7 @@ class CallableLogKernel(LogKernel):
     def num_shared_inputs(self) -> int:
         return len(self._shared_inputs())
 
-    def for_passes(self) -> CallableLogKernel:
+    def reduce_to_pass_inputs(self) -> CallableLogKernel:
         if not isinstance(self.cost, nn.Module):
             return self
         names, values = zip(*self.cost.named_parameters(), strict=True) if self._parameters() else ((), ())
@@ -352,7 +352,7 @@ class CallableLogKernel(LogKernel):
         cost = self.cost.cost if isinstance(self.cost, _TransposedCost) else _TransposedCost(self.cost)
         return replace(self, cost=cost, x=self.y, y=self.x)
 
-    def restrict(self, rows: slice) -> Self:
+    def take_rows(self, rows: slice) -> Self:
         return replace(self, x=self.x[rows], row_bias=None if self.row_bias is None else self.row_bias[rows])
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
@@ -369,7 +369,7 @@ class CallableLogKernel(LogKernel):
             raise UsageError(f"cost: must be a callable that returns shape {expected}, got {got}.", kind="shape")
         return -value * (self.scale / self.temperature)
 
-    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         def one(x: Tensor, y: Tensor) -> Tensor:
             return self._affine(x[None], y[None])[0, 0]
 
@@ -404,7 +404,7 @@ class CallableLogKernel(LogKernel):
 
     def _tile_kernel(self, rows: slice, columns: slice) -> CallableLogKernel:
         """Return the kernel of a tile, without its link."""
-        return replace(self.restrict(rows), y=self.y[columns], link=None)
+        return replace(self.take_rows(rows), y=self.y[columns], link=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -445,7 +445,7 @@ class MatrixLogKernel(LogKernel):
     def inputs(self) -> tuple[Tensor, ...]:
         return (self.matrix,)
 
-    def for_passes(self) -> MatrixLogKernel:
+    def reduce_to_pass_inputs(self) -> MatrixLogKernel:
         return MatrixLogKernel(self.matrix, self.link)
 
     @property
@@ -456,7 +456,7 @@ class MatrixLogKernel(LogKernel):
     def T(self) -> MatrixLogKernel:
         return replace(self, matrix=self.matrix.T)
 
-    def restrict(self, rows: slice) -> Self:
+    def take_rows(self, rows: slice) -> Self:
         return replace(self, matrix=self.matrix[rows])
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
@@ -464,7 +464,7 @@ class MatrixLogKernel(LogKernel):
         matrix = matrix if row_bias is None else matrix + row_bias[:, None]
         return replace(self, link=link, matrix=matrix, unit=self.unit / scale)
 
-    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         return self._linked(self.matrix[rows, columns])
 
     def dense(self) -> Tensor:

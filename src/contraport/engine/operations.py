@@ -14,12 +14,12 @@ from torch import Tensor
 
 from contraport.engine.autograd import check_not_in_torch_func, without_autocast
 from contraport.engine.backends.selection import configure_backend
-from contraport.engine.custom_op import BackwardArgs, DenseOperation, apply
+from contraport.engine.custom_op import BackwardArgs, DenseOperation, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, HalfStep, HalfStepsOperation, Relaxation
-from contraport.engine.passes import Passes, RankOneTerm
-from contraport.engine.tensor_cache import constant
+from contraport.engine.pair_passes import PairPasses, RankOneTerm
+from contraport.engine.tensor_cache import constant_vector
 
 
 def run_half_steps(
@@ -75,7 +75,7 @@ def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) ->
         potential: q, (M,), or for ``"columns"`` p, (N,); None is zero.
     """
     like = geometry.log_kernel.inputs[0] if potential is None else potential
-    zeros = constant(geometry.shape[0], 0.0, like), constant(geometry.shape[1], 0.0, like)
+    zeros = constant_vector(geometry.shape[0], 0.0, like), constant_vector(geometry.shape[1], 0.0, like)
     initial = [zeros[axis == "rows"] if potential is None else potential]
     (negative,) = run_half_steps(geometry, [HalfStep(axis, 0)], zeros, initial=initial, empty_value=-torch.inf)
     return -negative
@@ -96,7 +96,7 @@ class TransportCostOperation(DenseOperation):
     def output_counts(self) -> tuple[int, int]:
         return 1, 1
 
-    def forward(self, passes: Passes) -> list[Tensor]:
+    def forward(self, passes: PairPasses) -> list[Tensor]:
         return [passes.transport_sums(self.f, self.g)]
 
     def empty_outputs(self) -> list[Tensor]:
@@ -105,7 +105,7 @@ class TransportCostOperation(DenseOperation):
     def variables(self) -> tuple[Tensor | None, ...]:
         return self.geometry.log_kernel.inputs
 
-    def backward(self, passes: Passes, args: BackwardArgs) -> list[Tensor | None]:
+    def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
         (cotangent,) = args.grad_outputs
         if cotangent is None:
             return [None] * len(args.needs_grad)
@@ -157,5 +157,5 @@ def solve_fixed_point(
     with without_autocast(log_marginals[0]):
         config, relaxation = configure_backend(geometry), relaxation or Relaxation()
         operation = FixedPointOperation(config, geometry, log_marginals, relaxation, tolerance, iterations)
-        f, g, _, _, iterations_made, *_ = apply(operation)
+        f, g, _, _, iterations_made, *_ = apply_operation(operation)
         return f, g, None if torch.compiler.is_compiling() else int(iterations_made)

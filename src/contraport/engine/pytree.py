@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-Structure: TypeAlias = Any
+TreeStructure: TypeAlias = Any
 """Nested tuples of constants: the type of a value and its fields, or `Tensor` and its index in the list of tensors."""
 
 
-def flatten(value: Any, tensors: list[Tensor]) -> Structure:
+def flatten(value: Any, tensors: list[Tensor]) -> TreeStructure:
     """Append the tensors of a value to a list and return the rest, hashable if its constants are.
 
     A tensor that occurs several times is appended once, so that `unflatten` restores identity: symmetric problems are
@@ -48,7 +48,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> Structure:
     return value if names is None else (kind, *[flatten(getattr(value, name), tensors) for name in names])
 
 
-def unflatten(structure: Structure, tensors: Sequence[Tensor]) -> Any:
+def unflatten(structure: TreeStructure, tensors: Sequence[Tensor]) -> Any:
     """Return the value of a structure on the given tensors."""
     if type(structure) is not tuple:
         return structure

@@ -87,7 +87,7 @@ def _full(size: int, value: float, dtype: torch.dtype, device: torch.device) -> 
     return torch.full((size,), value, dtype=dtype, device=device)
 
 
-def constant(size: int, value: float, like: Tensor) -> Tensor:
+def constant_vector(size: int, value: float, like: Tensor) -> Tensor:
     """Return a cached vector of one repeated number, (size,), with the dtype and device of another tensor.
 
     Callers share it: do not write to it, and do not return it to users.

@@ -53,7 +53,7 @@ class EvaluateOptions(EncoderOptions):
         (),
         "names of metrics or groups of metrics, or all (see `contraport list metrics`); default: the standard ones.",
         check=_check_metric_names,
-        formerly="measures",
+        deprecated_name="measures",
     )
     checkpoints: Literal["last", "all"] = option(
         "last",

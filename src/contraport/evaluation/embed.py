@@ -46,7 +46,7 @@ LETTERS = 80
 """Maximum length of a key made from a text."""
 
 
-@EMBED.with_signature
+@EMBED.with_option_parameters
 @torch.random.fork_rng(devices=[])
 def embed(given: dict[str, Any]) -> Path:
     """Write the frozen features of every item of a dataset to a file, with a description of each row; return its path.

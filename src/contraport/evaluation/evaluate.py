@@ -51,7 +51,7 @@ Draws = Mapping[str, tuple[float, ItemValues]]
 """Value and bootstrap draws of one encoder, by metric key."""
 
 
-@EVALUATE.with_signature
+@EVALUATE.with_option_parameters
 @torch.random.fork_rng(devices=[])
 def evaluate(given: dict[str, Any]) -> Evaluation | Evaluations:
     """Evaluate the frozen encoder of a run; for a sequence of runs, return the results by path.

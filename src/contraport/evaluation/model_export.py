@@ -36,7 +36,7 @@ _ExportedModel = Callable[..., Tensor]
 """Exported model: maps the views of its representation to features."""
 
 
-@EXPORT.with_signature
+@EXPORT.with_option_parameters
 def export(given: dict[str, Any]) -> Path:
     """Write a trained model in a format that other programs read, and return the path.
 

@@ -235,17 +235,17 @@ class SplitLoader:
         """
         settings = self._settings(data)
         if complete:
-            settings = settings.derive(validation=None, max_items=None, test_items=None, imbalance=None)
+            settings = settings.replace_unchecked(validation=None, max_items=None, test_items=None, imbalance=None)
         dataset = build_dataset(settings, split)
         if undivided and dataset.held_out and not isinstance(data, AnyDataset):
-            dataset = build_dataset(settings.derive(test_fraction=0), "train")
+            dataset = build_dataset(settings.replace_unchecked(test_fraction=0), "train")
             return dataset.subset(torch.arange(len(dataset)), split)
         return dataset
 
     def _settings(self, data: Any) -> Settings:
         """Return the training settings adapted to some data."""
         settings, columns = self.settings, self.columns
-        adapted = settings.derive(root=self.root or settings.root, image_size=image_size_of(self.model))
+        adapted = settings.replace_unchecked(root=self.root or settings.root, image_size=image_size_of(self.model))
         if is_training_data(settings, data):
             hint = f"Pass {format_options(data=...)}."
             check(settings.data is not None, f"data: the run's config.yaml has no entry 'data'. {hint}", "missing")
@@ -256,11 +256,13 @@ class SplitLoader:
             )
             # A column of sample weights must be read as such, or it would count as a feature.
             weights = settings.sample_weight if settings.has_column_weights else None
-            return adapted.derive(columns=columns or settings.columns, sample_weight=weights)
+            return adapted.replace_unchecked(columns=columns or settings.columns, sample_weight=weights)
         # The same name is another data frame with the same roles.
         if columns is None and RECORDED_OPTIONS["data"].serialize(data) == settings.data:
             columns = settings.columns
-        return adapted.derive(data=data, columns=columns, sample_weight=None, test_fraction=None, **_OWN_DATA_DEFAULTS)
+        return adapted.replace_unchecked(
+            data=data, columns=columns, sample_weight=None, test_fraction=None, **_OWN_DATA_DEFAULTS
+        )
 
 
 def find_view(dataset: Dataset, model: Model, view: object) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import contraport as cp
-from contraport.distributed import world
+from contraport.distributed import current_processes
 from contraport.errors import check
 
 
@@ -82,4 +82,6 @@ class TrainerLoss(nn.Module):
         if self.arguments is None:
             return 1
         steps = self.arguments.gradient_accumulation_steps if torch.is_grad_enabled() else 1  # evaluation has no steps
-        return steps * (world().size if count is not None and self.arguments.average_tokens_across_devices else 1)
+        return steps * (
+            current_processes().size if count is not None and self.arguments.average_tokens_across_devices else 1
+        )

@@ -49,7 +49,7 @@ class PairPattern:
         reciprocal: whether both directions are compared, rows to columns and columns to rows, each with its own plan.
         num_extra_columns: number of columns without an item; they are the last ones.
         one_positive_per_row: whether the k-th positive pair is the only one of row k.
-        no_empty_rows: whether each row and each column has at least one compared pair.
+        has_no_empty_rows: whether each row and each column has at least one compared pair.
         selection: indices of these rows and columns in the layout, (N,) and (M,), if some are absent.
     """
 
@@ -62,7 +62,7 @@ class PairPattern:
     reciprocal: bool = False
     num_extra_columns: int = 0
     one_positive_per_row: bool = False
-    no_empty_rows: bool = False
+    has_no_empty_rows: bool = False
     selection: tuple[Tensor, Tensor] | None = None
     _cache: dict[Hashable, CacheEntry[Any]] = field(default_factory=dict, init=False, repr=False)
 
@@ -136,7 +136,7 @@ class PairPattern:
             positives=(present[0], present[1]),
             masks=tuple(masks),
             one_positive_per_row=False,
-            no_empty_rows=False,
+            has_no_empty_rows=False,
             selection=(rows, columns),
         )
 
@@ -155,8 +155,8 @@ class PairPattern:
         if self.num_extra_columns > 0:
             raise UsageError("ids: do not apply, as the columns of this layout show no items.", kind="conflict")
         duplicates = LabelMask(self.take_items(ids), exceptions=self.items)
-        no_empty_rows = self.no_empty_rows and self.compares_positives
-        return replace(self, masks=(*self.masks, duplicates), no_empty_rows=no_empty_rows)
+        has_no_empty_rows = self.has_no_empty_rows and self.compares_positives
+        return replace(self, masks=(*self.masks, duplicates), has_no_empty_rows=has_no_empty_rows)
 
     def append_columns(
         self, columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
@@ -183,7 +183,7 @@ class PairPattern:
             masks=masks,
             reciprocal=False,
             num_extra_columns=self.num_extra_columns + columns,
-            no_empty_rows=False,
+            has_no_empty_rows=False,
         )
 
     def fill_masked(self, matrix: Tensor, value: float) -> Tensor:
@@ -258,7 +258,7 @@ class Block:
             log_kernel = kernel(self.x, self.y, temperature)
         else:
             log_kernel = kernel.from_similarities(self.similarities, temperature)
-        return Geometry(log_kernel, self.pattern.masks, self.pattern.no_empty_rows)
+        return Geometry(log_kernel, self.pattern.masks, self.pattern.has_no_empty_rows)
 
 
 @cached
@@ -275,7 +275,7 @@ def build_pair_pattern(
         decoupled: exclude the positives from the compared pairs.
     """
     items = torch.arange(size, device=device)
-    masks, no_empty_rows = ((LabelMask((items, items)),), size > 1) if decoupled else ((), True)
+    masks, has_no_empty_rows = ((LabelMask((items, items)),), size > 1) if decoupled else ((), True)
     return PairPattern(
         size,
         items,
@@ -285,7 +285,7 @@ def build_pair_pattern(
         weight,
         reciprocal,
         one_positive_per_row=True,
-        no_empty_rows=no_empty_rows,
+        has_no_empty_rows=has_no_empty_rows,
     )
 
 
@@ -475,7 +475,9 @@ class Joint(Layout):
 def _prototype_pattern(size: int, columns: int, device: torch.device) -> PairPattern:
     items = torch.arange(size, device=device)
     positives = (items[:0],) * 2
-    return PairPattern(size, items, _no_items(columns, items), positives, num_extra_columns=columns, no_empty_rows=True)
+    return PairPattern(
+        size, items, _no_items(columns, items), positives, num_extra_columns=columns, has_no_empty_rows=True
+    )
 
 
 @cached
@@ -493,7 +495,7 @@ def _joint_pattern(size: int, views: int, candidates: str, device: torch.device)
         positives = places, others[0]  # without a copy of `places`: the k-th positive is that of row k
     crowded = len(places) > 1 if candidates == "all" else size > 1 and (candidates != "other" or views > 1)
     return PairPattern(
-        size, items, items, positives, tuple(masks), one_positive_per_row=views == 2, no_empty_rows=crowded
+        size, items, items, positives, tuple(masks), one_positive_per_row=views == 2, has_no_empty_rows=crowded
     )
 
 
@@ -686,7 +688,7 @@ class GuidedNegatives(LayoutWrapper):
         similarities = torch.linalg.vecdot(x[rows], y[columns])
         limits = x.new_full((len(x),), torch.inf).scatter_reduce(0, rows, similarities, "amin") - self.margin
         mask = SimilarityMask((x, y), (limits, x.new_zeros(len(y))), pattern.items)
-        return replace(block, pattern=replace(pattern, masks=(*pattern.masks, mask), no_empty_rows=False))
+        return replace(block, pattern=replace(pattern, masks=(*pattern.masks, mask), has_no_empty_rows=False))
 
 
 @dataclass(frozen=True, repr=False)

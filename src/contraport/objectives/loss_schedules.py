@@ -10,7 +10,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from contraport._utils.spec import parse_spec
+from contraport._utils.spec_parser import parse_spec
 from contraport.errors import UsageError, check_integer
 from contraport.objectives.constraints import (
     Balanced,

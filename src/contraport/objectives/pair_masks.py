@@ -129,7 +129,7 @@ class PairIndicator:
             self.equalities + tuple(SignedEquality(-e.sign, e.rows, e.columns) for e in both.equalities)
         )
 
-    def restrict(self, rows: slice) -> PairIndicator:
+    def take_rows(self, rows: slice) -> PairIndicator:
         """Return the set on some of its rows."""
         return PairIndicator(tuple(SignedEquality(e.sign, e.rows[rows], e.columns) for e in self.equalities))
 

@@ -72,7 +72,7 @@ class Plan:
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return log P at some entries: index tensors (k,) to a tensor (k,)."""
-        return self.geometry.at(rows, columns) + self.f[rows] + self.g[columns]
+        return self.geometry.gather_entries(rows, columns) + self.f[rows] + self.g[columns]
 
     @property
     def log_row_marginal(self) -> Tensor:
@@ -166,9 +166,9 @@ class Plan:
         shifted = torch.exp(self.f + log_sums(weighted, "rows", self.g))
         return kernel.unit * (shifted if kernel.cost_is_distance else shifted - shift * self.log_row_mass().exp())
 
-    def restrict(self, rows: slice) -> Plan:
+    def take_rows(self, rows: slice) -> Plan:
         """Return the plan on some of its rows."""
-        return Plan(self.geometry.restrict(rows), self.f[rows], self.g)
+        return Plan(self.geometry.take_rows(rows), self.f[rows], self.g)
 
     def apply(self, values: Tensor) -> Tensor:
         """Return sum_j P_ij v_j: values (M, ...) to (N, ...), in the memory of a block of rows; differentiable.
@@ -180,7 +180,7 @@ class Plan:
         expected = f"a tensor ({self.shape[1]}, ...), one row per column of the plan"
         check(good, f"values: must be {expected}, got {describe_value(values)}.", "shape")
         flat = values.reshape(len(values), -1).to(self.f.dtype)
-        parts = map_row_blocks(lambda rows: self.restrict(rows).dense() @ flat, self.shape)
+        parts = map_row_blocks(lambda rows: self.take_rows(rows).dense() @ flat, self.shape)
         return torch.cat(parts).reshape(self.shape[0], *values.shape[1:])
 
     def barycentric(self, values: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ class Plan:
         n, m = self.shape
         check(is_integer(k) and 1 <= k <= m, f"k: must be an integer from 1 to {m}, the number of columns, got {k!r}.")
         with torch.no_grad():
-            largest = map_row_blocks(lambda rows: self.restrict(rows).log_dense().topk(k, 1).indices, self.shape)
+            largest = map_row_blocks(lambda rows: self.take_rows(rows).log_dense().topk(k, 1).indices, self.shape)
         columns = torch.cat(largest).flatten()
         rows = torch.arange(n, device=columns.device).repeat_interleave(k)
         entries = self.log_at(rows, columns).exp()
@@ -255,7 +255,7 @@ class BlockResult:
 @torch.no_grad()
 def _cost_shift(kernel: LogKernel) -> Tensor:
     """Return twice the largest |T|, ``()``, or 1 if all are zero: T + shift is then positive by a margin."""
-    largest = torch.stack(map_row_blocks(lambda rows: kernel.restrict(rows).dense().abs().amax(), kernel.shape)).amax()
+    largest = torch.stack(map_row_blocks(lambda rows: kernel.take_rows(rows).dense().abs().amax(), kernel.shape)).amax()
     return 2 * largest + (largest == 0)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contraport._utils.spec import parse_spec
+from contraport._utils.spec_parser import parse_spec
 from contraport.engine import Kernel
 from contraport.errors import UsageError, check, is_number
 from contraport.objectives.constraints import Balanced

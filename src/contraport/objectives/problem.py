@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.distributed import Processes, world
+from contraport.distributed import Processes, current_processes
 from contraport.engine import Kernel
 from contraport.errors import UsageError, check, check_positive, describe_value
 from contraport.objectives.inputs import (
@@ -142,7 +142,7 @@ def build_problem(
     Raises:
         UsageError: shapes or types do not fit, options exclude each other, or processes give different options.
     """
-    processes, traits = world(), layout.traits
+    processes, traits = current_processes(), layout.traits
     columns: tuple[Tensor, ...] = ()
     try:
         local = _read_local_call(layout, traits, target, views, options, processes)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.distributed import Processes, world
+from contraport.distributed import Processes, current_processes
 from contraport.errors import UsageError
 
 OPTIONS = (
@@ -92,7 +92,7 @@ def report_failure(views: Sequence[object], error: Exception) -> None:
         views: of the call; the agreement runs on the device of the first tensor.
         error: the error that this process raises.
     """
-    processes = world()
+    processes = current_processes()
     if processes.size > 1:
         device = next((view.device for view in views if isinstance(view, Tensor)), processes.device)
         processes.gather_integers([0] * (3 + len(OPTIONS)), device)

@@ -130,7 +130,7 @@ def transport(
         check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {describe_value(points)}.")
     check(x.shape[1] == y.shape[1], f"y: must have {x.shape[1]} coordinates as x, got {y.shape[1]}.", "shape")
     with without_autocast(x), local_batch():
-        geometry = Geometry(kernel(x, y), no_empty_rows=True)
+        geometry = Geometry(kernel(x, y), has_no_empty_rows=True)
         like = geometry.log_kernel.inputs[0]
         log_a, log_b = _log_masses("a", a, len(x), like), _log_masses("b", b, len(y), like)
         if constraint.meets_both_marginals:

@@ -27,7 +27,7 @@ PLOTLY = "plotly-cartesian-4.1.1.min.js.gz"
 """Cartesian bundle of plotly.js (lines, bars, heatmaps), as published, compressed with gzip."""
 
 
-@REPORT.with_signature
+@REPORT.with_option_parameters
 def report(arguments: dict[str, Any]) -> Path:
     """Write one self-contained HTML page about one or more runs and return its path.
 

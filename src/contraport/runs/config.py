@@ -35,7 +35,7 @@ class TrustOptions(Options):
     trust_remote_code: bool = option(
         False,
         "Import and run the encoder that the run names as ``module:attribute``. Only for code you trust.",
-        formerly="trust",
+        deprecated_name="trust",
     )
 
 
@@ -57,7 +57,7 @@ class EncoderOptions(TrustOptions):
         None,
         "Number of data loading processes; default: 0 for data in memory, else the number of cores minus one.",
         check=int_in_range(0),
-        formerly="workers",
+        deprecated_name="workers",
     )
     device: str = option("auto", "Device: auto (the fastest available), cpu, cuda or another torch device.")
     progress: bool = option(True, "Show progress bars on a terminal.")

@@ -80,7 +80,7 @@ class Clusters(NamedTuple):
         return format_html_rows(str(self), self.rows())
 
 
-@CLUSTER.with_signature
+@CLUSTER.with_option_parameters
 def cluster(values: dict[str, Any]) -> Clusters:
     """Cluster items by k-means of their features on the unit sphere.
 

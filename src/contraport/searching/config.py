@@ -158,7 +158,7 @@ DUPLICATES = _command(
         "contraport duplicates photos.parquet",
         "contraport duplicates photos.npy --threshold 0.98 --page same.html",
     ),
-    printer="contraport.cli.console:print_groups",
+    printer="contraport.cli.console:print_duplicate_groups",
     group=PAIRS,
 )
 

@@ -116,7 +116,7 @@ class DuplicatesResult(list[DuplicateGroup]):
         return format_html_rows(str(self), self.rows()[:MAX_GROUPS_SHOWN], [*notes, *self.notes])
 
 
-@DUPLICATES.with_signature
+@DUPLICATES.with_option_parameters
 def duplicates(values: dict[str, Any]) -> DuplicatesResult:
     """Find groups of items that are linked by a cosine similarity of at least a threshold, the largest group first.
 

@@ -77,7 +77,7 @@ class NearestItems(list[Neighbor]):
         return format_html_rows(f"nearest to {self.query}", rows) if rows else "no other items"
 
 
-@NEIGHBORS.with_signature
+@NEIGHBORS.with_option_parameters
 def neighbors(values: dict[str, Any]) -> NearestItems:
     """Find the items with the largest cosine similarity to a query, the nearest first.
 

@@ -154,7 +154,7 @@ def _load_run_data(features: Features, split: str) -> Dataset | None:
         settings = Run(str(features.run)).settings()
         if features.data not in (None, settings.data):  # rows count in other data
             return None
-        return build_dataset(settings.derive(sample_weight=None), split)
+        return build_dataset(settings.replace_unchecked(sample_weight=None), split)
     except (UsageError, OSError) as error:
         log.debug("No pictures of %s: %s", features.run, error)
         return None

@@ -19,7 +19,7 @@ from contraport.searching.page import prepare_page
 from contraport.searching.query import embed_query, format_query, is_existing_file
 
 
-@SEARCH.with_signature
+@SEARCH.with_option_parameters
 def search(values: dict[str, Any]) -> NearestItems:
     """Find the items with the largest cosine similarity to a query of another view, the nearest first.
 

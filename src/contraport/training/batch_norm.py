@@ -33,10 +33,10 @@ class CrossProcessBatchNorm(_BatchNorm):
         values = inputs.to(torch.promote_types(inputs.dtype, torch.float32))  # bfloat16 is too coarse for the sums
         axes = [axis for axis in range(values.dim()) if axis != 1]
         shape = [-1 if axis == 1 else 1 for axis in range(values.dim())]
-        count = distributed.world().all_reduce(values.new_tensor(float(values[:, 0].numel())))
-        mean = distributed.world().all_reduce(values.sum(axes)) / count
+        count = distributed.current_processes().all_reduce(values.new_tensor(float(values[:, 0].numel())))
+        mean = distributed.current_processes().all_reduce(values.sum(axes)) / count
         centred = values - mean.view(shape)  # two passes: E[x^2] - E[x]^2 would cancel
-        variance = distributed.world().all_reduce(centred.square().sum(axes)) / count
+        variance = distributed.current_processes().all_reduce(centred.square().sum(axes)) / count
         self._update_running_statistics(mean.detach(), variance.detach() * count / (count - 1))
         normalised = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:

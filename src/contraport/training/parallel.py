@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from contraport.distributed import world
+from contraport.distributed import current_processes
 from contraport.errors import check
 from contraport.training.batch_norm import convert_batch_norm
 from contraport.training.config import Settings
@@ -31,7 +31,11 @@ def check_strategy(settings: Settings) -> None:
     """Raise `UsageError` if `strategy` fsdp is not supported with the other settings."""
     if settings.strategy == "ddp":
         return
-    check(world().size > 1, "strategy: fsdp requires several processes; start them with torchrun.", "one_process")
+    check(
+        current_processes().size > 1,
+        "strategy: fsdp requires several processes; start them with torchrun.",
+        "one_process",
+    )
     others = {
         "audit": settings.audit,
         settings.freeze_source: settings.freezes,
@@ -60,7 +64,7 @@ def wrap_for_processes(module: TrainingModule, device: torch.device, strategy: s
         device: device of this process.
         strategy: `ddp`, each process has all weights; or `fsdp`, the weights of the encoders are sharded.
     """
-    if world().size == 1:
+    if current_processes().size == 1:
         return module
     convert_batch_norm(module, device)
     if strategy == "fsdp":

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from contraport.distributed import world
+from contraport.distributed import current_processes
 
 
 def is_sharded(value: Any) -> bool:
@@ -29,7 +29,7 @@ def shard(networks: Iterable[nn.Module], device: torch.device) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh(device.type, (world().size,))
+    mesh = init_device_mesh(device.type, (current_processes().size,))
     for network in networks:
         blocks = getattr(network, "blocks", None)
         for block in blocks if isinstance(blocks, nn.ModuleList | nn.Sequential) else ():

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 
 from contraport.data import Batch
-from contraport.distributed import world
+from contraport.distributed import current_processes
 from contraport.training.components import Components, num_cached_draws
 from contraport.training.config import Settings
 from contraport.training.parallel import resolve_device
@@ -62,7 +62,7 @@ def choose_threads(settings: Settings, components: Components) -> int | None:
     most, module = torch.get_num_threads(), components.module
     if settings.threads is not None or settings.resume:
         return settings.threads
-    is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or world().size > 1
+    is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or current_processes().size > 1
     if is_chosen or resolve_device(settings.device).type != "cpu" or num_cached_draws(settings) > 0:
         return None
     if sum(weights.numel() for weights in module.parameters()) >= LARGE_NETWORK:

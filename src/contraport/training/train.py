@@ -22,7 +22,13 @@ from contraport.data.perturbations import with_partners
 from contraport.data.split_record import SplitRecord
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import CustomTransform
-from contraport.distributed import broadcast_object, is_main_process, propagate_errors, torchrun_process_group, world
+from contraport.distributed import (
+    broadcast_object,
+    current_processes,
+    is_main_process,
+    propagate_errors,
+    torchrun_process_group,
+)
 from contraport.encoders.lora import merge_lora
 from contraport.errors import check
 from contraport.runs import Run, default_path
@@ -57,7 +63,7 @@ from contraport.training.threads import choose_threads, thread_limit
 log = logging.getLogger("contraport.training")
 
 
-@TRAIN.with_signature
+@TRAIN.with_option_parameters
 def train(options: dict[str, Any]) -> Run:
     """Train an encoder without labels and return its run; with `dry_run` the run folder is not created.
 
@@ -91,7 +97,7 @@ def train(options: dict[str, Any]) -> Run:
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
             components = components._replace(notes=notes)
             online_eval = build_online_eval(settings, components, dataset)
-            settings = settings.derive(threads=choose_threads(settings, components))
+            settings = settings.replace_unchecked(threads=choose_threads(settings, components))
             path = settings.out or default_path(components.dataset.name, settings.method)
             run = Run(path, settings.own_encoder)
             if settings.dry_run:
@@ -104,7 +110,7 @@ def train(options: dict[str, Any]) -> Run:
             _check_same_items(dataset, record)
         with _locked(run), rollback_on_failure(run):
             with propagate_errors():
-                recorded = settings.derive(freeze=explicit_freeze)  # as it may be given again on resume
+                recorded = settings.replace_unchecked(freeze=explicit_freeze)  # as it may be given again on resume
                 progress = create_or_resume_run(run, recorded, record) if is_main_process() else Position()
                 if is_main_process() and progress.step == 0:
                     run.save_initial(merge_lora(components.module.model), drawn=initial_weights is None)
@@ -129,8 +135,8 @@ def _check_same_items(dataset: Dataset, record: SplitRecord | None) -> None:
     own = None if record is None else record.fingerprint
     items, first = broadcast_object((len(dataset), own))
     message = (
-        f"data: must be equal in all processes; {dataset.name!r} has {len(dataset):,} items in process {world().rank}, "
-        f"{items:,} in the first, or items differ."
+        f"data: must be equal in all processes; {dataset.name!r} has {len(dataset):,} items in process "
+        f"{current_processes().rank}, {items:,} in the first, or items differ."
     )
     check(first == own, message, "differs_between_processes")
 
@@ -146,11 +152,13 @@ def _fit_batch_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tu
             note = f"audit: can drop at most {dropped} of {items} pairs with batches of {size}; use --batch_size {most}"
             return settings, (note,)
         note = f"batch_size: {most}, reduced so that the audit can drop most of the {items} pairs"
-        return settings.derive(batch_size=most), (note,)
+        return settings.replace_unchecked(batch_size=most), (note,)
     smaller = suggest_batch_size(items, size)
     if chosen or settings.resume or smaller == size or items < 2:
         return settings, ()
-    return settings.derive(batch_size=smaller), (f"batch_size: {smaller}, reduced from {size} for {items:,} items",)
+    return settings.replace_unchecked(batch_size=smaller), (
+        f"batch_size: {smaller}, reduced from {size} for {items:,} items",
+    )
 
 
 def _describe_transform(own: CustomTransform, components: Components) -> str:
@@ -162,7 +170,7 @@ def _describe_transform(own: CustomTransform, components: Components) -> str:
 
 
 def _dry_run(settings: Settings, components: Components, run: Run, options: Mapping[str, Any]) -> None:
-    check(world().size == 1, f"dry_run: requires a single process, got {world().size}.")
+    check(current_processes().size == 1, f"dry_run: requires a single process, got {current_processes().size}.")
     steps = settings.epochs * components.steps_per_epoch
     with console_logging(progress=settings.progress):
         _log_start(run, settings, components)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from contraport._utils.spec import parse_spec
+from contraport._utils.spec_parser import parse_spec
 from contraport._utils.text_tensors import is_text_batch, is_text_shape
 from contraport.catalog.augment_specs import AUGMENT_STRENGTHS, ISOTROPIC_NOISE, SCALED_NOISE, Augment, parse_augment
 from contraport.data.data_loader import Share

@@ -31,7 +31,7 @@ from contraport.engine.backends.tiled import MAX_EXPONENT_GAP
 from contraport.engine.geometry import Geometry, LabelMask
 from contraport.engine.links import Link, LogDecay, PowerDecay, SquaredKernelLink
 from contraport.engine.log_kernels import AffineLogKernel
-from contraport.engine.passes import BothSums, Passes, RankOneTerm
+from contraport.engine.pair_passes import BothSums, PairPasses, RankOneTerm
 from contraport.errors import check
 
 TRITON: bool = importlib.util.find_spec("triton") is not None
@@ -50,7 +50,7 @@ SPLIT_COST = 0.02
 """Relative cost of one more split of the columns: partial results are written and added up."""
 
 
-class CudaPasses(Passes):
+class CudaPairPasses(PairPasses):
     """Passes by Triton kernels: O((N + M) d) memory and a bounded workspace.
 
     With several processes each computes a range of the rows, and a range of the columns for sums over rows.
@@ -81,7 +81,7 @@ class CudaPasses(Passes):
         code = _link_code(log_kernel.link)
         assert code is not None
         link, factor, power = code
-        x, y = x.to(self.operands), y.to(self.operands)
+        x, y = x.to(self.operand_precision), y.to(self.operand_precision)
         self.inputs = _KernelInputs(x, y, *inner, row_labels, column_labels, exceptions, link, factor, power)
 
     def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> BothSums:
@@ -112,8 +112,8 @@ class CudaPasses(Passes):
             u, v = torch.cat([u, v]), torch.cat([v, u])
             needs_grad = [needs_grad[0], False, needs_grad[2], False]
         n, own = len(self.outer[0]), self._own_range(self.outer[0])
-        weights = _Weights(log_rows, log_columns, u, v).restrict(own)
-        x, y, row_mass, column_mass = _gradients(self.inputs.restrict(own), weights, needs_grad, without_link)
+        weights = _Weights(log_rows, log_columns, u, v).take_rows(own)
+        x, y, row_mass, column_mass = _gradients(self.inputs.take_rows(own), weights, needs_grad, without_link)
         gradients = _pad_rows(x, own, n), y, _pad_rows(row_mass, own, n), column_mass
         return self._contribution(
             [value if needed else None for value, needed in zip(gradients, needs_grad, strict=True)]
@@ -124,8 +124,8 @@ class CudaPasses(Passes):
         # weighted sum of the column biases: no kernel of its own.
         own, (row_bias, column_bias) = self._own_range(f), self.biases
         a, b = f + self.outer[0], g + self.outer[1]
-        weights = _Weights(a[None], b[None], torch.ones_like(a)[None], torch.ones_like(b)[None]).restrict(own)
-        inputs = self.inputs.restrict(own)
+        weights = _Weights(a[None], b[None], torch.ones_like(a)[None], torch.ones_like(b)[None]).take_rows(own)
+        inputs = self.inputs.take_rows(own)
         py, _, mass, _ = _gradients(inputs, weights, [True, False, True, False], True)
         sums = (py * inputs.x).sum(1) + mass * row_bias[own] + _sums(inputs, b, a[own], column_bias)
         return self._add_up(sums, own, len(f))
@@ -133,7 +133,7 @@ class CudaPasses(Passes):
     def _sum(self, inputs: _KernelInputs, b: Tensor, a: Tensor | None = None, v: Tensor | None = None) -> Tensor:
         """Return the sums of `_sums` for the rows of all processes, each of which computes its own range."""
         own = self._own_range(inputs.x)
-        return self._add_up(_sums(inputs.restrict(own), b, None if a is None else a[own], v), own, len(inputs.x))
+        return self._add_up(_sums(inputs.take_rows(own), b, None if a is None else a[own], v), own, len(inputs.x))
 
     def _own_range(self, like: Tensor) -> slice:
         """Return the rows that this process computes."""
@@ -195,7 +195,7 @@ class _KernelInputs(NamedTuple):
             row_labels=self.column_labels, column_labels=self.row_labels,
         )  # fmt: skip
 
-    def restrict(self, rows: slice) -> _KernelInputs:
+    def take_rows(self, rows: slice) -> _KernelInputs:
         # Contiguous, as the kernels take pointers without strides.
         return self._replace(
             x=self.x[rows], row_bias=self.row_bias[rows], row_labels=self.row_labels[:, rows].contiguous()
@@ -221,7 +221,7 @@ class _Weights(NamedTuple):
     def T(self) -> _Weights:
         return _Weights(self.log_columns, self.log_rows, self.columns, self.rows)
 
-    def restrict(self, rows: slice) -> _Weights:
+    def take_rows(self, rows: slice) -> _Weights:
         return self._replace(log_rows=self.log_rows[:, rows].contiguous(), rows=self.rows[:, rows].contiguous())
 
 
@@ -244,8 +244,8 @@ class _WeightForms(NamedTuple):
     def T(self) -> _WeightForms:
         return _WeightForms(self.separate.T, self.collapsed.T, self.near)
 
-    def restrict(self, rows: slice) -> _WeightForms:
-        return _WeightForms(self.separate.restrict(rows), self.collapsed.restrict(rows), self.near)
+    def take_rows(self, rows: slice) -> _WeightForms:
+        return _WeightForms(self.separate.take_rows(rows), self.collapsed.take_rows(rows), self.near)
 
     def kernel_args(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
         """Yield the tensors and the constants of a kernel for each form."""
@@ -335,8 +335,8 @@ def _gradient_by_workspace(
     for top in range(0, n, height):
         rows = slice(top, min(top + height, n))
         w, tiles = workspace[: rows.stop - rows.start], _ceil_div(m, blocks["BLOCK_N"])
-        part = inputs.restrict(rows)
-        for tensors, form in weights.restrict(rows).kernel_args():
+        part = inputs.take_rows(rows)
+        for tensors, form in weights.take_rows(rows).kernel_args():
             _launch("weights_kernel", tiles, part, (*tensors, w), blocks, **form, WITHOUT_LINK=without_link)
         if needs_grad[0]:
             dx[rows] = _matmul_float32(w, right)

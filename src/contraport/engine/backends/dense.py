@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from contraport.engine.passes import BothSums, Passes, RankOneTerm
+from contraport.engine.pair_passes import BothSums, PairPasses, RankOneTerm
 
 ALL = slice(None)
 
 
-class DensePasses(Passes):
+class DensePairPasses(PairPasses):
     """Passes on the whole matrix: the reference, and the fastest for small batches. Every process does all the work."""
 
     summary: ClassVar[str] = "one (N, M) matrix and plain autograd: the oracle, and the fastest for small batches"

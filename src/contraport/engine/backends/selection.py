@@ -10,24 +10,24 @@ from typing import Literal, TypeAlias, TypeVar
 import torch
 
 from contraport._utils.formatting import format_significant
-from contraport.distributed import world
+from contraport.distributed import current_processes
 from contraport.engine.autograd import is_in_torch_func
-from contraport.engine.backends.cuda import TRITON, CudaPasses, unsupported_reason
-from contraport.engine.backends.dense import DensePasses
-from contraport.engine.backends.tiled import STORED_BYTES, StoredPasses, StreamedPasses
+from contraport.engine.backends.cuda import TRITON, CudaPairPasses, unsupported_reason
+from contraport.engine.backends.dense import DensePairPasses
+from contraport.engine.backends.tiled import STORED_BYTES, StoredPairPasses, StreamedPairPasses
 from contraport.engine.custom_op import BackendConfig
 from contraport.engine.geometry import Geometry
-from contraport.engine.passes import Passes
+from contraport.engine.pair_passes import PairPasses
 from contraport.errors import unknown_name_error
 
 BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
-BACKENDS: dict[BackendName, type[Passes]] = {
-    "dense": DensePasses,
-    "stored": StoredPasses,
-    "streamed": StreamedPasses,
-    "cuda": CudaPasses,
+BACKENDS: dict[BackendName, type[PairPasses]] = {
+    "dense": DensePairPasses,
+    "stored": StoredPairPasses,
+    "streamed": StreamedPairPasses,
+    "cuda": CudaPairPasses,
 }
 """The backends by name."""
 
@@ -162,4 +162,6 @@ def configure_backend(geometry: Geometry, half_steps: int = 1) -> BackendConfig:
         geometry: the pairs.
         half_steps: number of half-steps of the operation.
     """
-    return BackendConfig(BACKENDS[choose_backend(geometry, half_steps)], world(), PRECISIONS[_precision.get()])
+    return BackendConfig(
+        BACKENDS[choose_backend(geometry, half_steps)], current_processes(), PRECISIONS[_precision.get()]
+    )

@@ -28,7 +28,7 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine.geometry import Geometry, LabelMask
 from contraport.engine.half_steps import MODERATE_EXPONENT
-from contraport.engine.passes import BothSums, Passes, RankOneTerm
+from contraport.engine.pair_passes import BothSums, PairPasses, RankOneTerm
 
 TILE = 512, 512
 """Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the cache. The second
@@ -63,14 +63,14 @@ class Tile(NamedTuple):
     mirrored: bool
 
 
-class StreamedPasses(Passes):
+class StreamedPairPasses(PairPasses):
     """Passes that recompute every tile: O((N + M) d) memory.
 
     Attributes:
-        recomputes: whether a tile is computed more than once.
+        recomputes_tiles: whether a tile is computed more than once.
     """
 
-    recomputes: ClassVar[bool] = True
+    recomputes_tiles: ClassVar[bool] = True
     summary: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
     def setup(self) -> None:
@@ -84,7 +84,7 @@ class StreamedPasses(Passes):
         self._masked_entries: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
 
     @cached_property
-    def bounded(self) -> bool:
+    def has_bounded_exponents(self) -> bool:
         """Whether all exponents of the core are moderate, so that exp(core) can be taken directly."""
         return self.log_kernel.compute_bound() <= self.limit
 
@@ -98,7 +98,7 @@ class StreamedPasses(Passes):
         exponents = None if q is None else self.column_bias + q, None if p is None else self.row_bias + p
         ranges = [(0.0, 0.0) if v is None else _middle_and_radius(v) for v in exponents]
         centered = [None if v is None else v - middle for v, (middle, _) in zip(exponents, ranges, strict=True)]
-        if self.bounded and max(radius for _, radius in ranges) <= self.limit:
+        if self.has_bounded_exponents and max(radius for _, radius in ranges) <= self.limit:
             products = self._products(*(None if v is None else v.exp() for v in centered))
             sums = [None if v is None else v.log() for v in products]
         else:
@@ -193,7 +193,7 @@ class StreamedPasses(Passes):
             return
         mask = self.geometry.masks[mask_index].tile(rows, columns)
         core.masked_fill_(mask, value)
-        if self.recomputes and ranges is not None and mask.count_nonzero() <= TILE[0]:
+        if self.recomputes_tiles and ranges is not None and mask.count_nonzero() <= TILE[0]:
             self._masked_entries[key] = mask.nonzero(as_tuple=True)
 
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
@@ -284,7 +284,7 @@ class StreamedPasses(Passes):
         Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes
         its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
         """
-        if self.bounded:
+        if self.has_bounded_exponents:
             log_rows = torch.stack([t.log_rows for t in terms]).add_(self.row_bias)
             log_columns = torch.stack([t.log_columns for t in terms]).add_(self.column_bias)
             ranges = _middle_and_radius(log_rows), _middle_and_radius(log_columns)
@@ -309,14 +309,14 @@ class StreamedPasses(Passes):
         ]
 
 
-class StoredPasses(StreamedPasses):
+class StoredPairPasses(StreamedPairPasses):
     """Passes that store every tile when it is first computed: O(N M) memory, and one matrix product in all.
 
     All tiles lie one after the other in one tensor, which is saved for the gradient: exp(core) where exponents are
     moderate, else the core; then, if the kernel has a link, T of all tiles.
     """
 
-    recomputes: ClassVar[bool] = False
+    recomputes_tiles: ClassVar[bool] = False
     summary: ClassVar[str] = "log K computed once and kept in tiles; exact gradient in one more pass"
 
     def setup(self) -> None:
@@ -331,7 +331,7 @@ class StoredPasses(StreamedPasses):
         self._storage = self.saved[0] if self.saved else _allocate(size, self.row_bias)
 
     @cached_property
-    def bounded(self) -> bool:
+    def has_bounded_exponents(self) -> bool:
         """Whether all exponents of the core are moderate; for saved tiles, at the time they were stored.
 
         It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
@@ -341,7 +341,7 @@ class StoredPasses(StreamedPasses):
 
     def tensors_to_save(self) -> list[Tensor]:
         """Return the tiles and whether they are exponentials."""
-        return [self._storage, torch.tensor(self.bounded)]
+        return [self._storage, torch.tensor(self.has_bounded_exponents)]
 
     @staticmethod
     def empty_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
@@ -361,12 +361,12 @@ class StoredPasses(StreamedPasses):
         core, key = self._stored(rows, columns), (rows.start, columns.start)
         t = self._stored(rows, columns, t=True) if self._has_link else None
         if key not in self._filled:
-            tile = super()._tile(rows, columns, exponential=self.bounded)
+            tile = super()._tile(rows, columns, exponential=self.has_bounded_exponents)
             for stored, value in ((core, tile.core), (t, tile.t)):
                 if stored is not None and value is not None and value.data_ptr() != stored.data_ptr():
                     stored.copy_(value)
             self._filled.add(key)
-        if self.bounded and not exponential:
+        if self.has_bounded_exponents and not exponential:
             core = core.log()
         if with_t and t is None:
             t = core.masked_fill(core == -torch.inf, 0)  # without a link T is the core; masked pairs have weight 0

@@ -65,8 +65,8 @@ class TsallisPlan(Plan):
         kernel = self.cost_kernel
 
         def cost(rows: slice) -> Tensor:
-            plan = self.restrict(rows).dense()
-            return ((plan.detach() if detach_plan else plan) * kernel.restrict(rows).dense()).sum(1)
+            plan = self.take_rows(rows).dense()
+            return ((plan.detach() if detach_plan else plan) * kernel.take_rows(rows).dense()).sum(1)
 
         return -kernel.unit * torch.cat(map_row_blocks(cost, self.shape))
 
@@ -189,7 +189,7 @@ class Tsallis(Constraint):
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
         like = logits.log_kernel.inputs[0]
         _check_range(self.order, count, like.dtype)
-        potential, empty = run_host_loop(_NewtonLoop(self, logits.for_passes(), family))
+        potential, empty = run_host_loop(_NewtonLoop(self, logits.reduce_to_pass_inputs(), family))
         potential = potential.detach()  # forward-mode differentiation ignores no_grad
         # One further step, differentiated, gives the potential its gradient; if the slopes change too, a second one
         # gives the gradient of the gradient. Neither changes the value: the remaining rounding error is divided off.

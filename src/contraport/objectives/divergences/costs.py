@@ -101,7 +101,7 @@ class Energy(ReprMixin, Divergence):
         if pattern.compares_positives:
             return self._difference(result)
         require_negatives(result)
-        if pattern.no_empty_rows:
+        if pattern.has_no_empty_rows:
             return self._difference(result)
         empty = pattern.compared_pairs().counts(result.plan.f) == 0
         return self._difference(result).masked_fill(empty, 0)

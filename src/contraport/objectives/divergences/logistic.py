@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from contraport.distributed import world
+from contraport.distributed import current_processes
 from contraport.engine import LogSoftplus, log_sums, parameter_value, scalar_parameter
 from contraport.errors import check, is_number
 from contraport.objectives.divergences.divergence import KernelDivergence, updates_averages
@@ -46,7 +46,7 @@ class Logistic(nn.Module, KernelDivergence):
 
     def forward(self, result: BlockResult) -> Tensor:
         """Return the cross-entropy of each row."""
-        return _cross_entropy(result, world().as_replicated(self.bias))
+        return _cross_entropy(result, current_processes().as_replicated(self.bias))
 
     def __repr__(self) -> str:
         return f"Logistic({parameter_value(self.bias):g})"

@@ -75,7 +75,7 @@ class ReverseKL(ReprMixin, Divergence):
         plan, target = result.plan, result.target
 
         def divergence(rows: slice) -> Tensor:
-            log_plan, mass = plan.restrict(rows).log_dense(), target.restrict(rows).dense()
+            log_plan, mass = plan.take_rows(rows).log_dense(), target.take_rows(rows).dense()
             present = log_plan != -torch.inf
             check_values("target", mass, (mass > 0) | ~present, "positive on each compared pair for ReverseKL")
             log_plan = torch.where(present, log_plan, 0)

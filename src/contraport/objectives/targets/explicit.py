@@ -90,7 +90,7 @@ class PairList(Target):
         values = values if self.shares is not None else torch.ones_like(values)
         rows, columns = entries // block.shape[1], entries % block.shape[1]
         others = pattern.row_items[rows] != pattern.column_items[columns]
-        _check_compared([mask.at(rows, columns) & others for mask in pattern.masks])
+        _check_compared([mask.gather_entries(rows, columns) & others for mask in pattern.masks])
         totals = values.new_zeros(block.shape[0]).index_add(0, rows, values)[rows]
         normalized = values / (block.shape[0] * totals.masked_fill(totals == 0, 1))
         return SparseTarget(rows, columns, normalized, block.shape)
@@ -164,7 +164,7 @@ class Matrix(Target):
         if _is_sparse(matrix):
             matrix = matrix.coalesce()
             (rows, columns), values = matrix.indices(), matrix.values()
-            _check_compared([mask.at(rows, columns) & (values > 0) for mask in block.pattern.masks])
+            _check_compared([mask.gather_entries(rows, columns) & (values > 0) for mask in block.pattern.masks])
             return SparseTarget(rows, columns, _normalize_mass(values), block.shape)
         _check_compared([mask.dense() & (matrix > 0) for mask in block.pattern.masks])
         return DenseTarget(_normalize_mass(matrix))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contraport.engine import (
     Geometry,
-    constant,
+    constant_vector,
     is_in_torch_func,
     log_size,
     log_sums,
@@ -47,7 +47,7 @@ class KernelTarget(TargetPlan):
     def normalize_rows(cls, geometry: Geometry) -> KernelTarget:
         """Return the kernel with every row scaled to mass 1/N; rows without compared pairs have no mass."""
         (n, m), like = geometry.shape, geometry.log_kernel.inputs[0]
-        zeros = constant(m, 0.0, like)
+        zeros = constant_vector(m, 0.0, like)
         with torch.no_grad():
             log_row_sums = log_sums(geometry, "rows", zeros)
         nonempty = log_row_sums > -torch.inf
@@ -58,7 +58,7 @@ class KernelTarget(TargetPlan):
         """Return a function of the plan, computed some rows at a time."""
 
         def evaluate(rows: slice) -> Tensor:
-            return function(torch.exp(self.geometry.restrict(rows).dense() + self.f[rows, None] + self.g))
+            return function(torch.exp(self.geometry.take_rows(rows).dense() + self.f[rows, None] + self.g))
 
         with torch.no_grad(), without_autocast(self.f):
             return torch.cat(map_row_blocks(evaluate, self.geometry.shape))
@@ -90,9 +90,9 @@ class KernelTarget(TargetPlan):
         check(self.num_appended == 0, "target: cannot be transposed with appended columns.", "appended_columns")
         return KernelTarget(self.geometry.T, self.g, self.f)
 
-    def restrict(self, rows: slice) -> KernelTarget:
+    def take_rows(self, rows: slice) -> KernelTarget:
         mass = None if self.cached_row_mass is None else self.cached_row_mass[rows]
-        return replace(self, geometry=self.geometry.restrict(rows), f=self.f[rows], cached_row_mass=mass)
+        return replace(self, geometry=self.geometry.take_rows(rows), f=self.f[rows], cached_row_mass=mass)
 
     def times(self, factors: Tensor) -> KernelTarget:
         mass = None if self.cached_row_mass is None else factors * self.cached_row_mass

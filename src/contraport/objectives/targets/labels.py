@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine import constant
+from contraport.engine import constant_vector
 from contraport.errors import UsageError, check, check_nonnegative, describe_value
 from contraport.objectives.inputs import Attributes, CallInputs, check_values
 from contraport.objectives.layouts import Block
@@ -158,7 +158,7 @@ def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], 
     """Return the target plan with the given levels, each row scaled to mass 1/N; empty rows have no mass."""
     n, like = block.shape[0], torch.empty(0, dtype=block.precision, device=block.x.device)
     counts = [pairs.counts(like) if level == 1 else level * pairs.counts(like) for level, pairs in levels]
-    totals = sum(counts[1:], counts[0]) if counts else constant(n, 0.0, like)
+    totals = sum(counts[1:], counts[0]) if counts else constant_vector(n, 0.0, like)
     nonempty = (totals > 0).to(like.dtype)
     row_scale = (totals.clamp_min(1e-30) * n).reciprocal() * nonempty
     return StructuredTarget(levels, row_scale, cached_row_mass=nonempty / n)

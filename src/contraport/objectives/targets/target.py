@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine import LogKernel, constant, disable_autocast_in_backward, log_size, map_row_blocks
+from contraport.engine import LogKernel, constant_vector, disable_autocast_in_backward, log_size, map_row_blocks
 from contraport.errors import UsageError
 from contraport.objectives.inputs import Attributes, CallInputs
 from contraport.objectives.layouts import Block, PairPattern
@@ -28,7 +28,7 @@ class LogPlan(Protocol):
     def shape(self) -> tuple[int, int]:
         """(N, M)."""
 
-    def restrict(self, rows: slice) -> LogPlan:
+    def take_rows(self, rows: slice) -> LogPlan:
         """Return the plan on some of its rows."""
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class TargetPlan(ABC):
         """Return the plan as an (N, M) tensor."""
 
     @abstractmethod
-    def restrict(self, rows: slice) -> TargetPlan:
+    def take_rows(self, rows: slice) -> TargetPlan:
         """Return the plan on some of its rows."""
 
     @abstractmethod
@@ -87,10 +87,10 @@ class TargetPlan(ABC):
         """Return sum_j function(p_ij, log P_ij), (N,), of another plan P, over the entries where p is positive."""
 
         def sum_block(rows: slice) -> Tensor:
-            matrix = self.restrict(rows).dense()
+            matrix = self.take_rows(rows).dense()
             positive = matrix > 0
             # Double where: entries without mass are replaced before the function too, as their gradient may be NaN.
-            log_plan = torch.where(positive, plan.restrict(rows).log_dense(), 0)
+            log_plan = torch.where(positive, plan.take_rows(rows).log_dense(), 0)
             return torch.where(positive, function(torch.where(positive, matrix, 1), log_plan), 0).sum(1)
 
         return torch.cat(map_row_blocks(sum_block, plan.shape))
@@ -193,8 +193,8 @@ class SparseTarget(TargetPlan):
     def log_entries(self, log_kernel: LogKernel) -> Tensor:
         """Return log K at the entries, (k,)."""
         if self.in_order:
-            return log_kernel.at_columns(self.columns, diagonal=self.rows is self.columns)
-        return log_kernel.at(self.rows, self.columns)
+            return log_kernel.gather_one_per_row(self.columns, diagonal=self.rows is self.columns)
+        return log_kernel.gather_entries(self.rows, self.columns)
 
     def row_sum(self, plan: LogPlan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         positive = self.values > 0
@@ -204,7 +204,7 @@ class SparseTarget(TargetPlan):
     def dense(self) -> Tensor:
         return self.values.new_zeros(self.shape).index_put((self.rows, self.columns), self.values, accumulate=True)
 
-    def restrict(self, rows: slice) -> SparseTarget:
+    def take_rows(self, rows: slice) -> SparseTarget:
         top, bottom, _ = rows.indices(self.shape[0])
         here = (self.rows >= top) & (self.rows < bottom)
         shape = bottom - top, self.shape[1]
@@ -238,7 +238,7 @@ class DenseTarget(TargetPlan):
     def dense(self) -> Tensor:
         return self.matrix
 
-    def restrict(self, rows: slice) -> DenseTarget:
+    def take_rows(self, rows: slice) -> DenseTarget:
         return DenseTarget(self.matrix[rows])
 
     def times(self, factors: Tensor) -> DenseTarget:
@@ -278,7 +278,7 @@ class StructuredTarget(TargetPlan):
         """Return c, (M,)."""
         if self.column_scale is not None:
             return self.column_scale
-        return constant(self.levels[0][1].shape[1], 1.0, self.row_scale)
+        return constant_vector(self.levels[0][1].shape[1], 1.0, self.row_scale)
 
     def row_mass(self) -> Tensor:
         if self.cached_row_mass is not None:
@@ -305,8 +305,8 @@ class StructuredTarget(TargetPlan):
         total = sum(level * pairs.dense().to(self.row_scale) for level, pairs in self.levels)
         return self.row_scale[:, None] * total * self._filled_column_scale()
 
-    def restrict(self, rows: slice) -> StructuredTarget:
-        levels = tuple((level, pairs.restrict(rows)) for level, pairs in self.levels)
+    def take_rows(self, rows: slice) -> StructuredTarget:
+        levels = tuple((level, pairs.take_rows(rows)) for level, pairs in self.levels)
         return StructuredTarget(levels, self.row_scale[rows], self.column_scale)
 
     def times(self, factors: Tensor) -> StructuredTarget:

@@ -93,7 +93,7 @@ def normalize_freeze(settings: Settings, dataset: Dataset) -> Settings:
     """
     if isinstance(settings.freeze, Mapping):
         if all(values_per_view("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
-            return settings.derive(freeze=True)
+            return settings.replace_unchecked(freeze=True)
         settings.check_cache_options()
     return settings
 
@@ -116,7 +116,7 @@ def num_cached_draws(settings: Settings) -> int:
 
 def feature_cache_blocker(settings: Settings) -> str | None:
     """Return why a frozen encoder's features cannot be cached, or None if they can."""
-    if (processes := distributed.world().size) > 1:
+    if (processes := distributed.current_processes().size) > 1:
         return f"the feature cache requires a single process, not {processes}"
     if (own := parse_custom_transform(settings.augment)) is not None:
         return f"the feature cache requires a named augmentation, not {own.name}"

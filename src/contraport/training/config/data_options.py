@@ -115,7 +115,7 @@ class ReadingSettings(Options):
         "With the constraints balanced:marginals=weights and unbalanced:marginals=weights the weights are the "
         "marginals of the plan; default: the array `weights` of an .npz, else uniform.",
         check=_check_sample_weight,
-        formerly="weights",
+        deprecated_name="weights",
     )
     test_fraction: float | None = option(
         None,
@@ -127,7 +127,7 @@ class ReadingSettings(Options):
         None,
         "Maximum number of items per split, a fixed random subset; default: all.",
         check=int_in_range(4),
-        formerly="items",
+        deprecated_name="items",
     )
     test_items: int | None = option(
         None,
@@ -144,7 +144,7 @@ class ReadingSettings(Options):
         "Number of data loading processes; default: 0 for data in memory, else the number of cores minus one.",
         check=int_in_range(0),
         scope="machine",
-        formerly="workers",
+        deprecated_name="workers",
     )
     decoded: str | Path | None = option(
         None,

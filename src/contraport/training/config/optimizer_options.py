@@ -38,10 +38,12 @@ class OptimizationSettings(Options):
         "Number of batches whose gradients are accumulated for one optimizer step. In contrast to cache_chunk, each "
         "batch has its own negatives.",
         check=int_in_range(1),
-        formerly="accumulate",
+        deprecated_name="accumulate",
     )
     optimizer: str = option(
-        "adamw", "Optimizer, by its name in timm, such as adamw, sgd (with Nesterov momentum) or lars.", formerly="opt"
+        "adamw",
+        "Optimizer, by its name in timm, such as adamw, sgd (with Nesterov momentum) or lars.",
+        deprecated_name="opt",
     )
     lr: float | None = option(
         None,
@@ -73,7 +75,7 @@ class OptimizationSettings(Options):
         "cosine",
         "Learning rate schedule after warmup: cosine, linear or constant.",
         check=one_of(*SHAPES),
-        formerly="sched",
+        deprecated_name="sched",
     )
     warmup_epochs: float | None = option(
         None,

@@ -68,7 +68,7 @@ class RunningSettings(Options):
         "depend on it.",
         check=_check_online_metrics,
         scope="machine",
-        formerly="monitor",
+        deprecated_name="monitor",
     )
     logger: Sequence[str] = option(
         (),
@@ -81,7 +81,7 @@ class RunningSettings(Options):
         "Minutes between two checkpoints within an epoch; 0 saves after every step.",
         check=check_nonnegative,
         scope="machine",
-        formerly="save_every",
+        deprecated_name="save_every",
     )
     keep_every: int | None = option(
         None,
@@ -119,7 +119,7 @@ class RunningSettings(Options):
         "With `resume` or `init`: import and run the encoder that the run names as ``module:attribute``. Only for code "
         "you trust.",
         scope="call",
-        formerly="trust",
+        deprecated_name="trust",
     )
     progress: bool = option(True, "Show progress and a summary on standard error.", scope="call")
 

@@ -13,7 +13,7 @@ from typing import Any
 from contraport.catalog import resolve_recipe
 from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
 from contraport.errors import UsageError, check
-from contraport.options import display_name, get_options, matches_type
+from contraport.options import display_name, get_declared_options, matches_type
 from contraport.training.config.data_options import DataSettings, ReadingSettings, ValidationSettings
 from contraport.training.config.network_options import NetworkSettings
 from contraport.training.config.objective_options import ObjectiveSettings
@@ -75,7 +75,7 @@ class Settings(
         return {name: option.serialize(getattr(self, name)) for name, option in RECORDED_OPTIONS.items()}
 
 
-OPTIONS = get_options(Settings)
+OPTIONS = get_declared_options(Settings)
 """Options by name."""
 
 RECORDED_OPTIONS = {name: option for name, option in OPTIONS.items() if option.scope != "call"}

@@ -18,7 +18,7 @@ from contraport.training.step.missing_views import Embed
 
 def check_chunk_size(items: int, size: int) -> None:
     """Raise `UsageError` unless each chunk has two items, as batch norm requires, and one of each process."""
-    _, processes = distributed.world()
+    _, processes = distributed.current_processes()
     count, least = math.ceil(items / size), max(2, processes)
     check(
         items // least >= count,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from contraport.distributed import world
+from contraport.distributed import current_processes
 
 Embed = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 """Maps the views of items, ``(b, ...)`` each, to output tensors ``(b, ...)``, one or more for each view, in order."""
@@ -33,7 +33,7 @@ def embed_present(embed: Embed) -> Embed:
     def wrapped(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         *views, present = inputs
         counts = present.sum(0)
-        world().all_reduce_(counts)
+        current_processes().all_reduce_(counts)
         present = present & (counts >= MIN_ITEMS)
         rows = [column.nonzero()[:, 0] for column in present.T]
         outputs = embed([view[places] for view, places in zip(views, rows, strict=True)])

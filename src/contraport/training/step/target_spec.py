@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contraport._utils.spec import parse_spec
+from contraport._utils.spec_parser import parse_spec
 from contraport.data import Batch, Dataset
 from contraport.engine import Gibbs, Kernel
 from contraport.errors import UsageError, check, check_existing_file, check_nonnegative, check_positive

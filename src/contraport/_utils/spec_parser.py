@@ -9,7 +9,7 @@ from typing import NamedTuple
 from contraport.errors import check, unknown_name_error
 
 
-class Spec(NamedTuple):
+class NameWithSettings(NamedTuple):
     """A name with settings.
 
     Attributes:
@@ -27,7 +27,7 @@ def parse_spec(
     valid: Mapping[str, Iterable[str]],
     *,
     default_setting: Mapping[str, str] | None = None,
-) -> Spec:
+) -> NameWithSettings:
     """Parse ``"name"``, ``"name:value"`` or ``"name:setting=value,setting=value"``.
 
     Args:
@@ -40,9 +40,9 @@ def parse_spec(
         UsageError: a name is unknown, a setting is given twice, or the text after the colon is not a setting.
 
     >>> parse_spec("constraint", "balanced:iterations=5", {"rows": (), "balanced": ("iterations", "tolerance")})
-    Spec(name='balanced', settings={'iterations': 5})
+    NameWithSettings(name='balanced', settings={'iterations': 5})
     >>> parse_spec("augment", "noise:0.2", {"noise": ("strength",)}, default_setting={"noise": "strength"})
-    Spec(name='noise', settings={'strength': 0.2})
+    NameWithSettings(name='noise', settings={'strength': 0.2})
     """
     name, _, rest = str(text).partition(":")
     if name not in valid:
@@ -60,7 +60,7 @@ def parse_spec(
             raise unknown_name_error(f"{argument}: setting of {name}", key, names)
         check(key not in settings, f"{argument}: expected {key} once, got {text!r}.", "duplicate_setting")
         settings[key] = parse_number_or_text(strip_quotes(value))
-    return Spec(name, settings)
+    return NameWithSettings(name, settings)
 
 
 def split_at_commas(text: str) -> list[str]:

@@ -41,7 +41,7 @@ class RankOneTerm(NamedTuple):
     factor: Tensor
 
 
-class Passes(ABC):
+class PairPasses(ABC):
     """The passes of one backend over one geometry, for one operation or its gradient.
 
     A backend overrides `setup` to prepare what its passes share.
@@ -50,7 +50,7 @@ class Passes(ABC):
         geometry: the pairs.
         processes: the processes that share the work.
         saved: the result of `tensors_to_save` after earlier passes over the same geometry.
-        operands: precision of embeddings in matrix products; only the backend ``"cuda"`` uses it.
+        operand_precision: precision of embeddings in matrix products; only the backend ``"cuda"`` uses it.
 
     Attributes:
         summary: one line for `explain_backend`.
@@ -65,9 +65,14 @@ class Passes(ABC):
         geometry: Geometry,
         processes: Processes,
         saved: Sequence[Tensor] = (),
-        operands: torch.dtype = torch.float32,
+        operand_precision: torch.dtype = torch.float32,
     ) -> None:
-        self.geometry, self.processes, self.saved, self.operands = geometry, processes, tuple(saved), operands
+        self.geometry, self.processes, self.saved, self.operand_precision = (
+            geometry,
+            processes,
+            tuple(saved),
+            operand_precision,
+        )
         self.log_kernel = geometry.log_kernel
         self.symmetric = geometry.symmetric
         self.setup()
