@@ -118,8 +118,8 @@ from contraport.objectives import assignments as assignments
 from contraport.objectives import sinkhorn_divergence as sinkhorn_divergence
 from contraport.objectives import transport as transport
 from contraport.reporting import report as report
-from contraport.searching.cluster import cluster as cluster
-from contraport.searching.duplicates import duplicates as duplicates
-from contraport.searching.neighbors import neighbors as neighbors
-from contraport.searching.search import search as search
+from contraport.similarity_search.cluster import cluster as cluster
+from contraport.similarity_search.duplicates import duplicates as duplicates
+from contraport.similarity_search.neighbors import neighbors as neighbors
+from contraport.similarity_search.search import search as search
 from contraport.training.train import train as train

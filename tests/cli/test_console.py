@@ -6,9 +6,9 @@ import pytest
 from contraport.cli.console import print_clusters, print_duplicate_groups, print_neighbors, print_table
 from contraport.evaluation.result_tables import difference_rows, evaluation_rows, result_rows
 from contraport.metrics import METRICS
-from contraport.searching.cluster import Cluster, Clusters
-from contraport.searching.duplicates import DuplicateGroup
-from contraport.searching.neighbors import NearestItems, Neighbor
+from contraport.similarity_search.cluster import Cluster, Clusters
+from contraport.similarity_search.duplicates import DuplicateGroup
+from contraport.similarity_search.neighbors import NearestItems, Neighbor
 
 
 def test_no_word_is_cut_at_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ EXTRA_BY_PACKAGE = {
     "estimators": "train",
     "evaluation": "train",
     "reporting": "report",
-    "searching": "train",
+    "similarity_search": "train",
     "training": "train",
 }
 """Extra that installs the dependencies of a package of contraport; the others need torch and numpy only."""
@@ -54,6 +54,7 @@ DEPRECATED = {
     "Within": "WithinView",
     "comparing": "comparison",
     "measures": "metrics",
+    "searching": "similarity_search",
 }
 """Current name of each deprecated public name or package; the old name still works, with a warning."""
 

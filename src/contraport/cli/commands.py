@@ -22,19 +22,19 @@ ENTRY_POINT_GROUP = "contraport.commands"
 
 COMMAND_LOCATIONS = {
     "audit": "contraport.auditing.config:AUDIT",
-    "cluster": "contraport.searching.config:CLUSTER",
+    "cluster": "contraport.similarity_search.config:CLUSTER",
     "compare": "contraport.comparison.config:COMPARE",
     "demo": "contraport.cli.config:DEMO",
     "docs": "contraport.cli.config:DOCS",
     "doctor": "contraport.cli.config:DOCTOR",
-    "duplicates": "contraport.searching.config:DUPLICATES",
+    "duplicates": "contraport.similarity_search.config:DUPLICATES",
     "embed": "contraport.evaluation.config:EMBED",
     "evaluate": "contraport.evaluation.config:EVALUATE",
     "export": "contraport.evaluation.config:EXPORT",
     "list": "contraport.cli.config:LIST",
-    "neighbors": "contraport.searching.config:NEIGHBORS",
+    "neighbors": "contraport.similarity_search.config:NEIGHBORS",
     "report": "contraport.reporting.config:REPORT",
-    "search": "contraport.searching.config:SEARCH",
+    "search": "contraport.similarity_search.config:SEARCH",
     "train": "contraport.training.config:TRAIN",
 }
 """Location of the declaration of each command of this package."""

@@ -16,7 +16,7 @@ from contraport.evaluation.result_tables import difference_rows, direction_rows,
 if TYPE_CHECKING:
     from contraport.auditing import Audit
     from contraport.comparison import Comparison
-    from contraport.searching import Clusters, DuplicatesResult, NearestItems
+    from contraport.similarity_search import Clusters, DuplicatesResult, NearestItems
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:

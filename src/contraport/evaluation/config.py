@@ -153,7 +153,7 @@ EMBED = Command(
     printer="builtins:print",
     extra=EXTRA,
     group=USE_ENCODER,
-    page="searching",
+    page="similarity-search",
 )
 
 

@@ -24,8 +24,8 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.features import Features, read_features, write_features
 from contraport.metrics.clustering import kmeans_clusters
-from contraport.searching import block_search, cluster, duplicates, neighbors
-from contraport.searching.page import NO_PICTURES
+from contraport.similarity_search import block_search, cluster, duplicates, neighbors
+from contraport.similarity_search.page import NO_PICTURES
 
 
 def some(items: int = 70, width: int = 5, seed: int = 0) -> np.ndarray:
@@ -40,7 +40,7 @@ def cosines(features: np.ndarray) -> np.ndarray:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of which these few items fill several."""
-    monkeypatch.setattr("contraport.searching.block_search.BLOCK", 16)
+    monkeypatch.setattr("contraport.similarity_search.block_search.BLOCK", 16)
 
 
 def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
@@ -60,7 +60,7 @@ def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
 def test_the_block_size_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     features = np.concatenate([some(), some()])
     found = neighbors(features, query=3, top=20)
-    monkeypatch.setattr("contraport.searching.block_search.BLOCK", 7)
+    monkeypatch.setattr("contraport.similarity_search.block_search.BLOCK", 7)
     assert [near.position for near in neighbors(features, query=3, top=20)] == [near.position for near in found]
     assert found[0].position == 73
 
@@ -102,7 +102,7 @@ def test_logs_the_largest_similarity_without_duplicates(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     setting(monkeypatch, duplicates, TILE=1)
-    caplog.set_level(logging.INFO, "contraport.searching")
+    caplog.set_level(logging.INFO, "contraport.similarity_search")
     assert len(duplicates(np.array([[1.0, 0.0], [2.0, 0.0]]), threshold=1.0)) == 1, "of which nothing is to be told"
     assert duplicates(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), threshold=0.9) == []
     assert duplicates(np.array([[1.0, 0.0]])) == []
@@ -126,7 +126,7 @@ def test_counts_near_duplicates_and_proposes_a_threshold(
     if with_index:
         pytest.importorskip("faiss")
     setting(monkeypatch, duplicates, TILE=64)
-    caplog.set_level(logging.INFO, "contraport.searching")
+    caplog.set_level(logging.INFO, "contraport.similarity_search")
     features, index = with_copies(), tmp_path / "a.faiss" if with_index else None
     alike = cosines(features)
     np.fill_diagonal(alike, -1)
@@ -497,7 +497,7 @@ def test_without_faiss_the_error_names_the_extra(tmp_path: Path, monkeypatch: py
 
 
 def test_suggests_an_index_for_many_rows(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("contraport.searching.index.SUGGESTED_ROWS", 50)
+    monkeypatch.setattr("contraport.similarity_search.index.SUGGESTED_ROWS", 50)
     neighbors(some(), query=1)
     (record,) = caplog.records
     assert (record.levelname, record.args) == ("WARNING", ("70",))
@@ -527,7 +527,7 @@ def test_partly_written_index_is_rejected(tmp_path: Path, monkeypatch: pytest.Mo
     pytest.importorskip("faiss")
     neighbors(some(), query=1, index=tmp_path / "a.faiss")
     with monkeypatch.context() as stopped:
-        stopped.setattr("contraport.searching.index.write_json", Mock(side_effect=KeyboardInterrupt))
+        stopped.setattr("contraport.similarity_search.index.write_json", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             neighbors(-some(), query=1, index=tmp_path / "a.faiss")
     with raises_usage_error("index.exists", "a.faiss"):

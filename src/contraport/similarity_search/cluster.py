@@ -16,9 +16,9 @@ from contraport.errors import check, check_new_file, report_write_errors
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.metrics.clustering import kmeans_clusters
-from contraport.searching.block_search import find_most_similar, iterate_blocks
-from contraport.searching.config import CLUSTER, ClusterOptions
-from contraport.searching.page import MAX_GROUP_PICTURES, CardGroup, ItemCard, PageContents, prepare_page
+from contraport.similarity_search.block_search import find_most_similar, iterate_blocks
+from contraport.similarity_search.config import CLUSTER, ItemClusteringOptions
+from contraport.similarity_search.page import MAX_GROUP_PICTURES, CardGroup, ItemCard, PageContents, prepare_page
 
 MAX_SAMPLE = 20_000
 """Items of the k-means that finds the initial centers; Lloyd's iterations over all items then move them."""
@@ -94,7 +94,7 @@ def cluster(values: dict[str, Any]) -> Clusters:
     >>> cluster(features, k=2).labels.tolist()
     [1, 0, 1, 0, 0]
     """
-    options = ClusterOptions(**values)
+    options = ItemClusteringOptions(**values)
     features, device = as_features(options.features), resolve_device(options.device)
     limit = min(len(features), MAX_SAMPLE)
     reason = "the number of items" if limit == len(features) else "the sample that finds the centers"

@@ -14,7 +14,7 @@ from contraport.runs.config import Run, TrustOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureOptions(Options):
+class SavedFeaturesOptions(Options):
     """Options of all commands on features."""
 
     features: str | Path | Any = field(
@@ -31,7 +31,7 @@ class FeatureOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexedOptions(FeatureOptions):
+class IndexedSearchOptions(SavedFeaturesOptions):
     """Options of the commands that search all features."""
 
     index: str | Path | None = option(
@@ -42,7 +42,7 @@ class IndexedOptions(FeatureOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopOptions(IndexedOptions, TrustOptions):
+class NearestItemsOptions(IndexedSearchOptions, TrustOptions):
     """Options of the commands that list the items nearest to a query."""
 
     top: int = option(10, "Number of nearest items.", check=int_in_range(1))
@@ -52,7 +52,7 @@ class TopOptions(IndexedOptions, TrustOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(TopOptions):
+class ItemSearchOptions(NearestItemsOptions):
     """Options of `contraport.search`, documented there."""
 
     features: str | Path | Run = field(
@@ -77,7 +77,7 @@ class SearchOptions(TopOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeighborsOptions(TopOptions):
+class NeighborSearchOptions(NearestItemsOptions):
     """Options of `contraport.neighbors`, documented there."""
 
     query: int | str | Path = field(
@@ -94,7 +94,7 @@ def _check_cosine(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DuplicatesOptions(IndexedOptions):
+class DuplicateSearchOptions(IndexedSearchOptions):
     """Options of `contraport.duplicates`, documented there."""
 
     threshold: float = option(
@@ -103,18 +103,18 @@ class DuplicatesOptions(IndexedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOptions(FeatureOptions):
+class ItemClusteringOptions(SavedFeaturesOptions):
     """Options of `contraport.cluster`, documented there."""
 
     k: int = field(metadata=option_metadata("Number of clusters.", check=int_in_range(1)))
     out: str | Path | None = option(None, "Write the cluster of each item to this .csv file; default: no file.")
 
 
-_command = partial(Command, extra=EXTRA, page="searching")
+_command = partial(Command, extra=EXTRA, page="similarity-search")
 
 SEARCH = _command(
-    SearchOptions,
-    "contraport.searching:search",
+    ItemSearchOptions,
+    "contraport.similarity_search:search",
     "Find items of one kind by another, such as images by a text.",
     details="""
         A run of several views, such as images and captions, maps them into one space. The encoder of its own view
@@ -130,8 +130,8 @@ SEARCH = _command(
 )
 
 NEIGHBORS = _command(
-    NeighborsOptions,
-    "contraport.searching:neighbors",
+    NeighborSearchOptions,
+    "contraport.similarity_search:neighbors",
     "Find the embedded items that are nearest to an item or a file.",
     details="""
         The search by cosine similarity is exact, unless `index` is given. An item is not its own neighbor.
@@ -146,8 +146,8 @@ NEIGHBORS = _command(
 )
 
 DUPLICATES = _command(
-    DuplicatesOptions,
-    "contraport.searching:duplicates",
+    DuplicateSearchOptions,
+    "contraport.similarity_search:duplicates",
     "Find groups of embedded items that are nearly equal.",
     details="""
         Two items are linked if their cosine similarity is at least `threshold`; a group is a set of items connected by
@@ -163,8 +163,8 @@ DUPLICATES = _command(
 )
 
 CLUSTER = _command(
-    ClusterOptions,
-    "contraport.searching:cluster",
+    ItemClusteringOptions,
+    "contraport.similarity_search:cluster",
     "Cluster embedded items, and show what is typical of each cluster.",
     details="""
         k-means of the features at unit length; cluster 0 is the largest. For each cluster its number of items, the

@@ -11,7 +11,7 @@ from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
 from contraport.features import Features
-from contraport.searching import cluster
+from contraport.similarity_search import cluster
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")

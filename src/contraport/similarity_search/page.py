@@ -25,7 +25,7 @@ MAX_GROUP_PICTURES = 12
 
 NO_PICTURES = "There are no pictures: the items are neither image files nor images of the training data."
 
-log = logging.getLogger("contraport.searching")
+log = logging.getLogger("contraport.similarity_search")
 
 
 class ItemCard(NamedTuple):
@@ -81,7 +81,7 @@ class SearchPage:
         lead = contents.lead if pictures or not items else f"{contents.lead} {NO_PICTURES}"
         html = render_page(
             "search.html.j2",
-            "contraport.searching",
+            "contraport.similarity_search",
             contents=contents._replace(lead=lead, groups=groups),
             side=PICTURE_SIDE,
             has_pictures=bool(pictures),

@@ -17,12 +17,12 @@ from contraport._utils.formatting import format_options, join_names, pluralize
 from contraport._utils.html_repr import format_html_rows
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
-from contraport.searching.block_search import ROUNDING, normalize_rows
-from contraport.searching.config import DUPLICATES, DuplicatesOptions
-from contraport.searching.index import FeatureIndex, load_or_build_index, suggest_index
-from contraport.searching.page import MAX_GROUP_PICTURES, CardGroup, ItemCard, PageContents, prepare_page
+from contraport.similarity_search.block_search import ROUNDING, normalize_rows
+from contraport.similarity_search.config import DUPLICATES, DuplicateSearchOptions
+from contraport.similarity_search.index import FeatureIndex, load_or_build_index, suggest_index
+from contraport.similarity_search.page import MAX_GROUP_PICTURES, CardGroup, ItemCard, PageContents, prepare_page
 
-log = logging.getLogger("contraport.searching")
+log = logging.getLogger("contraport.similarity_search")
 
 TILE = 2_048
 """Rows and columns of a tile of the similarity matrix."""
@@ -129,7 +129,7 @@ def duplicates(values: dict[str, Any]) -> DuplicatesResult:
     >>> [group.positions for group in duplicates(features)]
     [(1, 3, 4), (0, 2)]
     """
-    options = DuplicatesOptions(**values)
+    options = DuplicateSearchOptions(**values)
     features, threshold = as_features(options.features), options.threshold
     page = prepare_page(options.page, features, overwrite=options.overwrite)
     if options.index is None:

@@ -15,11 +15,11 @@ from contraport.errors import UsageError
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.runs import Run
-from contraport.searching.block_search import find_most_similar
-from contraport.searching.config import NEIGHBORS, NeighborsOptions
-from contraport.searching.index import load_or_build_index, suggest_index
-from contraport.searching.page import CardGroup, ItemCard, PageContents, prepare_page
-from contraport.searching.query import (
+from contraport.similarity_search.block_search import find_most_similar
+from contraport.similarity_search.config import NEIGHBORS, NeighborSearchOptions
+from contraport.similarity_search.index import load_or_build_index, suggest_index
+from contraport.similarity_search.page import CardGroup, ItemCard, PageContents, prepare_page
+from contraport.similarity_search.query import (
     embed_query,
     format_query,
     is_existing_file,
@@ -89,7 +89,7 @@ def neighbors(values: dict[str, Any]) -> NearestItems:
     >>> [near.position for near in neighbors(features, query=0, top=2)]
     [2, 1]
     """
-    options = NeighborsOptions(**values)
+    options = NeighborSearchOptions(**values)
     features, device = as_features(options.features), resolve_device(options.device)
     page = prepare_page(options.page, features, overwrite=options.overwrite)
     position = resolve_position(options.query, features)

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from contraport._utils.lazy import make_package_lazy
 
 if TYPE_CHECKING:
-    from contraport.searching.cluster import Cluster, Clusters, cluster
-    from contraport.searching.duplicates import DuplicateGroup, DuplicatesResult, duplicates
-    from contraport.searching.neighbors import NearestItems, Neighbor, neighbors
-    from contraport.searching.search import search
+    from contraport.similarity_search.cluster import Cluster, Clusters, cluster
+    from contraport.similarity_search.duplicates import DuplicateGroup, DuplicatesResult, duplicates
+    from contraport.similarity_search.neighbors import NearestItems, Neighbor, neighbors
+    from contraport.similarity_search.search import search
 
 __all__ = [
     "Cluster",

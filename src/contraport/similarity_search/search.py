@@ -13,10 +13,10 @@ from contraport.evaluation.embed import embed
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, read_features
 from contraport.runs import Run
-from contraport.searching.config import SEARCH, SearchOptions
-from contraport.searching.neighbors import NearestItems, find_nearest_items
-from contraport.searching.page import prepare_page
-from contraport.searching.query import embed_query, format_query, is_existing_file
+from contraport.similarity_search.config import SEARCH, ItemSearchOptions
+from contraport.similarity_search.neighbors import NearestItems, find_nearest_items
+from contraport.similarity_search.page import prepare_page
+from contraport.similarity_search.query import embed_query, format_query, is_existing_file
 
 
 @SEARCH.with_option_parameters
@@ -26,7 +26,7 @@ def search(values: dict[str, Any]) -> NearestItems:
     Raises:
         UsageError: an invalid argument, a run of one view, or features that cannot be read or are not of one view.
     """
-    options = SearchOptions(**values)
+    options = ItemSearchOptions(**values)
     run, features = _open(options)
     model = run.model(trust_remote_code=options.trust_remote_code)
     message = f"run: must have several views, and {run.path} has one, {model.view_names[0]!r}."
@@ -53,7 +53,7 @@ def search(values: dict[str, Any]) -> NearestItems:
     return result
 
 
-def _open(options: SearchOptions) -> tuple[Run, Features | None]:
+def _open(options: ItemSearchOptions) -> tuple[Run, Features | None]:
     """Return the run of the encoders, and the features if they are in a file."""
     source = options.features
     if isinstance(source, Run) or (isinstance(source, str | Path) and Path(source).is_dir()):
@@ -72,7 +72,7 @@ def _open(options: SearchOptions) -> tuple[Run, Features | None]:
     return folder if isinstance(folder, Run) else Run(folder), features
 
 
-def _resolve_query_view(options: SearchOptions, model: Model) -> str:
+def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
     """Return the view of the query: the option, or the one of its kind."""
     if options.query_view is not None:
         return model.view_names[model.view_index(options.query_view, "query_view")]
@@ -86,7 +86,7 @@ def _resolve_query_view(options: SearchOptions, model: Model) -> str:
     return fitting[0]
 
 
-def _embed_items(run: Run, options: SearchOptions, view: str) -> Features:
+def _embed_items(run: Run, options: ItemSearchOptions, view: str) -> Features:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "features.npz"
         embed(

@@ -23,7 +23,7 @@ from contraport.errors import (
     one_line_reason,
     report_write_errors,
 )
-from contraport.searching.block_search import BLOCK, iterate_blocks, normalize_rows
+from contraport.similarity_search.block_search import BLOCK, iterate_blocks, normalize_rows
 
 SUGGESTED_ROWS = 1_000_000
 """With more rows than this an index is suggested."""
@@ -42,7 +42,7 @@ PAIRS_PER_ROW = 32
 
 _CPU = torch.device("cpu")
 
-log = logging.getLogger("contraport.searching")
+log = logging.getLogger("contraport.similarity_search")
 
 
 @dataclass(frozen=True)
