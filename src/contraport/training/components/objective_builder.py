@@ -121,8 +121,15 @@ def check_objective_accepts(
     views, kwargs = loss.example_inputs(torch.randn(PROBE_ITEMS, dimensions), _probe_batch(dataset), target)
     if plan_weights is not None:
         kwargs["weights"] = replace(plan_weights.at(0), item_weights=kwargs["weights"])
-    with torch.no_grad(), local_batch():
-        copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers
+    try:
+        with torch.no_grad(), local_batch():
+            copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers
+    except UsageError as error:
+        if error.argument != "weights":
+            raise
+        # `weights` is the keyword of objectives; the user of a training knows it as the option `sample_weight`
+        message = f"sample_weight{str(error).removeprefix('weights')}"
+        raise UsageError(message, kind=error.code.removeprefix("weights.")) from error
 
 
 def _check_teacher(objective: Loss, teacher: Tensor | None, target: Target | None) -> None:
