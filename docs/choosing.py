@@ -10,7 +10,7 @@ from suites import RUN_AGAIN, Measured, anchor, claim, measured, paragraph, toge
 
 from contraport._utils.files import format_csv
 from contraport.catalog.recommendations import USE_CASES, Evidence, Recommendation
-from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED
+from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED
 from contraport.comparison.suites import list_suites, load_suite
 
 EXAMPLE = "contraport compare --data photos/ --objectives nt-xent,gca-ince,gca-uot --tune 8 --seeds 3"

@@ -127,7 +127,7 @@ def table(group: str) -> str:
 
 def row(metric: Metric) -> str:
     """Return the table row of a metric."""
-    name = "`, `".join(one.key for one in metric.at_each_number())
+    name = "`, `".join(one.key for one in metric.expand_numbers())
     summary = metric.summary.replace("|", "\\|")
     star = "" if metric.default else " *"
     return f"| `{name}`{star} | {_BETTER[metric.better]} | {summary} | {metric.unit} |"

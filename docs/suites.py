@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from contraport.comparison.comparison_tables import Comparison, format_mean, markdown_table, significance_arrow
 from contraport.comparison.config import COMPARE
-from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, EpochMean
+from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, EpochMean
 from contraport.comparison.suites import load_suite, suites_folder
 from contraport.encoders.factory import build_encoder, default_encoder
 from contraport.metrics.intervals import Difference, Interval

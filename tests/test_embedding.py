@@ -15,7 +15,7 @@ from contraport.embedding import (
     BLOCK,
     FEW,
     LoaderConfig,
-    RawInputs,
+    RawInputEncoder,
     apply_in_blocks,
     embed_dataset,
     embed_views,
@@ -230,15 +230,15 @@ def test_a_wrong_batch_size_is_told(model: Model, digits: Dataset) -> None:
 
 def test_raw_inputs_are_scaled_flattened_and_shrunk_only_when_large() -> None:
     small = torch.full((2, 1, 8, 8), 255, dtype=torch.uint8)
-    assert torch.equal(RawInputs([(1, 8, 8)])(small), torch.ones(2, 64))
-    large = RawInputs([(3, 96, 96)])
+    assert torch.equal(RawInputEncoder([(1, 8, 8)])(small), torch.ones(2, 64))
+    large = RawInputEncoder([(3, 96, 96)])
     assert large.side == 36
     assert large(torch.full((2, 3, 96, 96), 0.5)).shape == (2, 3 * 36 * 36)
 
 
 def test_raw_inputs_of_several_views_stand_side_by_side() -> None:
     views = torch.rand(2, 5), torch.rand(2, 3, 4), torch.rand(2, 1, 6, 6)
-    rows = RawInputs([view.shape[1:] for view in views])(*views)
+    rows = RawInputEncoder([view.shape[1:] for view in views])(*views)
     assert torch.equal(rows, torch.cat([view.flatten(1) for view in views], dim=1))
 
 

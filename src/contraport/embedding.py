@@ -46,7 +46,7 @@ class Embeddings(NamedTuple):
     """`(n,)` int64, or None."""
 
 
-class RawInputs(nn.Module):
+class RawInputEncoder(nn.Module):
     """Baseline encoder: the items themselves as features `(b, F)`; images in [0, 1], texts as bags of word pieces.
 
     `side` is the size to which large images are downscaled, or None.
@@ -244,7 +244,7 @@ def embed_dataset(
     (torch.Size([449, 256]), torch.Size([449]))
     """
     views = views or Views(dataset, augment="none")
-    check_shapes(model, dataset, views)
+    check_view_shapes(model, dataset, views)
     loader_config = LoaderConfig(batch_size, torch.device(device), num_workers, ProgressBars(shown=progress))
     return Embeddings(extract_features(model, dataset, views, loader_config), dataset.labels)
 
@@ -259,7 +259,7 @@ def embed_batches(
     Raises:
         UsageError: the views do not have the model's shapes, or a feature is not finite.
     """
-    check_shapes(model, dataset, views)
+    check_view_shapes(model, dataset, views)
     model.to(loader_config.device)
     views.to(loader_config.device)
     with evaluation_mode(model):
@@ -298,7 +298,7 @@ def extract_features(
 
 
 def embed_views(
-    encoder: Model | RawInputs,
+    encoder: Model | RawInputEncoder,
     dataset: Dataset,
     views: Views,
     loader_config: LoaderConfig,
@@ -313,7 +313,7 @@ def embed_views(
     """
     encoder.to(loader_config.device)
     views.to(loader_config.device)
-    has_one_tower = isinstance(encoder, RawInputs) or len(encoder.towers) == 1
+    has_one_tower = isinstance(encoder, RawInputEncoder) or len(encoder.towers) == 1
     number = None if plain else 2
 
     def encode(*inputs: Tensor) -> Tensor:
@@ -327,7 +327,7 @@ def embed_views(
     return stacked.unbind(dim=1)
 
 
-def check_shapes(model: Model, dataset: Dataset, views: Views) -> None:
+def check_view_shapes(model: Model, dataset: Dataset, views: Views) -> None:
     """Raise `UsageError` unless the plain views have the model's shapes and no item lacks one that it needs."""
     expected, actual = (join_names([*map(describe_shape, shapes)]) for shapes in (model.shapes, views.plain_shapes))
     check(expected == actual, f"data: must have {expected}, as the model; {dataset.name!r} has {actual}.", "shape")

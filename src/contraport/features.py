@@ -87,7 +87,7 @@ class Features:
             return str(self.keys[position])
         return f"{self.splits[position]} row {self.rows[position]}"
 
-    def class_name_of(self, position: int) -> str | None:
+    def class_name_at(self, position: int) -> str | None:
         """Return the name of the class of the item at a position, or None."""
         if self.labels is None:
             return None
@@ -120,7 +120,7 @@ def write_features(path: Path, features: Features) -> None:
     _FORMATS[path.suffix][1](path, features)
 
 
-def write_shards(path: Path, features: Features, items: int) -> list[Path]:
+def write_feature_shards(path: Path, features: Features, items: int) -> list[Path]:
     """Write features to numbered files of at most `items` items each, and return the paths in order.
 
     >>> shard_path(Path("photos.npz"), 0, 2).name
@@ -138,7 +138,7 @@ def shard_path(path: Path, number: int, total: int) -> Path:
     return path.with_name(f"{path.stem}.{number:05d}-of-{total:05d}{path.suffix}")
 
 
-def conflicting_files(path: Path, total: int | None = None) -> list[Path]:
+def find_conflicting_files(path: Path, total: int | None = None) -> list[Path]:
     """Return the existing files that `read_features` would read instead of new shards, or mix with them.
 
     Args:
@@ -149,7 +149,7 @@ def conflicting_files(path: Path, total: int | None = None) -> list[Path]:
     return [path, *older] if path.exists() else older
 
 
-def remove_features(path: Path) -> None:
+def remove_feature_file(path: Path) -> None:
     """Remove a file of features, with the table beside an `.npy` file."""
     path.unlink(missing_ok=True)
     if path.suffix == ".npy":
@@ -205,7 +205,7 @@ class FeatureBuffer:
 
 
 @contextmanager
-def feature_buffer(path: Path) -> Iterator[FeatureBuffer]:
+def open_feature_buffer(path: Path) -> Iterator[FeatureBuffer]:
     """Open a buffer for features that will be written to a path; its temporary file lies beside that."""
     buffer = FeatureBuffer(path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features"))
     try:
@@ -251,8 +251,8 @@ def is_feature_file(path: Path) -> bool:
         return False
 
 
-def suffixes() -> list[str]:
-    """Return the supported file suffixes."""
+def supported_suffixes() -> list[str]:
+    """Return the supported file supported_suffixes."""
     return list(_FORMATS)
 
 

@@ -28,21 +28,21 @@ from contraport.comparison.comparison_tables import (
     explain_verdict,
     format_difference,
     format_mean,
-    means_table,
+    means_markdown_table,
 )
 from contraport.comparison.grid import Cell
 from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.jobs import CellJob, TimeBudget, build_cell_job, run_cell_job, run_cell_jobs
-from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Verdict, judge_claim
-from contraport.comparison.seed_statistics import MAX_SEEDS
+from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Verdict, judge_claim
+from contraport.comparison.seed_intervals import MAX_SEEDS
 from contraport.comparison.tuning import (
     SPACES,
     SearchRange,
+    build_cell_from_trial,
     build_trials,
-    fixed_settings,
+    fixed_settings_by_row,
     search_space,
     select_best_trial,
-    with_trial_settings,
 )
 from contraport.errors import FolderInUseError
 from contraport.metrics import select_metrics as measures
@@ -156,7 +156,7 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     asked = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
     grid = build_grid(asked | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
-    assert [*grid.reference_rows] == rows
+    assert [*grid.reference_row_settings] == rows
     found = compare(**asked, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
     assert [*found.references] == names
@@ -170,15 +170,18 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
 def test_rows_with_the_same_encoder_share_references(tmp_path: Path) -> None:
     rows = ["info-nce", "simsiam", "gca-uot:relaxation=0.2", "info-nce:encoder=small-cnn", "nt-xent:encoder=small-cnn"]
     grid = build_grid(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
-    assert grid.reference_rows == {"gca-uot:relaxation=0.2": {}, "info-nce:encoder=small-cnn": {"encoder": "small-cnn"}}
+    assert grid.reference_row_settings == {
+        "gca-uot:relaxation=0.2": {},
+        "info-nce:encoder=small-cnn": {"encoder": "small-cnn"},
+    }
     suite = build_grid({"suite": "multiview", "out": tmp_path})
-    assert [*suite.reference_rows] == ["2 views"], "all are judged by the same view"
+    assert [*suite.reference_row_settings] == ["2 views"], "all are judged by the same view"
 
 
 def test_job_results_and_commands(tmp_path: Path) -> None:
     grid = build_grid(SMALL | {"out": tmp_path, "root": "my data", "train": {"batch_size": 64, "keep_every": 1}})
     jobs = [build_cell_job(grid, cell) for cell in grid.cells]
-    assert [job.with_references for job in jobs] == [True, False, False, False]
+    assert [job.evaluates_references for job in jobs] == [True, False, False, False]
     trained, judged = jobs[0].command.splitlines()
     assert "--root 'my data'" in trained
     assert judged.partition(" --")[2] == "metrics knn uniformity --checkpoints all --alone true"
@@ -329,7 +332,7 @@ def test_only_selected_settings_remain_after_a_search(tmp_path: Path, capsys: py
 
     assert lacking_once(first, values={"knn": 0.5}) == "5"
     assert lacking_once(second, values={"knn": 0.9}) == "4"
-    assert lacking_once(with_trial_settings(second, 0), values={"knn": 0.9}, references={"raw": {}}) == "3"
+    assert lacking_once(build_cell_from_trial(second, 0), values={"knn": 0.9}, references={"raw": {}}) == "3"
     lacking_once(first, failed="the loss is nan")
     assert lacking_once(second, failed="the loss is nan") == "3", "there is nothing to train it with"
 
@@ -402,11 +405,11 @@ def test_fixed_settings_are_not_searched() -> None:
     assert search_space(rows[2], {}) == {}
     assert search_space(rows[3], {})["temperature"] == SearchRange(1.0, 32.0)
     assert SPACES["iterations"].value_at(0.0) == 1
-    assert fixed_settings(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
-    assert fixed_settings(rows[1:2], {}) == {}
+    assert fixed_settings_by_row(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
+    assert fixed_settings_by_row(rows[1:2], {}) == {}
     assert set(search_space(rows[0], {"temperature": 0.3})) == {"q"}
     assert set(search_space(rows[0], {"objective_settings": {"q": 0.3}})) == {"temperature"}
-    assert fixed_settings(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
+    assert fixed_settings_by_row(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
 
 
 def test_wrong_settings_are_rejected_before_training(tmp_path: Path) -> None:
@@ -582,7 +585,8 @@ def test_table_marks_significant_differences(measure: str) -> None:
     ]
     found = Comparison("", Path(), "base", [one.row for one in cells], ["on"], cells)
     marks = {
-        line.split(" | ")[0].strip("| "): line[-3] for line in means_table(found, measures([measure])[0]).splitlines()
+        line.split(" | ")[0].strip("| "): line[-3]
+        for line in means_markdown_table(found, measures([measure])[0]).splitlines()
     }
     assert (marks["more"], marks["less"]) == ("▲", "▼")
     assert not {marks[row] for row in ("base", "neither", "hot")} & {"▲", "▼"}

@@ -11,8 +11,8 @@ from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
 from contraport.comparison.comparison_tables import Comparison
-from contraport.comparison.page import build_panels, comparison_figure, render_comparison, save_figure
-from contraport.comparison.seed_results import Entry, Verdict
+from contraport.comparison.page import build_panels, plot_comparison, render_comparison_page, save_figure
+from contraport.comparison.result_statistics import Entry, Verdict
 from contraport.metrics.intervals import Difference, Interval
 from contraport.plots.colors import SERIES
 
@@ -59,7 +59,7 @@ def test_panels_span_all_intervals(tmp_path: Path) -> None:
     assert [line.is_significant for line in first.lines] == [False, False, True]
     nothing = Comparison("x", tmp_path, "a", ["a"], ["b"], [])
     assert build_panels(nothing) == []
-    assert "<h2" in render_comparison(nothing, [])
+    assert "<h2" in render_comparison_page(nothing, [])
     (alone,) = build_panels(Comparison("x", tmp_path, "a", ["a"], ["b"], [cell("a", "b", 0.9)]))
     assert (alone.lines[0].start, alone.lines[0].length, alone.lines[0].mean) == (0, 0, 0)
 
@@ -72,7 +72,7 @@ def test_figure_draws_each_mean_and_interval(tmp_path: Path) -> None:
     rows, columns = ["base", "more", "unsure", "failed"], [f"data, {place}" for place in range(5)]
     known = {"base": (0.9, Interval(0.88, 0.92)), "more": (0.95, Interval(0.94, 0.97)), "unsure": (0.8, None)}
     cells = [cell(row, column, *known.get(row, (None,))) for row in rows for column in columns]
-    figure = comparison_figure(Comparison("", tmp_path, "base", rows, columns, cells))
+    figure = plot_comparison(Comparison("", tmp_path, "base", rows, columns, cells))
     assert [panel.get_visible() for panel in figure.axes] == [True] * 5 + [False] * 3
     assert figure.axes[0].get_ylim() == (3.5, -0.5), "the first row is above"
     drawn = [(*line.get_xdata(), *line.get_ydata(), line.get_color()) for line in figure.axes[4].lines]
@@ -105,7 +105,7 @@ def test_page_tables_mark_the_best_row(tmp_path: Path) -> None:
         for measure, of in means.items()
         for row, mean in zip("abc", of, strict=True)
     ]
-    html = render_comparison(Comparison("", tmp_path, "a", list("abc"), ["data, standard"], entries), [])
+    html = render_comparison_page(Comparison("", tmp_path, "a", list("abc"), ["data, standard"], entries), [])
     rows = re.findall(r'<tr[^>]*><th scope="row">(\w).*?</tr>', html.replace("\n", " "))
     marked = [name for name, row in zip(rows, re.findall(r"<tr[^>]*><th scope=\"row\">.*?</tr>", html), strict=True)
               if 'class="best"' in row]  # fmt: skip
@@ -116,7 +116,7 @@ def test_page_tables_mark_the_best_row(tmp_path: Path) -> None:
 
 
 def test_page_tables_show_training_seconds(tmp_path: Path) -> None:
-    html = render_comparison(comparison(tmp_path), [])
+    html = render_comparison_page(comparison(tmp_path), [])
     assert html.count("<td>1.5</td>") == 6, "the mean of a training of each row that was measured, by two measures"
 
 
@@ -130,7 +130,7 @@ def test_figure_shows_full_names(tmp_path: Path) -> None:
     cells = [
         Entry(row, column, "knn", 2, 0.9, Interval(0.8, 1.0), None, 1.0, None) for row in rows for column in columns
     ]
-    figure = comparison_figure(Comparison("", tmp_path, rows[0], rows, columns, cells))
+    figure = plot_comparison(Comparison("", tmp_path, rows[0], rows, columns, cells))
     figure.savefig(tmp_path / "plot.png")
     names = [*figure.axes[0].get_yticklabels(), *(panel.title for panel in figure.axes)]
     told = [name.get_text().replace("\n", "").replace(" ", "").replace("\\$", "$") for name in names]
@@ -143,7 +143,7 @@ def test_figure_shows_full_names(tmp_path: Path) -> None:
 def test_page_shows_units(tmp_path: Path) -> None:
     heads = [
         re.sub("<[^>]*>", "", head)
-        for head in re.findall("<h3>(.*?)</h3>", render_comparison(comparison(tmp_path), []))
+        for head in re.findall("<h3>(.*?)</h3>", render_comparison_page(comparison(tmp_path), []))
     ]
     assert [head.replace("&nbsp;", " ") for head in heads if head.startswith(("kNN", "Uni"))] == [
         "kNN, % ↑",
@@ -154,7 +154,7 @@ def test_page_shows_units(tmp_path: Path) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
 def test_page_is_accessible_on_a_phone(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(
-        render_comparison(comparison(tmp_path), ["contraport train --data digits"]), "utf-8"
+        render_comparison_page(comparison(tmp_path), ["contraport train --data digits"]), "utf-8"
     )
     with Browser(tmp_path / "profile", width=390, height=800) as browser:
         browser.open(tmp_path / "page.html")

@@ -202,7 +202,7 @@ def test_rows_are_described_if_a_file_was_skipped(tmp_path: Path, photos: Path, 
     assert {"train", "test"} == set(found.splits.tolist())
     for position, key in enumerate(found.keys.tolist()):
         assert files[found.rows[position]] == key
-        assert found.class_name_of(position) == Path(key).parent.name
+        assert found.class_name_at(position) == Path(key).parent.name
         pixels = torch.from_numpy(np.array(Image.open(key))).permute(2, 0, 1)[None]
         with torch.no_grad():
             np.testing.assert_allclose(found.features[position], model(pixels)[0], atol=1e-4)

@@ -21,9 +21,9 @@ from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
 from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
+from contraport.evaluation.epoch_states import find_epoch_checkpoints, load_epoch_models
 from contraport.evaluation.notes import deterioration_notes
 from contraport.evaluation.page_samples import collect_samples, points
-from contraport.evaluation.run_states import epoch_checkpoint_files, load_epoch_models
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
 from contraport.reporting.report_run import load_runs
@@ -521,7 +521,7 @@ def test_downscaled_raw_inputs_are_noted(tmp_path: Path) -> None:
 
 def test_last_checkpoint_is_the_trained_model(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", epochs=2, keep_every=2)
-    ((epoch, model),) = load_epoch_models(run, run.model(), epoch_checkpoint_files(run, before=None))
+    ((epoch, model),) = load_epoch_models(run, run.model(), find_epoch_checkpoints(run, before=None))
     assert epoch == 2
     expected = run.model().state_dict()
     assert all(torch.equal(expected[name], weight) for name, weight in model.state_dict().items())

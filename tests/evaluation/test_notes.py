@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from contraport.evaluation.notes import unanimous_notes
+from contraport.evaluation.notes import zero_width_interval_notes
 from contraport.metrics.intervals import MetricResult, median
 
 
 @pytest.mark.parametrize("items", [2, 24, 10_000])
 def test_bound_covers_unseen_items(items: int) -> None:
-    (told,) = unanimous_notes({"knn": MetricResult(np.ones(items)), "linear_probe": MetricResult(np.zeros(items))})
+    (told,) = zero_width_interval_notes(
+        {"knn": MetricResult(np.ones(items)), "linear_probe": MetricResult(np.zeros(items))}
+    )
     assert told.startswith("Linear probe and kNN: all ")
     share = float(re.search(r"Up to ([\d.]+)% ", told)[1]) / 100  # type: ignore[index]
     assert binom.cdf(0, items, share) == pytest.approx(0.05, abs=0.02)
@@ -26,4 +28,4 @@ def test_bound_covers_unseen_items(items: int) -> None:
     ids=["some are right", "no counts", "no mean", "one number"],
 )
 def test_other_results_have_no_note(finding: MetricResult | float) -> None:
-    assert unanimous_notes({"knn": finding}) == []
+    assert zero_width_interval_notes({"knn": finding}) == []

@@ -15,7 +15,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate, split_loading
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.split_loading import are_same_items, describe_test_data, image_size_of
+from contraport.evaluation.split_loading import describe_test_data, have_same_items, model_image_size
 
 ASKED: dict[str, Any] = {"metrics": ["uniformity"], "alone": True, "progress": False}
 
@@ -105,11 +105,11 @@ def test_same_items_have_equal_rows_and_labels() -> None:
         return from_arrays(x, labels=labels)
 
     one = items([0, 1, 0, 1])
-    assert are_same_items(one, items([0, 1, 0, 1]))
-    assert are_same_items(items(None), items(None))
-    assert not are_same_items(one, items([0, 1, 1, 1]))
-    assert not are_same_items(one, items(None))
-    assert not are_same_items(items(None), one)
+    assert have_same_items(one, items([0, 1, 0, 1]))
+    assert have_same_items(items(None), items(None))
+    assert not have_same_items(one, items([0, 1, 1, 1]))
+    assert not have_same_items(one, items(None))
+    assert not have_same_items(items(None), one)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_description_of_own_test_data_names_their_corruption(tmp_path: Path, giv
 
 def test_image_size_of_square_inputs() -> None:
     def size(*shapes: tuple[int, ...]) -> int | None:
-        return image_size_of(Model(shapes=shapes, shared=False))
+        return model_image_size(Model(shapes=shapes, shared=False))
 
     assert size((1, 8, 8)) == size((1, 8, 8), (6,)) == 8
     assert size((6,)) is size((1, 8, 12)) is size((1, 8, 8), (1, 12, 12)) is None

@@ -11,13 +11,13 @@ from torch import nn
 from contraport import KL, Cross, Gibbs, Objective, Pairs, Rows, info_nce, nt_xent
 from contraport.catalog.perturbation_specs import CORRUPTIONS
 from contraport.data import Dataset, Views, from_arrays
-from contraport.embedding import LoaderConfig, RawInputs
+from contraport.embedding import LoaderConfig, RawInputEncoder
 from contraport.encoders import Model
 from contraport.metrics import METRICS, Metric
 from contraport.metrics import fine_tuning as tuning
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import MetricResult
-from contraport.metrics.probes import few_label_hits, ridge_predictions
+from contraport.metrics.probes import few_label_correctness, ridge_predictions
 from contraport.metrics.registry import TEXT_ENCODER
 
 
@@ -49,7 +49,7 @@ def model_of(dataset: Dataset) -> Model:
     return model
 
 
-def context_of(encoder: Model | RawInputs | None = None, make=pictures, **options) -> EvalContext:
+def context_of(encoder: Model | RawInputEncoder | None = None, make=pictures, **options) -> EvalContext:
     train, test = make(60, "train"), make(30, "test", seed=1)
     encoder = model_of(train) if encoder is None else encoder
     return EvalContext(
@@ -57,7 +57,7 @@ def context_of(encoder: Model | RawInputs | None = None, make=pictures, **option
     )
 
 
-ROWS = [one for row in METRICS.values() for one in row.at_each_number()]
+ROWS = [one for row in METRICS.values() for one in row.expand_numbers()]
 
 
 @pytest.mark.parametrize("measure", ROWS, ids=lambda row: row.key)
@@ -71,7 +71,7 @@ def test_no_metric_changes_the_encoder(measure: Metric, monkeypatch: pytest.Monk
     flags = [(module.training, [p.requires_grad for p in module.parameters()]) for module in model.modules()]
     state = torch.get_rng_state()
     context = context_of(model, make)
-    assert measure.unmet_requirement(context) is None
+    assert measure.first_unmet_requirement(context) is None
     result = measure(context)
     assert torch.equal(torch.get_rng_state(), state)
     assert flags == [(module.training, [p.requires_grad for p in module.parameters()]) for module in model.modules()]
@@ -92,8 +92,8 @@ def number(result: np.ndarray | MetricResult | float) -> float:
 
 
 def test_raw_inputs_lack_weights_and_objective() -> None:
-    raw = context_of(RawInputs(((3, 12, 12),)))
-    lacking = {row.key for row in ROWS if row.unmet_requirement(raw) is not None}
+    raw = context_of(RawInputEncoder(((3, 12, 12),)))
+    lacking = {row.key for row in ROWS if row.first_unmet_requirement(raw) is not None}
     assert lacking == {"fine_tuning", "mutual_information", "zero_shot"}
 
 
@@ -126,7 +126,7 @@ def test_unseen_domain_probe_is_trained_on_the_other_domains() -> None:
 
 def test_few_shot_accuracy_grows_with_the_number() -> None:
     context = context_of()
-    few, more = (METRICS["few_shot"].at_number(number)(context).mean() for number in (1, 15))
+    few, more = (METRICS["few_shot"].with_number(number)(context).mean() for number in (1, 15))
     assert few < more <= 1
 
 
@@ -145,11 +145,11 @@ def test_fine_tuning_beats_a_linear_probe_on_a_ring() -> None:
 
 def test_few_label_metrics_draw_the_requested_number_per_class(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr("contraport.metrics.probes.few_label_hits", lambda *args: calls.append(args[-1]))
+    monkeypatch.setattr("contraport.metrics.probes.few_label_correctness", lambda *args: calls.append(args[-1]))
     context = context_of()
     labels = context.train_y
     for key, number, expected in (("few_shot", 5, 5), ("few_percent", 10, 2), ("few_percent", 1, 1)):
-        METRICS[key].at_number(number)(context)
+        METRICS[key].with_number(number)(context)
         first, again, other = (calls[-1](np.random.default_rng(seed)) for seed in (0, 0, 1))
         assert labels[first].bincount().tolist() == [expected] * 3
         assert torch.equal(first, again)
@@ -167,7 +167,7 @@ def test_few_label_hits_are_averaged_over_draws() -> None:
         return few
 
     x, y = torch.tensor([[-1.0], [1.0], [-3.0]]), torch.tensor([0, 1, 1])
-    hits = few_label_hits(x, y, torch.tensor([[-5.0]]), torch.tensor([0]), choose)
+    hits = few_label_correctness(x, y, torch.tensor([[-5.0]]), torch.tensor([0]), choose)
     assert hits.tolist() == [1 / 5]
     assert len(set(draws)) == 5
 
@@ -175,7 +175,7 @@ def test_few_label_hits_are_averaged_over_draws() -> None:
 def test_recall_counts_ranks_up_to_the_number() -> None:
     context = context_of()
     context.__dict__["ranks"] = np.array([[1, 2], [5, 6], [10, 11], [30, 1]])
-    found = [METRICS["recall"].at_number(number)(context).value for number in (1, 5, 10)]
+    found = [METRICS["recall"].with_number(number)(context).value for number in (1, 5, 10)]
     assert found == [2 / 8, 4 / 8, 6 / 8]
     assert METRICS["median_rank"](context).value == np.mean([7.5, 4])
 
@@ -228,7 +228,7 @@ def test_robustness_metrics_use_their_kind_and_severity(kind: str, monkeypatch: 
         return torch.nn.functional.one_hot(wrong if severity > 3 else context.test_y, 3).float()
 
     monkeypatch.setattr(EvalContext, "corrupted", corrupted)
-    assert [METRICS[kind].at_number(severity)(context).mean() for severity in (1, 3, 4)] == [1, 1, 0]
+    assert [METRICS[kind].with_number(severity)(context).mean() for severity in (1, 3, 4)] == [1, 1, 0]
     assert calls == [(kind, 1), (kind, 3), (kind, 4)]
 
 
@@ -248,7 +248,7 @@ def test_ridge_predictions_do_not_depend_on_feature_scale() -> None:
 def test_equal_captions_are_one_candidate() -> None:
     """Thirty images share three captions, so that no caption has a rank beyond 3."""
     context = context_of(make=captioned)
-    assert context.view_directions == ("image to caption", "caption to image")
+    assert context.retrieval_directions == ("image to caption", "caption to image")
     assert context.ranks[:, 0].max() <= 3
     assert context.ranks[:, 1].max() <= 21, "the best of ten pictures of a caption counts"
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from tests.errors import raises_usage_error
 
 from contraport.metrics import embedding_geometry as geometry
-from contraport.metrics.embedding_geometry import alignment, effective_rank, spectrum, uniformity
+from contraport.metrics.embedding_geometry import alignment, centered_singular_values, effective_rank, uniformity
 
 
 def random(items: int, features: int, seed: int = 0) -> torch.Tensor:
@@ -45,12 +45,12 @@ def test_collapsed_features_are_not_uniform() -> None:
 def test_spectrum_agrees_with_svd() -> None:
     x = random(40, 6)
     expected = torch.linalg.svdvals((x - x.mean(dim=0)).double())
-    assert torch.allclose(spectrum(x), expected, rtol=1e-6)
+    assert torch.allclose(centered_singular_values(x), expected, rtol=1e-6)
 
 
 def test_spectrum_of_fewer_items_than_dimensions() -> None:
     x = torch.randn(7, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = spectrum(x)
+    found = centered_singular_values(x)
     assert found.shape == (30,)
     assert torch.allclose(found[:6], torch.linalg.svdvals(x - x.mean(dim=0))[:6], rtol=1e-6)
     assert (found[6:] < 1e-6).all()

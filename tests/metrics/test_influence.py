@@ -16,7 +16,7 @@ from contraport.metrics.intervals import (
     bounded_bootstrap_mean,
     clipped_bootstrap_mean,
 )
-from contraport.metrics.probes import squared_calibration_terms
+from contraport.metrics.probes import squared_calibration_error_per_item
 
 ITEMS = 150
 
@@ -74,7 +74,7 @@ NUMBERS = {
     ),
     "calibration": (
         calibration,
-        lambda x, y, c: squared_calibration_terms(np.stack([1 / (1 + np.exp(-x[:, 0])), y > 1], axis=1)),
+        lambda x, y, c: squared_calibration_error_per_item(np.stack([1 / (1 + np.exp(-x[:, 0])), y > 1], axis=1)),
     ),
 }
 

@@ -9,21 +9,21 @@ from contraport.metrics.intervals import (
     bootstrap_interval,
     bounded_bootstrap_mean,
     clipped_bootstrap_mean,
+    draw_bootstrap_values,
     mean,
     median,
     paired_bootstrap_difference,
     percentile_interval,
-    resample,
-    root_mean,
+    root_bootstrap_mean,
 )
-from contraport.metrics.probes import r_squared, squared_calibration_terms
+from contraport.metrics.probes import r_squared, squared_calibration_error_per_item
 
 RANDOM = np.random.default_rng(0)
 HITS = RANDOM.random(400) < 0.8
 
 
 def paired(first, second, **settings):
-    draws = resample({"first": first, "second": second}, **settings)
+    draws = draw_bootstrap_values({"first": first, "second": second}, **settings)
     return paired_bootstrap_difference((first.value, draws["first"]), (second.value, draws["second"]))
 
 
@@ -56,7 +56,7 @@ def test_paired_difference_is_significant_where_the_single_intervals_overlap() -
 def test_bonferroni_interval_agrees_with_quantiles_of_more_draws() -> None:
     gains = RANDOM.normal(0.1, 1, 500)
     finding, nothing = MetricResult(gains), MetricResult(np.zeros(500))
-    draws = resample({"gains": finding, "nothing": nothing}, resamples=20_000)
+    draws = draw_bootstrap_values({"gains": finding, "nothing": nothing}, resamples=20_000)
     found = paired_bootstrap_difference((finding.value, draws["gains"]), (0.0, draws["nothing"]), comparisons=10)
     expected = percentile_interval(draws["gains"], 1 - 0.05 / 10)
     assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.005)
@@ -101,8 +101,10 @@ def test_calibration_error_is_unbiased_and_its_interval_covers(shift: float, err
     for seed in range(120):
         random = np.random.default_rng(seed)
         confidence = random.uniform(0.4, 0.99, 400)
-        gaps = squared_calibration_terms(np.stack([confidence, random.random(400) < confidence - shift], axis=1))
-        low, high = bootstrap_interval(MetricResult(gaps, root_mean), resamples=150)
+        gaps = squared_calibration_error_per_item(
+            np.stack([confidence, random.random(400) < confidence - shift], axis=1)
+        )
+        low, high = bootstrap_interval(MetricResult(gaps, root_bootstrap_mean), resamples=150)
         squares.append(gaps.mean())
         covered.append(low <= error <= high)
     assert np.mean(squares) == pytest.approx(error**2, abs=4 * np.std(squares) / 120**0.5)
@@ -114,10 +116,10 @@ def test_intervals_are_determined_by_the_seed() -> None:
     assert first == second != third
 
 
-@pytest.mark.parametrize("statistic", [mean, median, root_mean, r_squared])
+@pytest.mark.parametrize("statistic", [mean, median, root_bootstrap_mean, r_squared])
 def test_counts_equal_repeated_items(statistic) -> None:
     pairs = np.stack([RANDOM.random(40), RANDOM.random(40) < 0.7], axis=1)
-    items = pairs[:, 0] if statistic in (mean, root_mean) else pairs
+    items = pairs[:, 0] if statistic in (mean, root_bootstrap_mean) else pairs
     counts = RANDOM.integers(0, 3, size=(5, 40)).astype(float)
     repeated = [MetricResult(np.repeat(items, row.astype(int), axis=0), statistic).value for row in counts]
     assert statistic(items, counts) == pytest.approx(repeated)
@@ -134,7 +136,7 @@ def test_r_squared_does_not_depend_on_the_offset_of_the_numbers() -> None:
 def test_is_mean_marks_the_statistics_that_are_means_of_items() -> None:
     """`compare` averages the saved items of such a result."""
     items = RANDOM.uniform(0.1, 0.8, (40, 2))
-    for statistic in (mean, bounded_bootstrap_mean, clipped_bootstrap_mean, root_mean, median, r_squared):
+    for statistic in (mean, bounded_bootstrap_mean, clipped_bootstrap_mean, root_bootstrap_mean, median, r_squared):
         finding = MetricResult(items if statistic is r_squared else items[:, 0], statistic)
         assert finding.is_mean == (finding.value == pytest.approx(finding.items.mean())), statistic
 
@@ -150,19 +152,19 @@ def test_a_result_with_parts_is_the_mean_of_its_parts() -> None:
     whole = MetricResult(hits, parts=("a to b", "b to a", "a to c"))
     parts = whole.results_by_part()
     assert whole.value == pytest.approx(np.mean([part.value for part in parts.values()]))
-    draws = resample({"whole": whole, **parts}, resamples=20)
+    draws = draw_bootstrap_values({"whole": whole, **parts}, resamples=20)
     assert draws["whole"] == pytest.approx(np.mean([draws[part] for part in parts], axis=0))
     assert MetricResult(hits).results_by_part() == {}
 
 
 def test_draws_do_not_depend_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = resample({"a": MetricResult(HITS)}, resamples=50)["a"]
+    whole = draw_bootstrap_values({"a": MetricResult(HITS)}, resamples=50)["a"]
     monkeypatch.setattr("contraport.metrics.intervals._COUNTS_AT_ONCE", 1_000)
-    assert np.array_equal(whole, resample({"a": MetricResult(HITS)}, resamples=50)["a"])
+    assert np.array_equal(whole, draw_bootstrap_values({"a": MetricResult(HITS)}, resamples=50)["a"])
 
 
 def test_equal_items_give_an_interval_without_width() -> None:
-    assert percentile_interval(resample({"": MetricResult(np.ones(50))})[""]) == (1, 1)
+    assert percentile_interval(draw_bootstrap_values({"": MetricResult(np.ones(50))})[""]) == (1, 1)
 
 
 def test_rejects_results_with_different_numbers_of_items() -> None:

@@ -9,11 +9,11 @@ from contraport.data.splits import split_positions
 from contraport.metrics import probes
 from contraport.metrics.probes import (
     PENALTIES,
-    few_label_hits,
+    few_label_correctness,
     fit_linear_probe,
     knn,
     linear_probe,
-    probe_hits,
+    probe_correctness,
     select_penalty,
 )
 
@@ -130,7 +130,7 @@ def test_penalty_is_selected_on_a_held_out_fifth(seed: int) -> None:
     unseen[split_positions(y.numpy(), "test", purpose="metrics.probe_split")] = True
     assert unseen.sum() == 30
     right = [
-        probe_hits(fit_linear_probe(x[~unseen], y[~unseen], penalty=penalty), x[unseen], y[unseen]).sum()
+        probe_correctness(fit_linear_probe(x[~unseen], y[~unseen], penalty=penalty), x[unseen], y[unseen]).sum()
         for penalty in PENALTIES
     ]
     assert list(PENALTIES) == sorted(PENALTIES, reverse=True)
@@ -151,10 +151,10 @@ def test_few_label_probe_selects_its_penalty_on_its_own_items() -> None:
     x, y = torch.randn(90, 4, generator=random), torch.arange(90) % 3
     x[:, 0] += y
     few = torch.arange(30)
-    hits = few_label_hits(x[:60], y[:60], x[60:], y[60:], lambda draw: few)
+    hits = few_label_correctness(x[:60], y[:60], x[60:], y[60:], lambda draw: few)
     penalty = select_penalty(x[:30], y[:30])
     assert penalty != 1 / 30, "it would be that if nothing were chosen"
-    expected = probe_hits(fit_linear_probe(x[:30], y[:30], penalty=penalty), x[60:], y[60:])
+    expected = probe_correctness(fit_linear_probe(x[:30], y[:30], penalty=penalty), x[60:], y[60:])
     assert np.array_equal(hits, expected)
     spoilt = torch.cat([x[:30], 100 * torch.randn(30, 4, generator=random)])
-    assert np.array_equal(few_label_hits(spoilt, y[:60], x[60:], y[60:], lambda draw: few), hits)
+    assert np.array_equal(few_label_correctness(spoilt, y[:60], x[60:], y[60:], lambda draw: few), hits)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from tests.errors import raises_usage_error
 
-from contraport.metrics.zero_shot import class_embeddings, class_prompts, zero_shot_hits
+from contraport.metrics.zero_shot import class_embeddings, class_prompts, zero_shot_correctness
 
 
 def test_class_embedding_is_the_mean_direction_of_its_texts() -> None:
@@ -24,7 +24,7 @@ def test_zero_shot_hits_compare_the_nearest_class() -> None:
     items, classes = torch.randn(50, 5, generator=generator), torch.randn(4, 5, generator=generator)
     labels = torch.arange(50) % 4
     best = F.cosine_similarity(items[:, None], classes, dim=2).argmax(1)
-    assert zero_shot_hits(items, labels, classes).tolist() == (best == labels).tolist()
+    assert zero_shot_correctness(items, labels, classes).tolist() == (best == labels).tolist()
 
 
 def test_braces_in_a_class_name_are_kept() -> None:

@@ -9,7 +9,7 @@ import pytest
 from contraport._utils.files import write_json
 from contraport.errors import UsageError
 from contraport.evaluation.notes import deterioration_notes
-from contraport.evaluation.result_tables import evaluation_rows
+from contraport.evaluation.result_tables import metric_rows_with_baselines
 from contraport.metrics import metric_by_key, select_metrics
 from contraport.reporting import report
 from contraport.reporting.metric_tables import build_tables, evaluated_metrics
@@ -129,7 +129,7 @@ def test_every_metric_is_on_the_page_and_in_the_console(make_run) -> None:
     known |= {"rows": {"trained": values}, "intervals": {"trained": {}}}
     write_json(made.evaluation_path, known)
     html = render_report(load_runs([made]))
-    told = {row["metric"]: row["trained"] for row in evaluation_rows(known)}
+    told = {row["metric"]: row["trained"] for row in metric_rows_with_baselines(known)}
     for measure in measures:
         written = measure.format(values[measure.key])
         assert told[measure.title] == written

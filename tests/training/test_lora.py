@@ -14,7 +14,7 @@ import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.encoders.lora import merge_lora
-from contraport.evaluation.run_states import epoch_checkpoint_files, load_epoch_models
+from contraport.evaluation.epoch_states import find_epoch_checkpoints, load_epoch_models
 from contraport.runs import Run
 from contraport.training.components import build_components, load_initial_weights, with_initial_encoder
 from contraport.training.restore import read_checkpoint
@@ -90,7 +90,7 @@ def test_a_run_goes_on_to_where_it_would_have_ended(pairs: Dataset, begun: Run, 
     again = contraport.train(data=pairs, epochs=2, resume=True, out=tmp_path / "run", progress=False)
     for one, other in zip(states(whole.model()), states(again.model()), strict=True):
         assert not moved(one, other)
-    ((_, then),) = load_epoch_models(whole, whole.model(), epoch_checkpoint_files(whole, before=2))
+    ((_, then),) = load_epoch_models(whole, whole.model(), find_epoch_checkpoints(whole, before=2))
     assert moved(states(then)[0], states(begun.model())[0])
     assert moved(states(then)[0], states(whole.model())[0])
 

@@ -32,24 +32,24 @@ from contraport.comparison.jobs import (
     check_data_unchanged,
     run_cell_jobs,
 )
-from contraport.comparison.page import render_comparison, save_figure
-from contraport.comparison.seed_results import (
+from contraport.comparison.page import render_comparison_page, save_figure
+from contraport.comparison.result_statistics import (
     Results,
     build_entries,
     compute_epoch_means,
     judge_claims,
-    single_seed_differences,
+    list_single_seed_differences,
 )
 from contraport.comparison.tuning import (
+    build_cell_from_trial,
     build_trials,
-    describe_settings,
-    fixed_settings,
+    describe_trial_settings,
+    fixed_settings_by_row,
     search_space,
     select_best_trial,
-    with_trial_settings,
 )
 from contraport.errors import UsageError, out_of_memory_message, report_write_errors
-from contraport.metrics import Metric, metrics_in_order
+from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.metrics.registry import BASELINES
 from contraport.options import to_config_value
 from contraport.training.components import build_components
@@ -82,7 +82,7 @@ def compare(given: dict[str, Any]) -> Comparison:
     """
     grid = build_grid(given)
     options = grid.options
-    metric = metrics_in_order(options.metrics)[0]
+    metric = select_metrics_keeping_order(options.metrics)[0]
     budget = TimeBudget(None if options.budget is None else parse_duration(options.budget))
     searched = [(row, column) for row in grid.rows for column in grid.columns] if options.tune else []
     trials = {(row.name, column.name): build_trials(grid, row, column) for row, column in searched}
@@ -155,7 +155,7 @@ def _table_cells(grid: Grid, trials: Trials, results: Mapping[str, JobResult], m
         if of is None:
             cells.append(cell)
         elif (best := select_best_trial(of, results, metric)) is not None:
-            cells.append(with_trial_settings(best, cell.seed))
+            cells.append(build_cell_from_trial(best, cell.seed))
     return cells
 
 
@@ -244,7 +244,7 @@ def _progress(console: Console | None, total: int) -> Iterator[OnCellDone]:
 def _describe_result(cell: Cell, result: JobResult) -> str:
     """Return a line about a finished cell: its first metric, or why it has none."""
     kind = f"seed {cell.seed}" if cell.trial is None else f"trial {cell.trial}"
-    values, (metric, *_) = result.get("values", {}), metrics_in_order(result["measures"])
+    values, (metric, *_) = result.get("values", {}), select_metrics_keeping_order(result["measures"])
     if metric.key in values:
         outcome = f"{metric.title} {metric.format(values[metric.key])}"
     else:
@@ -317,7 +317,7 @@ def _save_results(
         write_text(out / "table.csv", comparison.csv())
         write_json(out / "results.json", {**_provenance(grid), **comparison.to_json_dict(), "cells": cell_records})
         save_figure(comparison, out / "plot.png")
-        write_text(out / "page.html", render_comparison(comparison, commands))
+        write_text(out / "page.html", render_comparison_page(comparison, commands))
     return comparison
 
 
@@ -334,9 +334,9 @@ def _failed_searches(grid: Grid, trials: Trials, results: Mapping[str, JobResult
 
 
 def _reference_values(grid: Grid, results: Results) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the metrics of untrained encoders and raw inputs, by name and column (`Grid.reference_rows`)."""
+    """Return the metrics of untrained encoders and raw inputs, by name and column (`Grid.reference_row_settings`)."""
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for row, differing in grid.reference_rows.items():
+    for row, differing in grid.reference_row_settings.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
         for key, name in BASELINES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:
@@ -367,7 +367,7 @@ def _trial_records(
                     "row": row,
                     "column": column,
                     "trial": cell.trial,
-                    "settings": "default" if cell.trial == 0 else describe_settings(cell, grid.common),
+                    "settings": "default" if cell.trial == 0 else describe_trial_settings(cell, grid.common),
                     "value": outcome,
                     "chosen": cell is best,
                 }
@@ -388,7 +388,7 @@ def _notes(grid: Grid, results: Results, missing: int, *, has_started: bool) -> 
             f"The intervals of all {comparisons} differences of a table hold at once (Bonferroni), over seeds and test "
             "items. The variance between seeds is moderated by the whole table, as few seeds say little (Smyth, 2004)."
         )
-    if most_seeds > 1 and (single := single_seed_differences(grid, results)):
+    if most_seeds > 1 and (single := list_single_seed_differences(grid, results)):
         notes.append(f"Only one seed for {join_names(single)}: the interval covers other test items, not other seeds.")
     if missing:
         notes.append(
@@ -413,7 +413,7 @@ def _notes(grid: Grid, results: Results, missing: int, *, has_started: bool) -> 
         )
         notes += [
             f"{name} fixes {', '.join(fixed)}, which was searched for others: it was tuned less."
-            for name, fixed in fixed_settings(grid.rows, grid.common).items()
+            for name, fixed in fixed_settings_by_row(grid.rows, grid.common).items()
         ]
     return notes
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from contraport._utils.files import format_csv
 from contraport._utils.formatting import join_names
-from contraport.comparison.seed_results import Entry, EpochMean, Verdict
-from contraport.comparison.seed_statistics import MAX_SEEDS
-from contraport.metrics import Metric, metrics_in_order
+from contraport.comparison.result_statistics import Entry, EpochMean, Verdict
+from contraport.comparison.seed_intervals import MAX_SEEDS
+from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.metrics.intervals import Difference
 
 
@@ -52,7 +52,7 @@ class Comparison:
     @property
     def metrics(self) -> list[Metric]:
         """Metrics of the table; the sentences are about the first."""
-        return metrics_in_order([entry.measure for entry in self.entries])
+        return select_metrics_keeping_order([entry.measure for entry in self.entries])
 
     @property
     def headings(self) -> list[str]:
@@ -88,7 +88,7 @@ class Comparison:
         return "—" if value is None else _without_percent(metric, value)
 
     @property
-    def search_sentences(self) -> list[str]:
+    def search_space_sentences(self) -> list[str]:
         """Searched settings of each row."""
         return [
             f"{row}: {', '.join(f'{key} from {span}' for key, span in spans.items()) or 'no searchable settings'}"
@@ -109,7 +109,7 @@ class Comparison:
             rows = [[one.says, one.verdict, explain_verdict(one)] for one in self.verdicts]
             parts += ["## Claims", markdown_table(["claim", "verdict", "why"], rows, words=True)]
         if self.trials:
-            parts += ["## Searched settings", *(f"- {sentence}" for sentence in self.search_sentences)]
+            parts += ["## Searched settings", *(f"- {sentence}" for sentence in self.search_space_sentences)]
             parts.append(_trials_table(self.trials))
         return "\n\n".join(parts) + "\n"
 
@@ -160,7 +160,7 @@ def explain_verdict(verdict: Verdict) -> str:
     better = [name for name, gain in verdict.gains.items() if gain.low > 0]
     worse = [name for name, gain in verdict.gains.items() if gain.high < 0]
     largest = max(verdict.gains, key=lambda name: abs(verdict.gains[name].value))
-    (metric,) = metrics_in_order([verdict.measure])
+    (metric,) = select_metrics_keeping_order([verdict.measure])
     text = f"{largest}: {format_difference(metric, verdict.gains[largest])}."
     if len(verdict.gains) > 1:
         counts = [_count_significant(better, "better", largest), _count_significant(worse, "worse", largest)]
@@ -181,7 +181,7 @@ def _count_significant(names: Sequence[str], direction: str, largest: str) -> st
 def format_difference(metric: Metric, difference: Difference) -> str:
     """Format a difference with its interval; of percentages, in points.
 
-    >>> format_difference(metrics_in_order(["knn"])[0], Difference(0.012, 0.003, 0.021))
+    >>> format_difference(select_metrics_keeping_order(["knn"])[0], Difference(0.012, 0.003, 0.021))
     '+1.2 points (+0.3 to +2.1)'
     """
     signed = replace(metric, pattern=metric.pattern.replace("{:", "{:+", 1))
@@ -216,7 +216,7 @@ def significance_arrow(difference: Difference | None) -> str:
     return "" if difference is None or not difference.is_significant else " ▲" if difference.value > 0 else " ▼"
 
 
-def means_table(comparison: Comparison, metric: Metric) -> str:
+def means_markdown_table(comparison: Comparison, metric: Metric) -> str:
     """Return the table of means in Markdown, with arrows at significant differences from the baseline."""
     rows = [
         [
@@ -283,7 +283,7 @@ def _tables(comparison: Comparison) -> list[str]:
             f"{metric.title}, {unit}{better}: mean over seeds ± half of its 95 % interval; ▲ ▼: significantly above or "
             f"below {comparison.baseline}"
         )
-        parts.append(means_table(comparison, metric))
+        parts.append(means_markdown_table(comparison, metric))
     if comparison.metrics:
         metric = comparison.metrics[0]
         rows = []

@@ -144,7 +144,7 @@ class Grid:
         return [self.cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
-    def reference_rows(self) -> dict[str, dict[str, Any]]:
+    def reference_row_settings(self) -> dict[str, dict[str, Any]]:
         """Rows whose untrained encoder and raw inputs are evaluated, with the settings that differ from the baseline's.
 
         These are the baseline and the first row of each other encoder or representation: metrics of another

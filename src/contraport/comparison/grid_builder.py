@@ -19,7 +19,7 @@ from contraport.comparison.grid_parsing import (
 )
 from contraport.comparison.suites import SUITE_KEYS, load_suite, parse_claim
 from contraport.errors import check, unknown_name_error
-from contraport.metrics import metrics_in_order
+from contraport.metrics import select_metrics_keeping_order
 from contraport.options import replace_deprecated_names
 from contraport.training.config import OPTIONS
 
@@ -57,7 +57,7 @@ def build_grid(explicit: OptionMap) -> Grid:
     baseline = options.baseline or names[0]
     if baseline not in names:
         raise unknown_name_error("baseline", baseline, names)
-    metric = metrics_in_order(options.metrics)[0]
+    metric = select_metrics_keeping_order(options.metrics)[0]
     check(
         not options.tune or metric.better != "neither",
         f"tune: the first metric selects the settings, but neither direction of {metric.key} is better. Name another "
@@ -112,7 +112,7 @@ def _check_claims(
     names, settings = [row.name for row in rows], [column.setting for column in columns]
     for claim in claims:
         if claim.measure is not None:
-            metrics_in_order([claim.measure])
+            select_metrics_keeping_order([claim.measure])
         if check_names:
             for known, claimed in ((names, (*claim.better, claim.than)), (settings, claim.settings)):
                 for name in claimed:

@@ -46,14 +46,14 @@ class CellJob:
         options: options of `contraport.train` that determine the result.
         machine_options: options of `contraport.train` that determine where it is computed.
         measures: names of the metrics.
-        with_references: whether the untrained encoder and the raw inputs are evaluated too.
+        evaluates_references: whether the untrained encoder and the raw inputs are evaluated too.
     """
 
     path: Path
     options: Mapping[str, Any]
     machine_options: Mapping[str, Any]
     measures: Sequence[str]
-    with_references: bool = False
+    evaluates_references: bool = False
 
     @property
     def result_path(self) -> Path:
@@ -75,7 +75,7 @@ class CellJob:
             return None
         if not isinstance(values, dict) or values.get("measures") != list(self.measures):
             return None
-        lacks_references = self.with_references and not values.get("references") and "failed" not in values
+        lacks_references = self.evaluates_references and not values.get("references") and "failed" not in values
         return None if lacks_references else values
 
     @property
@@ -117,10 +117,10 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
 
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
     """Return the job of a cell."""
-    with_references = cell.trial is None and cell.seed == 0 and cell.row.name in grid.reference_rows
+    evaluates_references = cell.trial is None and cell.seed == 0 and cell.row.name in grid.reference_row_settings
     path = grid.out / "cells" / cell.folder_name
     return CellJob(
-        path, to_config_value(cell.options), grid.machine_options, tuple(grid.options.metrics), with_references
+        path, to_config_value(cell.options), grid.machine_options, tuple(grid.options.metrics), evaluates_references
     )
 
 
@@ -154,7 +154,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
             run,
             metrics=list(job.measures),
             checkpoints=job.checkpoints,
-            alone=not job.with_references,
+            alone=not job.evaluates_references,
             device=job.machine_options["device"],
             num_workers=job.machine_options["num_workers"],
             progress=False,

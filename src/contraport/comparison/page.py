@@ -16,7 +16,7 @@ from contraport.comparison.comparison_tables import (
     format_mean,
     significance_arrow,
 )
-from contraport.comparison.seed_results import Entry
+from contraport.comparison.result_statistics import Entry
 from contraport.metrics.intervals import Interval
 from contraport.plots.colors import SERIES
 from contraport.plots.figure_setup import create_figure, escape_dollars
@@ -32,7 +32,7 @@ _ACROSS = 4
 """Maximum number of panels beside one another."""
 
 
-def comparison_figure(comparison: Comparison) -> Figure:
+def plot_comparison(comparison: Comparison) -> Figure:
     """Plot the means of the first metric with their intervals, one panel per column of the table."""
     metric, rows = comparison.metrics[0], comparison.rows
     across = min(_ACROSS, len(comparison.columns))
@@ -95,7 +95,7 @@ def save_figure(comparison: Comparison, path: Path) -> None:
 
 def _png(comparison: Comparison) -> bytes:
     written_to = io.BytesIO()
-    comparison_figure(comparison).savefig(written_to, format="png", dpi=150, facecolor="white")
+    plot_comparison(comparison).savefig(written_to, format="png", dpi=150, facecolor="white")
     return written_to.getvalue()
 
 
@@ -167,7 +167,7 @@ def _build_panel(comparison: Comparison, column: str, heading: str) -> Panel | N
     return Panel(heading, metric.format(low), metric.format(high), lines, baseline)
 
 
-def render_comparison(comparison: Comparison, commands: list[str]) -> str:
+def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
     """Return the page as HTML."""
     tables = []
     for metric in comparison.metrics:

@@ -83,7 +83,7 @@ def search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
     return {key: one for key, one in ranges.items() if key in parameters and key not in fixed | left_out}
 
 
-def fixed_settings(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
+def fixed_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
     """Return by row the settings that it fixes although they are searched for another row."""
     spaces = {row.name: search_space(row, common).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
@@ -134,13 +134,13 @@ def select_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str,
     return trials[best]
 
 
-def with_trial_settings(trial: Cell, seed: int) -> Cell:
+def build_cell_from_trial(trial: Cell, seed: int) -> Cell:
     """Return the cell of the table with the settings of a trial and a seed."""
     options = {key: value for key, value in trial.options.items() if key != "validation"}
     return Cell(trial.row, trial.column, {**options, "seed": seed})
 
 
-def describe_settings(trial: Cell, common: OptionMap) -> str:
+def describe_trial_settings(trial: Cell, common: OptionMap) -> str:
     """Return the searched settings of a trial as text."""
     own = {**trial.options, **(trial.options.get("objective_settings") or {})}
     return ", ".join(f"{key} {own[key]}" for key in search_space(trial.row, common) if key in own) or "default"

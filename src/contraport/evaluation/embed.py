@@ -20,22 +20,22 @@ from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, embed_batches
 from contraport.errors import check, check_new_file, report_write_errors
 from contraport.evaluation.config import EMBED, EmbedOptions
-from contraport.evaluation.process_share import current_process
+from contraport.evaluation.process_shard import current_process_shard
 from contraport.evaluation.split_loading import (
     SplitLoader,
-    find_view,
+    find_view_position,
     is_training_data,
-    load_training_splits,
+    load_train_and_test,
     resolve_device,
 )
 from contraport.features import (
     FeatureBuffer,
-    conflicting_files,
-    feature_buffer,
-    remove_features,
-    suffixes,
+    find_conflicting_files,
+    open_feature_buffer,
+    remove_feature_file,
+    supported_suffixes,
+    write_feature_shards,
     write_features,
-    write_shards,
 )
 from contraport.runs import Run
 from contraport.training.components import build_plain_views
@@ -55,9 +55,13 @@ def embed(given: dict[str, Any]) -> Path:
         UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing is written.
     """
     options = EmbedOptions(**given)
-    share = current_process()
+    share = current_process_shard()
     path = share.path(Path(options.out))
-    check(path.suffix in suffixes(), f"out: must end in {', '.join(suffixes())}, got {path.name!r}.", "suffix")
+    check(
+        path.suffix in supported_suffixes(),
+        f"out: must end in {', '.join(supported_suffixes())}, got {path.name!r}.",
+        "suffix",
+    )
     check_new_file("out", path, overwrite=options.overwrite)
     check(
         options.shard_items is None or share.total == 1,
@@ -65,7 +69,7 @@ def embed(given: dict[str, Any]) -> Path:
         "conflict",
     )
     has_shards = share.total > 1 or options.shard_items is not None
-    older = conflicting_files(Path(options.out), share.total if share.total > 1 else None) if has_shards else []
+    older = find_conflicting_files(Path(options.out), share.total if share.total > 1 else None) if has_shards else []
     for file in older:
         check_new_file("out", file, overwrite=options.overwrite)
     run = options.run if isinstance(options.run, Run) else Run(options.run)
@@ -83,19 +87,20 @@ def embed(given: dict[str, Any]) -> Path:
     # A stream decodes the images of all views together, so the whole model determines their size.
     loader = SplitLoader(settings, whole if is_stream(options.data) else model, options.columns, options.root)
     if "test" in splits and not is_one_split:
-        loaded = load_training_splits(run, loader, options.data, leave_out=False)
+        loaded = load_train_and_test(run, loader, options.data, leave_out=False)
         datasets = [getattr(loaded, split) for split in splits]
     else:
         datasets = [loader.load(options.data, split) for split in splits]
     if options.view is not None:
         # A view that several items share is embedded once; in a stream each time, as duplicates are unknown.
         datasets = [
-            dataset.select_views([find_view(dataset, whole, options.view)]).drop_duplicates() for dataset in datasets
+            dataset.select_views([find_view_position(dataset, whole, options.view)]).drop_duplicates()
+            for dataset in datasets
         ]
     loader_config = LoaderConfig(
         options.batch_size, resolve_device(options.device), options.num_workers, ProgressBars(shown=options.progress)
     )
-    with feature_buffer(path) as buffer:
+    with open_feature_buffer(path) as buffer:
         for dataset in share.part(datasets):
             for features, batch in embed_batches(model, dataset, build_plain_views(settings, dataset), loader_config):
                 with report_write_errors("out", path):
@@ -107,11 +112,11 @@ def embed(given: dict[str, Any]) -> Path:
             if options.shard_items is None:
                 write_features(path, embedded)
             else:
-                written = write_shards(path, embedded, options.shard_items)
+                written = write_feature_shards(path, embedded, options.shard_items)
         if options.shard_items is not None:
             log.info("wrote %d items to %d shards, %s to %s", len(embedded), len(written), written[0], written[-1].name)
     for file in set(older) - set(written):
-        remove_features(file)
+        remove_feature_file(file)
     return path
 
 

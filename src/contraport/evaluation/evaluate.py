@@ -19,19 +19,24 @@ from contraport._utils.progress import StepCallback
 from contraport.data import Dataset
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.evaluation.config import EVALUATE, EvaluateOptions
+from contraport.evaluation.epoch_states import check_has_epoch_checkpoints, find_epoch_checkpoints, load_epoch_models
 from contraport.evaluation.evaluator import Evaluator
-from contraport.evaluation.notes import caveats, deterioration_notes, skipped_notes, unanimous_notes
+from contraport.evaluation.notes import (
+    caveat_notes,
+    deterioration_notes,
+    skipped_metric_notes,
+    zero_width_interval_notes,
+)
 from contraport.evaluation.page_samples import (
     Arrays,
     collect_samples,
+    misclassified_samples,
     plan_samples,
-    stack_plans,
-    worst_error_samples,
+    stack_epoch_plans,
     worst_pair_samples,
 )
-from contraport.evaluation.result_tables import Evaluation, Evaluations
-from contraport.evaluation.run_states import check_has_epoch_checkpoints, epoch_checkpoint_files, load_epoch_models
-from contraport.evaluation.split_loading import are_same_items, describe_test_data, is_training_data
+from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
+from contraport.evaluation.split_loading import describe_test_data, have_same_items, is_training_data
 from contraport.metrics import Metric, select_metrics
 from contraport.metrics.embedding_geometry import UNIFORMITY_ITEMS
 from contraport.metrics.eval_context import EvalContext
@@ -40,11 +45,11 @@ from contraport.metrics.intervals import (
     ItemValues,
     MetricResult,
     as_metric_result,
+    draw_bootstrap_values,
     paired_bootstrap_difference,
     percentile_interval,
-    resample,
 )
-from contraport.metrics.probes import check_neighbors
+from contraport.metrics.probes import check_enough_neighbors
 from contraport.runs import Run
 
 Draws = Mapping[str, tuple[float, ItemValues]]
@@ -53,7 +58,7 @@ Draws = Mapping[str, tuple[float, ItemValues]]
 
 @EVALUATE.with_option_parameters
 @torch.random.fork_rng(devices=[])
-def evaluate(given: dict[str, Any]) -> Evaluation | Evaluations:
+def evaluate(given: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     """Evaluate the frozen encoder of a run; for a sequence of runs, return the results by path.
 
     The caller's random state does not change.
@@ -86,7 +91,7 @@ def evaluate(given: dict[str, Any]) -> Evaluation | Evaluations:
             _save(one)
     if is_single:
         return evaluated[0].result
-    return Evaluations({str(one.run.path): one.result for one in evaluated})
+    return EvaluationsByRun({str(one.run.path): one.result for one in evaluated})
 
 
 class RunEvaluation(NamedTuple):
@@ -132,11 +137,11 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
     trained, baselines = evaluator.context("trained", evaluator.model), evaluator.baselines()
     if options.classes:
         _check_classes(trained, options.classes, run)
-    unmet = {metric.key: metric.unmet_requirement(trained) for metric in metrics}
+    unmet = {metric.key: metric.first_unmet_requirement(trained) for metric in metrics}
     possible = [metric for metric in metrics if unmet[metric.key] is None]
     if any(metric.key == "knn" for metric in possible):
-        check_neighbors(options.neighbors, len(evaluator.train))
-    checkpoints = epoch_checkpoint_files(run, before=evaluator.epochs) if options.checkpoints == "all" else {}
+        check_enough_neighbors(options.neighbors, len(evaluator.train))
+    checkpoints = find_epoch_checkpoints(run, before=evaluator.epochs) if options.checkpoints == "all" else {}
     steps = (len(baselines) + 1 + len(checkpoints)) * len(possible) + (not options.alone)
     results: dict[str, dict[str, MetricResult | float]] = {}
     plans: list[tuple[int, Arrays]] = []
@@ -148,7 +153,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
         results["trained"] = _compute(trained, possible, run, step)
         for epoch, model in load_epoch_models(run, evaluator.model, checkpoints):
             results[f"epoch {epoch}"] = _compute(evaluator.context(f"epoch {epoch}", model), possible, run, step)
-            plans += evaluator.epoch_plans(model, epoch)
+            plans += evaluator.compute_epoch_plan(model, epoch)
         if not options.alone:
             step(f"{run.path.name}: samples for the page")
             samples, plan_notes = _page_samples(evaluator, trained, plans, probed="linear_probe" in results["trained"])
@@ -158,11 +163,11 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
     }
     draws = _draw(results)
     differences = {name: _differences(draws["trained"], draws[name]) for name in baselines}
-    skipped = skipped_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
+    skipped = skipped_metric_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
     notes = [
         *skipped,
-        *caveats(evaluator, baselines, results["trained"]),
-        *unanimous_notes(results["trained"]),
+        *caveat_notes(evaluator, baselines, results["trained"]),
+        *zero_width_interval_notes(results["trained"]),
         *deterioration_notes(rows, differences),
         *plan_notes,
     ]
@@ -195,7 +200,7 @@ def _page_samples(
     evaluator: Evaluator, trained: EvalContext, plans: Sequence[tuple[int, Arrays]], *, probed: bool
 ) -> tuple[Arrays, list[str]]:
     """Return the arrays that the page draws, and the reason if no plan is among them."""
-    samples = collect_samples(trained, probed=probed) | (worst_error_samples(trained) if probed else {})
+    samples = collect_samples(trained, probed=probed) | (misclassified_samples(trained) if probed else {})
     if is_training_data(evaluator.settings, evaluator.options.data):  # scored pairs are pairs of the training data
         samples |= worst_pair_samples(evaluator.run, evaluator.train)
     if isinstance(evaluator.objective, str):
@@ -207,7 +212,7 @@ def _page_samples(
     except UsageError as error:  # the objective needs labels, for example
         return samples, [f"No plan of test items is drawn: the items lack what the objective needs. {error}"]
     if plans and evaluator.epochs is not None:
-        samples |= stack_plans([*plans, (evaluator.epochs, samples)])
+        samples |= stack_epoch_plans([*plans, (evaluator.epochs, samples)])
     return samples, []
 
 
@@ -218,7 +223,7 @@ def _compute(
     results = {}
     for metric in metrics:
         step(f"{run.path.name}, {context.name}: {metric.title}")
-        if metric.unmet_requirement(context) is None:
+        if metric.first_unmet_requirement(context) is None:
             result = as_metric_result(metric(context))
             if np.isfinite(result.items if isinstance(result, MetricResult) else result).all():
                 results[metric.key] = result
@@ -234,7 +239,7 @@ def _draw(results: Mapping[str, Mapping[str, MetricResult | float]]) -> dict[str
         if isinstance(result, MetricResult)
     }
     draws: dict[str, dict[str, tuple[float, ItemValues]]] = {name: {} for name in results}
-    for (name, key), values in resample(by_place).items():
+    for (name, key), values in draw_bootstrap_values(by_place).items():
         draws[name][key] = by_place[name, key].value, values
     return draws
 
@@ -266,7 +271,7 @@ def _directions(results: Mapping[str, MetricResult | float]) -> dict[str, dict[s
         for part, part_result in result.results_by_part().items()
     }
     directions: dict[str, dict[str, dict[str, float]]] = {}
-    for (part, key), values in resample(parts).items():
+    for (part, key), values in draw_bootstrap_values(parts).items():
         entry = {"value": parts[part, key].value, **percentile_interval(values)._asdict()}
         directions.setdefault(part, {})[key] = entry
     return directions
@@ -295,7 +300,7 @@ def _differences_between_runs(
     others = [
         other
         for other in evaluated
-        if other is not one and one.result["data"] == other.result["data"] and are_same_items(one.test, other.test)
+        if other is not one and one.result["data"] == other.result["data"] and have_same_items(one.test, other.test)
     ]
     pairs = math.comb(len(others) + 1, 2)
     differences = {str(other.run.path): _differences(one.draws, other.draws, comparisons=pairs) for other in others}

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset, Views
-from contraport.embedding import LoaderConfig, RawInputs, check_shapes
+from contraport.embedding import LoaderConfig, RawInputEncoder, check_view_shapes
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation.config import EvaluateOptions
+from contraport.evaluation.epoch_states import build_initial_objective, objective_at_epoch
 from contraport.evaluation.page_samples import Arrays, plan_samples
-from contraport.evaluation.run_states import build_run_objective, objective_at_epoch
 from contraport.evaluation.split_loading import load_splits, resolve_device
 from contraport.metrics.eval_context import EvalContext
 from contraport.objectives import Loss
@@ -71,12 +71,12 @@ class Evaluator:
         settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
         train, test, notes = load_splits(run, settings, model, options)
         views = build_views(settings, train)
-        check_shapes(model, train, views)
-        initial = build_run_objective(settings)
+        check_view_shapes(model, train, views)
+        initial = build_initial_objective(settings)
         objective = initial if isinstance(initial, str) else objective_at_epoch(initial, run, settings, epochs)
         return cls(run, options, settings, model, epochs, train, test, views, loader_config, initial, objective, notes)
 
-    def context(self, name: str, encoder: Model | RawInputs) -> EvalContext:
+    def context(self, name: str, encoder: Model | RawInputEncoder) -> EvalContext:
         """Return the evaluation context of an encoder on the items of the run."""
         return EvalContext(
             encoder,
@@ -91,7 +91,7 @@ class Evaluator:
             templates=self.options.templates,
         )
 
-    def baselines(self) -> dict[str, Model | RawInputs]:
+    def baselines(self) -> dict[str, Model | RawInputEncoder]:
         """Return the baseline encoders by row name; empty with the option `alone`."""
         if self.options.alone:
             return {}
@@ -100,9 +100,9 @@ class Evaluator:
             before = {"untrained": build_untrained_model(self.settings, self.model, self.run.encoder)}
         else:
             before = {"given": initial}
-        return {"raw": RawInputs(self.model.shapes), **before}
+        return {"raw": RawInputEncoder(self.model.shapes), **before}
 
-    def epoch_plans(self, model: Model, epoch: int) -> list[tuple[int, Arrays]]:
+    def compute_epoch_plan(self, model: Model, epoch: int) -> list[tuple[int, Arrays]]:
         """Return the epoch and the plan of an intermediate model, or an empty list if it cannot be drawn."""
         if isinstance(self.initial_objective, str):
             return []

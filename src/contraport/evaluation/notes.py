@@ -1,4 +1,4 @@
-"""Notes beside the results of an evaluation: skipped metrics, caveats, degenerate intervals, what training worsened."""
+"""Notes beside the results of an evaluation: skipped metrics, caveat_notes, intervals without width, deteriorations."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from contraport._utils.formatting import join_names
 from contraport._version import __version__
 from contraport.data import Dataset
-from contraport.embedding import RawInputs
+from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
+from contraport.evaluation.epoch_states import find_epoch_checkpoints
 from contraport.evaluation.evaluator import Evaluator
-from contraport.evaluation.run_states import epoch_checkpoint_files
-from contraport.metrics import Metric, Requirement, family_titles, metrics_of_rows
+from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, titles_by_metric_name
 from contraport.metrics.intervals import LEVEL, Difference, MetricResult, mean
 from contraport.metrics.registry import BEFORE_TRAINING, SEVERAL_CLASSES
 from contraport.training.config import RECORDED_OPTIONS
@@ -29,7 +29,7 @@ _Rows = Mapping[str, Mapping[str, float]]
 Differences = Mapping[str, Mapping[str, Difference]]
 
 
-def skipped_notes(
+def skipped_metric_notes(
     metrics: Sequence[Metric], unmet: Mapping[str, Requirement | None], results: Results, *, by_name: bool
 ) -> list[str]:
     """Return which metrics were skipped, one sentence per reason.
@@ -45,29 +45,34 @@ def skipped_notes(
         requirement = unmet[metric.key]
         if requirement is not None and (by_name or not requirement.rare):
             skipped.setdefault(requirement.reason, []).append(metric)
-    notes = [f"Not measured, as {reason}: {', '.join(family_titles(of).values())}." for reason, of in skipped.items()]
+    notes = [
+        f"Not measured, as {reason}: {', '.join(titles_by_metric_name(of).values())}." for reason, of in skipped.items()
+    ]
     # A metric added by a user may return NaN.
     not_finite = [metric for metric in metrics if unmet[metric.key] is None and metric.key not in results]
     if not_finite:
-        notes.append(f"Left out, as a value was NaN or infinite: {', '.join(family_titles(not_finite).values())}.")
+        notes.append(
+            f"Left out, as a value was NaN or infinite: {', '.join(titles_by_metric_name(not_finite).values())}."
+        )
     return notes
 
 
-def caveats(evaluator: Evaluator, baselines: Mapping[str, Model | RawInputs], results: Results) -> list[str]:
-    """Return caveats about the model, its configuration, the raw inputs and the classes."""
+def caveat_notes(evaluator: Evaluator, baselines: Mapping[str, Model | RawInputEncoder], results: Results) -> list[str]:
+    """Return caveat_notes about the model, its configuration, the raw inputs and the classes."""
     run, raw = evaluator.run, baselines.get("raw")
     notes = [*evaluator.notes, *filter(None, [run.model_warning()])]
-    if evaluator.options.checkpoints == "all" and not epoch_checkpoint_files(run, before=None):
+    if evaluator.options.checkpoints == "all" and not find_epoch_checkpoints(run, before=None):
         notes.append(f"{run.path} has no intermediate checkpoints; only its last model was evaluated.")
     if unknown := sorted(run.config().keys() - RECORDED_OPTIONS.keys()):
         notes.append(
             f"{run.config_path} has the entries {', '.join(map(repr, unknown))}, which contraport {__version__} does "
             "not know and ignores. The run was trained by another version."
         )
-    if isinstance(raw, RawInputs) and raw.side is not None:
+    if isinstance(raw, RawInputEncoder) and raw.side is not None:
         notes.append(f"Raw inputs: images downscaled to {raw.side} × {raw.side} pixels.")
     uses_labels = any(
-        SEVERAL_CLASSES in metric.requires and metric.group != "clustering" for metric in metrics_of_rows([results])
+        SEVERAL_CLASSES in metric.requires and metric.group != "clustering"
+        for metric in collect_metrics_from_rows([results])
     )
     return notes + (_unseen_class_notes(evaluator.train, evaluator.test) if uses_labels else [])
 
@@ -85,7 +90,7 @@ def _unseen_class_notes(train: Dataset, test: Dataset) -> list[str]:
     return [f"{which} are of classes without training items ({shown}). The probe and kNN misclassify all of them."]
 
 
-def unanimous_notes(results: Results) -> list[str]:
+def zero_width_interval_notes(results: Results) -> list[str]:
     """Return which metrics are right, or wrong, on every test item, with a bound for other items.
 
     The bootstrap draws from the test items, so if all n agree the interval has no width for any n. A share p of other
@@ -95,7 +100,8 @@ def unanimous_notes(results: Results) -> list[str]:
     Args:
         results: results of one encoder.
 
-    >>> print(*unanimous_notes({"knn": MetricResult(np.ones(24)), "linear_probe": MetricResult(np.arange(24) % 2)}))
+    >>> results = {"knn": MetricResult(np.ones(24)), "linear_probe": MetricResult(np.arange(24) % 2)}
+    >>> print(*zero_width_interval_notes(results))
     kNN: all 24 test items agree, so the interval has no width. Up to 12% of other items may differ.
     """
     unanimous = {
@@ -105,7 +111,7 @@ def unanimous_notes(results: Results) -> list[str]:
         return []
     items = len(next(iter(unanimous.values())).items)
     unseen = 1 - (1 - LEVEL) ** (1 / items)
-    titles = join_names([metric.title for metric in metrics_of_rows([unanimous])])
+    titles = join_names([metric.title for metric in collect_metrics_from_rows([unanimous])])
     return [
         f"{titles}: all {items:,} test items agree, so the interval has no width. "
         f"Up to {100 * unseen:.2g}% of other items may differ."
@@ -125,7 +131,7 @@ def deterioration_notes(rows: _Rows, differences: Differences = MappingProxyType
         differences: differences of the trained encoder from the baselines; those that are not significant are ignored.
     """
     notes = []
-    metrics = metrics_of_rows([rows["trained"]])
+    metrics = collect_metrics_from_rows([rows["trained"]])
     accuracy = [metric for metric in metrics if metric.group == "accuracy"]
     for row, name, advice in (
         ("given", BEFORE_TRAINING["given"], "More epochs, another --augment or a smaller --encoder_lr_scale may help."),

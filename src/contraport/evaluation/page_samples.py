@@ -22,7 +22,7 @@ from contraport.data.thumbnails import make_thumbnails, shrink_images
 from contraport.embedding import LoaderConfig, embed_views, evaluation_mode, fixed_seed
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.metrics.embedding_geometry import spectrum
+from contraport.metrics.embedding_geometry import centered_singular_values
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.probes import confusion_matrix
 from contraport.metrics.retrieval import nearest_neighbors
@@ -54,7 +54,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 def collect_samples(context: EvalContext, *, probed: bool) -> Arrays:
     """Return points, cosines and per-item losses of the test items; if `probed`, also the probe's confusion matrix."""
-    test, chosen = context.test, fixed_subsample(len(context.test), POINTS)
+    test, chosen = context.test, fixed_random_subsample(len(context.test), POINTS)
     arrays = points(test, context.test_x, chosen) | cosines(test, context.test_x)
     arrays |= _losses(context, chosen) | _suspicion(context, chosen)
     if probed:
@@ -69,7 +69,7 @@ def points(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
     """
     method, plane = project_to_2d(features[chosen])
     arrays: Arrays = {"points": plane, "projection": np.array(method), "ids": chosen.numpy()}
-    arrays["spectrum"] = spectrum(features).numpy()
+    arrays["spectrum"] = centered_singular_values(features).numpy()
     arrays["neighbors"] = nearest_neighbors(features[chosen], min(NEIGHBORS, len(chosen) - 1)).numpy()
     if dataset.labels is not None:
         arrays["labels"] = dataset.labels[chosen].numpy()
@@ -89,7 +89,7 @@ def points(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
 
 def cosines(dataset: Dataset, features: Tensor) -> Arrays:
     """Return all pairwise cosines of some items and their labels, sorted by label."""
-    chosen = sort_by_label(dataset, fixed_subsample(len(dataset), COSINES))
+    chosen = sort_positions_by_label(dataset, fixed_random_subsample(len(dataset), COSINES))
     z = F.normalize(features[chosen], dim=1)
     arrays: Arrays = {"cosines": (z @ z.T).numpy()}
     if dataset.labels is not None:
@@ -130,7 +130,7 @@ def plan_samples(model: Model, objective: Loss, dataset: Dataset, views: Views, 
 
     Thumbnails of the views are included for images, view names for views that the data name.
     """
-    chosen = sort_by_label(dataset, fixed_subsample(len(dataset), PLAN_ITEMS))
+    chosen = sort_positions_by_label(dataset, fixed_random_subsample(len(dataset), PLAN_ITEMS))
     batch = dataset.__getitems__(chosen.tolist())
     model.to(loader_config.device)
     with fixed_seed(0, loader_config.device), evaluation_mode(model):
@@ -149,7 +149,7 @@ def plan_samples(model: Model, objective: Loss, dataset: Dataset, views: Views, 
     return arrays
 
 
-def stack_plans(by_epoch: Iterable[tuple[int, Arrays]]) -> Arrays:
+def stack_epoch_plans(by_epoch: Iterable[tuple[int, Arrays]]) -> Arrays:
     """Stack the plans and targets of several epochs into one array each, with the epochs."""
     epochs = list(by_epoch)
     return {
@@ -159,7 +159,7 @@ def stack_plans(by_epoch: Iterable[tuple[int, Arrays]]) -> Arrays:
     }
 
 
-def worst_error_samples(context: EvalContext) -> Arrays:
+def misclassified_samples(context: EvalContext) -> Arrays:
     """Return the test items that the linear probe misclassifies with the highest probability, highest first.
 
     `mistaken` are their positions, `mistaken_true` and `mistaken_told` the true and the predicted class,
@@ -211,12 +211,12 @@ def worst_pair_samples(run: Run, train: Dataset) -> Arrays:
     }
 
 
-def sort_by_label(dataset: Dataset, positions: Tensor) -> Tensor:
+def sort_positions_by_label(dataset: Dataset, positions: Tensor) -> Tensor:
     """Return positions sorted by label; unchanged without labels."""
     return positions if dataset.labels is None else positions[dataset.labels[positions].argsort(stable=True)]
 
 
-def fixed_subsample(items: int, maximum: int) -> Tensor:
+def fixed_random_subsample(items: int, maximum: int) -> Tensor:
     """Return all positions, or a fixed random choice of `maximum`, in ascending order."""
     return torch.randperm(items, generator=torch_generator("evaluation.samples", items))[:maximum].sort().values
 

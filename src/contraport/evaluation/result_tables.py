@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from contraport._utils.html_repr import format_html_rows
-from contraport.metrics import Metric, metrics_of_rows
+from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.metrics.registry import BEFORE_TRAINING
 
 EPOCHS_SHOWN = 5
@@ -19,59 +19,59 @@ class Evaluation(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         tables = {
-            f"{self['data']}: frozen features of held-out items": evaluation_rows(self),
-            "retrieval by direction": direction_rows(self),
-            "intermediate models": epoch_rows(self),
+            f"{self['data']}: frozen features of held-out items": metric_rows_with_baselines(self),
+            "retrieval by direction": retrieval_direction_rows(self),
+            "intermediate models": metric_rows_by_epoch(self),
         }
         shown = {title: rows for title, rows in tables.items() if rows}
         notes = dict.fromkeys(list(shown)[-1:], self["notes"])
         return "".join(format_html_rows(title, rows, notes.get(title, ())) for title, rows in shown.items())
 
 
-class Evaluations(dict[str, Evaluation]):
+class EvaluationsByRun(dict[str, Evaluation]):
     """Results of several runs by path."""
 
     def _repr_html_(self) -> str:
         first, *others = self
         tables = [f"<h4>{escape(name)}</h4>{result._repr_html_()}" for name, result in self.items()]
         for name in others:
-            if rows := difference_rows(self[name]["differences"].get(first, {})):
+            if rows := metric_difference_rows(self[name]["differences"].get(first, {})):
                 tables.append(format_html_rows(f"{name} minus {first}, paired by item", rows))
         return "".join(tables)
 
 
-def evaluation_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def metric_rows_with_baselines(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a row per metric: baselines, trained encoder and its interval.
 
     A baseline without any value, such as raw inputs of two kinds that cannot be compared, gets no column.
     """
     rows = {name: result["rows"].get(name, {}) for name in ("raw", *BEFORE_TRAINING, "trained")}
     columns = {name: values for name, values in rows.items() if any(value is not None for value in values.values())}
-    table = result_rows(columns)
-    for row, metric in zip(table, metrics_of_rows(columns.values()), strict=True):
+    table = metric_rows_by_encoder(columns)
+    for row, metric in zip(table, collect_metrics_from_rows(columns.values()), strict=True):
         ends = result["intervals"]["trained"].get(metric.key)
         row["95% interval"] = "-" if ends is None else f"{metric.format(ends['low'])} to {metric.format(ends['high'])}"
     return table
 
 
-def direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def retrieval_direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a row per retrieval direction, for the trained encoder."""
     return [
         {"from to": direction}
-        | {metric.title: metric.format(values[metric.key]["value"]) for metric in metrics_of_rows([values])}
+        | {metric.title: metric.format(values[metric.key]["value"]) for metric in collect_metrics_from_rows([values])}
         for direction, values in result["directions"].items()
     ]
 
 
-def epoch_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def metric_rows_by_epoch(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a row per metric with at most `EPOCHS_SHOWN` intermediate models, evenly spaced, and the trained one."""
     names = [name for name in result["rows"] if name.startswith("epoch ")]
     positions = {round(place * (len(names) - 1) / max(1, EPOCHS_SHOWN - 1)) for place in range(EPOCHS_SHOWN)}
     shown = names if len(names) <= EPOCHS_SHOWN else [names[position] for position in sorted(positions)]
-    return result_rows({name: result["rows"][name] for name in (*shown, "trained")}) if names else []
+    return metric_rows_by_encoder({name: result["rows"][name] for name in (*shown, "trained")}) if names else []
 
 
-def difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
+def metric_difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
     """Return a row per metric with the difference of two runs and its interval; of percentages, in points."""
     return [
         {
@@ -81,16 +81,16 @@ def difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict
                 _without_percent(metric, differences[metric.key][end]) for end in ("low", "high")
             ),
         }
-        for metric in metrics_of_rows([differences])
+        for metric in collect_metrics_from_rows([differences])
     ]
 
 
-def result_rows(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
+def metric_rows_by_encoder(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
     """Return a row per metric and a column per encoder; missing values are dashes."""
     return [
         {"metric": metric.title}
         | {name: _format_or_dash(metric, values.get(metric.key)) for name, values in columns.items()}
-        for metric in metrics_of_rows(columns.values())
+        for metric in collect_metrics_from_rows(columns.values())
     ]
 
 

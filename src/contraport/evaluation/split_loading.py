@@ -17,7 +17,7 @@ from contraport.data.streams import check_no_stream
 from contraport.encoders import Model, kind_from_shape, resolve_view
 from contraport.errors import UsageError, check
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.process_share import current_process
+from contraport.evaluation.process_shard import current_process_shard
 from contraport.options import is_object_placeholder
 from contraport.runs import Run
 from contraport.training.components import build_dataset
@@ -67,7 +67,7 @@ def load_splits(run: Run, settings: Settings, model: Model, options: EvaluateOpt
         record = run.split()
         splits = Splits(train, test) if record is None else _without_trained(record, train, test)
     else:
-        splits = load_training_splits(run, loader, data)
+        splits = load_train_and_test(run, loader, data)
     train, test, notes = splits
     check(
         train.shapes == test.shapes,
@@ -79,7 +79,7 @@ def load_splits(run: Run, settings: Settings, model: Model, options: EvaluateOpt
     return Splits(train, test.align_names(train), notes)
 
 
-def load_training_splits(run: Run, loader: SplitLoader, data: Any, *, leave_out: bool = True) -> Splits:
+def load_train_and_test(run: Run, loader: SplitLoader, data: Any, *, leave_out: bool = True) -> Splits:
     """Load both splits of some data without training items of the run in the test split.
 
     If the data contain all items of the run, under whatever name and options, the splits are those of its training.
@@ -161,7 +161,7 @@ def _with_all_views(dataset: Dataset) -> Dataset:
     return complete
 
 
-def are_same_items(one: Dataset, other: Dataset) -> bool:
+def have_same_items(one: Dataset, other: Dataset) -> bool:
     """Return whether two datasets have the same items in the same order, by name, rows, labels and digests."""
     same = (one.name, one.split, len(one), one.shapes) == (other.name, other.split, len(other), other.shapes)
     if not same or not torch.equal(one.rows, other.rows) or (one.labels is None) != (other.labels is None):
@@ -245,7 +245,7 @@ class SplitLoader:
     def _settings(self, data: Any) -> Settings:
         """Return the training settings adapted to some data."""
         settings, columns = self.settings, self.columns
-        adapted = settings.replace_unchecked(root=self.root or settings.root, image_size=image_size_of(self.model))
+        adapted = settings.replace_unchecked(root=self.root or settings.root, image_size=model_image_size(self.model))
         if is_training_data(settings, data):
             hint = f"Pass {format_options(data=...)}."
             check(settings.data is not None, f"data: the run's config.yaml has no entry 'data'. {hint}", "missing")
@@ -265,7 +265,7 @@ class SplitLoader:
         )
 
 
-def find_view(dataset: Dataset, model: Model, view: object) -> int:
+def find_view_position(dataset: Dataset, model: Model, view: object) -> int:
     """Return the position in the data of a view of the model, found by name, number or kind.
 
     Raises:
@@ -280,7 +280,7 @@ def find_view(dataset: Dataset, model: Model, view: object) -> int:
     return resolve_view("view", kind_from_shape(model.shapes[number]), names, shapes)
 
 
-def image_size_of(model: Model) -> int | None:
+def model_image_size(model: Model) -> int | None:
     """Return the side of the square images that the model takes, or None if they are not all of one such size."""
     sides = {side for shape in model.shapes if len(shape) == 3 for side in shape[1:]}
     return sides.pop() if len(sides) == 1 else None
@@ -293,7 +293,7 @@ def resolve_device(name: str) -> torch.device:
         UsageError: the device cannot be used.
     """
     if name == "auto":
-        return torch.device("cuda", current_process().local) if torch.cuda.is_available() else torch.device("cpu")
+        return torch.device("cuda", current_process_shard().local) if torch.cuda.is_available() else torch.device("cpu")
     try:
         probe = torch.empty(0, device=name)
         probe.cpu()  # fails for "meta", which has shapes but no values

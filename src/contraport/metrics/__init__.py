@@ -8,22 +8,22 @@ from contraport.metrics.registry import (
     METRICS,
     Metric,
     Requirement,
-    family_titles,
+    collect_metrics_from_rows,
     metric,
     metric_by_key,
-    metrics_in_order,
-    metrics_of_rows,
     select_metrics,
+    select_metrics_keeping_order,
+    titles_by_metric_name,
 )
 
 __all__ = [
     "METRICS",
     "Metric",
     "Requirement",
-    "family_titles",
+    "collect_metrics_from_rows",
     "metric",
     "metric_by_key",
-    "metrics_in_order",
-    "metrics_of_rows",
     "select_metrics",
+    "select_metrics_keeping_order",
+    "titles_by_metric_name",
 ]

@@ -69,14 +69,14 @@ clustering_metric = partial(
 @accuracy_metric("Linear probe")
 def linear_probe(context: EvalContext) -> ItemValues:
     """Accuracy of a logistic regression on the features; its penalty is selected on held-out training items."""
-    return probes.probe_hits(context.probe, context.test_x, context.test_y)
+    return probes.probe_correctness(context.probe, context.test_x, context.test_y)
 
 
 @accuracy_metric("kNN")
 def knn(context: EvalContext) -> ItemValues:
     """Accuracy of a vote among the nearest training items."""
     train_x, test_x = (features.to(context.device) for features in (context.train_x, context.test_x))
-    return probes.knn_hits(train_x, context.train_y, test_x, context.test_y, neighbors=context.neighbors)
+    return probes.knn_correctness(train_x, context.train_y, test_x, context.test_y, neighbors=context.neighbors)
 
 
 @metric(
@@ -89,8 +89,8 @@ def knn(context: EvalContext) -> ItemValues:
 )
 def rms_calibration_error(context: EvalContext) -> MetricResult:
     """Root mean square gap between the linear probe's confidence and its accuracy, over 15 confidence bins."""
-    confidences = probes.probe_confidences(context.probe, context.test_x, context.test_y)
-    return intervals.MetricResult(probes.squared_calibration_terms(confidences), intervals.root_mean)
+    confidences = probes.probe_confidence_and_correctness(context.probe, context.test_x, context.test_y)
+    return intervals.MetricResult(probes.squared_calibration_error_per_item(confidences), intervals.root_bootstrap_mean)
 
 
 @few_label_metric("Few-shot@{}", numbers=(1, 5, 10))
@@ -98,7 +98,7 @@ def few_shot(context: EvalContext, number: int) -> ItemValues:
     """Accuracy of a linear probe trained on this many items per class: the mean over 5 random draws."""
     labels = context.train_y
     draw = partial(probes.sample_per_class, labels, lambda size: number)
-    return probes.few_label_hits(context.train_x, labels, context.test_x, context.test_y, draw)
+    return probes.few_label_correctness(context.train_x, labels, context.test_x, context.test_y, draw)
 
 
 @few_label_metric("Few-percent@{}", numbers=(1, 10))
@@ -106,13 +106,13 @@ def few_percent(context: EvalContext, number: int) -> ItemValues:
     """Accuracy of a linear probe trained on this percentage of each class, at least one item: the mean over 5 draws."""
     labels = context.train_y
     draw = partial(probes.sample_per_class, labels, lambda size: round(size * number / 100))
-    return probes.few_label_hits(context.train_x, labels, context.test_x, context.test_y, draw)
+    return probes.few_label_correctness(context.train_x, labels, context.test_x, context.test_y, draw)
 
 
 @share_metric("Fine-tuning", group="fine-tuning", requires=(LABELS, SEVERAL_CLASSES, TRAINABLE_WEIGHTS), default=False)
 def fine_tuning_accuracy(context: EvalContext) -> ItemValues:
     """Accuracy after training all weights of a copy of the encoder on the labels, with nothing frozen."""
-    return fine_tuning.fine_tuning_hits(
+    return fine_tuning.fine_tuning_correctness(
         context.model, context.train, context.test, context.views, context.loader_config, name=context.name
     )
 
@@ -136,13 +136,13 @@ def regression(context: EvalContext) -> MetricResult:
 def domain_probe(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe that predicts the domain: how much domain information the features keep."""
     probe = probes.fit_linear_probe(context.train_x, context.train_domains)
-    return probes.probe_hits(probe, context.test_x, context.test_domains)
+    return probes.probe_correctness(probe, context.test_x, context.test_domains)
 
 
 @share_metric("Unseen domain", group="domains", requires=(LABELS, SEVERAL_CLASSES, DOMAINS, CLASSES_ACROSS_DOMAINS))
 def unseen_domain(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe in each domain, trained on the other domains only."""
-    return probes.unseen_domain_hits(
+    return probes.unseen_domain_correctness(
         (context.train_x, context.train_y, context.train_domains),
         (context.test_x, context.test_y, context.test_domains),
     )
@@ -151,7 +151,7 @@ def unseen_domain(context: EvalContext) -> ItemValues:
 @retrieval_metric("Recall@{}", numbers=(1, 5, 10))
 def recall(context: EvalContext, number: int) -> MetricResult:
     """Share of test items whose other view is among this many nearest candidates: the mean over directions."""
-    return intervals.MetricResult(context.ranks <= number, parts=context.view_directions)
+    return intervals.MetricResult(context.ranks <= number, parts=context.retrieval_directions)
 
 
 @metric(
@@ -164,13 +164,13 @@ def recall(context: EvalContext, number: int) -> MetricResult:
 )
 def median_rank(context: EvalContext) -> MetricResult:
     """Median rank of an item's other view among those of all test items, over directions; 1 is the nearest."""
-    return intervals.MetricResult(context.ranks, intervals.median, parts=context.view_directions)
+    return intervals.MetricResult(context.ranks, intervals.median, parts=context.retrieval_directions)
 
 
 @share_metric("Zero-shot", group="zero-shot", requires=(LABELS, TEXT_ENCODER))
 def zero_shot_accuracy(context: EvalContext) -> ItemValues:
     """Share of test items whose nearest class text names their own class; no label is used for training."""
-    return zero_shot.zero_shot_hits(context.item_projections, context.test_y, context.class_embeddings)
+    return zero_shot.zero_shot_correctness(context.item_projections, context.test_y, context.class_embeddings)
 
 
 @metric(
@@ -235,7 +235,7 @@ def _register_robustness(kind: str, title: str, images: str, *requires: Requirem
     """Register the accuracy of the linear probe on corrupted test images."""
 
     def accuracy(context: EvalContext, number: int) -> ItemValues:
-        return probes.probe_hits(context.probe, context.corrupted(kind, number), context.test_y)
+        return probes.probe_correctness(context.probe, context.corrupted(kind, number), context.test_y)
 
     accuracy.__doc__ = f"Accuracy of the linear probe on {images}, with severity 1 to 5."
     all_requirements = (LABELS, SEVERAL_CLASSES, IMAGES, *requires)

@@ -62,13 +62,13 @@ def uniformity(z: Tensor) -> float:
     -8.0
     """
     check(z.ndim == 2 and len(z) > 1, f"z: must be (items, features) with at least 2 items, got {tuple(z.shape)}.")
-    return math.log(float(mean_potentials(_subsample(F.normalize(z.float(), dim=1))).mean()))
+    return math.log(float(mean_gaussian_potentials(_subsample(F.normalize(z.float(), dim=1))).mean()))
 
 
-def mean_potentials(z: Tensor) -> Tensor:
+def mean_gaussian_potentials(z: Tensor) -> Tensor:
     """Return for each item of `z` `(n, d)` on the sphere the mean of exp(-2 |zi - zj|^2) over all others j, `(n,)`.
 
-    >>> mean_potentials(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
+    >>> mean_gaussian_potentials(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
     [1.0, 1.0]
     """
     sums = []
@@ -81,10 +81,10 @@ def mean_potentials(z: Tensor) -> Tensor:
     return torch.cat(sums) / (len(z) - 1)
 
 
-def spectrum(features: Tensor) -> Tensor:
+def centered_singular_values(features: Tensor) -> Tensor:
     """Return the singular values of the centered features `(n, F)`, largest first: `(F,)` float64.
 
-    >>> spectrum(torch.tensor([[3.0, 0.0], [-3.0, 0.0]])).round(decimals=4).tolist()
+    >>> centered_singular_values(torch.tensor([[3.0, 0.0], [-3.0, 0.0]])).round(decimals=4).tolist()
     [4.2426, 0.0]
     """
     centered = features.double() - features.double().mean(dim=0)
@@ -102,7 +102,7 @@ def effective_rank(features: Tensor) -> float:
     >>> round(effective_rank(torch.cat([torch.eye(4), -torch.eye(4)])), 3)
     4.0
     """
-    return effective_rank_from_spectrum(spectrum(features))
+    return effective_rank_from_spectrum(centered_singular_values(features))
 
 
 def effective_rank_from_spectrum(singular_values: Tensor) -> float:
@@ -128,14 +128,14 @@ def tolerance(z: Tensor, labels: Tensor) -> float:
     >>> tolerance(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 1, 0]))
     1.0
     """
-    z, sums, sizes, _ = class_sums(z, labels)
+    z, sums, sizes, _ = sum_by_class(z, labels)
     pairs = float((sizes * (sizes - 1)).sum())
     check(pairs > 0, f"labels: some class must have at least 2 items, got {len(labels)} items of as many classes.")
     self_pairs = z.square().sum()  # an item is not paired with itself
     return float((sums.square().sum() - self_pairs) / pairs)
 
 
-def class_sums(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def sum_by_class(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return normalized `z` `(n, d)`, its sum per class `(C, d)`, the class sizes `(C,)` and class codes `(n,)`."""
     z = F.normalize(z.double(), dim=1)
     codes = labels.to(z.device).unique(return_inverse=True)[1]
@@ -174,7 +174,7 @@ def skewness(values: Tensor, weights: Tensor) -> Tensor:
     return (shares @ centered**3) / (shares @ centered**2) ** 1.5
 
 
-def fixed_subset(items: int) -> Tensor:
+def fixed_random_subset(items: int) -> Tensor:
     """Return all positions, or a fixed random choice of `UNIFORMITY_ITEMS` if there are more items."""
     if items <= UNIFORMITY_ITEMS:
         return torch.arange(items)
@@ -182,4 +182,4 @@ def fixed_subset(items: int) -> Tensor:
 
 
 def _subsample(z: Tensor) -> Tensor:
-    return z if len(z) <= UNIFORMITY_ITEMS else z[fixed_subset(len(z)).to(z.device)]
+    return z if len(z) <= UNIFORMITY_ITEMS else z[fixed_random_subset(len(z)).to(z.device)]

@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport._utils.text_tensors import is_text_shape
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.corruptions import corrupt
-from contraport.embedding import LoaderConfig, RawInputs, embed_views, extract_features, fixed_seed
+from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_features, fixed_seed
 from contraport.encoders import Model
 from contraport.metrics.clustering import kmeans_clusters
 from contraport.metrics.probes import fit_linear_probe
@@ -41,7 +41,7 @@ class EvalContext:
 
     def __init__(
         self,
-        encoder: Model | RawInputs,
+        encoder: Model | RawInputEncoder,
         train: Dataset,
         test: Dataset,
         views: Views,
@@ -92,13 +92,13 @@ class EvalContext:
         return int(self.test_y.bincount().max())
 
     @property
-    def min_classes_without_a_domain(self) -> int:
+    def min_classes_with_one_domain_left_out(self) -> int:
         """Smallest number of training classes that remain when one domain is left out; requires domains."""
         remaining = [self.train_y[self.train_domains != domain] for domain in self.test_domains.unique()]
         return min(len(labels.unique()) for labels in remaining)
 
     @property
-    def shares_domains(self) -> bool:
+    def has_shared_domains(self) -> bool:
         """Whether some test item is of a domain that occurs among the training items; requires domains."""
         return bool(torch.isin(self.test_domains, self.train_domains).any())
 
@@ -110,7 +110,7 @@ class EvalContext:
         return len(self.train.domains.unique())
 
     @property
-    def has_numbers(self) -> bool:
+    def has_regression_targets(self) -> bool:
         """Whether both splits have numbers to predict by regression."""
         return self.train.numbers is not None and self.test.numbers is not None
 
@@ -125,14 +125,14 @@ class EvalContext:
     @property
     def has_shared_encoder(self) -> bool:
         """Whether one encoder embeds all views, so that the features of two views are comparable."""
-        if isinstance(self.encoder, RawInputs):
+        if isinstance(self.encoder, RawInputEncoder):
             return len(set(self.encoder.shapes)) == 1
         return len(self.encoder.towers) == 1
 
     @property
     def has_comparable_views(self) -> bool:
         """Whether the views are comparable: features of one encoder, or projections of one size."""
-        if self.has_shared_encoder or isinstance(self.encoder, RawInputs):
+        if self.has_shared_encoder or isinstance(self.encoder, RawInputEncoder):
             return self.has_shared_encoder
         sizes = {self.encoder.tower(view).projection_width for view in range(len(self.encoder.towers))}
         return len(sizes) == 1
@@ -140,7 +140,7 @@ class EvalContext:
     @property
     def supports_zero_shot(self) -> bool:
         """Whether the text of a class can be compared with a non-text view of an item."""
-        if isinstance(self.encoder, RawInputs) or self.class_names is None or not self.has_comparable_views:
+        if isinstance(self.encoder, RawInputEncoder) or self.class_names is None or not self.has_comparable_views:
             return False
         return {True, False} <= set(map(is_text_shape, self.encoder.shapes)) and len(self.encoder.towers) > 1
 
@@ -153,7 +153,11 @@ class EvalContext:
     def temperature(self) -> float | None:
         """Temperature of the objective if it is InfoNCE on cosines and the encoder has comparable projections."""
         loss = self.objective
-        if isinstance(self.encoder, RawInputs) or not isinstance(loss, Objective) or not self.has_comparable_views:
+        if (
+            isinstance(self.encoder, RawInputEncoder)
+            or not isinstance(loss, Objective)
+            or not self.has_comparable_views
+        ):
             return None
         return loss.temperature if loss.is_info_nce and loss.kernel.cost == "cosine" else None
 
@@ -205,7 +209,7 @@ class EvalContext:
         return first, second
 
     @cached_property
-    def view_directions(self) -> tuple[str, ...]:
+    def retrieval_directions(self) -> tuple[str, ...]:
         """Retrieval directions "a to b" by view names; empty if views are random changes of one view."""
         names = self.test.view_names
         return tuple(f"{names[v]} to {names[w]}" for v, w in ordered_view_pairs(len(names)))
@@ -216,7 +220,7 @@ class EvalContext:
 
         Features if the views share an encoder; otherwise projections, since only those are trained to be comparable.
         """
-        if not self.view_directions and self.has_shared_encoder:
+        if not self.retrieval_directions and self.has_shared_encoder:
             return self.random_view_features
         return embed_views(
             self.encoder,
@@ -225,14 +229,14 @@ class EvalContext:
             self.loader_config,
             self.name,
             project=not self.has_shared_encoder,
-            plain=len(self.view_directions) > 0,
+            plain=len(self.retrieval_directions) > 0,
         )
 
     @cached_property
     def ranks(self) -> np.ndarray[Any, Any]:
         """Rank of each item's other view among those of all test items, `(m, k)`, one column per direction."""
         return retrieval_ranks(
-            *self.retrieval_views, content_ids=self.test.content_ids if self.view_directions else None
+            *self.retrieval_views, content_ids=self.test.content_ids if self.retrieval_directions else None
         )
 
     @cached_property

@@ -68,7 +68,7 @@ class _EpochProgress(Callback):
         next(self._epochs, None)
 
 
-def fine_tuning_hits(
+def fine_tuning_correctness(
     encoder: Model,
     train: Dataset,
     test: Dataset,

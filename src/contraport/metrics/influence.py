@@ -18,12 +18,12 @@ from torch import Tensor
 
 from contraport.metrics.embedding_geometry import (
     HUB_NEIGHBORS,
-    class_sums,
     effective_rank,
-    fixed_subset,
+    fixed_random_subset,
     hubness,
-    mean_potentials,
+    mean_gaussian_potentials,
     skewness,
+    sum_by_class,
     tolerance,
     uniformity,
 )
@@ -63,8 +63,8 @@ def uniformity_influence(z: Tensor) -> ItemValues:
     >>> bool(abs(uniformity_influence(z).mean() - uniformity(z)) < 1e-6)
     True
     """
-    subset, value = fixed_subset(len(z)), uniformity(z)
-    potentials = mean_potentials(F.normalize(z.float(), dim=1)[subset.to(z.device)])
+    subset, value = fixed_random_subset(len(z)), uniformity(z)
+    potentials = mean_gaussian_potentials(F.normalize(z.float(), dim=1)[subset.to(z.device)])
     slopes = torch.zeros(len(z), dtype=torch.float64)
     mean = float(potentials.mean())
     # Factor 2: each pair has two items. Factor n / subset: the items of the subset stand for all.
@@ -75,7 +75,7 @@ def uniformity_influence(z: Tensor) -> ItemValues:
 def tolerance_influence(z: Tensor, labels: Tensor) -> ItemValues:
     """Return the influence of each item on `tolerance`, `(n,)`."""
     value = tolerance(z, labels)
-    z, sums, sizes, codes = (part.cpu() for part in class_sums(z, labels))
+    z, sums, sizes, codes = (part.cpu() for part in sum_by_class(z, labels))
     cosine_sums = (z * sums[codes]).sum(dim=1) - z.square().sum(dim=1)  # with the other items of its class
     others = sizes[codes] - 1
     return shift_mean_to(value, 2 * (cosine_sums - value * others) / others.mean())
@@ -104,7 +104,7 @@ def effective_rank_influence(features: Tensor) -> ItemValues:
 
 def hubness_influence(z: Tensor) -> ItemValues:
     """Return the influence of each item on `hubness`, `(n,)`: as a neighbor and through its own neighbors."""
-    subset, value = fixed_subset(len(z)), hubness(z)
+    subset, value = fixed_random_subset(len(z)), hubness(z)
     nearest = nearest_neighbors(z[subset.to(z.device)], HUB_NEIGHBORS).cpu()
 
     def weighted_hubness(weights: Tensor) -> Tensor:

@@ -76,10 +76,10 @@ def clipped_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
     return bounded_bootstrap_mean(items, counts).clip(min=0)
 
 
-def root_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
+def root_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
     """Return the square root of the mean of items `(n,)` under each row of counts `(b, n)`; of a negative mean, 0.
 
-    >>> root_mean(np.array([4.0, 14.0, -8.0]), np.array([[1, 1, 0], [1, 0, 1]])).tolist()
+    >>> root_bootstrap_mean(np.array([4.0, 14.0, -8.0]), np.array([[1, 1, 0], [1, 0, 1]])).tolist()
     [3.0, 0.0]
     """
     return np.asarray(np.sqrt(mean(items, counts).clip(min=0)))
@@ -161,7 +161,7 @@ class Difference(NamedTuple):
         return self.low > 0 or self.high < 0
 
 
-def resample(
+def draw_bootstrap_values(
     results: Mapping[K, MetricResult], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[K, np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """Return the value of each result on bootstrap resamples of the items, `(resamples,)`, the same ones for all.
@@ -205,7 +205,7 @@ def bootstrap_interval(
     >>> bootstrap_interval(MetricResult(np.arange(100) % 10 > 0))
     Interval(low=0.84, high=0.95)
     """
-    return percentile_interval(resample({"": result}, resamples=resamples, seed=seed)[""], level)
+    return percentile_interval(draw_bootstrap_values({"": result}, resamples=resamples, seed=seed)[""], level)
 
 
 def paired_bootstrap_difference(
@@ -214,14 +214,14 @@ def paired_bootstrap_difference(
     """Return the paired difference of two values, with its bootstrap interval.
 
     Args:
-        first: the value and its draws ``(resamples,)``, from `resample`.
+        first: the value and its draws ``(resamples,)``, from `draw_bootstrap_values`.
         second: the same for the value to subtract, from the same call.
         comparisons: number of intervals that must hold at once. If there are several, the ends move away from the
             median as those of a normal distribution would: there are too few draws for quantiles so far out.
 
     >>> better = np.arange(100) % 10 > 0
     >>> results = {"better": MetricResult(better), "worse": MetricResult(better & (np.arange(100) > 20))}
-    >>> draws = resample(results)
+    >>> draws = draw_bootstrap_values(results)
     >>> values = [(results[name].value, draws[name]) for name in results]
     >>> difference = paired_bootstrap_difference(*values)
     >>> [round(number, 2) for number in difference], difference.is_significant

@@ -55,7 +55,7 @@ def linear_probe(
     0.75
     """
     _check_shapes(train_x, train_y, test_x, test_y)
-    return float(probe_hits(fit_linear_probe(train_x, train_y, penalty=penalty), test_x, test_y).mean())
+    return float(probe_correctness(fit_linear_probe(train_x, train_y, penalty=penalty), test_x, test_y).mean())
 
 
 def fit_linear_probe(train_x: Tensor, train_y: Tensor, *, penalty: float | None = None) -> Pipeline:
@@ -95,14 +95,16 @@ def select_penalty(train_x: Tensor, train_y: Tensor) -> float:
         return 1 / len(train_x)
     accuracies = {
         penalty: float(
-            probe_hits(fit_linear_probe(x[train], y[train], penalty=penalty), x[validation], y[validation]).mean()
+            probe_correctness(
+                fit_linear_probe(x[train], y[train], penalty=penalty), x[validation], y[validation]
+            ).mean()
         )
         for penalty in PENALTIES
     }
     return max(PENALTIES, key=accuracies.__getitem__)
 
 
-def probe_hits(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> Hits:
+def probe_correctness(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> Hits:
     """Return whether a fitted probe predicts the class of each test item, `(m,)`."""
     return np.asarray(probe.predict(test_x.cpu().numpy()) == test_y.cpu().numpy())
 
@@ -119,7 +121,7 @@ def confusion_matrix(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndar
     return torch.bincount(test_y.cpu() * classes + predicted, minlength=classes**2).reshape(classes, classes).numpy()
 
 
-def few_label_hits(
+def few_label_correctness(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, choose: Callable[[np.random.Generator], Tensor]
 ) -> np.ndarray[Any, Any]:
     """Return how often probes on few training items predict the class of each test item, `(m,)`, from 0 to 1.
@@ -130,7 +132,7 @@ def few_label_hits(
     hits = []
     for seed in range(DRAWS):
         few = choose(generator("metrics.few_labels", seed))
-        hits.append(probe_hits(fit_linear_probe(train_x[few], train_y[few]), test_x, test_y))
+        hits.append(probe_correctness(fit_linear_probe(train_x[few], train_y[few]), test_x, test_y))
     return np.asarray(np.mean(hits, axis=0))
 
 
@@ -148,14 +150,16 @@ def sample_per_class(labels: Tensor, count: Callable[[int], int], random: np.ran
     return torch.from_numpy(np.sort(np.concatenate(drawn)))
 
 
-def probe_confidences(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndarray[Any, Any]:
+def probe_confidence_and_correctness(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndarray[Any, Any]:
     """Return the probability of the predicted class and whether it is correct, for each test item, `(m, 2)`."""
     probabilities = probe.predict_proba(test_x.cpu().numpy())
-    return np.stack([probabilities.max(axis=1), probe_hits(probe, test_x, test_y)], axis=1)
+    return np.stack([probabilities.max(axis=1), probe_correctness(probe, test_x, test_y)], axis=1)
 
 
-def squared_calibration_terms(confidences: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return values per item, `(m,)`, whose mean is the squared calibration error of `probe_confidences` `(m, 2)`.
+def squared_calibration_error_per_item(confidences: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a value per item, `(m,)`, whose mean is the squared calibration error of a probe.
+
+    The argument is the confidence and correctness of each item, `(m, 2)`, from `probe_confidence_and_correctness`.
 
     Items are binned by confidence into 15 bins of equal width. The squared error is the mean over items of the squared
     gap between their bin's accuracy and confidence, without its bias: the product of (correct - confidence) is averaged
@@ -164,7 +168,7 @@ def squared_calibration_terms(confidences: np.ndarray[Any, Any]) -> np.ndarray[A
     uncertainty calibration" (NeurIPS 2019), section 4. The values per item are influences (module `influence`).
 
     >>> confidences = np.array([[0.9, 1], [0.9, 0], [0.6, 0], [0.6, 0]])
-    >>> round(float(squared_calibration_terms(confidences).mean()), 3)  # of (.1)(-.9) and (-.6)(-.6)
+    >>> round(float(squared_calibration_error_per_item(confidences).mean()), 3)  # of (.1)(-.9) and (-.6)(-.6)
     0.135
     """
     confidence, correct = torch.from_numpy(np.asarray(confidences, dtype=np.float64)).T
@@ -189,7 +193,7 @@ _LabeledItems = tuple[Tensor, Tensor, Tensor]
 """Features `(n, F)`, labels `(n,)` and domains `(n,)` of items."""
 
 
-def unseen_domain_hits(train: _LabeledItems, test: _LabeledItems) -> Hits:
+def unseen_domain_correctness(train: _LabeledItems, test: _LabeledItems) -> Hits:
     """Return whether a probe on the training items of all other domains predicts the class of each test item, `(m,)`.
 
     Raises:
@@ -200,7 +204,9 @@ def unseen_domain_hits(train: _LabeledItems, test: _LabeledItems) -> Hits:
     hits = np.zeros(len(test_x), dtype=np.bool_)
     for domain in test_domains.unique():
         others, own = train_domains != domain, test_domains == domain
-        hits[own.numpy()] = probe_hits(fit_linear_probe(train_x[others], train_y[others]), test_x[own], test_y[own])
+        hits[own.numpy()] = probe_correctness(
+            fit_linear_probe(train_x[others], train_y[others]), test_x[own], test_y[own]
+        )
     return hits
 
 
@@ -248,17 +254,17 @@ def knn(
     >>> knn(x, torch.tensor([0, 0, 1, 1]), x, torch.tensor([0, 0, 1, 0]), neighbors=2)
     0.75
     """
-    hits = knn_hits(train_x, train_y, test_x, test_y, neighbors=neighbors, temperature=temperature)
+    hits = knn_correctness(train_x, train_y, test_x, test_y, neighbors=neighbors, temperature=temperature)
     return float(hits.mean())
 
 
-def knn_hits(
+def knn_correctness(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, *, neighbors: int = 20, temperature: float = 0.07
 ) -> Hits:
     """Return whether `knn` predicts the class of each test item, `(m,)`."""
     _check_shapes(train_x, train_y, test_x, test_y)
     check_positive("temperature", temperature)
-    check_neighbors(neighbors, len(train_x))
+    check_enough_neighbors(neighbors, len(train_x))
     train_y, test_y = train_y.to(train_x.device).long(), test_y.to(train_x.device)
     keys = F.normalize(train_x.float(), dim=1).T
     queries = F.normalize(test_x.float(), dim=1)
@@ -275,7 +281,7 @@ def knn_hits(
     return torch.cat(hits).cpu().numpy()
 
 
-def check_neighbors(neighbors: int, items: int) -> None:
+def check_enough_neighbors(neighbors: int, items: int) -> None:
     """Raise `UsageError` if there are fewer training items than neighbors."""
     check(
         1 <= neighbors <= items,

@@ -48,14 +48,14 @@ class Requirement(NamedTuple):
 
 LABELS = Requirement(attrgetter("has_labels"), "there are no labels")
 SEVERAL_CLASSES = Requirement(attrgetter("has_several_classes"), "all labels are of one class")
-NUMBERS = Requirement(attrgetter("has_numbers"), "there are no numbers to predict", rare=True)
+NUMBERS = Requirement(attrgetter("has_regression_targets"), "there are no numbers to predict", rare=True)
 VARYING_NUMBERS = Requirement(
     lambda context: len(context.numbers[1].unique()) > 1, "all test items have the same number"
 )
 DOMAINS = Requirement(lambda context: context.num_domains > 1, "there are fewer than two domains", rare=True)
-SHARED_DOMAINS = Requirement(attrgetter("shares_domains"), "training and test items share no domain", rare=True)
+SHARED_DOMAINS = Requirement(attrgetter("has_shared_domains"), "training and test items share no domain", rare=True)
 CLASSES_ACROSS_DOMAINS = Requirement(
-    lambda context: context.min_classes_without_a_domain > 1, "domains share fewer than two classes", True
+    lambda context: context.min_classes_with_one_domain_left_out > 1, "domains share fewer than two classes", True
 )
 IMAGES = Requirement(attrgetter("image_channels"), "the items are not images with pixels in [0, 1]", rare=True)
 GREY_OR_RGB = Requirement(lambda context: context.image_channels <= {1, 3}, "JPEG needs 1 or 3 channels", rare=True)
@@ -123,7 +123,7 @@ class Metric:
         result = as_metric_result(self(context))
         return result if isinstance(result, float) else result.value
 
-    def at_number(self, number: int) -> Metric:
+    def with_number(self, number: int) -> Metric:
         """Return the metric with its number fixed, such as Recall@5."""
         return replace(
             self,
@@ -133,11 +133,11 @@ class Metric:
             function=partial(self.function, number=number),
         )
 
-    def at_each_number(self) -> tuple[Metric, ...]:
+    def expand_numbers(self) -> tuple[Metric, ...]:
         """Return the metric at each of its default numbers, or itself if it has none."""
-        return tuple(map(self.at_number, self.numbers)) or (self,)
+        return tuple(map(self.with_number, self.numbers)) or (self,)
 
-    def unmet_requirement(self, context: EvalContext) -> Requirement | None:
+    def first_unmet_requirement(self, context: EvalContext) -> Requirement | None:
         """Return the first requirement that the context does not meet, or None."""
         return next((requirement for requirement in self.requires if not requirement.is_met(context)), None)
 
@@ -236,10 +236,10 @@ def metric_by_key(key: str) -> Metric | None:
     entry = METRICS.get(name)
     if entry is None or bool(entry.numbers) != bool(re.fullmatch("[1-9][0-9]{0,8}", number)):
         return None
-    return entry.at_number(int(number)) if entry.numbers else entry
+    return entry.with_number(int(number)) if entry.numbers else entry
 
 
-def metrics_of_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
+def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
     """Return the metrics whose keys occur in some of the rows, in display order; unknown keys are skipped."""
     keys = {key for row in rows for key in row}
     return _in_display_order([entry for key in keys if (entry := metric_by_key(key)) is not None])
@@ -254,11 +254,11 @@ def _in_display_order(metrics: Iterable[Metric]) -> list[Metric]:
     return [entry for _, _, entry in sorted(num_key_views, key=itemgetter(0, 1))]
 
 
-def family_titles(metrics: Iterable[Metric]) -> dict[str, str]:
+def titles_by_metric_name(metrics: Iterable[Metric]) -> dict[str, str]:
     """Return the titles of metrics by name; metrics that differ in their number alone share one title.
 
-    >>> from contraport.metrics import family_titles, select_metrics
-    >>> list(family_titles(select_metrics(["knn", "recall", "noise"])).values())
+    >>> from contraport.metrics import titles_by_metric_name, select_metrics
+    >>> list(titles_by_metric_name(select_metrics(["knn", "recall", "noise"])).values())
     ['kNN', 'Recall@1, 5 and 10', 'Noise@1 to 5']
     """
     numbers: dict[str, list[str]] = {}
@@ -301,11 +301,11 @@ def select_metrics(names: Sequence[str] = ()) -> list[Metric]:
                 "comma",
             )
             raise unknown_name_error("metrics", name, {*METRICS, *groups, "all"})
-        selected |= {single.key: single for one in entries for single in one.at_each_number()}
+        selected |= {single.key: single for one in entries for single in one.expand_numbers()}
     return _in_display_order(selected.values())
 
 
-def metrics_in_order(names: Sequence[str]) -> list[Metric]:
+def select_metrics_keeping_order(names: Sequence[str]) -> list[Metric]:
     """Return the metrics with some names in the order of the names."""
     return [entry for name in dict.fromkeys(names) for entry in select_metrics([name])]
 

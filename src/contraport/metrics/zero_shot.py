@@ -38,7 +38,7 @@ def class_embeddings(texts: Tensor, templates: int) -> Tensor:
     return F.normalize(means, dim=1)
 
 
-def zero_shot_hits(items: Tensor, labels: Tensor, classes: Tensor) -> ItemValues:
+def zero_shot_correctness(items: Tensor, labels: Tensor, classes: Tensor) -> ItemValues:
     """Return whether each item is nearest to its own class by cosine, ``(n,)``; ties go to the first class.
 
     Args:
@@ -47,7 +47,7 @@ def zero_shot_hits(items: Tensor, labels: Tensor, classes: Tensor) -> ItemValues
         classes: embeddings of the classes, from `class_embeddings`, ``(classes, d)``.
 
     >>> import torch
-    >>> zero_shot_hits(torch.eye(2), torch.tensor([0, 0]), torch.eye(2)).tolist()
+    >>> zero_shot_correctness(torch.eye(2), torch.tensor([0, 0]), torch.eye(2)).tolist()
     [True, False]
     """
     nearest = (F.normalize(items, dim=1) @ F.normalize(classes, dim=1).T).argmax(dim=1)

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from contraport.errors import check, import_optional
-from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
-from contraport.metrics.embedding_geometry import spectrum as singular_values
+from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank_from_spectrum
 from contraport.metrics.retrieval import nearest_neighbors
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES, class_colors
 from contraport.plots.figure_setup import (
@@ -107,7 +106,7 @@ def spectrum(
     """
     figure, (ax,) = create_panels(1, width=width, ratio=1.45)
     for position, (name, source) in enumerate(named_sources(features).items()):
-        values = _singular_values(source)
+        values = _centered_singular_values(source)
         rank, ratios = effective_rank_from_spectrum(values), values / values[0]
         label = f"{name}: effective rank {rank:.1f}" if name else f"effective rank {rank:.1f}"
         ax.semilogy(
@@ -211,14 +210,14 @@ def _scatter(ax: Axes, points: Array, classes: Array | None, class_names: Sequen
         ax.text(x, y, escape_dollars(name), ha="center", va="center", fontweight="bold", path_effects=halo)
 
 
-def _singular_values(source: Any) -> torch.Tensor:
+def _centered_singular_values(source: Any) -> torch.Tensor:
     """Return the singular values of features, or of an evaluated run."""
     if is_run_folder(source):
         values = torch.from_numpy(load_samples(source, "spectrum")["spectrum"])
     else:
         rows = as_array("features", source, 2)
         check(len(rows) > 1, "features: must have at least two items, got one.", "shape")
-        values = singular_values(torch.from_numpy(rows))
+        values = centered_singular_values(torch.from_numpy(rows))
     check(float(values[0]) > 0, "features: must differ between items, got constant features.", "constant")
     return values
 

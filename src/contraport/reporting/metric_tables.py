@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from contraport._utils.formatting import join_names
-from contraport.metrics import Metric, metrics_of_rows
+from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BEFORE_TRAINING
 from contraport.reporting.report_run import ReportRun
@@ -43,7 +43,7 @@ class DatasetTable(NamedTuple):
 
 def evaluated_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
     """Return the metrics that were evaluated for any of the runs."""
-    return metrics_of_rows(row for run in runs if run.evaluation for row in run.rows.values())
+    return collect_metrics_from_rows(row for run in runs if run.evaluation for row in run.rows.values())
 
 
 def build_tables(runs: Sequence[ReportRun], metrics: Sequence[Metric]) -> list[DatasetTable]:

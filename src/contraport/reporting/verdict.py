@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations
 
 from contraport._utils.formatting import join_names
-from contraport.metrics import Metric, family_titles
+from contraport.metrics import Metric, titles_by_metric_name
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINES
 from contraport.reporting.metric_tables import compare_settings, evaluated_metrics
@@ -147,7 +147,7 @@ def _count_of_metrics(runs: Sequence[ReportRun]) -> list[str]:
         for metric in evaluated_metrics(runs)
         if metric.better != "neither" and (gain := _gain(metric, one, other)) is not None
     }
-    titles = family_titles(gains)
+    titles = titles_by_metric_name(gains)
     if len(titles) <= NUM_HEADLINES:
         return []
     # A family with significant gains of both signs counts for neither run.

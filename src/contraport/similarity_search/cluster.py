@@ -153,7 +153,7 @@ def _describe(features: Features, members: np.ndarray, center: Tensor) -> Cluste
         return Cluster(len(members), typical, None)
     classes, counts = np.unique(features.labels[members], return_counts=True)
     example = int(members[np.flatnonzero(features.labels[members] == classes[counts.argmax()])[0]])
-    return Cluster(len(members), typical, features.class_name_of(example), int(counts.max()))
+    return Cluster(len(members), typical, features.class_name_at(example), int(counts.max()))
 
 
 def _page_contents(result: Clusters, features: Features, centers: Tensor) -> PageContents:

@@ -131,7 +131,7 @@ def find_nearest_items(
         candidates = load_or_build_index(features.features, Path(index)).candidates(query, top + 1)
     similarities, places = find_most_similar(query, features.features, top + 1, candidates=candidates)
     nearest = [
-        Neighbor(place, features.item_name(place), similarity, features.class_name_of(place))
+        Neighbor(place, features.item_name(place), similarity, features.class_name_at(place))
         for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
         if place != exclude
     ]

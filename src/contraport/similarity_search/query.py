@@ -16,7 +16,7 @@ from contraport.data.decoding import ImageFiles, ImageStore, decoding_error
 from contraport.embedding import embed_dataset
 from contraport.encoders import Model
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
-from contraport.evaluation.split_loading import image_size_of
+from contraport.evaluation.split_loading import model_image_size
 from contraport.features import Features
 from contraport.runs import Run
 from contraport.training.components import build_plain_views
@@ -104,7 +104,7 @@ def _load_item(path: Path, model: Model) -> Dataset:
             raise
         except Exception as error:  # parsers raise errors of any class on damaged files
             raise unreadable_error(f"query: {path}", "an array", error) from error
-    size = image_size_of(model)
+    size = model_image_size(model)
     if size is None:
         message = f"query: the encoder takes items of shape {model.shapes}, not square images; got {path}."
         raise UsageError(message, kind="shape")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from contraport.catalog.objectives import alpha_cl, direct_clr, nt_xent, quadratic
 from contraport.errors import check, check_integer, is_number
-from contraport.metrics.embedding_geometry import effective_rank, spectrum
+from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank
 from contraport.objectives.objective import Loss
 from contraport.plots.colors import SERIES
 from contraport.plots.figure_setup import create_panels
@@ -92,7 +92,7 @@ def collapse(
     representations = {"untrained": _train_encoder(x, nt_xent(), features, masked, 0, seed)}
     for name, objective in objectives.items():
         representations[name] = _train_encoder(x, objective, features, masked, iterations, seed)
-    spectra = {name: spectrum(h) for name, h in representations.items()}
+    spectra = {name: centered_singular_values(h) for name, h in representations.items()}
     return Collapse(
         {name: values / values[0] for name, values in spectra.items()},
         {name: effective_rank(h) for name, h in representations.items()},

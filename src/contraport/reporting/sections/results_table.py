@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from contraport.metrics import Metric, metrics_of_rows
+from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.metrics.intervals import Difference
 from contraport.reporting.metric_tables import (
     MISSING,
@@ -101,7 +101,7 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
 def _directions(runs: Sequence[ReportRun]) -> tuple[list[Metric], list[tuple[ReportRun, dict[str, list[Cell]]]]]:
     """Return the metrics of cross-view retrieval, and the cells of each run by direction."""
     evaluated = [(run, ways) for run in runs if (ways := (run.evaluation or {}).get("directions"))]
-    metrics = metrics_of_rows(values for _, ways in evaluated for values in ways.values())
+    metrics = collect_metrics_from_rows(values for _, ways in evaluated for values in ways.values())
     return metrics, [
         (run, {way: [_build_cell(metric, values) for metric in metrics] for way, values in ways.items()})
         for run, ways in evaluated

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contraport.metrics import metrics_of_rows
+from contraport.metrics import collect_metrics_from_rows
 from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, is_percent_column, subsample_rows
 from contraport.reporting.page_builder import PageBuilder, Section
 from contraport.reporting.plotly_figures import CURVE_HEIGHT, PERCENT, Figure, axis_from_zero, build_figure, line_trace
@@ -32,7 +32,7 @@ _ONLINE_NOTE = "Measured on training items during training, not on test items."
 
 def build_training_curves(builder: PageBuilder) -> Section | None:
     """Build the section of training curves, one panel per logged column; return None if nothing was logged."""
-    monitored = metrics_of_rows(row for run in builder.runs for row in run.metrics)
+    monitored = collect_metrics_from_rows(row for run in builder.runs for row in run.metrics)
     curves = []
     for key in ("loss", *(metric.key for metric in monitored), "mi_bound", "lr", *SCHEDULED):
         values = [{round(row[key], DIGITS) for row in run.metrics if row.get(key) is not None} for run in builder.runs]

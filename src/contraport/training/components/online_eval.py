@@ -49,7 +49,7 @@ def build_online_eval(settings: Settings, components: Components, dataset: Datas
         return None
     # Imported here: scikit-learn is slow to import, and trainings without online metrics do not use it.
     from contraport.metrics.eval_context import EvalContext
-    from contraport.metrics.probes import check_neighbors
+    from contraport.metrics.probes import check_enough_neighbors
 
     model, objective = components.module.model, components.module.objective
     whole = dataset.drop_incomplete()  # items that lack a view have no representation
@@ -64,10 +64,10 @@ def build_online_eval(settings: Settings, components: Components, dataset: Datas
 
     first = subject(torch.device("cpu"))
     for measure, _ in watches:
-        need = measure.unmet_requirement(first)
+        need = measure.first_unmet_requirement(first)
         check(
             need is None, f"online_metrics: {measure.title} cannot be computed: {need and need.reason}.", "unavailable"
         )
         if measure.key == "knn":
-            check_neighbors(first.neighbors, len(learnt))
+            check_enough_neighbors(first.neighbors, len(learnt))
     return subject

@@ -24,7 +24,7 @@ _NAME = re.compile(r"epoch-(\d+)\.ckpt")
 _MODEL = "model."
 
 
-def epoch_checkpoint_files(run: Run, *, before: int | None) -> dict[int, Path]:
+def find_epoch_checkpoints(run: Run, *, before: int | None) -> dict[int, Path]:
     """Return the intermediate checkpoints of a run by epoch, earliest first.
 
     Args:
@@ -39,7 +39,7 @@ def check_has_epoch_checkpoints(runs: Sequence[Run]) -> None:
     """Raise `UsageError` if none of the runs has intermediate checkpoints."""
     names = ", ".join(str(run.path) for run in runs)
     check(
-        any(epoch_checkpoint_files(run, before=None) for run in runs),
+        any(find_epoch_checkpoints(run, before=None) for run in runs),
         f"checkpoints: {names} has no intermediate checkpoints. Train with {format_options(keep_every=...)}.",
         "missing",
     )
@@ -51,7 +51,7 @@ def load_epoch_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iter
     Args:
         run: the run folder.
         model: the trained model; intermediate models are copies of it with their own weights.
-        files: checkpoints by epoch (`epoch_checkpoint_files`).
+        files: checkpoints by epoch (`find_epoch_checkpoints`).
 
     Raises:
         UsageError: a checkpoint is corrupt.
@@ -71,7 +71,7 @@ def load_epoch_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iter
         yield epoch, loaded
 
 
-def build_run_objective(settings: Settings) -> Loss | str:
+def build_initial_objective(settings: Settings) -> Loss | str:
     """Build the objective of a run as at the start of training, or return why its plan cannot be drawn."""
     if settings.objective is None:
         return "No plan is drawn: the run decodes views and compares no items."
@@ -99,7 +99,7 @@ def objective_at_epoch(initial: Loss, run: Run, settings: Settings, epochs: int 
     """Return a copy of the objective as after some epochs, or why its plan cannot be drawn.
 
     Args:
-        initial: the objective at the start of training (`build_run_objective`).
+        initial: the objective at the start of training (`build_initial_objective`).
         run: the run folder.
         settings: training settings of the run.
         epochs: number of epochs; None: all.

@@ -11,16 +11,16 @@ import numpy as np
 
 from contraport.comparison.grid import Claim, Column, Grid, Row
 from contraport.comparison.jobs import CellJob, JobResult
-from contraport.comparison.seed_statistics import (
+from contraport.comparison.seed_intervals import (
     PairedDifference,
     VarianceEstimate,
     estimate_variance,
+    estimate_variance_prior,
+    mean_interval_over_seeds,
+    num_seeds_to_decide,
     paired_difference,
-    seed_interval,
-    seeds_to_decide,
-    variance_prior,
 )
-from contraport.metrics import Metric, metrics_in_order
+from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.metrics.intervals import Difference, Interval
 from contraport.runs import Run
 
@@ -46,7 +46,7 @@ class CellValues(NamedTuple):
     values: np.ndarray[Any, Any]
     items: np.ndarray[Any, Any] | None
 
-    def of_seeds(self, seeds: Sequence[int]) -> CellValues:
+    def select_seeds(self, seeds: Sequence[int]) -> CellValues:
         """Return the values with some of the seeds."""
         positions = [self.seeds.index(seed) for seed in seeds]
         return CellValues(tuple(seeds), self.values[positions], None if self.items is None else self.items[positions])
@@ -106,7 +106,7 @@ class Verdict(NamedTuple):
         verdict: held, held in part, did not hold, or not decided at this size.
         measure: key of the metric.
         gains: gain of each row in each column that the claim is about.
-        seeds: for an undecided claim, the number of seeds that would decide it (`seeds_to_decide`).
+        seeds: for an undecided claim, the number of seeds that would decide it (`num_seeds_to_decide`).
     """
 
     says: str
@@ -146,10 +146,10 @@ class MetricValues(NamedTuple):
 
 def _on_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, CellValues]:
     shared = [seed for seed in one.seeds if seed in other.seeds]
-    return one.of_seeds(shared), other.of_seeds(shared)
+    return one.select_seeds(shared), other.select_seeds(shared)
 
 
-def collect_values(grid: Grid, results: Results, key: str) -> MetricValues:
+def collect_metric_values(grid: Grid, results: Results, key: str) -> MetricValues:
     """Collect the values of one metric and estimate the priors of their variances."""
     cells = {
         (row.name, column.name): _cell_values(grid, results, row, column, key)
@@ -164,7 +164,9 @@ def collect_values(grid: Grid, results: Results, key: str) -> MetricValues:
     ]
     of_means = (estimate_variance(cell.values) for cell in cells.values())
     of_differences = (estimate_variance(one.values - other.values) for one, other in pairs)
-    return MetricValues(cells, variance_prior(filter(None, of_means)), variance_prior(filter(None, of_differences)))
+    return MetricValues(
+        cells, estimate_variance_prior(filter(None, of_means)), estimate_variance_prior(filter(None, of_differences))
+    )
 
 
 def _cell_values(grid: Grid, results: Results, row: Row, column: Column, key: str) -> CellValues:
@@ -180,9 +182,9 @@ def _cell_values(grid: Grid, results: Results, row: Row, column: Column, key: st
     return CellValues(tuple(by_seed), values, np.stack(arrays) if is_complete else None)
 
 
-def single_seed_differences(grid: Grid, results: Results) -> list[str]:
+def list_single_seed_differences(grid: Grid, results: Results) -> list[str]:
     """Return the differences from the baseline, by the first metric, whose intervals do not cover other seeds."""
-    values = collect_values(grid, results, metrics_in_order(grid.options.metrics)[0].key)
+    values = collect_metric_values(grid, results, select_metrics_keeping_order(grid.options.metrics)[0].key)
     return [
         f"{row.name} on {column.name}"
         for column in grid.columns
@@ -197,8 +199,8 @@ def build_entries(grid: Grid, results: Results) -> list[Entry]:
     """Return the entries of the table, metric by metric."""
     comparisons = max(1, (len(grid.rows) - 1) * len(grid.columns))
     entries = []
-    for metric in metrics_in_order(grid.options.metrics):
-        values = collect_values(grid, results, metric.key)
+    for metric in select_metrics_keeping_order(grid.options.metrics):
+        values = collect_metric_values(grid, results, metric.key)
         for column, row in itertools.product(grid.columns, grid.rows):
             cell = values.cells[row.name, column.name]
             is_baseline = row.name == grid.baseline
@@ -215,7 +217,9 @@ def build_entries(grid: Grid, results: Results) -> list[Entry]:
                     measure=metric.key,
                     seeds=len(cell.seeds),
                     mean=float(cell.values.mean()) if has_values else None,
-                    interval=seed_interval(cell.values, cell.items, prior=values.mean_prior) if has_values else None,
+                    interval=mean_interval_over_seeds(cell.values, cell.items, prior=values.mean_prior)
+                    if has_values
+                    else None,
                     difference=None if difference is None else difference.difference(comparisons=comparisons),
                     seconds=float(np.mean(seconds)) if seconds else None,
                     failed=next((one["failed"] for one in of_cell if "failed" in one), None),
@@ -227,7 +231,9 @@ def build_entries(grid: Grid, results: Results) -> list[Entry]:
 def compute_epoch_means(grid: Grid, results: Results) -> list[EpochMean]:
     """Return the means of all cells at their intermediate epochs and at the end."""
     means = []
-    for metric, column, row in itertools.product(metrics_in_order(grid.options.metrics), grid.columns, grid.rows):
+    for metric, column, row in itertools.product(
+        select_metrics_keeping_order(grid.options.metrics), grid.columns, grid.rows
+    ):
         by_epoch: dict[int, list[float]] = {}
         for seed in grid.seeds:
             _, result = results.get((row.name, column.name, seed), (None, {}))
@@ -236,24 +242,28 @@ def compute_epoch_means(grid: Grid, results: Results) -> list[EpochMean]:
                     by_epoch.setdefault(int(name.split()[-1]), []).append(values[metric.key])
         for epoch, values in sorted(by_epoch.items()):
             array = np.array(values)
-            means.append(EpochMean(row.name, column.name, metric.key, epoch, float(array.mean()), seed_interval(array)))
+            means.append(
+                EpochMean(
+                    row.name, column.name, metric.key, epoch, float(array.mean()), mean_interval_over_seeds(array)
+                )
+            )
     return means
 
 
 def judge_claims(grid: Grid, results: Results) -> list[Verdict]:
     """Return the verdict on each claim; the intervals hold for all comparisons of all claims at once."""
     names = [row.name for row in grid.rows]
-    default = metrics_in_order(grid.options.metrics)[0]
+    default = select_metrics_keeping_order(grid.options.metrics)[0]
     claims: list[tuple[Claim, Metric, list[tuple[str, Column]]]] = []
     for claim in grid.claims:
-        metric = metrics_in_order([claim.measure])[0] if claim.measure else default
+        metric = select_metrics_keeping_order([claim.measure])[0] if claim.measure else default
         columns = [column for column in grid.columns if not claim.settings or column.setting in claim.settings]
         pairs = [(name, column) for column in columns for name in claim.better if name in names and claim.than in names]
         claims.append((claim, metric, pairs))
     comparisons = max(1, sum(len(pairs) for _, _, pairs in claims))
     verdicts = []
     for claim, metric, pairs in claims:
-        values = collect_values(grid, results, metric.key)
+        values = collect_metric_values(grid, results, metric.key)
         gains = {
             f"{name} on {column.name}": difference if metric.better != "lower" else -difference
             for name, column in pairs
@@ -265,7 +275,7 @@ def judge_claims(grid: Grid, results: Results) -> list[Verdict]:
         judge = partial(judge_claim, each=claim.each, small=SMALL if metric.in_percent else 0.0)
         verdict, seeds = judge(list(intervals.values())), None
         if verdict == UNDECIDED and intervals:
-            seeds = seeds_to_decide(
+            seeds = num_seeds_to_decide(
                 lambda predicted, judge=judge: judge(predicted) != UNDECIDED,  # type: ignore[misc]
                 list(gains.values()),
                 comparisons=comparisons,

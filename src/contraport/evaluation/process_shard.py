@@ -57,7 +57,7 @@ class ProcessShard(NamedTuple):
         return parts
 
 
-def current_process() -> ProcessShard:
+def current_process_shard() -> ProcessShard:
     """Return the share of this process from the environment variables RANK, WORLD_SIZE and LOCAL_RANK."""
     return ProcessShard(*(int(os.environ.get(name, default)) for name, default in _ENVIRONMENT))
 

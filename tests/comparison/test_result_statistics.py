@@ -15,7 +15,7 @@ from contraport._utils.files import write_arrays
 from contraport.comparison.grid import Claim, Grid
 from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.jobs import build_cell_job
-from contraport.comparison.seed_results import (
+from contraport.comparison.result_statistics import (
     HELD,
     NOT_HELD,
     UNDECIDED,
@@ -24,7 +24,12 @@ from contraport.comparison.seed_results import (
     compute_epoch_means,
     judge_claims,
 )
-from contraport.comparison.seed_statistics import estimate_variance, paired_difference, seed_interval, variance_prior
+from contraport.comparison.seed_intervals import (
+    estimate_variance,
+    estimate_variance_prior,
+    mean_interval_over_seeds,
+    paired_difference,
+)
 from contraport.runs import Run
 
 Values = Mapping[tuple[str, str], Mapping[int, float]]
@@ -80,13 +85,13 @@ def test_intervals_hold_for_all_differences_of_a_table(tmp_path: Path) -> None:
         for column in grid.columns
     }
     entries = build_entries(grid, results_of(grid, values))
-    means = variance_prior(filter(None, (estimate_variance(column_of(of)) for of in values.values())))
+    means = estimate_variance_prior(filter(None, (estimate_variance(column_of(of)) for of in values.values())))
     apart = {key: column_of(of) - column_of(values["info-nce", key[1]]) for key, of in values.items()}
     others = [estimate_variance(of) for (name, _), of in apart.items() if name != "info-nce"]
-    likely = variance_prior(filter(None, others))
+    likely = estimate_variance_prior(filter(None, others))
     for entry in entries:
         key = entry.row, entry.column.rpartition(", ")[2]
-        assert entry.interval == seed_interval(column_of(values[key]), prior=means)
+        assert entry.interval == mean_interval_over_seeds(column_of(values[key]), prior=means)
         expected = paired_difference(apart[key], np.zeros(4), prior=likely).difference(comparisons=2 * 2)
         assert entry.difference == (None if entry.row == "info-nce" else pytest.approx(expected))
 
@@ -173,4 +178,4 @@ def test_epoch_means_average_available_seeds(tmp_path: Path) -> None:
         found["course"] = {"epoch 10": {"knn": 0.9 + 0.01 * seed}} | ({"epoch 2": {"knn": 0.5}} if seed else {})
     early, late = compute_epoch_means(grid, results)
     assert (early.epoch, early.mean, late.epoch, late.mean) == (2, 0.5, 10, pytest.approx(0.915))
-    assert late.interval == pytest.approx(seed_interval(np.array([0.90, 0.91, 0.92, 0.93])))
+    assert late.interval == pytest.approx(mean_interval_over_seeds(np.array([0.90, 0.91, 0.92, 0.93])))

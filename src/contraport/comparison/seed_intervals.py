@@ -1,10 +1,10 @@
 """Confidence intervals over seeds: of means, and of differences paired by seed and test item.
 
-Two or three seeds say little about a variance. Each variance is therefore moderated by those of the whole table: its
-own estimate has the weight of its degrees of freedom, and the prior from the other estimates has more weight the more
-they agree (Smyth, 2004, Linear models and empirical Bayes methods, section 6.2). A difference varies with the seeds and
-with the test items. Its variance is the sum of both, and its interval Student's with the degrees of freedom of
-Satterthwaite (1946).
+Two or three seeds determine a variance poorly. Each variance is therefore shrunk toward a prior from the variances of
+the whole table (moderated): its own estimate has the weight of its degrees of freedom, and the prior has more weight
+the more the other estimates agree (Smyth, 2004, Linear models and empirical Bayes methods, section 6.2). A difference
+varies with the seeds and with the test items. Its variance is the sum of both, and its interval Student's with the
+degrees of freedom of Satterthwaite (1946).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MIN_SHARE = 1e-2
 """Variances below this share of the median are raised to it: they reflect a few test items."""
 
 MAX_SEEDS = 1_000
-"""Number of seeds beyond which `seeds_to_decide` gives up."""
+"""Number of seeds beyond which `num_seeds_to_decide` gives up."""
 
 
 class VarianceEstimate(NamedTuple):
@@ -36,10 +36,10 @@ class VarianceEstimate(NamedTuple):
     variance: float
     freedom: float
 
-    def moderated(self, prior: VarianceEstimate | None) -> VarianceEstimate:
+    def shrink_toward(self, prior: VarianceEstimate | None) -> VarianceEstimate:
         """Return the variance shrunk toward a prior.
 
-        >>> VarianceEstimate(4.0, 1.0).moderated(VarianceEstimate(1.0, 3.0))
+        >>> VarianceEstimate(4.0, 1.0).shrink_toward(VarianceEstimate(1.0, 3.0))
         VarianceEstimate(variance=1.75, freedom=4.0)
         """
         if prior is None:
@@ -48,15 +48,15 @@ class VarianceEstimate(NamedTuple):
         return VarianceEstimate((self.freedom * self.variance + prior.freedom * prior.variance) / freedom, freedom)
 
 
-def variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEstimate | None:
+def estimate_variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEstimate | None:
     """Estimate the prior of a variance from several estimates (Smyth); None for fewer than three.
 
     The logarithms of estimates of one variance spread as their degrees of freedom imply; the excess is the spread of
     the variances themselves. The degrees of freedom are at most half of the total, as the estimates share a baseline.
 
-    >>> variance_prior([VarianceEstimate(1.0, 2.0), VarianceEstimate(1.1, 2.0), VarianceEstimate(0.9, 2.0)]).freedom
+    >>> estimate_variance_prior([VarianceEstimate(variance, 2.0) for variance in (1.0, 1.1, 0.9)]).freedom
     3.0
-    >>> variance_prior([VarianceEstimate(variance, 40.0) for variance in (1.0, 100.0, 0.01)]).freedom < 2
+    >>> estimate_variance_prior([VarianceEstimate(variance, 40.0) for variance in (1.0, 100.0, 0.01)]).freedom < 2
     True
     """
     several = list(estimates)
@@ -77,10 +77,10 @@ def estimate_variance(values: Array, prior: VarianceEstimate | None = None) -> V
     """Return the moderated variance of values ``(s,)``, one per seed; for one seed, the prior."""
     if len(values) < 2:
         return prior
-    return VarianceEstimate(float(values.var(ddof=1)), len(values) - 1).moderated(prior)
+    return VarianceEstimate(float(values.var(ddof=1)), len(values) - 1).shrink_toward(prior)
 
 
-def seed_interval(
+def mean_interval_over_seeds(
     values: Array, items: Array | None = None, *, prior: VarianceEstimate | None = None
 ) -> Interval | None:
     """Return the interval of a mean over seeds ``(s,)``.
@@ -88,7 +88,7 @@ def seed_interval(
     For one seed without a prior, it is the bootstrap interval over its items ``(1, n)``, or None without items. It is
     None too if all values are equal, as they do not show how others would vary.
 
-    >>> seed_interval(np.array([0.9, 0.91, 0.92]))
+    >>> mean_interval_over_seeds(np.array([0.9, 0.91, 0.92]))
     Interval(low=0.885..., high=0.934...)
     """
     mean, estimate = float(values.mean()), estimate_variance(values, prior)
@@ -177,7 +177,7 @@ def paired_difference(
     return PairedDifference(float(differences.mean()), len(differences), variance, item_variance, per_seed)
 
 
-def seeds_to_decide(
+def num_seeds_to_decide(
     is_decided: Callable[[Sequence[Difference]], bool], differences: Sequence[PairedDifference], *, comparisons: int
 ) -> int | None:
     """Return the number of seeds that would decide a question about differences if their values stayed the same.
@@ -186,7 +186,7 @@ def seeds_to_decide(
     other. It is None for a single seed, which cannot separate the variance of seeds from that of items.
 
     >>> difference = paired_difference(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
-    >>> seeds_to_decide(lambda differences: differences[0].is_significant, [difference], comparisons=1)
+    >>> num_seeds_to_decide(lambda differences: differences[0].is_significant, [difference], comparisons=1)
     5
     """
     numbers = [one.seeds for one in differences]

@@ -9,15 +9,15 @@ import pytest
 from scipy.special import digamma, polygamma
 from scipy.stats import ttest_1samp, ttest_ind, ttest_rel
 
-from contraport.comparison.seed_statistics import (
+from contraport.comparison.seed_intervals import (
     MAX_SEEDS,
     PairedDifference,
     VarianceEstimate,
     estimate_variance,
+    estimate_variance_prior,
+    mean_interval_over_seeds,
+    num_seeds_to_decide,
     paired_difference,
-    seed_interval,
-    seeds_to_decide,
-    variance_prior,
 )
 from contraport.metrics.intervals import Difference
 
@@ -27,15 +27,15 @@ random = np.random.default_rng(0)
 def test_seed_interval_is_students_t() -> None:
     values = random.normal(0.9, 0.01, 5)
     expected = ttest_1samp(values, 0).confidence_interval()
-    assert seed_interval(values) == pytest.approx((expected.low, expected.high))
+    assert mean_interval_over_seeds(values) == pytest.approx((expected.low, expected.high))
 
 
 def test_interval_for_one_seed_uses_items() -> None:
     items = (np.arange(400) % 4 > 0)[None]
-    low, high = seed_interval(np.array([0.75]), items)
+    low, high = mean_interval_over_seeds(np.array([0.75]), items)
     assert low == pytest.approx(0.75 - 1.96 * (0.75 * 0.25 / 400) ** 0.5, abs=0.005)
     assert low < 0.75 < high
-    assert seed_interval(np.array([0.75])) is None, "nothing tells how sure it is"
+    assert mean_interval_over_seeds(np.array([0.75])) is None, "nothing tells how sure it is"
 
 
 def test_difference_without_items_is_a_paired_t_test() -> None:
@@ -60,7 +60,7 @@ def test_bonferroni_widens_intervals() -> None:
 def test_prior_of_equal_variances_is_certain() -> None:
     true, freedom = 0.04, 3
     found = [VarianceEstimate(true * float(random.chisquare(freedom)) / freedom, freedom) for _ in range(2000)]
-    likely = variance_prior(found)
+    likely = estimate_variance_prior(found)
     assert likely is not None
     assert likely.variance == pytest.approx(true, rel=0.1)
     assert likely.freedom > 30
@@ -70,7 +70,7 @@ def test_prior_of_different_variances_is_less_certain() -> None:
     prior, freedom = 6.0, 4
     true = 0.04 * prior / random.chisquare(prior, 4000)
     found = [VarianceEstimate(float(one * random.chisquare(freedom) / freedom), freedom) for one in true]
-    likely = variance_prior(found)
+    likely = estimate_variance_prior(found)
     assert likely is not None
     assert likely.freedom == pytest.approx(prior, rel=0.25)
     assert likely.variance == pytest.approx(0.04, rel=0.1)
@@ -79,7 +79,7 @@ def test_prior_of_different_variances_is_less_certain() -> None:
 def test_prior_agrees_with_smyth() -> None:
     """Section 6.2: the mean and the spread of the logarithms fix both numbers of the prior."""
     variances, freedom = np.array([0.2, 1.0, 9.0, 40.0, 0.05]), np.array([1.0, 2.0, 4.0, 2.0, 8.0])
-    found = variance_prior([VarianceEstimate(*one) for one in zip(variances, freedom, strict=True)])
+    found = estimate_variance_prior([VarianceEstimate(*one) for one in zip(variances, freedom, strict=True)])
     assert found is not None
     logs = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)
     assert polygamma(1, found.freedom / 2) == pytest.approx(np.cov(logs) - polygamma(1, freedom / 2).mean())
@@ -88,14 +88,14 @@ def test_prior_agrees_with_smyth() -> None:
 
 def test_zero_variance_is_raised_to_a_share_of_the_median() -> None:
     others = [VarianceEstimate(one, 2.0) for one in (1.0, 1.0, 500.0)]
-    none, small = (variance_prior([VarianceEstimate(least, 2.0), *others]) for least in (0.0, 0.01))
+    none, small = (estimate_variance_prior([VarianceEstimate(least, 2.0), *others]) for least in (0.0, 0.01))
     assert none == small
 
 
 def test_no_prior_from_two_or_zero_variances() -> None:
-    assert variance_prior([VarianceEstimate(1.0, 2), VarianceEstimate(1.0, 2)]) is None
-    assert variance_prior([VarianceEstimate(0.0, 2)] * 4) is None
-    assert variance_prior([VarianceEstimate(0.0, 2), *[VarianceEstimate(1.0, 2)] * 4]) is not None
+    assert estimate_variance_prior([VarianceEstimate(1.0, 2), VarianceEstimate(1.0, 2)]) is None
+    assert estimate_variance_prior([VarianceEstimate(0.0, 2)] * 4) is None
+    assert estimate_variance_prior([VarianceEstimate(0.0, 2), *[VarianceEstimate(1.0, 2)] * 4]) is not None
 
 
 def test_interval_for_one_seed_uses_the_prior() -> None:
@@ -103,7 +103,7 @@ def test_interval_for_one_seed_uses_the_prior() -> None:
     found = paired_difference(np.array([0.92]), np.array([0.9]), prior=likely).difference()
     assert found is not None
     assert found.high - found.value == pytest.approx(2.776 * 0.01, rel=1e-3)
-    low, high = seed_interval(np.array([0.9]), prior=likely)
+    low, high = mean_interval_over_seeds(np.array([0.9]), prior=likely)
     assert (high - low) / 2 == pytest.approx(2.776 * 0.01, rel=1e-3)
 
 
@@ -113,9 +113,9 @@ def test_no_interval_for_one_seed_without_items() -> None:
 
 def test_no_interval_for_equal_values() -> None:
     same = np.array([0.9, 0.9])
-    assert seed_interval(same) is None
+    assert mean_interval_over_seeds(same) is None
     assert paired_difference(same, same - 0.1).difference() is None
-    assert seed_interval(same, prior=VarianceEstimate(1e-4, 3.0)) is not None
+    assert mean_interval_over_seeds(same, prior=VarianceEstimate(1e-4, 3.0)) is not None
 
 
 def test_intervals_cover_at_their_level() -> None:
@@ -126,7 +126,7 @@ def test_intervals_cover_at_their_level() -> None:
         common = random.normal(0, 1, (1, 1, items)) + random.normal(0, 0.05, (1, seeds, 1))
         values = common + random.normal(0, 0.5, (rows, 1, items)) + random.normal(0, 0.05, (rows, seeds, 1))
         means = values.mean(axis=2)
-        likely = variance_prior(filter(None, (estimate_variance(one - means[0]) for one in means[1:])))
+        likely = estimate_variance_prior(filter(None, (estimate_variance(one - means[0]) for one in means[1:])))
         for one in range(1, rows):
             found = paired_difference(means[one], means[0], values[one], values[0], prior=likely).difference()
             assert found is not None
@@ -178,7 +178,7 @@ def test_the_seeds_that_would_decide_are_the_fewest_that_do() -> None:
     def sure(then: Sequence[Difference]) -> bool:
         return then[0].is_significant
 
-    seeds = seeds_to_decide(sure, [few], comparisons=3)
+    seeds = num_seeds_to_decide(sure, [few], comparisons=3)
     assert seeds is not None
     least, one_less = (few.difference(comparisons=3, seeds=number) for number in (seeds, seeds - 1))
     assert least is not None
@@ -187,12 +187,12 @@ def test_the_seeds_that_would_decide_are_the_fewest_that_do() -> None:
     assert not one_less.is_significant
     same = np.repeat(np.array([[1.0, -1.0, 1.0]]), 4, axis=0)
     assert (
-        seeds_to_decide(sure, [paired_difference(same.mean(axis=1), np.zeros(4), same, 0 * same)], comparisons=3)
+        num_seeds_to_decide(sure, [paired_difference(same.mean(axis=1), np.zeros(4), same, 0 * same)], comparisons=3)
         == MAX_SEEDS
     )
     alone = paired_difference(np.array([0.91]), np.array([0.9]), same[:1], 0 * same[:1])
-    assert seeds_to_decide(sure, [few, alone], comparisons=1) is None
-    assert seeds_to_decide(sure, [], comparisons=1) is None
+    assert num_seeds_to_decide(sure, [few, alone], comparisons=1) is None
+    assert num_seeds_to_decide(sure, [], comparisons=1) is None
 
 
 def test_seeds_are_no_fewer_than_there_are_and_no_more_than_decide() -> None:
@@ -203,10 +203,10 @@ def test_seeds_are_no_fewer_than_there_are_and_no_more_than_decide() -> None:
     def sure(then: Sequence[Difference]) -> bool:
         return all(one.is_significant for one in then)
 
-    alone = seeds_to_decide(sure, [few], comparisons=1)
+    alone = num_seeds_to_decide(sure, [few], comparisons=1)
     assert alone == 5
     assert not sure([one for one in (few.difference(), many.difference()) if one is not None])
-    assert seeds_to_decide(sure, [few, many], comparisons=1) == 9
+    assert num_seeds_to_decide(sure, [few, many], comparisons=1) == 9
 
 
 def test_items_that_even_out_over_seeds_leave_no_variance_less_than_none() -> None:
