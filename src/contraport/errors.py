@@ -53,7 +53,7 @@ class UsageError(ValueError):
         self.code = f"{self.argument}.{kind}" if self.argument else kind
 
 
-_ARGUMENT = re.compile(r"([A-Za-z_]\w*): ")
+_ARGUMENT = re.compile(r"([A-Za-z_][\w.]*): ")
 
 
 @contextmanager
