@@ -57,7 +57,7 @@ def local_share(total: int) -> Share:
 
 
 def _local_slice(total: int) -> slice:
-    rank, processes = distributed.current_processes()
+    rank, processes = distributed.world()
     return slice(rank * total // processes, (rank + 1) * total // processes)
 
 
@@ -203,19 +203,21 @@ def loader(
     check_integer("seed", seed, 0)
     if isinstance(dataset, Stream):
         return StreamLoader(dataset, batch_size, batches=batches, shared=shared)
+    items, (_, processes) = len(dataset), distributed.current_processes()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    good = num_workers is None or 0 <= num_workers <= cores
-    check(good, f"num_workers: must be from 0 to {cores}, the cores available to this process, got {num_workers}.")
-    message = f"batch_size: must be at most {len(dataset)}, the items of {dataset.name!r}, got {batch_size}."
-    check(not drop_last or batch_size <= len(dataset), message, "too_large")
-    _, processes = distributed.current_processes()
-    message = f"batch_size: must be at least {processes}, one item per process, got {batch_size}."
-    check(not shared or batch_size >= processes, message, "too_small")
+    if num_workers is not None and not 0 <= num_workers <= cores:
+        raise UsageError(
+            f"num_workers: must be from 0 to {cores}, the cores available to this process, got {num_workers}."
+        )
+    if drop_last and batch_size > items:
+        message = f"batch_size: must be at most {items}, the items of {dataset.name!r}, got {batch_size}."
+        raise UsageError(message, kind="too_large")
+    if shared and batch_size < processes:
+        message = f"batch_size: must be at least {processes}, one item per process, got {batch_size}."
+        raise UsageError(message, kind="too_small")
     if num_workers is None:
         num_workers = 0 if dataset.in_memory else min(cores - 1, _MAX_WORKERS)
-    order = BatchOrder(
-        len(dataset), batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, shared=shared
-    )
+    order = BatchOrder(items, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, shared=shared)
     return Loader(
         _ErrorsAsBatches(dataset) if num_workers else dataset,
         batch_sampler=order,

@@ -71,7 +71,7 @@ class EvalContext:
         """Device of the encoder."""
         return self.loader_config.device
 
-    @property
+    @cached_property
     def has_labels(self) -> bool:
         """Whether both splits have labels."""
         return self.train.labels is not None and self.test.labels is not None
@@ -81,7 +81,7 @@ class EvalContext:
         """Number of classes of the training items; 0 without labels."""
         return 0 if self.train.labels is None else len(self.train.labels.unique())
 
-    @property
+    @cached_property
     def has_several_classes(self) -> bool:
         """Whether the training items have at least two classes."""
         return self.num_classes > 1
@@ -122,14 +122,14 @@ class EvalContext:
         are_images = are_images and all(self.test.pixel_range(view) is None for view in range(len(shapes)))
         return {shape[0] for shape in shapes} if are_images else set()
 
-    @property
+    @cached_property
     def has_shared_encoder(self) -> bool:
         """Whether one encoder embeds all views, so that the features of two views are comparable."""
         if isinstance(self.encoder, RawInputEncoder):
             return len(set(self.encoder.shapes)) == 1
         return len(self.encoder.towers) == 1
 
-    @property
+    @cached_property
     def has_comparable_views(self) -> bool:
         """Whether the views are comparable: features of one encoder, or projections of one size."""
         if self.has_shared_encoder or isinstance(self.encoder, RawInputEncoder):
@@ -161,12 +161,12 @@ class EvalContext:
             return None
         return loss.temperature if loss.is_info_nce and loss.kernel.cost == "cosine" else None
 
-    @property
+    @cached_property
     def train_y(self) -> Tensor:
         """Class of each training item, `(n,)`; requires labels."""
         return _available(self.train.labels)
 
-    @property
+    @cached_property
     def test_y(self) -> Tensor:
         """Class of each test item, `(m,)`; requires labels."""
         return _available(self.test.labels)

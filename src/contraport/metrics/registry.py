@@ -139,7 +139,10 @@ class Metric:
 
     def first_unmet_requirement(self, context: EvalContext) -> Requirement | None:
         """Return the first requirement that the context does not meet, or None."""
-        return next((requirement for requirement in self.requires if not requirement.is_met(context)), None)
+        for requirement in self.requires:
+            if not requirement.is_met(context):
+                return requirement
+        return None
 
     @property
     def in_percent(self) -> bool:
