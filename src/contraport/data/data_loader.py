@@ -57,7 +57,7 @@ def local_share(total: int) -> Share:
 
 
 def _local_slice(total: int) -> slice:
-    rank, processes = distributed.world()
+    rank, processes = distributed.current_processes()
     return slice(rank * total // processes, (rank + 1) * total // processes)
 
 
