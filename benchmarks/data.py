@@ -25,7 +25,7 @@ from rich.table import Table
 
 import contraport
 from benchmarks.engine import machine
-from contraport.data import from_arrays, load, loader
+from contraport.data import build_loader, from_arrays, load
 from contraport.embedding import BLOCK, apply_in_blocks, evaluation_mode
 from contraport.runs import Run
 from contraport.training.optimization import create_optimizer
@@ -89,7 +89,7 @@ def of_the_head(run: Run) -> float:
 def embedding(photos: Path, folder: Path, run: Run, size: int, items: int) -> dict[str, float]:
     """Return the seconds of the encoder's own pass, and of `embed`, of arrays and of files, each by turns."""
     dataset, model = load(photos, image_size=size), run.model()
-    (pixels,) = next(iter(loader(dataset, len(dataset)))).views
+    (pixels,) = next(iter(build_loader(dataset, len(dataset)))).views
     many = pixels.repeat(math.ceil(items / len(pixels)), 1, 1, 1)[:items]
 
     def passed(images: torch.Tensor) -> None:

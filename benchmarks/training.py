@@ -28,7 +28,7 @@ from torch import nn
 
 import contraport
 from benchmarks.engine import machine
-from contraport.data import Batch, Dataset, from_arrays, load, loader
+from contraport.data import Batch, Dataset, build_loader, from_arrays, load
 from contraport.encoders import Model
 from contraport.training.components import build_objective, build_training_module
 from contraport.training.config import Settings
@@ -87,7 +87,7 @@ def ours(images: Dataset, batch_size: int) -> Loop:
         return {"views": middle - start, "objective": time.perf_counter() - middle}
 
     def loop(steps: int) -> Measured:
-        batches = iter(loader(images, batch_size, shuffle=True, seed=next(count), drop_last=True))
+        batches = iter(build_loader(images, batch_size, shuffle=True, seed=next(count), drop_last=True))
         measured = timed_steps(batches, step, steps)
         apart = [parts() for _ in range(WARM_UP + steps)][WARM_UP:]
         return measured | {name: statistics.median(part[name] for part in apart) for name in apart[0]}

@@ -31,7 +31,7 @@ ROOMS = {
     "plots": ("Figures", ["couplings", "curves", "embedding", "neighbors", "plan", "spectrum"]),
     "theory": ("The theory as functions", None),
     "integrations": ("Doors into other libraries", None),
-    "data": ("Data", ["load", "from_arrays", "from_torch", "from_stream", "loader", "Dataset", "Batch", "Views"]),
+    "data": ("Data", ["load", "from_arrays", "from_torch", "from_stream", "build_loader", "Dataset", "Batch", "Views"]),
     "encoders": ("Models", ["Model"]),
     "runs": ("Runs", ["Run"]),
     "training": ("Training, step by step", ["replay"]),

@@ -14,7 +14,7 @@ from contraport.comparison.comparison_tables import Comparison, format_mean, mar
 from contraport.comparison.config import COMPARE
 from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, EpochMean
 from contraport.comparison.suites import load_suite, suites_folder
-from contraport.encoders.factory import build_encoder, default_encoder
+from contraport.encoders.factory import build_encoder, default_encoder_name
 from contraport.metrics.intervals import Difference, Interval
 from contraport.options import replace_deprecated_names
 
@@ -48,7 +48,7 @@ class Measured(NamedTuple):
         name = self.values["asked"]["encoder"]
         if self.data not in SHAPES:
             return name or "an MLP of 0.4 to 0.5 million parameters for each view"
-        name = name or default_encoder(SHAPES[self.data])
+        name = name or default_encoder_name(SHAPES[self.data])
         parameters = sum(one.numel() for one in build_encoder(name, SHAPES[self.data]).parameters())
         return f"{name} of {parameters / 1e6:.1f} million parameters"
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from contraport._utils.formatting import describe_shape, join_names
 from contraport._utils.progress import ProgressBars
 from contraport._utils.text_tensors import is_text_batch, is_text_shape
-from contraport.data import Batch, Dataset, Views, loader
+from contraport.data import Batch, Dataset, Views, build_loader
 from contraport.data.streams import Stream
 from contraport.encoders import Model
 from contraport.encoders.small_text import vectorize_texts
@@ -109,7 +109,7 @@ class LoaderConfig(NamedTuple):
             raise UsageError(f"batch_size: must be an integer >= 1, got {self.batch_size!r}.")
         # Whole blocks, so that the position of an item in its block does not depend on the batch size.
         batch_size = math.ceil(self.batch_size / BLOCK) * BLOCK
-        batches = loader(dataset, batch_size, num_workers=self.num_workers)
+        batches = build_loader(dataset, batch_size, num_workers=self.num_workers)
         total = None if isinstance(dataset, Stream) else math.ceil(len(dataset) / batch_size)
         try:
             for batch in self.bars.track(batches, description, total):

@@ -11,7 +11,7 @@ from PIL import Image
 from tests.errors import raises_usage_error
 
 from contraport import distributed
-from contraport.data import Dataset, from_arrays, load, loader, local_share
+from contraport.data import Dataset, build_loader, from_arrays, load, local_share
 from contraport.errors import UsageError
 
 
@@ -25,41 +25,41 @@ def order(batches):
 
 
 def test_items_labels_and_ids_stay_together(dataset):
-    for batch in loader(dataset, 3, shuffle=True, seed=4):
+    for batch in build_loader(dataset, 3, shuffle=True, seed=4):
         assert torch.equal(batch.views[0][:, 0], 2.0 * batch.ids)
         assert torch.equal(batch.labels, batch.ids)
 
 
 def test_the_order_depends_on_seed_and_epoch_alone(dataset):
     torch.manual_seed(1)
-    first, second = loader(dataset, 3, shuffle=True, seed=5), loader(dataset, 3, shuffle=True, seed=5)
+    first, second = build_loader(dataset, 3, shuffle=True, seed=5), build_loader(dataset, 3, shuffle=True, seed=5)
     torch.manual_seed(2)
     assert order(first) == order(first) == order(second)
     second.batch_sampler.set_epoch(1)
     assert order(first) != order(second)
     assert sorted(order(second)) == list(range(10))
-    assert order(loader(dataset, 3, shuffle=True, seed=6)) != order(first)
+    assert order(build_loader(dataset, 3, shuffle=True, seed=6)) != order(first)
 
 
 def test_the_order_takes_nothing_from_torchs_random_numbers(dataset):
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    batches = loader(dataset, 3, shuffle=True, seed=0)
+    batches = build_loader(dataset, 3, shuffle=True, seed=0)
     assert len(batches.dataset) == 10
     assert torch.equal(torch.rand(3), expected)
 
 
 def test_the_last_batch_may_be_dropped(dataset):
-    assert [len(batch.ids) for batch in loader(dataset, 4)] == [4, 4, 2]
-    assert [len(batch.ids) for batch in loader(dataset, 4, drop_last=True)] == [4, 4]
-    assert [len(batch.ids) for batch in loader(dataset, 400)] == [10]
+    assert [len(batch.ids) for batch in build_loader(dataset, 4)] == [4, 4, 2]
+    assert [len(batch.ids) for batch in build_loader(dataset, 4, drop_last=True)] == [4, 4]
+    assert [len(batch.ids) for batch in build_loader(dataset, 400)] == [10]
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_an_epoch_may_begin_at_any_batch(dataset, num_workers):
-    whole = [batch.ids.tolist() for batch in loader(dataset, 3, shuffle=True, seed=5)]
-    batches = loader(dataset, 3, shuffle=True, seed=5, num_workers=num_workers)
+    whole = [batch.ids.tolist() for batch in build_loader(dataset, 3, shuffle=True, seed=5)]
+    batches = build_loader(dataset, 3, shuffle=True, seed=5, num_workers=num_workers)
     batches.batch_sampler.begin_at(epoch=0, batch=2)
     assert [batch.ids.tolist() for batch in batches] == whole[2:]
     assert len(batches) == 4, "an epoch is as long as ever"
@@ -70,7 +70,7 @@ def test_an_epoch_may_begin_at_any_batch(dataset, num_workers):
 def test_batches_before_the_first_are_not_fetched(dataset, monkeypatch):
     fetched = []
     monkeypatch.setattr(type(dataset), "__getitems__", lambda self, positions: fetched.extend(positions))
-    batches = loader(dataset, 3)
+    batches = build_loader(dataset, 3)
     batches.batch_sampler.begin_at(epoch=0, batch=2)
     list(batches)
     assert fetched == [6, 7, 8, 9]
@@ -78,14 +78,14 @@ def test_batches_before_the_first_are_not_fetched(dataset, monkeypatch):
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7])
 def test_processes_share_each_batch(dataset, monkeypatch, processes):
-    whole = [batch.ids.tolist() for batch in loader(dataset, 7, shuffle=True, seed=5)]
+    whole = [batch.ids.tolist() for batch in build_loader(dataset, 7, shuffle=True, seed=5)]
     parts, starts = [], []
     for rank in range(processes):
         monkeypatch.setattr(distributed, "current_processes", lambda rank=rank: (rank, processes))
-        parts.append([batch.ids.tolist() for batch in loader(dataset, 7, shuffle=True, seed=5, shared=True)])
+        parts.append([batch.ids.tolist() for batch in build_loader(dataset, 7, shuffle=True, seed=5, shared=True)])
         starts.append(local_share(7).start)
         assert local_share(7).total == 7
-        assert order(loader(dataset, 7, shuffle=True, seed=5)) == list(chain.from_iterable(whole)), (
+        assert order(build_loader(dataset, 7, shuffle=True, seed=5)) == list(chain.from_iterable(whole)), (
             "unless they share, each gets all"
         )
     for batch, together in zip(whole, zip(*parts, strict=True), strict=True):
@@ -98,11 +98,11 @@ def test_processes_share_each_batch(dataset, monkeypatch, processes):
 def test_a_shared_batch_has_an_item_for_each_process(dataset, monkeypatch):
     monkeypatch.setattr(distributed, "current_processes", lambda: (0, 4))
     with raises_usage_error("batch_size.too_small", "3"):
-        loader(dataset, 3, shared=True)
+        build_loader(dataset, 3, shared=True)
 
 
 def test_data_in_memory_have_no_workers(dataset):
-    assert loader(dataset, 4).num_workers == 0
+    assert build_loader(dataset, 4).num_workers == 0
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_data_in_memory_have_no_workers(dataset):
 )
 def test_rejects_numbers_out_of_range(dataset, settings, message):
     with raises_usage_error(*message):
-        loader(dataset, **settings)
+        build_loader(dataset, **settings)
 
 
 def test_workers_are_bound_by_the_cores_that_the_process_may_use(dataset, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5}, raising=False)
-    assert loader(dataset, 5, num_workers=2).num_workers == 2
+    assert build_loader(dataset, 5, num_workers=2).num_workers == 2
     with raises_usage_error("num_workers.invalid", "100000"):
-        loader(dataset, 5, num_workers=100_000)
+        build_loader(dataset, 5, num_workers=100_000)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Lost:
     """Views that cannot be read."""
 
     shapes: tuple[tuple[int, ...], ...] = ((2,),)
-    in_memory: bool = False
+    is_in_memory: bool = False
 
     def __len__(self):
         return 4
@@ -146,14 +146,14 @@ class Lost:
 def test_errors_in_workers_are_raised_unchanged(num_workers):
     lost = Dataset(Lost(), name="lost", split="train")
     with raises_usage_error("data.invalid", "3"):
-        list(loader(lost, 2, num_workers=num_workers))
+        list(build_loader(lost, 2, num_workers=num_workers))
 
 
 def test_workers_end_when_the_loader_is_closed(tmp_path: Path) -> None:
     for number in range(4):
         Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(tmp_path / f"{number}.png")
     before = set(multiprocessing.active_children())
-    batches = loader(load(tmp_path), 1, num_workers=1)
+    batches = build_loader(load(tmp_path), 1, num_workers=1)
     next(iter(batches))
     assert set(multiprocessing.active_children()) - before
     batches.close()

@@ -64,7 +64,7 @@ def test_joined_stores_give_the_views_of_each():
     left, right = from_arrays(np.arange(6.0).reshape(3, 2)), from_arrays(np.arange(3.0).reshape(3, 1))
     joined = left.with_store(MultiViewStore((left.store, right.store)))
     assert joined.shapes == ((2,), (1,))
-    assert joined.in_memory
+    assert joined.is_in_memory
     assert [view.tolist() for view in joined[1].views] == [[[2, 3]], [[1]]]
 
 

@@ -34,10 +34,10 @@ def test_cached_images_equal_decoded_images(photos: Path, tmp_path: Path, caplog
     kept = cache_decoded_images(dataset, tmp_path / "kept", num_workers=0)
     assert has_encoded_images(dataset)
     assert not has_encoded_images(kept)
-    assert kept.in_memory
+    assert kept.is_in_memory
     everything = list(range(len(dataset)))
     assert torch.equal(kept.__getitems__(everything).views[0], dataset.__getitems__(everything).views[0])
-    assert (kept.keys, kept.shapes, kept.flips) == (dataset.keys, dataset.shapes, dataset.flips)
+    assert (kept.keys, kept.shapes, kept.allows_flips) == (dataset.keys, dataset.shapes, dataset.allows_flips)
     assert "decoding 16 images once, into" in caplog.text
     assert ": 0.0 MB" in caplog.text
     caplog.clear()

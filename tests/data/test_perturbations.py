@@ -24,7 +24,7 @@ from contraport.catalog.perturbation_specs import (
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.perturbations import (
     assign_domains,
-    class_weights,
+    class_balanced_weights,
     corrupt_dataset,
     draw_mismatched_partners,
     make_imbalanced,
@@ -113,7 +113,7 @@ def test_the_sizes_of_classes_fall_by_a_constant_factor(sizes: list[int], ratio:
 
 def test_each_class_counts_the_same() -> None:
     labels = np.array(["b", "a", "b", "b", "b", "c"])
-    weights = class_weights(from_arrays(np.ones((6, 2)), labels))
+    weights = class_balanced_weights(from_arrays(np.ones((6, 2)), labels))
     assert weights.tolist() == pytest.approx([0.5, 2, 0.5, 0.5, 0.5, 2])
 
 
@@ -124,7 +124,7 @@ def test_each_class_counts_the_same() -> None:
             lambda data: make_imbalanced(data, 10.0),
             ("imbalance.missing_labels", "arrays"),
         ),
-        (class_weights, ("sample_weight.missing_labels", "arrays")),
+        (class_balanced_weights, ("sample_weight.missing_labels", "arrays")),
     ],
 )
 def test_rejects_perturbations_without_classes(made: Callable[[Dataset], object], message: tuple[str, ...]) -> None:
@@ -172,7 +172,7 @@ def test_vectors_are_made_noisy_in_units_of_their_own() -> None:
 
 def test_items_in_files_are_changed_at_each_fetch_and_can_be_pickled() -> None:
     class OnDisk(SubsetStore):
-        in_memory = False
+        is_in_memory = False
 
     dataset = pictures()
     lazy = dataset.with_store(OnDisk(dataset.store, torch.arange(40)))

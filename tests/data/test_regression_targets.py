@@ -32,14 +32,14 @@ def test_numbers_of_a_file_go_with_their_items(tmp_path, name):
     for split in (train, test):
         rows = split.__getitems__(list(range(len(split)))).views[0].numpy()
         places = [int(np.abs(ROWS - row).sum(axis=1).argmin()) for row in rows]
-        assert np.allclose(split.numbers, AGES[places])
+        assert np.allclose(split.regression_targets, AGES[places])
 
 
 def test_a_column_of_whole_numbers_is_numbers_where_this_is_said(tmp_path):
     (tmp_path / "data.csv").write_text("\n".join(["a,b,age", *(f"{i}.5,{i}.1,{i % 7}" for i in range(30))]))
     dataset = load(tmp_path / "data.csv", columns={"numbers": "age"})
     assert (dataset.shapes, dataset.labels) == (((2,),), None)
-    assert set(dataset.numbers.tolist()) == set(range(7))
+    assert set(dataset.regression_targets.tolist()) == set(range(7))
 
 
 @pytest.mark.parametrize(

@@ -59,14 +59,14 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_the_share_is_chosen_where_the_data_choose_none(file: Path, fraction: float | None, held_out: int) -> None:
     train, test = (load(file, split, test_fraction=fraction) for split in ("train", "test"))
     assert (len(train), len(test)) == (40 - held_out, held_out)
-    assert train.held_out == test.held_out == held_out
-    assert train.with_store(train.store).held_out == held_out
+    assert train.num_held_out == test.num_held_out == held_out
+    assert train.with_store(train.store).num_held_out == held_out
 
 
 def test_a_split_of_the_datas_own_stays(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     np.savez(path, x=np.ones((6, 2)), x_test=np.ones((3, 2)))
-    assert load(path).held_out is None
+    assert load(path).num_held_out is None
     dataset = from_arrays(np.ones((6, 2)))
     for data in (path, "digits", dataset):
         with raises_usage_error("test_fraction.conflict", 0.1):
@@ -87,7 +87,7 @@ def test_a_share_of_0_holds_out_none(file: Path) -> None:
 
 def test_data_that_nobody_split_are_taken_whole(file: Path, tmp_path: Path) -> None:
     assert len(load_unsplit(file)) == len(load(file)) + len(load(file, "test"))
-    assert load_unsplit(file).held_out == 0
+    assert load_unsplit(file).num_held_out == 0
     part = load(file)
     assert load_unsplit(part) is part
     own = tmp_path / "own.npz"

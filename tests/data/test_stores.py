@@ -15,7 +15,7 @@ def test_chosen_items_are_those_at_the_positions() -> None:
     assert first.flatten().tolist() == [3, 4]
     assert second.tolist() == [[6, 7], [8, 9]]
     assert len(chosen) == 3
-    assert (chosen.shapes, chosen.in_memory) == (ITEMS.shapes, ITEMS.in_memory)
+    assert (chosen.shapes, chosen.is_in_memory) == (ITEMS.shapes, ITEMS.is_in_memory)
 
 
 def test_chosen_views_keep_their_items() -> None:

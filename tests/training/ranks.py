@@ -13,7 +13,7 @@ import torch.distributed as dist
 from timm.layers import BatchNormAct2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 
-from contraport.data import from_stream, loader, local_share
+from contraport.data import build_loader, from_stream, local_share
 from contraport.data.streams import StreamError
 from contraport.distributed import any_process, broadcast_object, first_non_none, is_main_process, propagate_errors
 from contraport.errors import UsageError
@@ -145,7 +145,7 @@ def break_a_stream(rank: int, report: Report) -> None:
     """Report how many batches came of a stream that breaks in one process, and what was raised then."""
     came = 0
     try:
-        for _ in loader(from_stream(Breaking(rank)), 4, batches=6, shared=True):
+        for _ in build_loader(from_stream(Breaking(rank)), 4, batches=6, shared=True):
             came += 1
     except StreamError as broke:
         report((came, str(broke)))

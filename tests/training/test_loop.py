@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contraport.data import Batch, BatchOrder, Dataset, Share, from_arrays, loader
+from contraport.data import Batch, BatchOrder, BatchShare, Dataset, build_loader, from_arrays
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
@@ -33,7 +33,7 @@ class Squares(nn.Module):
         self.steps: list[tuple[int, int]] = []
         self.after: list[int] = []
 
-    def forward(self, batch: Batch, step: int, part: int = 0, share: Share | None = None) -> Tensor:
+    def forward(self, batch: Batch, step: int, part: int = 0, share: BatchShare | None = None) -> Tensor:
         self.steps.append((step, part))
         return 10 * (batch.views[0] @ self.weight).square().mean()
 
@@ -50,14 +50,14 @@ def looped(data: Dataset, epochs: int, *callbacks: Callback, start: Position | N
     module = Squares()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
     schedule = build_lr_schedule(optimizer, lr_scheduler="constant", steps=1, warmup=0)
-    batches = loader(data, BATCH, shuffle=True, drop_last=True)
+    batches = build_loader(data, BATCH, shuffle=True, drop_last=True)
     Loop(module, batches, optimizer, schedule, epochs=epochs, start=start, callbacks=callbacks, **more).run()
     return module
 
 
 def written_out(data: Dataset, epochs: int, *, grad_accum_steps: int = 1, clip: float | None = None) -> Tensor:
     weight = torch.linspace(-1, 1, 3).requires_grad_()
-    batches = loader(data, BATCH, shuffle=True, drop_last=True)
+    batches = build_loader(data, BATCH, shuffle=True, drop_last=True)
     for epoch in range(epochs):
         cast(BatchOrder, batches.batch_sampler).set_epoch(epoch)
         views = [batch.views[0] for batch in batches]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from contraport.catalog import RECIPES, resolve_recipe
-from contraport.data import Dataset, from_arrays, loader
+from contraport.data import Dataset, build_loader, from_arrays
 from contraport.embedding import embed_dataset
 from contraport.encoders import Model
 from contraport.metrics.probes import knn
@@ -139,7 +139,7 @@ def test_every_parameter_of_a_recipe_has_a_gradient(
     """What the processes of a training rely on: they wait for the gradient of each."""
     splits = paired if name in OF_TWO_KINDS else splits
     module = pipeline_of(splits[0], recipe=name)
-    batch = next(iter(loader(splits[0], 16)))
+    batch = next(iter(build_loader(splits[0], 16)))
     for step in range(2):
         module.zero_grad()
         module(batch, step).backward()

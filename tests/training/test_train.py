@@ -275,7 +275,7 @@ def test_without_progress_nothing_is_printed(settings: dict[str, Any], capsys: p
 
 
 def test_files_that_were_left_out_are_named_in_the_log(settings: dict[str, Any]) -> None:
-    settings["data"].skipped = ("broken.png",)
+    settings["data"].unreadable_files = ("broken.png",)
     assert "unreadable files: broken.png" in train(**settings).log_path.read_text()
 
 

@@ -30,7 +30,7 @@ from contraport.auditing.pairs import (
 )
 from contraport.auditing.pairs.feature_extraction import encode_pairs
 from contraport.auditing.pairs.mismatches import ExchangeGroup
-from contraport.data import BatchOrder, Dataset, loader
+from contraport.data import BatchOrder, Dataset, build_loader
 from contraport.embedding import LoaderConfig
 from contraport.errors import check, report_write_errors, unreadable_error
 from contraport.seeding import generator, torch_seed
@@ -197,10 +197,10 @@ def _train_and_encode(dataset: Dataset, settings: Settings, trained_on: Tensor) 
         "left. Use more folds or a smaller batch_size.",
         "too_few_pairs",
     )
-    batches = loader(
+    batches = build_loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=settings.num_workers, drop_last=True
     )
-    cast(BatchOrder, batches.batch_sampler).restrict(trained_on.numpy())
+    cast(BatchOrder, batches.batch_sampler).restrict_positions(trained_on.numpy())
     pipeline = build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=len(batches))
     pipeline.to(settings.device)
     optimizer = create_optimizer(

@@ -4,7 +4,7 @@
 dataset        Dataset and Batch; `data_loader` makes batches
 stores         hold the views in memory, or read or derive them at each fetch
 arrays         datasets from arrays in memory
-source_items   builds the dataset of one split from all items of a source; `splits` selects the items
+item_metadata   builds the dataset of one split from all items of a source; `splits` selects the items
 formats/       readers of files and folders
 sources/       `load`, the entry point: a name, a path, or another library's dataset
 views/         random views of a batch
@@ -15,7 +15,7 @@ import warnings
 from typing import Any
 
 from contraport.data.arrays import from_arrays
-from contraport.data.data_loader import BatchOrder, Share, loader, local_share
+from contraport.data.data_loader import BatchOrder, BatchShare, build_loader, local_share
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.sources import from_stream, from_torch, load, load_unsplit
 from contraport.data.views import Views
@@ -24,20 +24,26 @@ from contraport.data.views.custom_transforms import BatchTransform
 __all__ = [
     "Batch",
     "BatchOrder",
+    "BatchShare",
     "BatchTransform",
     "Dataset",
-    "Share",
     "Views",
+    "build_loader",
     "from_arrays",
     "from_stream",
     "from_torch",
     "load",
     "load_unsplit",
-    "loader",
     "local_share",
 ]
 
-_DEPRECATED = {"own_share": "local_share", "OnBatches": "BatchTransform", "load_undivided": "load_unsplit"}
+_DEPRECATED = {
+    "BatchShare": "BatchShare",
+    "build_loader": "build_loader",
+    "own_share": "local_share",
+    "OnBatches": "BatchTransform",
+    "load_undivided": "load_unsplit",
+}
 
 
 def __getattr__(name: str) -> Any:

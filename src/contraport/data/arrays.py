@@ -84,10 +84,10 @@ def from_arrays(
         labels=label_codes,
         domains=domain_codes,
         weights=None if weights is None else as_weights("weights", weights),
-        numbers=None if numbers is None else parse_numbers("numbers", numbers),
+        regression_targets=None if numbers is None else parse_numbers("numbers", numbers),
         class_names=class_names,
         domain_names=domain_names,
-        flips=flips,
+        allows_flips=flips,
         present=None if present is None else torch.from_numpy(present),
         view_names=tuple(map(str, views)) if isinstance(views, Mapping) else (),
     )
@@ -145,10 +145,10 @@ def _is_missing(array: np.ndarray) -> np.ndarray:
     return missing
 
 
-def copy_subset(dataset: Dataset, positions: Positions, split: str, *, held_out: int | None = None) -> Dataset:
+def copy_subset(dataset: Dataset, positions: Positions, split: str, *, num_held_out: int | None = None) -> Dataset:
     """Copy the items of an in-memory dataset at some positions, as one of its splits; see `Dataset` for the rest."""
     store = ArrayStore(dataset.__getitems__(positions.tolist()).views)
-    return dataset.select(torch.from_numpy(positions), store, split=split, held_out=held_out)
+    return dataset.subset_in_store(torch.from_numpy(positions), store, split=split, num_held_out=num_held_out)
 
 
 def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:

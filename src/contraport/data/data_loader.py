@@ -26,7 +26,7 @@ _MAX_WORKERS = 8
 
 
 @dataclass(frozen=True)
-class Share:
+class BatchShare:
     """The part of a global batch that this process holds.
 
     Attributes:
@@ -44,16 +44,16 @@ class Share:
         check(0 <= self.start < self.total, f"share: must have 0 <= start < total, got {self.start} and {self.total}.")
 
 
-def local_share(total: int) -> Share:
+def local_share(total: int) -> BatchShare:
     """Return the part of a batch of `total` items that this process holds when processes share each batch.
 
     The parts follow each other in the order of the ranks, and their sizes differ by at most one item;
-    `loader(..., shared=True)` yields them. Training drops a smaller last batch, so there `total` is the batch size.
+    `build_loader(..., shared=True)` yields them. Training drops a smaller last batch, so there `total` is the batch size.
 
     >>> local_share(256)
-    Share(start=0, total=256)
+    BatchShare(start=0, total=256)
     """
-    return Share(_local_slice(total).start, total)
+    return BatchShare(_local_slice(total).start, total)
 
 
 def _local_slice(total: int) -> slice:
@@ -120,7 +120,7 @@ class BatchOrder(Sampler[list[int]]):
         """Set the epoch of the next pass."""
         self.epoch = epoch
 
-    def restrict(self, positions: np.ndarray | None) -> None:
+    def restrict_positions(self, positions: np.ndarray | None) -> None:
         """Draw later epochs only from some positions, or from all if None.
 
         The number of batches stays the same: an epoch repeats the positions, each time in another order, until it is
@@ -130,7 +130,7 @@ class BatchOrder(Sampler[list[int]]):
             UsageError: there are fewer positions than the batch size.
 
         >>> order = BatchOrder(6, batch_size=2, shuffle=True)
-        >>> order.restrict(np.array([1, 3, 7]))
+        >>> order.restrict_positions(np.array([1, 3, 7]))
         >>> batches = list(order)
         >>> len(batches), sorted(sum(batches, []))
         (3, [1, 1, 3, 3, 7, 7])
@@ -165,7 +165,7 @@ class BatchOrder(Sampler[list[int]]):
 
 
 @accept_deprecated(num_workers="workers")
-def loader(
+def build_loader(
     dataset: Dataset,
     batch_size: int,
     *,
@@ -175,7 +175,7 @@ def loader(
     drop_last: bool = False,
     shared: bool = False,
     batches: int | None = None,
-) -> Loader | StreamLoader:
+) -> BatchLoader | StreamLoader:
     """Build a loader of batches; its ``batch_sampler`` is a `BatchOrder`, with the epoch and the position in it.
 
     Args:
@@ -196,7 +196,7 @@ def loader(
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
-    >>> [len(batch.ids) for batch in loader(from_arrays(np.ones((10, 2))), batch_size=4)]
+    >>> [len(batch.ids) for batch in build_loader(from_arrays(np.ones((10, 2))), batch_size=4)]
     [4, 4, 2]
     """
     check_integer("batch_size", batch_size)
@@ -216,9 +216,9 @@ def loader(
         message = f"batch_size: must be at least {processes}, one item per process, got {batch_size}."
         raise UsageError(message, kind="too_small")
     if num_workers is None:
-        num_workers = 0 if dataset.in_memory else min(cores - 1, _MAX_WORKERS)
+        num_workers = 0 if dataset.is_in_memory else min(cores - 1, _MAX_WORKERS)
     order = BatchOrder(items, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, shared=shared)
-    return Loader(
+    return BatchLoader(
         _ErrorsAsBatches(dataset) if num_workers else dataset,
         batch_sampler=order,
         collate_fn=_identity,
@@ -229,7 +229,7 @@ def loader(
     )
 
 
-class Loader(DataLoader[Batch]):
+class BatchLoader(DataLoader[Batch]):
     """DataLoader that re-raises the usage errors of its workers unchanged and can be closed."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
@@ -276,7 +276,7 @@ class StreamOrder(BatchOrder):
     def __init__(self, batch_size: int, *, batches: int, shared: bool) -> None:
         super().__init__(batches * batch_size, batch_size=batch_size, shared=shared)
 
-    def skipped(self) -> int:
+    def count_skipped_batches(self) -> int:
         """Return the number of batches of the stream before the next pass."""
         return self.epoch * len(self) + self.first_batch
 
@@ -288,7 +288,7 @@ class StreamLoader:
     >>> class Numbers(torch.utils.data.IterableDataset):
     ...     def __iter__(self):
     ...         return (torch.full((1,), float(number)) for number in range(5))
-    >>> batches = loader(from_stream(Numbers()), 2, batches=3)
+    >>> batches = build_loader(from_stream(Numbers()), 2, batches=3)
     >>> [batch.views[0].flatten().tolist() for batch in batches]
     [[0.0, 1.0], [2.0, 3.0], [4.0, 0.0]]
     """
@@ -310,10 +310,10 @@ class StreamLoader:
         if self.batch_sampler is None:
             yield from self.stream.batches(self.batch_size)
             return
-        skipped = self.batch_sampler.skipped()
+        skipped = self.batch_sampler.count_skipped_batches()
         last = (self.batch_sampler.epoch + 1) * len(self)
         if self._iterator is None or self._read != skipped:  # else the iterator is already at this place
-            self._iterator = self.stream.batches(self.batch_size, skipped=skipped, endless=True)
+            self._iterator = self.stream.batches(self.batch_size, skipped_batches=skipped, endless=True)
             self._read = skipped
         while self._read < last:
             batch = _next_on_all_ranks(self._iterator) if self._shared else next(self._iterator)

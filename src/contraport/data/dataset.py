@@ -21,7 +21,7 @@ STATISTICS_ITEMS = 10_000
 STATISTICS_FILES = 1_000
 _CHUNK_VALUES = 4_000_000
 _CHUNK_ITEMS = 500
-_PER_ITEM = ("labels", "domains", "weights", "numbers", "present", "rows", "keys", "stored_digests")
+_PER_ITEM = ("labels", "domains", "weights", "regression_targets", "present", "rows", "keys", "stored_digests")
 
 
 class Batch(NamedTuple):
@@ -73,12 +73,12 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         labels: class of each item, int64 ``(n,)`` in ``0..len(class_names)-1``, or None.
         domains: domain of each item, int64 ``(n,)``, or None.
         weights: training weight of each item, float32 ``(n,)``, nonnegative, or None.
-        numbers: regression target of each item, such as an age, float32 ``(n,)``, or None.
+        regression_targets: regression target of each item, such as an age, float32 ``(n,)``, or None.
         class_names: names of the classes, or None without labels.
         domain_names: names of the domains, or None without domains.
-        flips: whether a horizontal flip preserves the meaning of an image.
-        skipped: files or archive members that could not be read and were left out.
-        held_out: number of items drawn at random as the test split; None if the source defines its own.
+        allows_flips: whether a horizontal flip preserves the meaning of an image.
+        unreadable_files: files or archive members that could not be read and were left out.
+        num_held_out: number of items drawn at random as the test split; None if the source defines its own.
         present: which items have which views, Booleans ``(n, views)``; None if all have all.
         rows: row of each item in its source, counted over all splits and skipped items, int64 ``(n,)``.
         keys: names of the items in their source, such as file paths; None if they have only rows.
@@ -105,12 +105,12 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     labels: Tensor | None = None
     domains: Tensor | None = None
     weights: Tensor | None = None
-    numbers: Tensor | None = None
+    regression_targets: Tensor | None = None
     class_names: tuple[str, ...] | None = None
     domain_names: tuple[str, ...] | None = None
-    flips: bool = False
-    skipped: tuple[str, ...] = ()
-    held_out: int | None = None
+    allows_flips: bool = False
+    unreadable_files: tuple[str, ...] = ()
+    num_held_out: int | None = None
     present: Tensor | None = None
     rows: Tensor = None  # type: ignore[assignment]  # all rows, see __post_init__
     keys: Sequence[str] | None = None
@@ -176,9 +176,9 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return len(self.shapes[0]) == 3
 
     @property
-    def in_memory(self) -> bool:
+    def is_in_memory(self) -> bool:
         """Whether a fetch only copies memory, so that worker processes gain nothing."""
-        return self.store.in_memory
+        return self.store.is_in_memory
 
     def __len__(self) -> int:
         return len(self.store)
@@ -277,13 +277,13 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def subset(self, positions: Tensor, split: str | None = None) -> Dataset:
         """Return the items at some positions, int64 ``(m,)``, as the same split or as another one."""
         store = SubsetStore(self.store, positions)
-        return self.select(positions, store, split=split or self.split, held_out=self.held_out)
+        return self.subset_in_store(positions, store, split=split or self.split, num_held_out=self.num_held_out)
 
-    def select(self, positions: Tensor, store: Store, *, split: str, held_out: int | None) -> Dataset:
+    def subset_in_store(self, positions: Tensor, store: Store, *, split: str, num_held_out: int | None) -> Dataset:
         """Return the items at some positions, whose views are in the given store; see `Dataset` for the rest."""
         per_item = {name: values for name in _PER_ITEM if (values := getattr(self, name)) is not None}
         chosen = {name: _take(values, positions) for name, values in per_item.items()}
-        return self._replace(store=store, split=split, held_out=held_out, **chosen)
+        return self._replace(store=store, split=split, num_held_out=num_held_out, **chosen)
 
     def drop_duplicates(self) -> Dataset:
         """Return the first of all items that have the same content in each view."""
@@ -341,7 +341,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def _sample(self, view: int, most: int = STATISTICS_ITEMS) -> Iterator[Tensor]:
         """Yield blocks of one view of evenly spread items that have it."""
-        limit = min(most, STATISTICS_ITEMS if self.in_memory else STATISTICS_FILES)
+        limit = min(most, STATISTICS_ITEMS if self.is_in_memory else STATISTICS_FILES)
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
         spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
         chunk = max(1, min(_CHUNK_ITEMS, _CHUNK_VALUES // math.prod(self.shapes[view])))

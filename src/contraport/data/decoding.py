@@ -86,7 +86,7 @@ def find_unreadable(views: Sequence[tuple[EncodedItems, Positions]], *, what: st
         for images, positions in views:
             for first in range(0, len(positions), _CHECK_BLOCK):
                 block = positions[first : first + _CHECK_BLOCK].tolist()
-                errors = pool.map(partial(decoding_error, images), block)
+                errors = pool.map(partial(find_decoding_error, images), block)
                 failures |= {
                     position: (images.name(position), error)
                     for position, error in zip(block, errors, strict=True)
@@ -107,7 +107,7 @@ def default_image_size(images: EncodedItems, positions: Sequence[int]) -> int:
     step = -(-len(positions) // _MEASURED_IMAGES)
     sides = []
     for position in positions[::step]:
-        if decoding_error(images, position) is None:
+        if find_decoding_error(images, position) is None:
             with _open(images[position]) as image:
                 sides.append(min(image.size))
     return median_size(sides)
@@ -122,7 +122,7 @@ def median_size(sides: Sequence[int]) -> int:
     return min(max(median_low(sides or [MAX_SIZE]), MIN_SIZE), MAX_SIZE)
 
 
-def decoding_error(images: EncodedItems, position: int) -> str | None:
+def find_decoding_error(images: EncodedItems, position: int) -> str | None:
     """Return why an image cannot be decoded, or None; much cheaper than decoding if the format allows it."""
     try:
         with _open(images[position]) as image:
@@ -141,7 +141,7 @@ def _decode(images: EncodedItems, position: int, size: int) -> Tensor:
     try:
         with _open(images[position]) as image:
             image.draft("RGB", (size, size))  # JPEG: decodes at the smallest scale that is large enough
-            return square_pixels(ImageOps.exif_transpose(image), size)
+            return crop_to_square(ImageOps.exif_transpose(image), size)
     except Exception as error:  # decoders raise anything on hostile bytes
         message = f"data: {images.name(position)} was readable before and cannot be read now: {error}"
         raise UsageError(message, kind="unreadable") from error
@@ -153,7 +153,7 @@ def _open(source: Path | bytes) -> Image.Image:
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
 
 
-def square_pixels(image: Image.Image, size: int) -> Tensor:
+def crop_to_square(image: Image.Image, size: int) -> Tensor:
     """Return the center of an upright image, resized, as uint8 RGB, ``(3, size, size)``."""
     square = ImageOps.fit(to_rgb(image), (size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()

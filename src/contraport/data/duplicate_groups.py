@@ -47,14 +47,14 @@ class ContentGroups(NamedTuple):
     views: tuple[int, ...]
 
 
-def content_groups(ids: Tensor, largest: float) -> ContentGroups:
+def group_by_content(ids: Tensor, largest: float) -> ContentGroups:
     """Group the items that share the content of a view, directly or through others.
 
     A view whose repeats would join more than `largest` items, such as captions that name only a class, does not group
     items. Views with small groups come first, and the first always groups.
 
     >>> ids = torch.tensor([[0, 0], [0, 1], [2, 1], [3, 3]])
-    >>> content_groups(ids, largest=3).groups.tolist(), content_groups(ids, largest=2)
+    >>> group_by_content(ids, largest=3).groups.tolist(), group_by_content(ids, largest=2)
     ([0, 0, 0, 1], ContentGroups(groups=array([0, 0, 1, 2]), views=(0,)))
     """
     sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in ids.unbind(1)]

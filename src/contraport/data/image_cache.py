@@ -16,7 +16,7 @@ from torch import Tensor
 
 from contraport._utils.array_cache import load_or_build_arrays, open_arrays, total_bytes
 from contraport._version import __version__
-from contraport.data.data_loader import loader
+from contraport.data.data_loader import build_loader
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import ImageStore
 from contraport.data.stores import MultiViewStore, Shape, Store, join_stores
@@ -41,7 +41,7 @@ class DecodedImages(Store):
         return (self.pixels.shape[1:],)
 
     @property
-    def in_memory(self) -> bool:
+    def is_in_memory(self) -> bool:
         return True
 
     @property
@@ -69,7 +69,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     Args:
         dataset: the items, to be read many times.
         folder: cache folder, see `contraport._utils.array_cache`.
-        num_workers: processes that decode; default: as in `loader`.
+        num_workers: processes that decode; default: as in `build_loader`.
 
     Raises:
         UsageError: the folder cannot be written to.
@@ -110,7 +110,7 @@ def _fill(
     size = sum(array.nbytes for array in arrays)
     log.info("decoding %s images once, into %s: %.1f MB", f"{len(dataset):,}", folder, size / 1e6)
     images = Dataset(MultiViewStore(tuple(encoded)), name=dataset.name, split=dataset.split)
-    batches, first = loader(images, BATCH_SIZE, num_workers=num_workers), 0
+    batches, first = build_loader(images, BATCH_SIZE, num_workers=num_workers), 0
     try:
         for batch in batches:
             for array, view in zip(arrays, batch.views, strict=True):
@@ -127,7 +127,7 @@ def _stores(dataset: Dataset) -> tuple[Store, ...]:
 def dataset_digest(dataset: Dataset) -> str:
     """Return a digest of all items in memory; for data in files, of a sample, all names, and all sizes and times."""
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
-    if dataset.in_memory:
+    if dataset.is_in_memory:
         positions = torch.arange(len(dataset))
     else:
         number = min(SAMPLED_ITEMS, len(dataset))

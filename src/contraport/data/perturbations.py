@@ -137,14 +137,14 @@ def make_imbalanced(dataset: Dataset, ratio: float) -> Dataset:
     return dataset.subset(by_class[rank < allowed[labels[by_class]]].sort().values)
 
 
-def class_weights(dataset: Dataset) -> Tensor:
+def class_balanced_weights(dataset: Dataset) -> Tensor:
     """Return weights of mean 1 under which each non-empty class has the same total weight, float32 ``(n,)``.
 
     Raises:
         UsageError: there are no classes.
 
     >>> from contraport.data import from_arrays
-    >>> class_weights(from_arrays(np.ones((4, 2)), labels=["rare", "usual", "usual", "usual"])).tolist()
+    >>> class_balanced_weights(from_arrays(np.ones((4, 2)), labels=["rare", "usual", "usual", "usual"])).tolist()
     [2.0, 0.6666666865348816, 0.6666666865348816, 0.6666666865348816]
     """
     if dataset.labels is None:
@@ -161,7 +161,7 @@ class ChangedStore(StoreWrapper):
     change: Change
 
     @property
-    def in_memory(self) -> bool:
+    def is_in_memory(self) -> bool:
         return False
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
@@ -171,7 +171,7 @@ class ChangedStore(StoreWrapper):
 def _with_change(dataset: Dataset, change: Change) -> Dataset:
     """Return the items changed: at once if they are in memory, otherwise at each fetch."""
     store = ChangedStore(dataset.store, change)
-    if not dataset.in_memory:
+    if not dataset.is_in_memory:
         return dataset.with_store(store)
     blocks = [store.fetch(block) for block in torch.arange(len(dataset)).split(_BLOCK)]
     return dataset.with_store(ArrayStore(tuple(torch.cat(views) for views in zip(*blocks, strict=True))))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.duplicate_groups import content_groups, content_ids
+from contraport.data.duplicate_groups import content_ids, group_by_content
 from contraport.data.splits import max_group_size
 from contraport.data.streams import Stream
 
@@ -67,7 +67,7 @@ class SplitRecord:
         digests = torch.cat([part.digests for part in parts if part.digests is not None])
         present = torch.cat([_present(part) for part in parts])
         # A view that many items share, such as captions that name a class, does not identify an item.
-        views = content_groups(content_ids(digests, present), max_group_size(len(digests), None)).views
+        views = group_by_content(content_ids(digests, present), max_group_size(len(digests), None)).views
         if not present[:, list(views)].any(dim=1).all():
             views = tuple(range(digests.shape[1]))  # some items have only views that many share
         train_digests, *test_digests = (_unique(part, views) for part in parts)
@@ -95,7 +95,7 @@ class SplitRecord:
         """Return the record as named arrays, to be saved."""
         return {"train": self.train, "test": self.test, "fingerprint": np.array(self.fingerprint)}
 
-    def trained_on(self, dataset: Dataset) -> Tensor:
+    def find_trained_items(self, dataset: Dataset) -> Tensor:
         """Return which items share content with a training item, Booleans ``(n,)``."""
         return _shares_content(dataset, self.train)
 

@@ -32,7 +32,7 @@ class Store(ABC):
         """Shape of one item of each view."""
 
     @property
-    def in_memory(self) -> bool:
+    def is_in_memory(self) -> bool:
         """Whether a fetch only copies memory, so that worker processes gain nothing."""
         return False
 
@@ -67,7 +67,7 @@ class ArrayStore(Store):
         return tuple(map(item_shape, self.views))
 
     @property
-    def in_memory(self) -> bool:
+    def is_in_memory(self) -> bool:
         return True
 
     @cached_property
@@ -114,7 +114,7 @@ class PackedTextStore(Store):
         return (TEXT_SHAPE,)
 
     @property
-    def in_memory(self) -> bool:
+    def is_in_memory(self) -> bool:
         return True
 
     @cached_property
@@ -135,7 +135,7 @@ class PackedTextStore(Store):
 
 
 @dataclass(frozen=True)
-class TextView:
+class TextStoreBuilder:
     """Texts of all items of a source; called with positions it packs those into a store.
 
     Attributes:
@@ -200,8 +200,8 @@ class StoreWrapper(Store):
         return self.store.shapes
 
     @property
-    def in_memory(self) -> bool:
-        return self.store.in_memory
+    def is_in_memory(self) -> bool:
+        return self.store.is_in_memory
 
     @property
     def digests(self) -> Tensor | None:
@@ -264,8 +264,8 @@ class MultiViewStore(Store):
         return tuple(shape for store in self.stores for shape in store.shapes)
 
     @property
-    def in_memory(self) -> bool:
-        return all(store.in_memory for store in self.stores)
+    def is_in_memory(self) -> bool:
+        return all(store.is_in_memory for store in self.stores)
 
     @property
     def digests(self) -> Tensor | None:

@@ -96,17 +96,17 @@ class Stream(Dataset):
         message = f"data: {self.name} yielded no item in pass {number}; each iteration must start anew."
         check(position > 0, message, "empty")
 
-    def batches(self, batch_size: int, *, skipped: int = 0, endless: bool = False) -> Iterator[Batch]:
+    def batches(self, batch_size: int, *, skipped_batches: int = 0, endless: bool = False) -> Iterator[Batch]:
         """Yield batches of neighboring items, from one pass or from one pass after the other.
 
         Args:
             batch_size: items in a batch; the last one of a single pass may be smaller.
-            skipped: number of batches to skip.
+            skipped_batches: number of batches to skip.
             endless: whether further passes follow.
         """
         passes = itertools.count() if endless else range(1)
         items = enumerate(item for number in passes for item in self.items(number))
-        rest = itertools.islice(items, skipped * batch_size, None)
+        rest = itertools.islice(items, skipped_batches * batch_size, None)
         while chosen := list(itertools.islice(rest, batch_size)):
             yield self._collate(chosen)
 

@@ -3,7 +3,7 @@
 from contraport.encoders.factory import (
     build_encoder,
     check_trusted,
-    default_encoder,
+    default_encoder_name,
     describe_encoder,
     is_module_description,
 )
@@ -12,7 +12,7 @@ from contraport.encoders.model import FeatureExtractor, Model
 from contraport.encoders.networks import Decoder, Projector
 from contraport.encoders.pretrained_weights import load_pretrained, read_initial_weights
 from contraport.encoders.tower import Tower
-from contraport.encoders.view_names import kind_from_shape, resolve_view
+from contraport.encoders.view_lookup import kind_from_shape, resolve_view
 
 __all__ = [
     "Decoder",
@@ -23,7 +23,7 @@ __all__ = [
     "Tower",
     "build_encoder",
     "check_trusted",
-    "default_encoder",
+    "default_encoder_name",
     "describe_encoder",
     "is_module_description",
     "kind_from_shape",

@@ -35,11 +35,11 @@ Shape = tuple[int, ...]
 _DEFAULTS = {0: "small-text", 1: "mlp", 2: "small-tcn", 3: "small-cnn"}
 
 
-def default_encoder(shape: Shape) -> str:
+def default_encoder_name(shape: Shape) -> str:
     """Return the name of the built-in encoder for items of a shape.
 
-    >>> default_encoder((6,)), default_encoder((6, 100)), default_encoder((1, 28, 28)), default_encoder(())
-    ('mlp', 'small-tcn', 'small-cnn', 'small-text')
+    >>> [default_encoder_name(shape) for shape in ((6,), (6, 100), (1, 28, 28), ())]
+    ['mlp', 'small-tcn', 'small-cnn', 'small-text']
     """
     return _DEFAULTS[len(shape)]
 
@@ -123,7 +123,7 @@ def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool =
         if own:
             encoder = _build_custom(name, shape)
         elif is_text_shape(shape):
-            message = f"encoder: {name!r} takes images, got texts; use {default_encoder(shape)!r}."
+            message = f"encoder: {name!r} takes images, got texts; use {default_encoder_name(shape)!r}."
             check(not timm.is_model(name) or Path(name).exists(), message, "shape")
             encoder = build_text_transformer(name, shape)
         else:
@@ -164,7 +164,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         unknown = unknown_name_error("encoder", name, [*ENCODERS, *near])
         raise UsageError(f"{unknown} Or {TIMM}, or your own {OWN}.", kind="unknown")
-    message = f"encoder: {name!r} takes images, got {describe_shape(shape)}; use {default_encoder(shape)!r}."
+    message = f"encoder: {name!r} takes images, got {describe_shape(shape)}; use {default_encoder_name(shape)!r}."
     check(len(shape) == 3, message, "shape")
     channels, *size = shape
     create = partial(timm.create_model, name, pretrained=False, num_classes=0, in_chans=channels)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from contraport.encoders.factory import Shape
 from contraport.encoders.model import Model
 from contraport.encoders.state_dicts import State, load_weights
-from contraport.encoders.view_names import values_per_view
+from contraport.encoders.view_lookup import values_per_view
 from contraport.errors import check
 
 Statistics: TypeAlias = tuple[list[float], list[float]]

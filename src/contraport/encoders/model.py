@@ -19,10 +19,16 @@ from torch import Tensor, nn
 from contraport._utils.files import check_checksum, checksum_path, write_checksum
 from contraport._utils.text_tensors import channel_count, concatenate_batches, item_shape
 from contraport._version import __version__
-from contraport.encoders.factory import Shape, check_trusted, default_encoder, describe_encoder, is_module_description
+from contraport.encoders.factory import (
+    Shape,
+    check_trusted,
+    default_encoder_name,
+    describe_encoder,
+    is_module_description,
+)
 from contraport.encoders.text_transformer import TextTransformer
 from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower
-from contraport.encoders.view_names import resolve_view, values_per_view
+from contraport.encoders.view_lookup import resolve_view, values_per_view
 from contraport.errors import UsageError, check, one_line_reason, unreadable_error
 from contraport.options import accept_deprecated
 
@@ -47,7 +53,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
     Args:
         encoder: name or module, as in `build_encoder`; or one per tower; or a mapping from view names or kinds, such as
-            ``{"image": "resnet18"}``. Default: `default_encoder` for each tower's shape.
+            ``{"image": "resnet18"}``. Default: `default_encoder_name` for each tower's shape.
         shapes: of one item of each view: images ``(C, H, W)``, vectors ``(d,)``, time series ``(C, T)`` or texts
             ``()``.
         projection: output features of the projector, the input of the loss; 0: no projector.
@@ -108,7 +114,9 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         inputs = self.shapes[:1] if shared else self.shapes
         if encoder is None or isinstance(encoder, Mapping):
             chosen = values_per_view("encoder", encoder or {}, self.view_names[: len(inputs)], inputs)
-            encoder = [chosen[k] if chosen[k] is not None else default_encoder(inputs[k]) for k in range(len(inputs))]
+            encoder = [
+                chosen[k] if chosen[k] is not None else default_encoder_name(inputs[k]) for k in range(len(inputs))
+            ]
         elif isinstance(encoder, str | nn.Module):
             encoder = [encoder] * len(inputs)
         self.encoder_sources = _encoder_sources(list(_one_per_tower("encoder", encoder, inputs)), encoder_folders)

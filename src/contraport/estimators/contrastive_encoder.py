@@ -25,7 +25,7 @@ from contraport.auditing.pairs.pair_filter import PairFilter, max_audited_batch_
 from contraport.auditing.result import Audit, audit_from_arrays
 from contraport.catalog import resolve_recipe
 from contraport.catalog.objectives import info_nce
-from contraport.data import Batch, BatchOrder, Dataset, from_arrays, loader
+from contraport.data import Batch, BatchOrder, Dataset, build_loader, from_arrays
 from contraport.data.arrays import as_array, as_weights, check_equal_shapes
 from contraport.embedding import LoaderConfig, evaluation_mode, extract_features, fixed_seed
 from contraport.encoders import FeatureExtractor, Model
@@ -369,7 +369,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         self.pipeline_ = build_training_module(
             settings, dataset, objective, steps_per_epoch=self._num_batches(len(dataset))
         )
-        self.pipeline_.to(self.device).views.release()
+        self.pipeline_.to(self.device).views.release_data()
         self.loss_curve_ = []
         self.n_iter_ = 0
         self._negatives = settings.negatives
@@ -397,7 +397,9 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         schedule = build_lr_schedule(
             self._optimizer, lr_scheduler=lr_scheduler, steps=steps, warmup=int(warmup * steps)
         )
-        batches = loader(dataset, len(dataset) // steps_per_epoch, shuffle=True, seed=pipeline.seed, drop_last=True)
+        batches = build_loader(
+            dataset, len(dataset) // steps_per_epoch, shuffle=True, seed=pipeline.seed, drop_last=True
+        )
         callbacks: list[Callback] = [FiniteGuard(), _LossCurve(self)]
         pair_filter = None
         if isinstance(dataset, DecoyDataset):

@@ -67,4 +67,4 @@ def _slice(dataset: Dataset, first: int, last: int) -> Dataset:
         return dataset
     positions = torch.arange(first, last)
     store = SubsetStore(dataset.store, positions)
-    return dataset.select(positions, store, split=dataset.split, held_out=None)
+    return dataset.subset_in_store(positions, store, split=dataset.split, num_held_out=None)

@@ -104,7 +104,7 @@ def load_train_and_test(run: Run, loader: SplitLoader, data: Any, *, leave_out: 
     if len(record.train) == 0 or record.matches_splits(train, test):
         return Splits(train, test)
     parts = [loader.load(data, "train", undivided=True, complete=True)]
-    if train.held_out is None:
+    if train.num_held_out is None:
         parts.append(loader.load(data, "test", complete=True))
     divided = record.find_splits(parts)
     is_subset = any(getattr(loader.settings, name) for name in _SUBSET_SETTINGS)
@@ -125,7 +125,7 @@ def _without_trained(record: SplitRecord, train: Dataset, test: Dataset, *, leav
     Raises:
         UsageError: no test item would be left.
     """
-    trained_on = record.trained_on(test)
+    trained_on = record.find_trained_items(test)
     number = int(trained_on.sum())
     if number == 0:
         return Splits(train, test)
@@ -142,7 +142,7 @@ def _without_trained(record: SplitRecord, train: Dataset, test: Dataset, *, leav
 
 def _check_no_copies(run: Run, train: Dataset, test: Dataset, *, is_own: bool) -> None:
     """Raise `UsageError` if a run of an earlier version may have been trained on copies of test items."""
-    is_random_split = train.held_out is not None
+    is_random_split = train.num_held_out is not None
     has_copies = train.content_ids is not None or test.content_ids is not None
     check(
         not (is_own and is_random_split and has_copies),
@@ -237,7 +237,7 @@ class SplitLoader:
         if complete:
             settings = settings.replace_unchecked(validation=None, max_items=None, test_items=None, imbalance=None)
         dataset = build_dataset(settings, split)
-        if undivided and dataset.held_out and not isinstance(data, AnyDataset):
+        if undivided and dataset.num_held_out and not isinstance(data, AnyDataset):
             dataset = build_dataset(settings.replace_unchecked(test_fraction=0), "train")
             return dataset.subset(torch.arange(len(dataset)), split)
         return dataset

@@ -112,7 +112,7 @@ class EvalContext:
     @property
     def has_regression_targets(self) -> bool:
         """Whether both splits have numbers to predict by regression."""
-        return self.train.numbers is not None and self.test.numbers is not None
+        return self.train.regression_targets is not None and self.test.regression_targets is not None
 
     @property
     def image_channels(self) -> set[int]:
@@ -184,7 +184,7 @@ class EvalContext:
     @property
     def numbers(self) -> tuple[Tensor, Tensor]:
         """Number of each training item `(n,)` and of each test item `(m,)`; requires numbers."""
-        return _available(self.train.numbers), _available(self.test.numbers)
+        return _available(self.train.regression_targets), _available(self.test.regression_targets)
 
     @cached_property
     def train_x(self) -> Tensor:

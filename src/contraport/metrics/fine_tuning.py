@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport.data import Batch, Dataset, Share, Views, loader
+from contraport.data import Batch, BatchShare, Dataset, Views, build_loader
 from contraport.embedding import LoaderConfig, extract_features, fixed_seed
 from contraport.encoders import Model
 from contraport.training.loop import Callback, Loop
@@ -46,7 +46,7 @@ class _CrossEntropyStep(nn.Module):
         self.model = model
         self.views = views
 
-    def forward(self, batch: Batch, step: int, part: int = 0, share: Share | None = None) -> Tensor:
+    def forward(self, batch: Batch, step: int, part: int = 0, share: BatchShare | None = None) -> Tensor:
         """Return the loss of a batch."""
         assert batch.labels is not None
         return F.cross_entropy(self.model(*self.views.plain(batch.views)), batch.labels)
@@ -92,7 +92,9 @@ def fine_tuning_correctness(
         )
         model.requires_grad_(True)
         size = min(BATCH_SIZE, len(train))
-        batches = loader(train, size, shuffle=True, seed=seed, num_workers=loader_config.num_workers, drop_last=True)
+        batches = build_loader(
+            train, size, shuffle=True, seed=seed, num_workers=loader_config.num_workers, drop_last=True
+        )
         optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
         epochs = max(EPOCHS, math.ceil(STEPS / len(batches)))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(batches))

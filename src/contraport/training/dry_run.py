@@ -14,7 +14,7 @@ import torch
 from contraport._utils.formatting import format_significant
 from contraport._utils.progress import ProgressBars
 from contraport.data import Batch
-from contraport.data.data_loader import Loader, StreamLoader
+from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.embedding import evaluation_mode
 from contraport.training.components import Components, num_cached_draws
 from contraport.training.components.model_builder import compile_encoders
@@ -162,7 +162,7 @@ def _seconds_to_encode(components: Components, device: torch.device, bars: Progr
     return statistics.median(seconds[SKIPPED:])
 
 
-def _repeat(batches: Loader | StreamLoader) -> Iterator[Batch]:
+def _repeat(batches: BatchLoader | StreamLoader) -> Iterator[Batch]:
     while True:
         yield from batches
 

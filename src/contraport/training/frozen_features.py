@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from contraport._utils.array_cache import load_or_build_arrays, total_bytes
 from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
-from contraport.data import Dataset, Views, loader
+from contraport.data import Dataset, Views, build_loader
 from contraport.data.image_cache import dataset_digest
 from contraport.embedding import LoaderConfig, check_finite, evaluation_mode, fixed_seed
 from contraport.encoders import Model
@@ -55,7 +55,7 @@ def use_cached_features(components: Components, settings: Settings, folder: Path
         log=log,
     )
     dataset = components.dataset.with_store(CachedFeatures(arrays))
-    batches = loader(
+    batches = build_loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=0, drop_last=True, shared=True
     )
     components.module.encoded = True

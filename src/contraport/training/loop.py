@@ -17,8 +17,8 @@ from torch.autograd.profiler import record_function
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from contraport.data import Batch, BatchOrder, Share
-from contraport.data.data_loader import Loader, StreamLoader
+from contraport.data import Batch, BatchOrder, BatchShare
+from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.training.sharding import clip_gradients
 
 DATA, FORWARD, BACKWARD, STEP = SECTIONS = ("wait for data", "views and loss", "backward", "optimizer")
@@ -36,7 +36,7 @@ class Position(NamedTuple):
 class Trainable(Protocol):
     """Interface of a module that computes the loss of a batch, such as `TrainingModule`."""
 
-    def __call__(self, batch: Batch, step: int, part: int = 0, share: Share | None = None) -> Tensor:
+    def __call__(self, batch: Batch, step: int, part: int = 0, share: BatchShare | None = None) -> Tensor:
         """Return the loss. All randomness must be a function of the seed, the step and the part."""
 
     def after_step(self, step: int) -> None:
@@ -83,7 +83,7 @@ class Loop:
     def __init__(
         self,
         module: Trainable,
-        batches: Loader | StreamLoader,
+        batches: BatchLoader | StreamLoader,
         optimizer: Optimizer,
         schedule: LRScheduler,
         *,
@@ -93,7 +93,7 @@ class Loop:
         grad_accum_steps: int = 1,
         gradient_clip: float | None = None,
         amp: bool = False,
-        share: Share | None = None,
+        share: BatchShare | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.module = module

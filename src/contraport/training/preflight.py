@@ -16,7 +16,7 @@ from contraport._utils.text_tensors import is_text_shape
 from contraport.catalog import DATASETS
 from contraport.data import Dataset
 from contraport.data.streams import Stream
-from contraport.encoders.view_names import values_per_view
+from contraport.encoders.view_lookup import values_per_view
 from contraport.options import is_object_placeholder, to_config_value
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
@@ -61,9 +61,9 @@ def preflight(
         options: the explicit options, to which a suggested command adds its changes.
         path: the run folder, if it exists.
     """
-    if dataset.held_out:
-        log.info("%s held out for evaluation (--test_fraction)", pluralize(dataset.held_out, "item"))
-    elif dataset.held_out is None and isinstance(settings.data, str | Path):
+    if dataset.num_held_out:
+        log.info("%s held out for evaluation (--test_fraction)", pluralize(dataset.num_held_out, "item"))
+    elif dataset.num_held_out is None and isinstance(settings.data, str | Path):
         log.info("evaluation uses the test split of the data")
     size, epochs = settings.batch_size, settings.epochs
     if isinstance(dataset, Stream):

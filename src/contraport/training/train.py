@@ -163,7 +163,7 @@ def _fit_batch_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tu
 
 def _describe_transform(own: CustomTransform, components: Components) -> str:
     """Return whether a custom augmentation runs on batches or on items, and in how many processes."""
-    if own.on_batches:
+    if own.takes_batches:
         return "batches, on the device of the model"
     workers = 0 if isinstance(components.batches, StreamLoader) else components.batches.num_workers
     return "items" + (f", in {pluralize(workers, 'loading process', 'loading processes')}" if workers else "")
@@ -216,12 +216,12 @@ def _cache_decoded(components: Components, settings: Settings, folder: Path) -> 
             dataset = cache_decoded_images(dataset, folder, num_workers=settings.num_workers)
     if not is_main_process():
         dataset = cache_decoded_images(dataset, folder)
-    if not dataset.in_memory:
+    if not dataset.is_in_memory:
         return components
     if components.dataset.paired and components.partners is not None:
         dataset = with_partners(dataset, components.partners)
     views = components.module.views
-    batches = build_batches(settings, dataset, views, num_workers=settings.num_workers if views.on_items else 0)
+    batches = build_batches(settings, dataset, views, num_workers=settings.num_workers if views.is_per_item else 0)
     return components._replace(dataset=dataset, batches=batches)
 
 
@@ -276,5 +276,5 @@ def _log_start(run: Run, settings: Settings, components: Components) -> None:
     log.debug(
         "contraport %s, torch %s, %s weights, %s", __version__, torch.__version__, f"{weights:,}", settings.to_config()
     )
-    if dataset.skipped:
-        log.debug("skipped unreadable files: %s", ", ".join(dataset.skipped))
+    if dataset.unreadable_files:
+        log.debug("skipped unreadable files: %s", ", ".join(dataset.unreadable_files))

@@ -12,7 +12,7 @@ from PIL import Image
 from tests.errors import raises_usage_error
 
 from contraport._utils.text_tensors import tensor_to_texts
-from contraport.data import load, loader
+from contraport.data import build_loader, load
 
 
 def save(path, *, size=(12, 10), value=100, mode="RGB"):
@@ -36,8 +36,8 @@ def test_class_folders_give_labels_and_a_split_stratified_by_class(classes):
     assert train.labels.bincount().tolist() == [8, 8]
     assert test.labels.bincount().tolist() == [2, 2]
     assert not set(train.store.encoded.files) & set(test.store.encoded.files)
-    assert train.flips
-    assert not train.in_memory
+    assert train.allows_flips
+    assert not train.is_in_memory
 
 
 def test_images_are_rgb_squares_of_the_median_shorter_side(classes):
@@ -129,7 +129,7 @@ def test_corrupt_images_are_left_out_counted_and_named(classes, caplog):
     (classes / "cat" / "cut.png").write_bytes(png[: png.index(b"IEND") - 12])
     with caplog.at_level(logging.WARNING):
         datasets = [load(classes), load(classes, "test")]
-    skipped = sorted(name for dataset in datasets for name in dataset.skipped)
+    skipped = sorted(name for dataset in datasets for name in dataset.unreadable_files)
     assert [name.rsplit("/", 1)[1] for name in skipped] == ["cut.png", "zero.png", "cut.jpg", "text.jpg"]
     assert sum(len(dataset) for dataset in datasets) == 20
     for name in skipped:
@@ -143,7 +143,7 @@ def test_an_image_that_claims_to_be_huge_is_left_out(classes):
     png = bytearray((classes / "cat" / "0.png").read_bytes())
     png[16:24] = struct.pack(">II", 100_000, 100_000)
     (classes / "cat" / "0.png").write_bytes(png)
-    assert len(load(classes).skipped) + len(load(classes, "test").skipped) == 1
+    assert len(load(classes).unreadable_files) + len(load(classes, "test").unreadable_files) == 1
 
 
 def test_an_image_that_vanishes_later_is_named(classes):
@@ -180,7 +180,7 @@ def test_hidden_and_other_files_are_no_images(classes):
     (classes / ".thumbnails" / "0.png").write_bytes(b"x")
     (classes / "README.txt").write_text("x")
     assert len(load(classes)) == 16
-    assert load(classes).skipped == ()
+    assert load(classes).unreadable_files == ()
 
 
 @pytest.mark.parametrize("strange", [b"cat/caf\xe9.png", b"caf\xe9/0.png"])
@@ -210,8 +210,8 @@ def test_memory_does_not_grow_with_the_pixels(tmp_path):
 @pytest.mark.usefixtures("two_cores")
 def test_worker_processes_give_the_same_batches(classes):
     dataset = load(classes)
-    alone = list(loader(dataset, 5, shuffle=True, seed=1, num_workers=0))
-    helped = list(loader(dataset, 5, shuffle=True, seed=1, num_workers=2))
+    alone = list(build_loader(dataset, 5, shuffle=True, seed=1, num_workers=0))
+    helped = list(build_loader(dataset, 5, shuffle=True, seed=1, num_workers=2))
     assert all(torch.equal(a.views[0], b.views[0]) for a, b in zip(alone, helped, strict=True))
 
 
@@ -266,7 +266,7 @@ def test_only_regular_files_are_opened_and_the_others_counted(classes, caplog):
         listening.bind(str(classes / "dog" / "socket.jpg"))
     with caplog.at_level(logging.WARNING):
         datasets = [load(classes), load(classes, "test")]
-    skipped = sorted(Path(name).name for dataset in datasets for name in dataset.skipped)
+    skipped = sorted(Path(name).name for dataset in datasets for name in dataset.unreadable_files)
     assert skipped == ["pipe.png", "round.jpg", "socket.jpg", "zeros.png"]
     assert sum(len(dataset) for dataset in datasets) == 20
     assert "zeros.png is no regular file" in caplog.text
@@ -364,7 +364,7 @@ def test_less_common_image_suffixes_are_read_or_reported(tmp_path):
         Image.new("RGB", (9, 9)).save(tmp_path / f"a.{suffix}", kind)
     (tmp_path / "b.heic").write_bytes(b"what a plugin reads")
     whole = load(tmp_path, test_fraction=0)
-    assert (len(whole), whole.skipped) == (3, (str(tmp_path / "b.heic"),))
+    assert (len(whole), whole.unreadable_files) == (3, (str(tmp_path / "b.heic"),))
 
 
 def test_rejects_a_class_folder_named_train(tmp_path, caplog):

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from tests.errors import raises_usage_error
 
-from contraport.data import load, loader
+from contraport.data import build_loader, load
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_dataset_on_disk_is_split_by_class_and_stays_there(hub, tmp_path):
     assert (len(train), len(test)) == (16, 4)
     assert train.shapes == ((3, 10, 10),)
     assert train.class_names == test.class_names == ("x", "y", "z")
-    assert not train.in_memory
+    assert not train.is_in_memory
     for part in (train, test):
         batch = part.__getitems__(list(range(len(part))))
         assert torch.equal(batch.labels, batch.views[0][:, 0, 0, 0].long() // 4 % 2)
@@ -72,7 +72,7 @@ def test_splits_arrays_and_sequences(hub, tmp_path):
     assert (test.class_names, test.domains.tolist()) == (("p", "q"), [2, 0])
     chosen = load(path, columns={"views": ["vector", ["b", "a"]], "labels": None})
     assert (chosen.shapes, chosen.labels) == (((3,), (2,)), None)
-    helped = torch.cat([batch.views[0][:, 0, 0] for batch in loader(train, 3, num_workers=2)])
+    helped = torch.cat([batch.views[0][:, 0, 0] for batch in build_loader(train, 3, num_workers=2)])
     assert helped.tolist() == list(range(8))
 
 
@@ -86,7 +86,7 @@ def test_corrupt_images_are_left_out(hub, tmp_path):
     rows.append({"image": {"bytes": b"no", "path": "x.png"}})
     path = saved(tmp_path / "hf", hub.Dataset.from_list(rows, features=features))
     parts = [load(path, split) for split in ("train", "test")]
-    assert (*parts[0].skipped, *parts[1].skipped) == (f"{path}, column 'image', row 9",)
+    assert (*parts[0].unreadable_files, *parts[1].unreadable_files) == (f"{path}, column 'image', row 9",)
     assert sum(len(part) for part in parts) == 9
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from tests.errors import raises_usage_error
 
 from contraport._utils.text_tensors import tensor_to_texts
-from contraport.data import load, loader
+from contraport.data import build_loader, load
 
 
 def encoded(value, kind="PNG", size=(10, 12)):
@@ -112,7 +112,7 @@ def test_skips_corrupt_images_and_incomplete_samples_with_a_warning(tmp_path, ca
     with caplog.at_level(logging.WARNING):
         path = write(tmp_path / "a.tar", files)
         parts = [load(path, split) for split in ("train", "test")]
-    assert [name for part in parts for name in part.skipped] == [f"{path}: dir/0003.image"]
+    assert [name for part in parts for name in part.unreadable_files] == [f"{path}: dir/0003.image"]
     assert sorted(number for part in parts for number in numbers(part).tolist()) == [1, 2, 4, 5, 6, 7, 8, 9, 10]
     assert "1 samples lack one of ['image']" in caplog.text
 
@@ -120,8 +120,8 @@ def test_skips_corrupt_images_and_incomplete_samples_with_a_warning(tmp_path, ca
 @pytest.mark.usefixtures("two_cores")
 def test_order_does_not_depend_on_worker_processes(shards):
     dataset = load(shards)
-    alone = list(loader(dataset, 8, shuffle=True, seed=3, num_workers=0))
-    helped = list(loader(dataset, 8, shuffle=True, seed=3, num_workers=2))
+    alone = list(build_loader(dataset, 8, shuffle=True, seed=3, num_workers=0))
+    helped = list(build_loader(dataset, 8, shuffle=True, seed=3, num_workers=2))
     assert all(torch.equal(a.views[0], b.views[0]) for a, b in zip(alone, helped, strict=True))
 
 

@@ -112,7 +112,7 @@ def test_integer_classes_and_regression_targets_keep_their_type(tmp_path):
     whole = load(write(tmp_path, lines("label,x", [[10, 1], [" 9", 2], [100, 3]])), test_fraction=0)
     assert whole.class_names == ("9", "10", "100")
     sized = load(write(tmp_path, lines("size,x", [[1.5, 1], ["2.50", 2]])), test_fraction=0, columns={"labels": "size"})
-    assert (sized.labels, sized.numbers.tolist()) == (None, [1.5, 2.5])
+    assert (sized.labels, sized.regression_targets.tolist()) == (None, [1.5, 2.5])
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_columns_name_image_files_and_those_that_cannot_be_read_are_left_out(tmp
     path = write(tmp_path, lines("photo,age,label", [(f"images/{i}.png", i, i % 2) for i in range(10)]))
     parts = [load(path, split, columns={"views": ["photo", "age"]}) for split in ("train", "test")]
     assert parts[0].shapes == ((3, 9, 9), (1,))
-    assert parts[0].flips
-    assert (*parts[0].skipped, *parts[1].skipped) == (str(tmp_path / "images" / "4.png"),)
+    assert parts[0].allows_flips
+    assert (*parts[0].unreadable_files, *parts[1].unreadable_files) == (str(tmp_path / "images" / "4.png"),)
     ages = []
     for part in parts:
         batch = part.__getitems__(list(range(len(part))))
@@ -234,7 +234,9 @@ def test_images_in_parquet_as_hugging_face_writes_them(tmp_path):
     images = [{"bytes": png(10 * i), "path": None} for i in range(9)] + [{"bytes": b"no image", "path": "9.png"}]
     parts = [load(write_parquet(tmp_path, image=images, label=[0, 1] * 5), split) for split in ("train", "test")]
     assert parts[0].shapes == ((3, 9, 9),)
-    assert (*parts[0].skipped, *parts[1].skipped) == (f"{tmp_path}/data.parquet, column 'image', row 9",)
+    assert (*parts[0].unreadable_files, *parts[1].unreadable_files) == (
+        f"{tmp_path}/data.parquet, column 'image', row 9",
+    )
     assert sum(len(part) for part in parts) == 9
 
 
@@ -559,7 +561,7 @@ def test_items_without_an_image_do_not_depend_on_the_images_of_others(tmp_path):
     rows = ["bad.png,zero", ",one", "b.png,two", ",three", "a.png,four"]
     path = write(tmp_path, lines("image,caption", [[row] for row in rows]))
     whole = load(path, test_fraction=0)
-    assert whole.skipped == (str(tmp_path / "bad.png"),)
+    assert whole.unreadable_files == (str(tmp_path / "bad.png"),)
     assert whole.rows.tolist() == [1, 2, 3, 4]
     assert whole.present.tolist() == [[False, True], [True, True], [False, True], [True, True]]
     assert list(whole.keys) == [f"{path}, row 1", str(tmp_path / "b.png"), f"{path}, row 3", str(tmp_path / "a.png")]

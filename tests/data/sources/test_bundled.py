@@ -14,7 +14,7 @@ from contraport.data.sources import benchmark_data
 def test_digits_are_whole_and_split_by_class():
     train, test = load("digits"), load("digits", "test")
     assert train.shapes == ((1, 8, 8),)
-    assert not train.flips
+    assert not train.allows_flips
     assert (len(train), len(test)) == (1348, 449)
     assert train.class_names == tuple("0123456789")
     assert test.labels.bincount().min() >= 43
@@ -52,7 +52,7 @@ def test_fashion_mnist_is_taken_from_debians_folder_first(offline):
     write_fashion(offline / "root" / "FashionMNIST" / "raw", pack=False, images=8)
     train, test = load("fashion-mnist", root=offline / "root"), load("fashion-mnist", "test")
     assert (len(train), len(test)) == (6, 3)
-    assert train.flips
+    assert train.allows_flips
     assert train.class_names[9] == "Ankle boot"
     assert train[5].labels.tolist() == [5]
     assert test[0].views[0].unique().tolist() == [3]

@@ -130,7 +130,7 @@ def test_paths_and_pictures_are_images(tmp_path: Path) -> None:
     files = [tmp_path / f"{number}.png" for number in range(10)]
     by_path, by_picture = load(files), load(pictures)
     assert by_path.shapes == by_picture.shapes == ((3, 11, 11),)
-    assert by_picture.in_memory
+    assert by_picture.is_in_memory
     assert set(by_path.keys) < {str(file) for file in files}
     assert sorted([*by_path.rows.tolist(), *load(files, "test").rows.tolist()]) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     for dataset in (by_path, by_picture):

@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 
 from contraport import embed, train
 from contraport._utils.text_tensors import tensor_to_texts as as_texts
-from contraport.data import from_stream, load, loader
+from contraport.data import build_loader, from_stream, load
 from contraport.errors import UsageError
 from contraport.features import read_features
 
@@ -72,9 +72,9 @@ def test_labels_that_are_not_wanted_are_in_no_batch() -> None:
 def test_stream_batches_continue_over_passes_and_start_anywhere() -> None:
     stream = from_stream(Numbers(items=7))
     assert (stream.shapes, len(stream), stream.labels.tolist()) == (((6,),), 7, [0, 1, 2, 0, 1, 2, 0])
-    whole = [batch.ids.tolist() for batch in loader(stream, 3)]
+    whole = [batch.ids.tolist() for batch in build_loader(stream, 3)]
     assert whole == [[0, 1, 2], [3, 4, 5], [6]]
-    batches = loader(stream, 3, batches=4)
+    batches = build_loader(stream, 3, batches=4)
     epochs = []
     for epoch in range(2):
         batches.batch_sampler.set_epoch(epoch)
@@ -82,7 +82,7 @@ def test_stream_batches_continue_over_passes_and_start_anywhere() -> None:
     assert [len(batch) for batch in epochs] == [3] * 8
     everything = stream.__getitems__([number % 7 for number in range(24)]).views[0]
     assert torch.equal(torch.cat(epochs), everything)
-    later = loader(stream, 3, batches=4)
+    later = build_loader(stream, 3, batches=4)
     later.batch_sampler.begin_at(epoch=1, batch=2)
     later.batch_sampler.set_epoch(1)
     assert torch.equal(torch.cat([batch.views[0] for batch in later]), everything[18:])
@@ -92,10 +92,10 @@ def test_stream_batches_continue_over_passes_and_start_anywhere() -> None:
 def test_dicts_have_images_labels_and_keys(encoded: bool) -> None:
     stream = load(Pictures(encoded), image_size=8)
     assert stream.shapes == ((3, 8, 8),)
-    (batch,) = loader(stream, 20)
+    (batch,) = build_loader(stream, 20)
     assert batch.views[0][:, 0, 4, 4].tolist() == batch.labels.tolist() == list(range(9))
     assert batch.keys == (tuple(f"sample{number}" for number in range(9)) if encoded else None)
-    assert stream.flips
+    assert stream.allows_flips
     with raises_usage_error("data.shape", "(3, 8, 8)", "0"):
         load(Pictures(encoded))
 
@@ -116,7 +116,7 @@ def test_texts_beside_images_are_a_view_as_in_shards(decoded: bool, tmp_path: Pa
     stream = load(data, image_size=8)
     assert stream.shapes == ((3, 8, 8), ())
     assert stream.view_names == (("image", "caption") if decoded else ("img", "text"))
-    assert [text for batch in loader(stream, 4) for text in as_texts(batch.views[1])] == texts
+    assert [text for batch in build_loader(stream, 4) for text in as_texts(batch.views[1])] == texts
     run = train(data=data, recipe="clip", image_size=8, steps=2, batch_size=8, out=tmp_path / "run", progress=False)
     assert run.model().view_names == stream.view_names
 
@@ -200,7 +200,7 @@ def test_rejects_a_stream_that_is_shorter_the_second_time() -> None:
             return super().__iter__() if self.begun < 1 else iter(())
 
     with raises_usage_error("data.empty", "0"):
-        next(iter(loader(from_stream(Once()), 4, batches=3)))
+        next(iter(build_loader(from_stream(Once()), 4, batches=3)))
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])

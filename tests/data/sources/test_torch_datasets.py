@@ -8,7 +8,7 @@ from torchvision.datasets import FakeData, ImageFolder
 from torchvision.transforms import ToTensor
 
 from contraport._utils.text_tensors import tensor_to_texts
-from contraport.data import from_torch, load, loader
+from contraport.data import build_loader, from_torch, load
 
 
 class Listed(Dataset):
@@ -107,7 +107,7 @@ def test_tensors_are_resized_too():
 def test_worker_processes_give_the_same_batches():
     dataset = load(Listed([np.full(3, i) for i in range(20)]))
     for num_workers in (0, 2):
-        seen = torch.cat([batch.views[0][:, 0] for batch in loader(dataset, 6, num_workers=num_workers)])
+        seen = torch.cat([batch.views[0][:, 0] for batch in build_loader(dataset, 6, num_workers=num_workers)])
         assert seen.tolist() == list(range(20))
 
 

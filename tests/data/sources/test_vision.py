@@ -48,7 +48,7 @@ def test_cifar(tmp_path, any_checksum, name, reader):
     assert np.array_equal(test.store.views[0].numpy(), images)
     assert test.labels.tolist() == [3, 1, 9, 0]
     assert train.class_names == tuple(classes)
-    assert train.flips
+    assert train.allows_flips
 
 
 def test_svhn(tmp_path, any_checksum):
@@ -59,7 +59,7 @@ def test_svhn(tmp_path, any_checksum):
     test = load("svhn", "test", root=tmp_path)
     assert np.array_equal(test.store.views[0].numpy(), images)
     assert test.labels.tolist() == [0, 1, 9]
-    assert not test.flips
+    assert not test.allows_flips
 
 
 @pytest.fixture

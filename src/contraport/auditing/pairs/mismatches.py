@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from contraport.data import Dataset
-from contraport.data.duplicate_groups import content_groups, separate_duplicates
+from contraport.data.duplicate_groups import group_by_content, separate_duplicates
 from contraport.data.splits import max_group_size
 from contraport.seeding import generator
 
@@ -26,7 +26,9 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
     [2, 2, 3]
     """
     random, ids = generator("audit.exchange", seed), dataset.content_ids
-    set_of = np.arange(len(dataset)) if ids is None else content_groups(ids, max_group_size(len(dataset), None)).groups
+    set_of = (
+        np.arange(len(dataset)) if ids is None else group_by_content(ids, max_group_size(len(dataset), None)).groups
+    )
     sets = np.split(np.argsort(set_of, kind="stable"), np.bincount(set_of).cumsum()[:-1])
     order = random.permutation(len(sets))
     order = order[np.argsort([len(sets[number]) for number in order], kind="stable")]

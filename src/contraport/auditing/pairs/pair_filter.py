@@ -168,7 +168,7 @@ class PairFilter:
 
     def _draw(self, positions: Tensor) -> None:
         self._drawn = positions
-        self._order.restrict(positions.numpy())
+        self._order.restrict_positions(positions.numpy())
 
     def _next_state(self, epoch: int) -> AuditState:
         last = self.last

@@ -10,7 +10,7 @@ import numpy as np
 
 from contraport.data.arrays import as_array, copy_subset, from_arrays
 from contraport.data.dataset import Dataset
-from contraport.data.duplicate_groups import content_groups
+from contraport.data.duplicate_groups import group_by_content
 from contraport.data.formats.format import data_format
 from contraport.data.splits import Masks, count_held_out, max_group_size, select_split
 from contraport.errors import UsageError, check, unknown_name_error, unreadable_error
@@ -109,12 +109,12 @@ def _build_split(
     labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))
     groups = None
     if is_test is None and whole.content_ids is not None:
-        groups = content_groups(whole.content_ids, max_group_size(len(whole), test_fraction)).groups
+        groups = group_by_content(whole.content_ids, max_group_size(len(whole), test_fraction)).groups
     chosen = select_split(
         split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction, groups=groups
     )
     return copy_subset(
-        whole, chosen, split, held_out=count_held_out(split, len(whole), chosen) if is_test is None else None
+        whole, chosen, split, num_held_out=count_held_out(split, len(whole), chosen) if is_test is None else None
     )
 
 

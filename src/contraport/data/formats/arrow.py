@@ -17,7 +17,7 @@ from contraport._utils.formatting import format_options, join_names
 from contraport.data.arrays import as_view_tensor, as_weights, factorize, parse_numbers
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import ImageFiles
-from contraport.data.formats.column_roles import Roles, infer_roles, name_views
+from contraport.data.formats.column_roles import ColumnRoles, infer_roles, name_views
 from contraport.data.formats.columns import (
     explode_text_column,
     find_empty_rows,
@@ -31,9 +31,9 @@ from contraport.data.formats.columns import (
     read_numbers,
     read_texts,
 )
-from contraport.data.source_items import SourceItems, View
+from contraport.data.item_metadata import ItemMetadata, View
 from contraport.data.splits import Masks, Positions, split_masks
-from contraport.data.stores import ArrayStore, EncodedItems, Shape, Store, TextView
+from contraport.data.stores import ArrayStore, EncodedItems, Shape, Store, TextStoreBuilder
 from contraport.errors import UsageError, check
 
 MAX_CLASSES = 100
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """Rows of named columns, read as Arrow tables.
 
     Attributes:
@@ -53,38 +53,38 @@ class Rows:
     source: Any
 
     @property
-    def in_memory(self) -> bool:
+    def is_in_memory(self) -> bool:
         """Whether the whole table is in memory."""
         return isinstance(self.source, pa.Table)
 
     @property
     def schema(self) -> pa.Schema:
         """Names and types of the columns."""
-        return self.source.schema if self.in_memory else self.source.features.arrow_schema
+        return self.source.schema if self.is_in_memory else self.source.features.arrow_schema
 
     def __len__(self) -> int:
         return len(self.source)
 
     def read(self, positions: list[int] | None = None) -> pa.Table:
         """Return the rows at some positions, or all."""
-        if self.in_memory:
+        if self.is_in_memory:
             return self.source if positions is None else self.source.take(positions)
         return self.source[:] if positions is None else self.source[positions]
 
-    def select(self, names: Sequence[str]) -> Rows:
+    def select(self, names: Sequence[str]) -> TableRows:
         """Return some of the columns."""
-        return Rows(self.source.select(names) if self.in_memory else self.source.select_columns(list(names)))
+        return TableRows(self.source.select(names) if self.is_in_memory else self.source.select_columns(list(names)))
 
-    def take(self, positions: Positions) -> Rows:
+    def take(self, positions: Positions) -> TableRows:
         """Return some of the rows."""
-        return Rows(self.source.take(pa.array(positions)) if self.in_memory else self.source.select(positions))
+        return TableRows(self.source.take(pa.array(positions)) if self.is_in_memory else self.source.select(positions))
 
 
 @dataclass(frozen=True)
 class NumberColumnStore(Store):
     """One view of numbers in columns, read and checked at each fetch."""
 
-    rows: Rows
+    rows: TableRows
     names: tuple[str, ...]
     where: str
     shape: Shape
@@ -104,7 +104,7 @@ class NumberColumnStore(Store):
 class ImageColumn(EncodedItems):
     """Encoded images in a column: bytes, or Hugging Face's bytes or path of a file."""
 
-    rows: Rows
+    rows: TableRows
     column: str
     folder: Path
     where: str
@@ -132,7 +132,7 @@ class ImageColumn(EncodedItems):
 
 
 def dataset_from_rows(
-    rows: Rows,
+    rows: TableRows,
     split: str,
     *,
     path: Path,
@@ -168,7 +168,7 @@ def dataset_from_rows(
         check(is_test is None, message, "conflict")
         constant = [name for name in (roles.labels, roles.numbers, roles.domains, roles.split, roles.weights) if name]
         table, source_rows = group_sequences(rows.read(), roles.sequence, roles.views, constant, where)
-        rows, roles = Rows(table), replace(roles, views=tuple((names[0],) for names in roles.views))
+        rows, roles = TableRows(table), replace(roles, views=tuple((names[0],) for names in roles.views))
     if roles.split is not None and is_test is None:
         names = read_categories(rows.select([roles.split]).read(), roles.split, where)
         is_test, neither = split_masks(names, f"{where}: column {roles.split!r}")
@@ -182,13 +182,13 @@ def dataset_from_rows(
         view_rows = [_fill(part, mask, where) for part, mask in zip(view_rows, present.T, strict=True)]
     folder = path if path.is_dir() else path.parent
     views = [
-        _view(part, names, folder, where, texts=names[0] not in roles.doubtful)
+        _view(part, names, folder, where, texts=names[0] not in roles.maybe_files)
         for part, names in zip(view_rows, roles.views, strict=True)
     ]
     files = _file_keys(views, present, source_rows, where)
     message = f"columns: {where}: keys: must not be given, as image files are named by their paths."
     check(files is None or (columns or {}).get("keys") is None, message, "conflict")
-    items = SourceItems(
+    items = ItemMetadata(
         where,
         len(rows),
         labels=labels,
@@ -199,14 +199,14 @@ def dataset_from_rows(
         test_fraction=test_fraction,
         present=present,
         weights=_read_per_item(as_weights, rows, roles.weights, where),
-        numbers=_read_per_item(parse_numbers, rows, roles.numbers, where),
+        regression_targets=_read_per_item(parse_numbers, rows, roles.numbers, where),
         rows=source_rows,
         keys=row_keys[source_rows].tolist() if files is None and row_keys is not None else files,
     )
-    return items.dataset(split, views, image_size=image_size, view_names=view_names)
+    return items.build_dataset(split, views, image_size=image_size, view_names=view_names)
 
 
-def resolve_roles(rows: Rows, columns: Mapping[str, Any] | None, where: str) -> Roles:
+def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
     """Determine the role of each column: by `infer_roles`, except for text columns with few distinct values.
 
     Such a column is no view unless its name or the user declares it a text; it holds the labels if it is the only one
@@ -216,7 +216,7 @@ def resolve_roles(rows: Rows, columns: Mapping[str, Any] | None, where: str) -> 
         UsageError: as `infer_roles`, or several columns may hold the labels.
     """
     roles = infer_roles(rows.schema, columns, where)
-    counts = {name: _count_few(rows, name) for name in roles.unnamed} if len(roles.views) > 1 else {}
+    counts = {name: _count_few(rows, name) for name in roles.unnamed_texts} if len(roles.views) > 1 else {}
     few = {name: count for name, count in counts.items() if count}
     if not few:
         return roles
@@ -227,7 +227,7 @@ def resolve_roles(rows: Rows, columns: Mapping[str, Any] | None, where: str) -> 
     if len(few) == 1 and roles.labels is None and "labels" not in (columns or {}):
         every = format_options(columns={"views": [name for view in roles.views for name in view]})
         _log.info("%s, and is taken as the labels; %s makes it a view", message, every)
-        return replace(roles, views=views, labels=names[0], unnamed=())
+        return replace(roles, views=views, labels=names[0], unnamed_texts=())
     others = [view[0] for view in views] or names
     as_labels = "" if roles.labels else f"the classes by {format_options(columns={'labels': names[0]})}, or "
     as_views = f"the views by {format_options(columns={'views': others})}"
@@ -235,7 +235,7 @@ def resolve_roles(rows: Rows, columns: Mapping[str, Any] | None, where: str) -> 
     raise UsageError(message, kind="ambiguous_columns")
 
 
-def _count_few(rows: Rows, name: str) -> int:
+def _count_few(rows: TableRows, name: str) -> int:
     """Return the number of distinct texts in a column if they are few; otherwise, or without texts, 0."""
     table = rows.select([name]).read()
     if not holds_texts(table, name):
@@ -258,7 +258,7 @@ def _file_keys(
     return keys
 
 
-def _read_keys(rows: Rows, name: str | None, columns: Mapping[str, Any], where: str) -> np.ndarray | None:
+def _read_keys(rows: TableRows, name: str | None, columns: Mapping[str, Any], where: str) -> np.ndarray | None:
     """Return the name of each row; None without such a column, or if a column not set by the user has empty cells."""
     if name is None:
         return None
@@ -271,34 +271,34 @@ def _read_keys(rows: Rows, name: str | None, columns: Mapping[str, Any], where: 
         return None
 
 
-def explode_text_lists(rows: Rows, views: Sequence[Sequence[str]]) -> tuple[Rows, Positions]:
+def explode_text_lists(rows: TableRows, views: Sequence[Sequence[str]]) -> tuple[TableRows, Positions]:
     """Repeat rows so that each has one text if a view is a column of lists of texts; return their source rows too."""
     names = [names[0] for names in views if len(names) == 1 and holds_lists_of_texts(rows.schema.field(names[0]))]
     if not names:
         return rows, np.arange(len(rows))
     check(len(names) == 1, f"data: columns {names} hold lists of texts; at most one may.", "several_text_lists")
     table, source_rows = explode_text_column(rows.read(), names[0])
-    return Rows(table), source_rows
+    return TableRows(table), source_rows
 
 
-def _find_present(views: Sequence[Rows]) -> np.ndarray | None:
+def _find_present(views: Sequence[TableRows]) -> np.ndarray | None:
     """Return which rows have which views, ``(n, views)``; None if all have all.
 
     Of rows in files only strings are examined, as everything else would have to be read.
     """
     masks = [
-        ~find_empty_rows(rows.read()) if rows.in_memory or _are_strings(rows) else np.ones(len(rows), dtype=np.bool_)
+        ~find_empty_rows(rows.read()) if rows.is_in_memory or _are_strings(rows) else np.ones(len(rows), dtype=np.bool_)
         for rows in views
     ]
     present = np.stack(masks, axis=1)
     return None if present.all() else present
 
 
-def _are_strings(rows: Rows) -> bool:
+def _are_strings(rows: TableRows) -> bool:
     return len(rows.schema.names) == 1 and holds_strings(rows.schema.field(0))
 
 
-def _fill(rows: Rows, present: np.ndarray, where: str) -> Rows:
+def _fill(rows: TableRows, present: np.ndarray, where: str) -> TableRows:
     """Return the rows of a view, with the first that has it in place of each that lacks it, which is never used."""
     existing = np.flatnonzero(present)
     check(len(existing) > 0, f"data: {where}: columns {rows.schema.names} have empty cells only.", "empty_column")
@@ -306,7 +306,7 @@ def _fill(rows: Rows, present: np.ndarray, where: str) -> Rows:
 
 
 def _read_codes(
-    rows: Rows, name: str | None, class_names: Mapping[str, tuple[str, ...]], where: str
+    rows: TableRows, name: str | None, class_names: Mapping[str, tuple[str, ...]], where: str
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
     if name is None:
         return None, None
@@ -323,7 +323,7 @@ def _read_codes(
 
 
 def _read_per_item(
-    parse: Callable[[str, np.ndarray], Tensor], rows: Rows, name: str | None, where: str
+    parse: Callable[[str, np.ndarray], Tensor], rows: TableRows, name: str | None, where: str
 ) -> Tensor | None:
     if name is None:
         return None
@@ -331,22 +331,22 @@ def _read_per_item(
     return parse(f"data: {where}: column {name!r}", values[:, 0] if values.shape[1:] == (1,) else values)
 
 
-def _view(rows: Rows, names: tuple[str, ...], folder: Path, where: str, *, texts: bool) -> View:
+def _view(rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, texts: bool) -> View:
     """Return a view of all rows from its columns; texts are held in memory."""
     if _are_strings(rows):
         table = rows.read()
         if texts and holds_texts(table, names[0]):
-            return TextView(read_texts(table, names[0], where), f"data: {where}: column {names[0]!r}")
+            return TextStoreBuilder(read_texts(table, names[0], where), f"data: {where}: column {names[0]!r}")
         files = read_file_names(table, names[0], where)
         return ImageFiles(tuple(str(folder / file) for file in files))
     if len(names) == 1 and holds_images(rows.schema.field(names[0])):
         return ImageColumn(rows, names[0], folder, where)
-    if rows.in_memory:
+    if rows.is_in_memory:
         numbers = _read_view(rows, names, where)
         return lambda positions: ArrayStore((numbers[torch.from_numpy(positions)],))
     shape = tuple(_read_view(rows, names, where, [0]).shape[1:])
     return lambda positions: NumberColumnStore(rows.take(positions), names, where, shape)
 
 
-def _read_view(rows: Rows, names: tuple[str, ...], where: str, positions: list[int] | None = None) -> Tensor:
+def _read_view(rows: TableRows, names: tuple[str, ...], where: str, positions: list[int] | None = None) -> Tensor:
     return as_view_tensor(f"data: {where}: columns {list(names)}", read_numbers(rows.read(positions), names, where))

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Roles:
+class ColumnRoles:
     """The columns of each view, and the columns of other roles.
 
     Attributes:
@@ -52,9 +52,8 @@ class Roles:
         weights: column of the training weights.
         sequence: column whose equal values mark the frames of one time series.
         keys: column with the name of each row.
-        doubtful: columns of strings beside numbers, which may be names of files; only the user knows whether they are
-            texts to learn from.
-        unnamed: columns of strings that are views although neither their names nor the user declare them.
+        maybe_files: columns of strings beside columns of numbers. They may be names of files, or texts to learn from.
+        unnamed_texts: columns of strings that are views although neither their names nor the user declare them.
     """
 
     views: tuple[tuple[str, ...], ...]
@@ -65,11 +64,11 @@ class Roles:
     weights: str | None = None
     sequence: str | None = None
     keys: str | None = None
-    doubtful: tuple[str, ...] = field(default=(), repr=False)
-    unnamed: tuple[str, ...] = field(default=(), repr=False)
+    maybe_files: tuple[str, ...] = field(default=(), repr=False)
+    unnamed_texts: tuple[str, ...] = field(default=(), repr=False)
 
 
-def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str) -> Roles:
+def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
     """Infer the role of each column of a table from its name and type.
 
     By name, in any case: ``label``, ``labels``, ``y``, ``class`` or ``target`` holds the labels, or the regression
@@ -109,11 +108,11 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
         _log.info("%s: column %r holds regression targets, not classes", where, single["labels"])
         single |= {"labels": None, "numbers": single["labels"]}
     used = [name for name in single.values() if name is not None]
-    doubtful: tuple[str, ...] = ()
-    unnamed: tuple[str, ...] = ()
+    maybe_files: tuple[str, ...] = ()
+    unnamed_texts: tuple[str, ...] = ()
     if explicit.get("views") is None:
         rest = [name for name in names if name not in used and not _numbers_rows(schema, name)]
-        views, doubtful, unnamed = _infer_views(schema, rest, where)
+        views, maybe_files, unnamed_texts = _infer_views(schema, rest, where)
     else:
         good = isinstance(explicit["views"], list | tuple) and len(explicit["views"]) > 0
         message = f"columns: views: must be a list with the column or columns of each view, got {explicit['views']!r}."
@@ -122,7 +121,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     used += [name for view in views for name in view]
     twice = sorted({name for name in used if used.count(name) > 1})
     check(not twice, f"columns: {where}: each column may have one role, got {twice} in two.", "conflict")
-    return Roles(tuple(views), **single, doubtful=doubtful, unnamed=unnamed)
+    return ColumnRoles(tuple(views), **single, maybe_files=maybe_files, unnamed_texts=unnamed_texts)
 
 
 def check_no_columns(columns: Mapping[str, Any] | None, where: str) -> None:
@@ -139,10 +138,10 @@ def check_no_columns(columns: Mapping[str, Any] | None, where: str) -> None:
     raise UsageError(message, kind="no_columns")
 
 
-def is_text_name(name: str) -> bool:
+def is_text_column_name(name: str) -> bool:
     """Return whether the name of a column implies texts.
 
-    >>> is_text_name("Caption"), is_text_name("city")
+    >>> is_text_column_name("Caption"), is_text_column_name("city")
     (True, False)
     """
     return _TEXT.fullmatch(name) is not None
@@ -183,7 +182,7 @@ def _find_by_name(role: str, implied: Sequence[str], names: list[str], where: st
 def _infer_views(
     schema: pa.Schema, rest: list[str], where: str
 ) -> tuple[list[tuple[str, ...]], tuple[str, ...], tuple[str, ...]]:
-    """Return the columns of each view, the doubtful ones, and the strings whose names do not imply texts."""
+    """Return the columns of `views`, `maybe_files` and `unnamed_texts`; see `ColumnRoles`."""
     check(len(rest) > 0, f"data: {where}: must have a column for a view, got {schema.names}.", "no_view")
     matches = {name: match for name in rest if (match := _VIEW.fullmatch(name))}
     if matches:
@@ -198,11 +197,11 @@ def _infer_views(
     alone = [name for name in rest if _is_own_view(schema.field(name))]
     features = tuple(name for name in rest if name not in alone)
     for name in features:
-        if alone and is_text_name(name):
+        if alone and is_text_column_name(name):
             _log.warning("%s: column %r has numbers and is used as numbers, despite its name", where, name)
-    unnamed = tuple(name for name in alone if holds_strings(schema.field(name)) and not is_text_name(name))
+    unnamed_texts = tuple(name for name in alone if holds_strings(schema.field(name)) and not is_text_column_name(name))
     views = [(name,) for name in alone] + ([features] if features else [])
-    return (views, unnamed, ()) if features else (views, (), unnamed)
+    return (views, unnamed_texts, ()) if features else (views, (), unnamed_texts)
 
 
 def _is_own_view(column: pa.Field) -> bool:

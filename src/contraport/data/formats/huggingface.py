@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from contraport.data.dataset import Dataset
-from contraport.data.formats.arrow import Rows, dataset_from_rows
+from contraport.data.formats.arrow import TableRows, dataset_from_rows
 from contraport.data.formats.format import data_format
 from contraport.data.splits import TEST_NAMES
 from contraport.errors import check, check_regular_file, import_optional, unreadable_error
@@ -78,7 +78,7 @@ def dataset_from_huggingface(
     whole = train if test is None else datasets.concatenate_datasets([train, test])
     names = {name: tuple(kind.names) for name, kind in whole.features.items() if isinstance(kind, datasets.ClassLabel)}
     return dataset_from_rows(
-        Rows(whole.with_format("arrow")),
+        TableRows(whole.with_format("arrow")),
         split,
         path=path,
         columns=columns,

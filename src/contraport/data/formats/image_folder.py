@@ -16,9 +16,9 @@ from contraport.data.arrays import factorize
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES, ImageFiles
 from contraport.data.formats.format import data_format
-from contraport.data.source_items import SourceItems, View
+from contraport.data.item_metadata import ItemMetadata, View
 from contraport.data.splits import TEST_NAMES, Masks
-from contraport.data.stores import TextView
+from contraport.data.stores import TextStoreBuilder
 from contraport.errors import check, check_regular_file, unreadable_error
 
 TEXTS = frozenset((".txt",))
@@ -63,20 +63,20 @@ def load_folder(
         UsageError: no images or texts in the folder, no readable image, an invalid text, or an ambiguous layout.
     """
     parents, files, texts, is_test = _scan(Path(folder))
-    items = SourceItems(folder, len(files)) if ignore_labels else _read_classes(parents, folder)
+    items = ItemMetadata(folder, len(files)) if ignore_labels else _read_classes(parents, folder)
     items = replace(items, is_test=is_test, keys=files, test_fraction=test_fraction)
     if _suffix(files[0]) in TEXTS:
         contents = [read_text(file) for file in files]
         check_nonempty_texts(f"data: {folder}", contents)
-        return items.dataset(split, [TextView(contents)], view_names=("text",))
+        return items.build_dataset(split, [TextStoreBuilder(contents)], view_names=("text",))
     images, captions = ImageFiles(tuple(files)), _read_captions(files, texts, folder)
     if captions is None:
-        return items.dataset(split, [images], image_size=image_size)
+        return items.build_dataset(split, [images], image_size=image_size)
     nonempty = np.array([bool(caption) for caption in captions])
     present = None if nonempty.all() else np.stack([np.ones_like(nonempty), nonempty], axis=1)
-    views: list[View] = [images, TextView(captions)]
+    views: list[View] = [images, TextStoreBuilder(captions)]
     items = replace(items, present=present)
-    return items.dataset(split, views, image_size=image_size, view_names=("image", "text"))
+    return items.build_dataset(split, views, image_size=image_size, view_names=("image", "text"))
 
 
 def split_folders(folder: Path) -> tuple[Path, Path | None]:
@@ -195,21 +195,21 @@ def _read_captions(files: list[str], texts: set[str], folder: str) -> list[str] 
     return captions
 
 
-def _read_classes(parents: list[tuple[str, ...]], root: str) -> SourceItems:
+def _read_classes(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
     """Return the classes and domains that the parent folders of the images define."""
     in_folder = [len(folders) > 0 for folders in parents]
     if not any(in_folder):
-        return SourceItems(root, len(parents))
+        return ItemMetadata(root, len(parents))
     outside = f"{in_folder.count(False)} of {len(in_folder)} files"
     message = f"data: {root} has {outside} outside of its class folders; move them, or ignore the classes by "
     check(all(in_folder), f"{message}{format_options(ignore_labels=True)}.", "mixed_folders")
     if not _have_domains(parents):
         labels, class_names = factorize("labels", [folders[0] for folders in parents])
-        return SourceItems(root, len(parents), labels, class_names)
+        return ItemMetadata(root, len(parents), labels, class_names)
     domains, domain_names = factorize("domains", [folders[0] for folders in parents])
     labels, class_names = factorize("labels", [folders[1] for folders in parents])
     _log.info("%s: read as domain/class, %d domains of %d classes", root, len(domain_names), len(class_names))
-    return SourceItems(root, len(parents), labels, class_names, domains, domain_names)
+    return ItemMetadata(root, len(parents), labels, class_names, domains, domain_names)
 
 
 def _have_domains(parents: list[tuple[str, ...]]) -> bool:

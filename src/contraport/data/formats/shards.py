@@ -25,7 +25,7 @@ from contraport.data.formats.column_roles import DOMAIN_NAMES, LABEL_NAMES
 from contraport.data.formats.format import data_format
 from contraport.data.formats.image_folder import list_files
 from contraport.data.formats.tar_index import ArchiveMembers, iterate_members
-from contraport.data.source_items import SourceItems, View
+from contraport.data.item_metadata import ItemMetadata, View
 from contraport.data.splits import TEST_NAMES
 from contraport.data.stores import EncodedItems, EncodedStore, Shape
 from contraport.errors import check, check_regular_file, unreadable_error
@@ -95,7 +95,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     labels, class_names = _encode(complete, "label", data)
     domains, domain_names = _encode(complete, "domain", data)
     is_test = held_out[[sample.archive for sample in complete]]
-    items = SourceItems(
+    items = ItemMetadata(
         data,
         len(complete),
         labels=labels,
@@ -108,7 +108,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
         keys=[f"{archives[sample.archive]}:{sample.key}" for sample in complete],
     )
     views = [_view(archives, complete, field) for field in fields]
-    return items.dataset(split, views, image_size=image_size, view_names=name_field_views(fields))
+    return items.build_dataset(split, views, image_size=image_size, view_names=name_field_views(fields))
 
 
 def name_field_views(fields: Sequence[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ import pyarrow.parquet
 
 from contraport._utils.files import atomic_write
 from contraport.data.dataset import Dataset
-from contraport.data.formats.arrow import Rows, dataset_from_rows, explode_text_lists, resolve_roles
+from contraport.data.formats.arrow import TableRows, dataset_from_rows, explode_text_lists, resolve_roles
 from contraport.data.formats.column_roles import DOMAIN_NAMES, KEY_NAMES, LABEL_NAMES
 from contraport.data.formats.columns import holds_strings, holds_texts, is_number_text
 from contraport.data.formats.format import data_format
@@ -55,7 +55,7 @@ def load_table(
     Raises:
         UsageError: the file is corrupt, or a column or its values are invalid.
     """
-    rows = Rows(read_table(path, columns))
+    rows = TableRows(read_table(path, columns))
     return dataset_from_rows(
         rows, split, path=Path(path), columns=columns, image_size=image_size, test_fraction=test_fraction
     )
@@ -111,7 +111,7 @@ def explode_texts(table: pa.Table, columns: Mapping[str, Any] | None, where: str
         columns: roles of its columns; see `resolve_roles`.
         where: name of the table in messages.
     """
-    rows, sources = explode_text_lists(Rows(table), resolve_roles(Rows(table), columns, where).views)
+    rows, sources = explode_text_lists(TableRows(table), resolve_roles(TableRows(table), columns, where).views)
     return rows.read(), sources
 
 
@@ -140,7 +140,7 @@ def rewrite_rows(
         here: current path of the table, to which names of files are relative.
         there: future path of the table.
     """
-    roles = resolve_roles(Rows(table), columns, where)
+    roles = resolve_roles(TableRows(table), columns, where)
     check(roles.sequence is None, f"data: {where}: must have one item per row, got sequences of rows.", "sequences")
     for name in roles.views[view]:
         place = written.schema.get_field_index(name)

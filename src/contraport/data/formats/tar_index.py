@@ -17,7 +17,7 @@ from contraport.errors import UsageError, check, unreadable_error
 _BLOCK = tarfile.BLOCKSIZE
 
 
-class Member(NamedTuple):
+class ArchiveMember(NamedTuple):
     """A file in an archive.
 
     Attributes:
@@ -31,7 +31,7 @@ class Member(NamedTuple):
     size: int
 
 
-def iterate_members(archive: str, ignored: Counter[str]) -> Iterator[Member]:
+def iterate_members(archive: str, ignored: Counter[str]) -> Iterator[ArchiveMember]:
     """Yield the files in an uncompressed tar archive, in order, and count everything else in `ignored`.
 
     Nothing is extracted: a path inside is only a name.
@@ -48,7 +48,7 @@ def iterate_members(archive: str, ignored: Counter[str]) -> Iterator[Member]:
                 check(tar.offset > end, message, "unreadable")
                 end = tar.offset
                 if info.isfile() and not info.issparse():
-                    yield Member(info.name, info.offset_data, info.size)
+                    yield ArchiveMember(info.name, info.offset_data, info.size)
                 elif not info.isdir():
                     ignored["link, device, pipe or sparse file"] += 1
             _check_end(archive, tar.offset)

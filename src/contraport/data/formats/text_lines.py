@@ -7,8 +7,8 @@ import numpy as np
 from contraport.data.dataset import Dataset
 from contraport.data.formats.format import data_format
 from contraport.data.formats.image_folder import read_text_file
-from contraport.data.source_items import SourceItems
-from contraport.data.stores import TextView
+from contraport.data.item_metadata import ItemMetadata
+from contraport.data.stores import TextStoreBuilder
 from contraport.errors import check
 
 
@@ -24,5 +24,7 @@ def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dat
     lines = [line.strip() for line in read_text_file(path).split("\n")]
     rows = [row for row, line in enumerate(lines) if line]
     check(len(rows) > 0, f"data: {path} has no line.", "empty")
-    items = SourceItems(path, len(rows), rows=np.array(rows), test_fraction=test_fraction)
-    return items.dataset(split, [TextView([lines[row] for row in rows], f"data: {path}")], view_names=("text",))
+    items = ItemMetadata(path, len(rows), rows=np.array(rows), test_fraction=test_fraction)
+    return items.build_dataset(
+        split, [TextStoreBuilder([lines[row] for row in rows], f"data: {path}")], view_names=("text",)
+    )

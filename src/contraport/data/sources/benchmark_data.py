@@ -145,7 +145,7 @@ def stl10_unlabeled(split: str, root: Path | None) -> Dataset:
     _read_torchvision("stl10", STL10, folder, split="test")  # raises unless all files are there and intact
     file = folder / STL10.base_folder / STL10.train_list[2][0]
     images = np.memmap(file, np.uint8, mode="c").reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2)
-    return Dataset(ArrayStore((torch.from_numpy(images),)), name="stl10-unlabeled", split=split, flips=True)
+    return Dataset(ArrayStore((torch.from_numpy(images),)), name="stl10-unlabeled", split=split, allows_flips=True)
 
 
 def _read_torchvision(name: str, reader: Callable[..., Any], root: Path, **options: Any) -> Any:
@@ -170,7 +170,7 @@ def _image_dataset(
         split=split,
         labels=torch.as_tensor(np.asarray(labels, dtype=np.int64)),
         class_names=class_names,
-        flips=flips,
+        allows_flips=flips,
     )
 
 

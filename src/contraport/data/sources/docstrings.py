@@ -25,17 +25,17 @@ _EXCLUDED = {"test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "
 """Folders outside the library proper, or missing from some versions of Python."""
 
 
-class Function(NamedTuple):
+class DocumentedFunction(NamedTuple):
     """A function with a docstring.
 
     Attributes:
         module: top-level module or package.
-        name: words of the names of its file, itself and its arguments.
+        name_words: words of the names of its file, itself and its arguments.
         sentence: first sentence of its docstring.
     """
 
     module: str
-    name: str
+    name_words: str
     sentence: str
 
 
@@ -51,7 +51,7 @@ def docstrings(split: str, root: Path | None) -> Dataset:
     functions = unique_functions()
     modules = [function.module for function in functions]
     texts = {
-        "name": [function.name for function in functions],
+        "name": [function.name_words for function in functions],
         "docstring": [function.sentence for function in functions],
     }
     positions = split_positions(np.unique(modules, return_inverse=True)[1], split)
@@ -59,10 +59,10 @@ def docstrings(split: str, root: Path | None) -> Dataset:
 
 
 @lru_cache(maxsize=1)
-def unique_functions() -> tuple[Function, ...]:
+def unique_functions() -> tuple[DocumentedFunction, ...]:
     """Return the functions with a unique name and a unique sentence, from modules with many of them."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    by_name = {function.name: function for function in _functions(library)}
+    by_name = {function.name_words: function for function in _functions(library)}
     uses = Counter(function.sentence for function in by_name.values())
     unique = [function for function in by_name.values() if uses[function.sentence] == 1]
     sizes = Counter(function.module for function in unique)
@@ -71,7 +71,7 @@ def unique_functions() -> tuple[Function, ...]:
     return chosen
 
 
-def _functions(library: Path) -> Iterator[Function]:
+def _functions(library: Path) -> Iterator[DocumentedFunction]:
     """Yield the functions that have a docstring, file by file."""
     for file in sorted(library.rglob("*.py")):
         place = file.relative_to(library)
@@ -86,7 +86,7 @@ def _functions(library: Path) -> Iterator[Function]:
             if len(sentence.split()) >= MIN_WORDS:
                 arguments = [argument.arg for argument in node.args.args if argument.arg != "self"]
                 name = _split_words(" ".join((place.stem, node.name, *arguments)))
-                yield Function(place.parts[0].removesuffix(".py"), name, sentence)
+                yield DocumentedFunction(place.parts[0].removesuffix(".py"), name, sentence)
 
 
 def _definitions(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -13,8 +13,8 @@ from torchvision.transforms.v2 import functional as transforms
 
 from contraport._utils.text_tensors import texts_to_tensor
 from contraport.data.arrays import as_view_tensor
-from contraport.data.decoding import SUFFIXES, square_pixels, to_rgb
-from contraport.data.formats.column_roles import LABEL_NAMES, is_text_name
+from contraport.data.decoding import SUFFIXES, crop_to_square, to_rgb
+from contraport.data.formats.column_roles import LABEL_NAMES, is_text_column_name
 from contraport.data.formats.shards import name_field_views
 from contraport.errors import UsageError, check, one_line_reason
 
@@ -139,7 +139,7 @@ def _is_image(name: object, value: Any) -> bool:
 
 def _is_text(name: object, value: Any) -> bool:
     by_suffix = isinstance(value, str | bytes) and _suffix(name) == "txt"
-    return by_suffix or (isinstance(value, str) and is_text_name(str(name)))
+    return by_suffix or (isinstance(value, str) and is_text_column_name(str(name)))
 
 
 def _suffix(name: object) -> str:
@@ -164,7 +164,7 @@ def _as_view(value: Any, where: str, image_size: int | None) -> Tensor:
     """Return one view of an item as a batch of one."""
     if isinstance(value, Image.Image):
         if image_size is not None:
-            return square_pixels(value, image_size)[None]
+            return crop_to_square(value, image_size)[None]
         return as_view_tensor(where, np.asarray(value if value.mode in ("L", "RGB") else to_rgb(value))[None])
     message = f"{where}: must be a tensor, an array or a PIL image, got {type(value).__name__}; a label (integer or "
     message += "text) is the last part of a tuple, and a text is a view of a dict under a name such as caption."

@@ -21,18 +21,18 @@ from contraport._utils.text_tensors import check_nonempty_texts
 from contraport.catalog import DATASETS
 from contraport.data.arrays import as_array
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import SUFFIXES, ImageFiles, median_size, square_pixels
+from contraport.data.decoding import SUFFIXES, ImageFiles, crop_to_square, median_size
 from contraport.data.formats import file_suffixes, find_format
 from contraport.data.formats.array_files import dataset_from_arrays
-from contraport.data.formats.arrow import Rows, dataset_from_rows
+from contraport.data.formats.arrow import TableRows, dataset_from_rows
 from contraport.data.formats.column_roles import check_no_columns
 from contraport.data.formats.huggingface import dataset_from_huggingface
-from contraport.data.source_items import SourceItems
+from contraport.data.item_metadata import ItemMetadata
 from contraport.data.sources.benchmark_data import download_folder
 from contraport.data.sources.remote import download, is_remote
 from contraport.data.sources.torch_datasets import from_stream, from_torch, is_stream
 from contraport.data.splits import Positions, check_fraction, check_split
-from contraport.data.stores import ArrayStore, Shape, StoreWrapper, TextView
+from contraport.data.stores import ArrayStore, Shape, StoreWrapper, TextStoreBuilder
 from contraport.errors import UsageError, check, hint_on_error, unknown_name_error, unreadable_error
 
 _MAX_IMAGE_SIZE = 2**14
@@ -115,7 +115,7 @@ def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
     (8, 10)
     """
     dataset = load(data, split, **options)
-    is_integer = isinstance(data, torch.utils.data.Dataset) or not dataset.held_out
+    is_integer = isinstance(data, torch.utils.data.Dataset) or not dataset.num_held_out
     return dataset if is_integer else load(data, "train", test_fraction=0, **options)
 
 
@@ -222,7 +222,7 @@ def from_object(
     if library == "datasets":
         return dataset_from_huggingface(data, split, path, **options)
     if library is not None:
-        return dataset_from_rows(Rows(_to_arrow(data, library)), split, path=path, **options)
+        return dataset_from_rows(TableRows(_to_arrow(data, library)), split, path=path, **options)
     check_no_columns(columns, f"a {type(data).__name__}")
     if isinstance(data, np.ndarray | Tensor):
         data = {"x": data}
@@ -267,14 +267,16 @@ def _to_arrow(frame: Any, library: str) -> pa.Table:
 def _from_list(data: Sequence[Any], split: str, size: int | None, test_fraction: float | None) -> Dataset:
     if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in SUFFIXES:
         check_nonempty_texts("data", data)
-        return SourceItems("texts", len(data), test_fraction=test_fraction).dataset(split, [TextView(data)])
+        return ItemMetadata("texts", len(data), test_fraction=test_fraction).build_dataset(
+            split, [TextStoreBuilder(data)]
+        )
     if all(isinstance(item, str | Path) for item in data):
         files = tuple(map(str, data))
-        items = SourceItems("files", len(files), keys=files, test_fraction=test_fraction)
-        return items.dataset(split, [ImageFiles(files)], image_size=size)
+        items = ItemMetadata("files", len(files), keys=files, test_fraction=test_fraction)
+        return items.build_dataset(split, [ImageFiles(files)], image_size=size)
     if all(isinstance(item, Image.Image) for item in data):
-        view = _ImageView(data, size or median_size([min(image.size) for image in data]))
-        return SourceItems("images", len(data), test_fraction=test_fraction).dataset(split, [view])
+        view = _ImageStoreBuilder(data, size or median_size([min(image.size) for image in data]))
+        return ItemMetadata("images", len(data), test_fraction=test_fraction).build_dataset(split, [view])
     odd = next((item for item in data if not isinstance(item, np.ndarray | Tensor)), None)
     message = f"data: must be a list of texts, of paths, of PIL images or of arrays, got a {type(odd).__name__} in it."
     check(odd is None, message, "unknown_object")
@@ -287,12 +289,12 @@ def _from_list(data: Sequence[Any], split: str, size: int | None, test_fraction:
 
 
 @dataclass(frozen=True)
-class _ImageView:
+class _ImageStoreBuilder:
     """PIL images of all items; called with positions it makes a store of those, as squares in memory."""
 
     images: Sequence[Image.Image]
     size: int
 
     def __call__(self, positions: Positions) -> ArrayStore:
-        pixels = [square_pixels(self.images[position], self.size) for position in positions.tolist()]
+        pixels = [crop_to_square(self.images[position], self.size) for position in positions.tolist()]
         return ArrayStore((torch.stack(pixels),))

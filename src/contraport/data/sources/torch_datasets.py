@@ -117,7 +117,7 @@ def from_torch(
         domains=domain_codes,
         class_names=class_names,
         domain_names=domain_names,
-        flips=flips,
+        allows_flips=flips,
         view_names=item_view_names(item),
     )
 
@@ -223,7 +223,7 @@ def from_stream(
         split="train",
         labels=torch.tensor(found) if labelled else None,
         class_names=tuple(map(str, range(max(found) + 1))) if labelled else None,
-        flips=flips or has_images(raw[0]),
+        allows_flips=flips or has_images(raw[0]),
         view_names=item_view_names(raw[0]),
     )
     return Stream(source, read, head)

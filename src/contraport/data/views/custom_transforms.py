@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.data.data_loader import Share
+from contraport.data.data_loader import BatchShare
 from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
 from contraport.seeding import seed_global_generators, torch_seed
@@ -39,13 +39,13 @@ class CustomTransform:
 
     Attributes:
         change: the callable.
-        on_batches: whether it takes batches, as modules of kornia and a `BatchTransform` do. Otherwise it takes items:
-            a transform of albumentations is called as ``change(image=...)`` with an array ``(H, W, C)``, any other as
-            ``change(item)`` with a tensor as stored, such as uint8 ``(C, H, W)`` for torchvision's v2.
+        takes_batches: whether the callable takes batches, as modules of kornia and a `BatchTransform` do. Otherwise it
+            takes items: a transform of albumentations is called as ``change(image=...)`` with an array ``(H, W, C)``,
+            any other as ``change(item)`` with a tensor as stored, such as uint8 ``(C, H, W)`` for torchvision's v2.
     """
 
     change: Callable[..., Any]
-    on_batches: bool
+    takes_batches: bool
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ class CustomTransform:
             rows.append(torch.stack(views))
         return torch.stack(rows)
 
-    def transform_batch(self, items: Tensor, share: Share | None) -> Tensor:
+    def transform_batch(self, items: Tensor, share: BatchShare | None) -> Tensor:
         """Transform a batch; processes that share a batch each draw random numbers for their own part.
 
         Raises:
@@ -135,7 +135,7 @@ class TransformedDataset(Dataset):
         self._seed = seed
 
     @property
-    def in_memory(self) -> bool:
+    def is_in_memory(self) -> bool:
         """False: a fetch runs the transform, so worker processes pay off."""
         return False
 

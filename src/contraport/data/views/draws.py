@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contraport import distributed
-from contraport.data.data_loader import Share
+from contraport.data.data_loader import BatchShare
 from contraport.errors import check
 
 
@@ -24,12 +24,12 @@ class RandomDraws:
 
     >>> torch.manual_seed(0) and RandomDraws(torch.zeros(3, 5), None).uniform(0, 1)[1:]
     tensor([0.7682, 0.0885])
-    >>> torch.manual_seed(0) and RandomDraws(torch.zeros(2, 5), Share(start=1, total=3)).uniform(0, 1)
+    >>> torch.manual_seed(0) and RandomDraws(torch.zeros(2, 5), BatchShare(start=1, total=3)).uniform(0, 1)
     tensor([0.7682, 0.0885])
     """
 
-    def __init__(self, items: Tensor, share: Share | None) -> None:
-        share = share or Share(0, len(items))
+    def __init__(self, items: Tensor, share: BatchShare | None) -> None:
+        share = share or BatchShare(0, len(items))
         end = share.start + len(items)
         message = f"share: {len(items)} items from {share.start} on exceed the batch of {share.total}."
         check(end <= share.total, message, "range")

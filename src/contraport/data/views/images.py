@@ -76,12 +76,12 @@ LARGE_IMAGES = {
 }  # fmt: skip
 
 
-def image_strength(name: str, size: tuple[int, int]) -> ImageStrength:
+def choose_image_strength(name: str, size: tuple[int, int]) -> ImageStrength:
     """Return a strength by name for images of a size, (H, W); small images are cropped less."""
     return (SMALL_IMAGES if min(size) <= LARGEST_SMALL_SIDE else LARGE_IMAGES)[name]
 
 
-def image_transform(
+def build_image_transform(
     strength: ImageStrength, size: tuple[int, int], *, flips: bool, range_: tuple[list[float], list[float]] | None
 ) -> nn.Module:
     """Build the random transform of images to views of a size, for pixels in [0, 1] or in a range per channel."""

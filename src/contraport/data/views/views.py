@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from contraport._utils.spec_parser import parse_spec
 from contraport._utils.text_tensors import is_text_batch, is_text_shape
 from contraport.catalog.augment_specs import AUGMENT_STRENGTHS, ISOTROPIC_NOISE, SCALED_NOISE, Augment, parse_augment
-from contraport.data.data_loader import Share
+from contraport.data.data_loader import BatchShare
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, StoreWrapper
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, parse_custom_transform
 from contraport.data.views.draws import RandomDraws
-from contraport.data.views.images import image_strength, image_transform, to_lab
+from contraport.data.views.images import build_image_transform, choose_image_strength, to_lab
 from contraport.data.views.noise_mixup import Mixup, Noise, isotropic_std
 from contraport.data.views.series import SERIES, SeriesTransform, Windows
 from contraport.data.views.text_views import TEXTS, TextTransform
@@ -135,9 +135,9 @@ class Views(nn.Module):
             self.shapes = tuple(tuple(view.shape[1:]) for view in views_of_first)
 
     @property
-    def on_items(self) -> bool:
+    def is_per_item(self) -> bool:
         """Whether views are made item by item where items are fetched, so that batches already contain them."""
-        return self.custom is not None and not self.custom.on_batches
+        return self.custom is not None and not self.custom.takes_batches
 
     @property
     def views_per_source(self) -> int:
@@ -145,9 +145,9 @@ class Views(nn.Module):
         return len(self._sources) // len(self.plain_shapes)
 
     def _apply_custom(
-        self, custom: CustomTransform, views: tuple[Tensor, ...], share: Share | None
+        self, custom: CustomTransform, views: tuple[Tensor, ...], share: BatchShare | None
     ) -> tuple[Tensor, ...]:
-        if custom.on_batches:
+        if custom.takes_batches:
             floats = _as_floats(views)
             return tuple(custom.transform_batch(floats[source], share) for source in self._sources)
         if views[0].ndim == len(self.plain_shapes[0]) + 1:  # plain items, not yet transformed by a worker
@@ -160,12 +160,12 @@ class Views(nn.Module):
         """Return the mean and the standard deviation of each plain view; see `Dataset.statistics`."""
         return [self._plain.statistics(view) for view in range(len(self.plain_shapes))]
 
-    def release(self) -> None:
+    def release_data(self) -> None:
         """Drop the reference to the data, so that saving this module saves no items; `statistics` then fails."""
         del self._plain
 
     @torch.no_grad()
-    def forward(self, views: tuple[Tensor, ...], share: Share | None = None) -> tuple[Tensor, ...]:
+    def forward(self, views: tuple[Tensor, ...], share: BatchShare | None = None) -> tuple[Tensor, ...]:
         """Return the random views of a batch, as floats.
 
         Random numbers come from torch's global generator, so `torch.manual_seed` fixes them.
@@ -294,9 +294,9 @@ def _transform(dataset: Dataset, view: int, augment: Augment, *, removes_color: 
         return Mixup(**strength)
     if augment.name in AUGMENT_STRENGTHS and len(shape) == 3:
         size = shape[1], shape[2]
-        ranges = image_strength(augment.name, size)
+        ranges = choose_image_strength(augment.name, size)
         ranges = ranges if removes_color else replace(ranges, gray=0)
-        return image_transform(ranges, size, flips=dataset.flips, range_=dataset.pixel_range(view))
+        return build_image_transform(ranges, size, flips=dataset.allows_flips, range_=dataset.pixel_range(view))
     per_channel = (-1, *[1] * (len(shape) - 1))
     mean, std = (torch.tensor(values).view(per_channel) for values in dataset.statistics(view))
     if augment.name == ISOTROPIC_NOISE:
@@ -332,13 +332,13 @@ def _crop_views(dataset: Dataset, augment: Augment, views: str) -> list[_MadeVie
     message = f"augment: {views!r} requires one that crops, {', '.join(AUGMENT_STRENGTHS)}; got {augment.name!r}."
     check(augment.name in AUGMENT_STRENGTHS, message, "no_crops")
     channels, height, width = shapes[0]
-    strength, bounds = image_strength(augment.name, (height, width)), dataset.pixel_range()
+    strength, bounds = choose_image_strength(augment.name, (height, width)), dataset.pixel_range()
     kinds = (
         (int(numbers[1]), strength, (height, width)),
         (int(numbers[2]), replace(strength, area=strength.small_area), ((height + 1) // 2, (width + 1) // 2)),
     )
     return [
-        _MadeView(0, image_transform(kind, size, flips=dataset.flips, range_=bounds), (channels, *size))
+        _MadeView(0, build_image_transform(kind, size, flips=dataset.allows_flips, range_=bounds), (channels, *size))
         for number, kind, size in kinds
         for _ in range(number)
     ]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from contraport.auditing.pairs import DecoyDataset, add_decoys
 from contraport.auditing.pairs.pair_filter import PairFilter
 from contraport.data import BatchOrder, Dataset
-from contraport.data.data_loader import Loader, StreamLoader
+from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights
@@ -53,7 +53,7 @@ class Components(NamedTuple):
     """
 
     dataset: Dataset
-    batches: Loader | StreamLoader
+    batches: BatchLoader | StreamLoader
     module: TrainingModule
     steps_per_epoch: int
     pair_filter: PairFilter | None = None

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from contraport import distributed
 from contraport.catalog.perturbation_specs import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
-from contraport.data import Dataset, Views, load, loader
+from contraport.data import Dataset, Views, build_loader, load
 from contraport.data.arrays import as_weights
-from contraport.data.data_loader import Loader, StreamLoader
+from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy
 from contraport.data.perturbations import (
     assign_domains,
-    class_weights,
+    class_balanced_weights,
     corrupt_dataset,
     draw_mismatched_partners,
     make_imbalanced,
@@ -30,7 +30,7 @@ from contraport.data.splits import Positions, split_positions
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import TransformedDataset, parse_custom_transform
 from contraport.data.views.views import COLOR
-from contraport.encoders.view_names import values_per_view
+from contraport.encoders.view_lookup import values_per_view
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss
 from contraport.options import is_object_placeholder
@@ -216,7 +216,7 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
     if settings.corrupt is not None:
         dataset = corrupt_dataset(dataset, *parse_corruptions(settings.corrupt))
     if settings.has_class_weights and dataset.split == "train":
-        dataset = dataset.with_weights(class_weights(dataset))
+        dataset = dataset.with_weights(class_balanced_weights(dataset))
     return dataset
 
 
@@ -264,12 +264,12 @@ def build_plain_views(settings: Settings, dataset: Dataset) -> Views:
 
 def build_batches(
     settings: Settings, dataset: Dataset, views: Views, *, num_workers: int | None
-) -> Loader | StreamLoader:
+) -> BatchLoader | StreamLoader:
     """Return the loader of the training batches; augmentation of single items is applied in it."""
-    if views.on_items and not isinstance(dataset, Stream):
+    if views.is_per_item and not isinstance(dataset, Stream):
         assert views.custom is not None
         dataset = TransformedDataset(dataset, views.custom, number=views.views_per_source, seed=settings.seed)
-    return loader(
+    return build_loader(
         dataset,
         settings.batch_size,
         shuffle=True,

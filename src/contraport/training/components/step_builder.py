@@ -70,11 +70,11 @@ def build_training_module(
     Raises:
         UsageError: settings that do not fit the data or one another.
 
-    >>> from contraport.data import load, loader
+    >>> from contraport.data import load, build_loader
     >>> from contraport.training.components import build_objective
     >>> digits, settings = load("digits"), Settings(encoder="mlp")
     >>> module = build_training_module(settings, digits, build_objective(settings), steps_per_epoch=42)
-    >>> loss = module(next(iter(loader(digits, 32))), step=0)
+    >>> loss = module(next(iter(build_loader(digits, 32))), step=0)
     >>> loss.shape, module.after_step(0)
     (torch.Size([]), None)
     """

@@ -23,7 +23,7 @@ class CachedFeatures(Store):
     views: tuple[np.ndarray, ...]
 
     @property
-    def in_memory(self) -> bool:
+    def is_in_memory(self) -> bool:
         return True
 
     @property

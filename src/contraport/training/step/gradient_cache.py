@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from contraport import distributed
-from contraport.data import Share
+from contraport.data import BatchShare
 from contraport.errors import check
 from contraport.training.step.missing_views import Embed
 
@@ -29,7 +29,7 @@ def check_chunk_size(items: int, size: int) -> None:
 
 
 def embed_in_chunks(
-    embed: Embed, network: nn.Module, views: Sequence[Tensor], size: int, share: Share | None = None
+    embed: Embed, network: nn.Module, views: Sequence[Tensor], size: int, share: BatchShare | None = None
 ) -> tuple[Tensor, ...]:
     """Return the outputs of `embed` for a batch, with the activations of at most `size` items in memory.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from contraport.data import Batch, Share, Views
+from contraport.data import Batch, BatchShare, Views
 from contraport.encoders import Model
 from contraport.objectives import Loss
 from contraport.objectives.loss_schedules import LossSchedule
@@ -82,7 +82,7 @@ class TrainingModule(nn.Module):
         """Return the models that encode views: the trained model, and the momentum encoder if there is one."""
         return (self.model,) if self.momentum_encoder is None else (self.model, self.momentum_encoder.model)
 
-    def forward(self, batch: Batch, step: int, part: int = 0, share: Share | None = None) -> Tensor:
+    def forward(self, batch: Batch, step: int, part: int = 0, share: BatchShare | None = None) -> Tensor:
         """Return the loss of a batch, a tensor without dimensions.
 
         Args:
@@ -121,7 +121,7 @@ class TrainingModule(nn.Module):
         """Return a NaN loss with NaN gradients for all trained parameters."""
         return math.nan * torch.stack([weights.sum() for weights in self.parameters() if weights.requires_grad]).sum()
 
-    def _embed(self, batch: Batch, views: tuple[Tensor, ...], share: Share | None = None) -> EmbeddedBatch:
+    def _embed(self, batch: Batch, views: tuple[Tensor, ...], share: BatchShare | None = None) -> EmbeddedBatch:
         outputs, present = self._apply_in_chunks(
             self.model, self._features_and_projections, views, batch.present, share
         )
@@ -151,7 +151,7 @@ class TrainingModule(nn.Module):
         embed: Embed,
         views: tuple[Tensor, ...],
         present: Tensor | None,
-        share: Share | None,
+        share: BatchShare | None,
         *,
         whole: bool = False,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:

@@ -1,4 +1,4 @@
-"""SourceItems: all items of a source with their metadata, from which the dataset of one split is built."""
+"""ItemMetadata: all items of a source with their metadata, from which the dataset of one split is built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import ImageStore, default_image_size, find_unreadable
 from contraport.data.digests import digest_encoded
-from contraport.data.duplicate_groups import content_groups, content_ids
+from contraport.data.duplicate_groups import content_ids, group_by_content
 from contraport.data.splits import Codes, Masks, Positions, count_held_out, max_group_size, select_split
 from contraport.data.stores import EncodedItems, Store, join_stores
 from contraport.errors import UsageError, check
@@ -23,7 +23,7 @@ View: TypeAlias = EncodedItems | Callable[[Positions], Store]
 
 
 @dataclass(frozen=True)
-class SourceItems:
+class ItemMetadata:
     """Metadata of all items of a source, both splits included.
 
     Attributes:
@@ -37,7 +37,7 @@ class SourceItems:
         test_fraction: fraction to hold out if it marks none; None: `HELD_OUT`.
         present: which items have which views, ``(n, views)``; None: all have all.
         weights: training weight of each item.
-        numbers: regression target of each item.
+        regression_targets: regression target of each item.
         rows: row of each item in the source; None: the items are all of its rows.
         keys: name of each item in the source.
 
@@ -55,7 +55,7 @@ class SourceItems:
     test_fraction: float | None = None
     present: Masks | None = None
     weights: Tensor | None = None
-    numbers: Tensor | None = None
+    regression_targets: Tensor | None = None
     rows: Positions | None = None
     keys: Sequence[str] | None = None
 
@@ -66,7 +66,7 @@ class SourceItems:
             message = f"names in {self.name!r} must be UTF-8, got {len(invalid):,} that are not, such as {invalid[0]!r}"
             raise UsageError(f"data: {message}; rename them (convmv renames whole folders).", kind="not_unicode")
 
-    def dataset(
+    def build_dataset(
         self,
         split: str,
         views: Sequence[View],
@@ -103,12 +103,12 @@ class SourceItems:
             labels=None if self.labels is None else torch.from_numpy(self.labels[good]),
             domains=None if self.domains is None else torch.from_numpy(self.domains[good]),
             weights=None if self.weights is None else self.weights[index],
-            numbers=None if self.numbers is None else self.numbers[index],
+            regression_targets=None if self.regression_targets is None else self.regression_targets[index],
             class_names=self.class_names,
             domain_names=self.domain_names,
-            flips=bool(encoded),
-            skipped=tuple(bad.values()),
-            held_out=count_held_out(split, self.length, chosen) if self.is_test is None else None,
+            allows_flips=bool(encoded),
+            unreadable_files=tuple(bad.values()),
+            num_held_out=count_held_out(split, self.length, chosen) if self.is_test is None else None,
             present=None if self.present is None else torch.from_numpy(self.present[good]),
             rows=torch.from_numpy(good if self.rows is None else self.rows[good]),
             keys=None if self.keys is None else [self.keys[position] for position in good.tolist()],
@@ -121,7 +121,7 @@ class SourceItems:
         groups = None
         if digests is not None:
             ids = content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
-            groups = content_groups(ids, max_group_size(self.length, self.test_fraction)).groups
+            groups = group_by_content(ids, max_group_size(self.length, self.test_fraction)).groups
         chosen = select_split(
             split,
             self.length,
