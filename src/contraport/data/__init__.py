@@ -4,7 +4,7 @@
 dataset        Dataset and Batch; `data_loader` makes batches
 stores         hold the views in memory, or read or derive them at each fetch
 arrays         datasets from arrays in memory
-item_metadata   builds the dataset of one split from all items of a source; `splits` selects the items
+item_metadata  builds the dataset of one split from all items of a source; `splits` selects the items
 formats/       readers of files and folders
 sources/       `load`, the entry point: a name, a path, or another library's dataset
 views/         random views of a batch
@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 _DEPRECATED = {
-    "BatchShare": "BatchShare",
-    "build_loader": "build_loader",
+    "Share": "BatchShare",
+    "loader": "build_loader",
     "own_share": "local_share",
     "OnBatches": "BatchTransform",
     "load_undivided": "load_unsplit",

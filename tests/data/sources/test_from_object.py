@@ -43,7 +43,7 @@ def test_a_data_frame_is_read_as_its_file(kind: Any, tmp_path: Path) -> None:
         assert held.class_names == read.class_names == ("cat", "dog")
         assert torch.equal(held.labels, read.labels)
         assert torch.equal(held.__getitems__([1]).views[0], read.__getitems__([1]).views[0])
-        assert held.held_out == read.held_out == 4
+        assert held.num_held_out == read.num_held_out == 4
     assert load(kind(table), columns={"views": ["a"]}).shapes == ((1,),)
     with raises_usage_error("columns.unknown", "c"):
         load(kind(table), columns={"views": ["c"]})
