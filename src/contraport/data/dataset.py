@@ -127,6 +127,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
                 shape = tuple(values.shape) if isinstance(values, Tensor) else (len(values),)
                 expected = (items, views) if argument in ("present", "stored_digests") else (items,)
                 if shape != expected:
+                    argument = "numbers" if argument == "regression_targets" else argument  # as in `from_arrays`
                     raise UsageError(f"{argument}: must have shape {expected}, got {shape}.", kind="shape")
         self.view_names = tuple(self.view_names or (f"view{view}" for view in range(views)))
         good = len(set(self.view_names)) == len(self.view_names) == views
