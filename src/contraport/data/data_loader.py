@@ -48,7 +48,8 @@ def local_share(total: int) -> BatchShare:
     """Return the part of a batch of `total` items that this process holds when processes share each batch.
 
     The parts follow each other in the order of the ranks, and their sizes differ by at most one item;
-    `build_loader(..., shared=True)` yields them. Training drops a smaller last batch, so there `total` is the batch size.
+    `build_loader(..., shared=True)` yields them. Training drops a smaller last batch, so there `total` is the batch
+    size.
 
     >>> local_share(256)
     BatchShare(start=0, total=256)
