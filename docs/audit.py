@@ -27,7 +27,7 @@ NAMES = {
     "captions": "Fashion-MNIST and captions, 1,200 pairs",
 }
 COSTS = {"fou-kar": "UCI fou-kar, vectors and a small MLP", "fashion-images": "halves of 1,200 images and a small CNN"}
-BASELINES = {"cosine": "cosine", "infonce": "loss", "neighbors": "neighbours", "lemon": "LEMoN"}
+BASELINES = {"cosine": "cosine", "infonce": "loss", "neighbors": "neighbors", "lemon": "LEMoN"}
 
 
 def audit() -> str:
@@ -135,8 +135,8 @@ name of the class, and a pair is right if the image and the caption are of the s
 
 The first table shows how well wrong pairs are separated from right ones (area under the ROC curve). The baselines judge
 the same pairs that a plain training was trained on. For each baseline, the best of three training temperatures and of
-all its own settings is *chosen with the truth*, which no audit has. "loss" is minus the InfoNCE loss, "neighbours" is
-the agreement of neighbours as cleanlab judges labels, and "LEMoN" is the score of Zhang et al. (2025).
+all its own settings is *chosen with the truth*, which no audit has. "loss" is minus the InfoNCE loss, "neighbors" is
+the agreement of neighbors as cleanlab judges labels, and "LEMoN" is the score of Zhang et al. (2025).
 
 {
         table(

@@ -48,7 +48,7 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0b5a8f", "color-brand-content": "#0b5a8f"},
     "dark_css_variables": {"color-brand-primary": "#6cb8ee", "color-brand-content": "#6cb8ee"},
 }
-pygments_style = "a11y-high-contrast-light"  # of the package that furo brings: every colour is easy to read
+pygments_style = "a11y-high-contrast-light"  # of the package that furo brings: every color is easy to read
 pygments_dark_style = "a11y-high-contrast-dark"
 smartquotes_action = "qe"  # not of dashes: --audit in a sentence is an option, not a dash
 

@@ -89,7 +89,7 @@ the training or the evaluation:
 
 The loss of an item is computed with all points of the map in one batch, so compare it only within one map. Suspicion is
 the statistic `neighbors` of an audit, on items that were not trained on: the share of test items that are at least as
-near to one given view as the partners of the other view's neighbours are. It is over a third if the two views have
+near to one given view as the partners of the other view's neighbors are. It is over a third if the two views have
 nothing in common.
 
 ## A metric of your own

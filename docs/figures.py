@@ -50,7 +50,7 @@ def two_distributions() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def broken_pairs(items: int = 14, broken: tuple[int, ...] = (4, 9)) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return two centred views of digits, (items, 64) each, of which some are noise, and which are pairs after all."""
+    """Return two centered views of digits, (items, 64) each, of which some are noise, and which are pairs after all."""
     x0, x1 = views(items, 0.2)
     x1[list(broken)] = torch.rand(len(broken), 64, generator=torch.Generator().manual_seed(1), dtype=x1.dtype)
     middle = torch.from_numpy(load_digits().data.mean(0)) / 16

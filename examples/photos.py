@@ -1,6 +1,6 @@
 """Four hundred photos in a folder: a fixed encoder, one from nothing, and one that saw others of their kind before.
 
-    python examples/photos.py                   # JPEG files of Fashion-MNIST: small and well centred
+    python examples/photos.py                   # JPEG files of Fashion-MNIST: small and well centered
     python examples/photos.py --scenes          # the same clothes at any place and size, before parts of photographs
     python examples/photos.py --samples 5       # five times four hundred, the mean and its interval
     python examples/photos.py --ways edges      # only what the log proposes where there are no weights

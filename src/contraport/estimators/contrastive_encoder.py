@@ -109,7 +109,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         recipe: named training method, such as "moco" or "byol".
         objective_settings: further settings of a named objective.
         temperature: temperature of a named objective, or its schedule.
-        views: number of random views of an item, "colour", or "multi-crop".
+        views: number of random views of an item, "color", or "multi-crop".
         augment: augmentation: none, weak, standard, strong, noise or mixup, the last two optionally with a strength,
             such as noise:0.2.
         projection: width of the projection that the objective compares; 0: no projection.

@@ -119,7 +119,7 @@ def effective_rank_from_spectrum(singular_values: Tensor) -> float:
 def tolerance(z: Tensor, labels: Tensor) -> float:
     """Return the mean cosine over all pairs of items of one class: 1 if each class is a point, near 0 if it is spread.
 
-    `z` is `(n, d)` and normalized inside. Wang and Liu, "Understanding the behaviour of contrastive loss" (CVPR 2021),
+    `z` is `(n, d)` and normalized inside. Wang and Liu, "Understanding the behavior of contrastive loss" (CVPR 2021),
     eq. 10. Better uniformity usually lowers it.
 
     Raises:

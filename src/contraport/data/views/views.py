@@ -61,7 +61,7 @@ class Views(nn.Module):
         views: the views to make.
 
             - a number: this many random views of one stored view, or all stored ones. Default: 2, or all.
-            - "colour": of an RGB image lightness ``(1, H, W)`` and the colors a and b ``(2, H, W)`` of CIE Lab, both
+            - "color": of an RGB image lightness ``(1, H, W)`` and the colors a and b ``(2, H, W)`` of CIE Lab, both
               of the same random change, which never removes the color (CMC, Tian et al., 2020).
             - "frames" or such as "frames:16": of a time series two adjacent windows of this many steps each (default:
               a quarter of it) at random places; further changes only by `augment`.
@@ -173,7 +173,7 @@ class Views(nn.Module):
         Args:
             views: stored views, each (b, *shape), uint8 images for [0, 1], or float.
             share: part of a global batch that the items are; default: all of it. Processes with equal seeds make the
-                views that a single process would make, bit for bit except for the last bit of blurred and of "colour"
+                views that a single process would make, bit for bit except for the last bit of blurred and of "color"
                 views. For mixup they gather the items, so all processes must call this together.
 
         Raises:
@@ -197,7 +197,7 @@ class Views(nn.Module):
     def plain(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the views without random changes, as floats, for embedding.
 
-        They are the stored views, or lightness and colors for "colour".
+        They are the stored views, or lightness and colors for "color".
         """
         floats = _as_floats(views)
         return _split_lab(floats[0]) if self._splits_color else floats

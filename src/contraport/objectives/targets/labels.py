@@ -124,7 +124,7 @@ class Domains(Target):
     Raises:
         UsageError: alpha or beta is negative.
 
-    Source: Chen et al. (2024), the target plan for domain generalisation.
+    Source: Chen et al. (2024), the target plan for domain generalization.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Domains(alpha=0.5), cp.KL())
