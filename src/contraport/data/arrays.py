@@ -46,7 +46,7 @@ def from_arrays(
         domains: domain of each item, integers or strings.
         weights: training weight of each item, nonnegative.
         numbers: regression target of each item, such as an age.
-        name: name of the data in messages.
+        name: name of the data, for messages.
         split: the split that the items are.
         flips: whether a horizontal flip preserves the meaning of an image.
         argument: name of the views in messages.
@@ -94,7 +94,7 @@ def from_arrays(
 
 
 def _as_object_array(argument: str, values: Any) -> Any:
-    """Return strings as an array of objects ``(n,)``, and anything else unchanged."""
+    """Convert strings to an array of objects ``(n,)``; return other values unchanged."""
     texts = as_string_list(argument, values)
     return values if texts is None else np.array(texts, dtype=np.object_)
 
@@ -112,7 +112,7 @@ def _store(argument: str, view: Any, *, allow_empty: bool) -> Store:
 
 
 def _fill_missing(views: Mapping[str, Any], present: Values | None) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Return the views with zeros where an item lacks one, and which items have which; None if all have all."""
+    """Fill missing views with zeros; return the views and the mask of present ones, or None if no view is missing."""
     arrays = {
         place: view if _is_texts(view) else _array(place, view)
         for place, view in views.items()
@@ -136,7 +136,7 @@ def _fill_missing(views: Mapping[str, Any], present: Values | None) -> tuple[dic
 
 
 def _is_missing(array: np.ndarray) -> np.ndarray:
-    """Return which rows are NaN throughout, or empty texts."""
+    """Return the mask of the rows that are missing: all values NaN, or an empty text."""
     if _is_texts(array):
         return np.array([not text.strip() for text in array], dtype=np.bool_)
     if array.dtype.kind != "f" or array.ndim < 2 or array.size == 0:
@@ -146,13 +146,13 @@ def _is_missing(array: np.ndarray) -> np.ndarray:
 
 
 def copy_subset(dataset: Dataset, positions: Positions, split: str, *, num_held_out: int | None = None) -> Dataset:
-    """Copy the items of an in-memory dataset at some positions, as one of its splits; see `Dataset` for the rest."""
+    """Copy the items at some positions of an in-memory dataset into a dataset of one split."""
     store = ArrayStore(dataset.__getitems__(positions.tolist()).views)
     return dataset.subset_in_store(torch.from_numpy(positions), store, split=split, num_held_out=num_held_out)
 
 
 def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:
-    """Raise `UsageError` unless the items of a list have one shape.
+    """Raise `UsageError` unless all items of a list have the same shape.
 
     >>> check_equal_shapes("X", [np.ones((3, 20)), np.ones((3, 30))])
     Traceback (most recent call last):
@@ -244,7 +244,7 @@ def _float32(argument: str, array: np.ndarray) -> np.ndarray:
 
 
 def factorize(argument: str, values: Values) -> tuple[Codes, tuple[str, ...]]:
-    """Encode values as codes 0, 1, ... in sorted order; return the codes and the name of each.
+    """Encode values as codes 0, 1, ... in sorted order; return the code of each value and the name of each code.
 
     Raises:
         UsageError: the values are not one integer, Boolean or string per item.
@@ -261,7 +261,7 @@ def factorize(argument: str, values: Values) -> tuple[Codes, tuple[str, ...]]:
 
 
 def _string_array(argument: str, values: Any) -> np.ndarray:
-    """Return strings that another library keeps as objects as an array of strings, and anything else as an array."""
+    """Convert values to an array; strings that another library stores as objects become an array of strings."""
     if isinstance(values, Tensor) or (array := np.asarray(values)).dtype.kind not in "OT" or array.ndim != 1:
         return _array(argument, values)
     items = array.tolist()
@@ -273,7 +273,7 @@ def _string_array(argument: str, values: Any) -> np.ndarray:
 
 
 def factorize_tensor(argument: str, values: Values | None) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Encode values as `factorize` does, with the codes as a tensor; return None twice for None."""
+    """Encode values as in `factorize`, with the codes as a tensor; for None return two None."""
     if values is None:
         return None, None
     codes, names = factorize(argument, values)

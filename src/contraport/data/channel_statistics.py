@@ -1,4 +1,4 @@
-"""Statistics per channel, over items that are read in blocks."""
+"""Statistics of each channel (mean, standard deviation, range), computed over blocks of items."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ _MAX_WORKERS = 8
 
 @dataclass(frozen=True)
 class BatchShare:
-    """The part of a global batch that this process holds.
+    """Position and size of the part of a global batch that one process holds.
 
     Attributes:
-        start: position of its first item in the global batch.
+        start: position in the global batch of the first item that the process holds.
         total: number of items in the global batch.
 
     Raises:
@@ -45,7 +45,7 @@ class BatchShare:
 
 
 def local_share(total: int) -> BatchShare:
-    """Return the part of a batch of `total` items that this process holds when processes share each batch.
+    """Return which part of a batch of `total` items this process holds if processes share each batch.
 
     The parts follow each other in the order of the ranks, and their sizes differ by at most one item;
     `build_loader(..., shared=True)` yields them. Training drops a smaller last batch, so there `total` is the batch
@@ -63,7 +63,7 @@ def _local_slice(total: int) -> slice:
 
 
 class _EpochPositions(list[int]):
-    """Positions of a batch with their epoch, which item-wise transforms in worker processes need for their seeds."""
+    """Positions of the items of a batch, with the epoch, from which transforms in worker processes derive seeds."""
 
     def __init__(self, positions: list[int], epoch: int) -> None:
         super().__init__(positions)
@@ -74,7 +74,9 @@ class _EpochPositions(list[int]):
 
 
 class BatchOrder(Sampler[list[int]]):
-    """Batch sampler whose order depends only on the seed and the epoch; yields this process's part if shared.
+    """Batch sampler whose order depends only on the seed and the epoch.
+
+    With ``shared=True`` it yields only this process's part of each batch.
 
     >>> order = BatchOrder(5, batch_size=2, shuffle=True, seed=0)
     >>> first = list(order)
@@ -108,21 +110,21 @@ class BatchOrder(Sampler[list[int]]):
         self.begin_at(epoch=0, batch=0)
 
     def begin_at(self, *, epoch: int, batch: int) -> None:
-        """Set the epoch, and the batch at which passes over this epoch start; other epochs are iterated in full."""
+        """Set the epoch and the batch at which iteration resumes; other epochs are iterated in full."""
         self.epoch = self._resumed_epoch = epoch
         self._resumed_batch = batch
 
     @property
     def first_batch(self) -> int:
-        """The batch at which the next pass starts."""
+        """Index of the first batch of the next iteration: nonzero only in a resumed epoch."""
         return self._resumed_batch if self.epoch == self._resumed_epoch else 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass."""
+        """Set the epoch of the next iteration."""
         self.epoch = epoch
 
     def restrict_positions(self, positions: np.ndarray | None) -> None:
-        """Draw later epochs only from some positions, or from all if None.
+        """Restrict later epochs to the items at some positions; None removes the restriction.
 
         The number of batches stays the same: an epoch repeats the positions, each time in another order, until it is
         full. No batch contains an item twice.
@@ -177,7 +179,7 @@ def build_loader(
     shared: bool = False,
     batches: int | None = None,
 ) -> BatchLoader | StreamLoader:
-    """Build a loader of batches; its ``batch_sampler`` is a `BatchOrder`, with the epoch and the position in it.
+    """Build a loader of batches, whose ``batch_sampler`` is a `BatchOrder` that can resume within an epoch.
 
     Args:
         dataset: source of the items.
@@ -231,7 +233,7 @@ def build_loader(
 
 
 class BatchLoader(DataLoader[Batch]):
-    """DataLoader that re-raises the usage errors of its workers unchanged and can be closed."""
+    """DataLoader that re-raises usage errors of its workers unchanged, and whose workers can be stopped."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         for batch in super().__iter__():
@@ -240,7 +242,7 @@ class BatchLoader(DataLoader[Batch]):
             yield batch
 
     def close(self) -> None:
-        """Stop the workers now; a stored traceback or an interactive session would otherwise keep them alive."""
+        """Stop the worker processes; a stored traceback or an interactive session would otherwise keep them alive."""
         iterator, self._iterator = self._iterator, None
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
@@ -248,7 +250,7 @@ class BatchLoader(DataLoader[Batch]):
 
 @dataclass(frozen=True)
 class _ErrorsAsBatches(torch.utils.data.Dataset[Batch]):
-    """Dataset in a worker that returns usage errors as batches; torch would wrap a raised one in a traceback."""
+    """Dataset in a worker that returns usage errors as batches, as torch would wrap a raised error in a traceback."""
 
     dataset: Dataset
 
@@ -267,23 +269,23 @@ def _identity(batch: Any) -> Any:
 
 
 def _ignore_interrupts(worker: int) -> None:
-    """Ignore Ctrl-C in a worker: it reaches all processes of a terminal, and the parent still needs its batches."""
+    """Ignore Ctrl-C in a worker, as the parent process handles it and still needs the batches of the worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class StreamOrder(BatchOrder):
-    """Epochs of a stream: each continues where the one before ended."""
+    """Batch sampler of a stream: each epoch continues at the batch where the previous one ended."""
 
     def __init__(self, batch_size: int, *, batches: int, shared: bool) -> None:
         super().__init__(batches * batch_size, batch_size=batch_size, shared=shared)
 
     def count_skipped_batches(self) -> int:
-        """Return the number of batches of the stream before the next pass."""
+        """Return the number of batches of the stream that precede the next epoch, or the rest of a resumed one."""
         return self.epoch * len(self) + self.first_batch
 
 
 class StreamLoader:
-    """Batches of a stream: epochs of a fixed number of batches that continue over passes, or a single pass.
+    """Loader of the batches of a stream, in epochs of a fixed number of batches or in a single pass over the stream.
 
     >>> from contraport.data import from_stream
     >>> class Numbers(torch.utils.data.IterableDataset):
@@ -327,7 +329,7 @@ class StreamLoader:
 
 
 def _next_on_all_ranks(batches: Iterator[Batch]) -> Batch:
-    """Return the next batch of a stream that every process reads.
+    """Return the next batch of a stream that each process reads; an error in one process is raised in all.
 
     Raises:
         UsageError: the stream of any process failed; raised on all, as the others would wait for that one forever.

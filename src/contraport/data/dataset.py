@@ -25,7 +25,7 @@ _PER_ITEM = ("labels", "domains", "weights", "regression_targets", "present", "r
 
 
 class Batch(NamedTuple):
-    """Items of a dataset, as stored, before any random change.
+    """Batch of items of a dataset as stored, before random views are made.
 
     Attributes:
         views: images ``(b, C, H, W)``, uint8 for [0, 1] or float32 as given; time series ``(b, C, T)`` and vectors
@@ -33,10 +33,10 @@ class Batch(NamedTuple):
         labels: class of each item, or None.
         domains: domain of each item, or None.
         ids: position of each item in its dataset or stream.
-        present: which items have which views, ``(b, views)``; None if all have all. The values of a missing view are
-            meaningless.
+        present: mask of the views that each item has, ``(b, views)``; None if no view is missing. The values of a
+            missing view are meaningless.
         weights: weight of each item, or None.
-        keys: names of the items of a stream, if it has any.
+        keys: name of each item of a stream, or None.
     """
 
     views: tuple[Tensor, ...]
@@ -67,8 +67,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     """The items of one split of a source, fetched a batch at a time.
 
     Attributes:
-        store: holds or reads the views.
-        name: name of the data in messages.
+        store: store that holds the views in memory or reads them from files.
+        name: name of the data, for messages.
         split: ``"train"`` or ``"test"``.
         labels: class of each item, int64 ``(n,)`` in ``0..len(class_names)-1``, or None.
         domains: domain of each item, int64 ``(n,)``, or None.
@@ -76,16 +76,16 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         regression_targets: regression target of each item, such as an age, float32 ``(n,)``, or None.
         class_names: names of the classes, or None without labels.
         domain_names: names of the domains, or None without domains.
-        allows_flips: whether a horizontal flip preserves the meaning of an image.
+        allows_flips: whether a horizontally flipped image keeps its meaning, so that random views may be flipped.
         unreadable_files: files or archive members that could not be read and were left out.
         num_held_out: number of items drawn at random as the test split; None if the source defines its own.
-        present: which items have which views, Booleans ``(n, views)``; None if all have all.
+        present: mask of the views that each item has, Booleans ``(n, views)``; None if no view is missing.
         rows: row of each item in its source, counted over all splits and skipped items, int64 ``(n,)``.
         keys: names of the items in their source, such as file paths; None if they have only rows.
         view_names: names of the views, such as the columns of a table; default: ``view0``, ``view1``, ...
         stored_digests: content digests of the items, if already computed; see `digests`.
-        paired: whether a batch of this one-view dataset also has the view of each item's partner, of which the views
-            after the first are made; see `contraport.data.perturbations`.
+        paired: whether each batch also has the view of each item's mismatched partner, from which the views after
+            the first are made; see `contraport.data.perturbations`.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -151,7 +151,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def digests(self) -> Tensor | None:
-        """Content digests of each item in each view, int64 ``(n, views)``; computed on first access from all items.
+        """Content digest of each item in each view, int64 ``(n, views)``; the first access reads all items.
 
         None if items may differ at each fetch, as those of a torch dataset. The digest of a missing view is
         meaningless.
@@ -162,7 +162,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @cached_property
     def content_ids(self) -> Tensor | None:
-        """Ids that are equal where two items have the same content in a view, int64 ``(n, views)``.
+        """Content ids of each item in each view, int64 ``(n, views)``; two items with equal content have the same id.
 
         One image with two captions has one id in the image view. None if no content repeats, or without digests.
         """
@@ -178,7 +178,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether a fetch only copies memory, so that worker processes gain nothing."""
+        """Whether all items are in memory, so that loading them in worker processes is no faster."""
         return self.store.is_in_memory
 
     def __len__(self) -> int:
@@ -204,7 +204,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return Dataset(**self._fields() | changes)
 
     def as_subclass(self, kind: type[Kind]) -> Kind:
-        """Return the same items as an instance of a subclass, which may build batches differently."""
+        """Return the dataset converted to a subclass of `Dataset`, which may build batches differently."""
         return kind(**self._fields())
 
     def _fields(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def with_store(
         self, store: Store, view_names: tuple[str, ...] | None = None, *, keep_digests: bool = True
     ) -> Dataset:
-        """Return the same items with their views in another store.
+        """Return a dataset of the same items whose views are in another store.
 
         Args:
             store: the other store.
@@ -226,19 +226,19 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self._replace(store=store, view_names=names, stored_digests=digests)
 
     def without_labels(self) -> Dataset:
-        """Return the same items without classes."""
+        """Return the dataset without its class labels."""
         return self._replace(labels=None, class_names=None)
 
     def with_weights(self, weights: Tensor | None) -> Dataset:
-        """Return the same items with other weights, or with none."""
+        """Return the dataset with other sample weights; None removes them."""
         return self._replace(weights=weights)
 
     def with_domains(self, domains: Tensor, names: tuple[str, ...]) -> Dataset:
-        """Return the same items with domains."""
+        """Return the dataset with other domain labels and names."""
         return self._replace(domains=domains, domain_names=names)
 
     def align_names(self, other: Dataset) -> Dataset:
-        """Return the same items with classes and domains numbered as in another dataset, matched by name.
+        """Return the dataset with its classes and domains renumbered to agree with another dataset, by name.
 
         Names that the other dataset lacks are numbered after its own.
 
@@ -254,7 +254,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self._replace(labels=labels, class_names=class_names, domains=domains, domain_names=domain_names)
 
     def select_views(self, views: Sequence[int], argument: str = "views") -> Self | Dataset:
-        """Return the same items with some of their views, by number from 0; `argument` names them in messages.
+        """Return the dataset with only some of its views, chosen by index.
 
         Raises:
             UsageError: there is no such view, or an item has none of these.
@@ -276,18 +276,18 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         )
 
     def subset(self, positions: Tensor, split: str | None = None) -> Dataset:
-        """Return the items at some positions, int64 ``(m,)``, as the same split or as another one."""
+        """Return a dataset of the items at some positions, int64 ``(m,)``; `split` renames its split."""
         store = SubsetStore(self.store, positions)
         return self.subset_in_store(positions, store, split=split or self.split, num_held_out=self.num_held_out)
 
     def subset_in_store(self, positions: Tensor, store: Store, *, split: str, num_held_out: int | None) -> Dataset:
-        """Return the items at some positions, whose views are in the given store; see `Dataset` for the rest."""
+        """Return a dataset of the items at some positions, whose views are in another store."""
         per_item = {name: values for name in _PER_ITEM if (values := getattr(self, name)) is not None}
         chosen = {name: _take(values, positions) for name, values in per_item.items()}
         return self._replace(store=store, split=split, num_held_out=num_held_out, **chosen)
 
     def drop_duplicates(self) -> Dataset:
-        """Return the first of all items that have the same content in each view."""
+        """Return the dataset without repeated items: of items with the same content in each view the first is kept."""
         if self.content_ids is None:
             return self
         _, which = torch.unique(self.content_ids, dim=0, return_inverse=True)
@@ -295,7 +295,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.subset(first.scatter_reduce(0, which, torch.arange(len(self)), "amin").sort().values)
 
     def drop_incomplete(self) -> Dataset:
-        """Return the items that have all their views.
+        """Return the dataset without the items that lack a view.
 
         Raises:
             UsageError: no item has all views.
@@ -326,7 +326,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return ([], []) if is_text_shape(self.shapes[view]) else mean_and_std(self._sample(view))
 
     def pixel_range(self, view: int = 0) -> tuple[list[float], list[float]] | None:
-        """Return the minimum and maximum of each channel of an image, or None if all values are within [0, 1].
+        """Return the minimum and maximum of each channel of an image view, or None if all values are within [0, 1].
 
         Computed over the same items as `statistics`. The maximum of a constant channel is its value plus 1.
 
@@ -341,7 +341,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return channel_range(self._sample(view))
 
     def _sample(self, view: int, most: int = STATISTICS_ITEMS) -> Iterator[Tensor]:
-        """Yield blocks of one view of evenly spread items that have it."""
+        """Yield one view of a sample of evenly spaced items, block by block; items that lack the view are left out."""
         limit = min(most, STATISTICS_ITEMS if self.is_in_memory else STATISTICS_FILES)
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
         spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
@@ -359,7 +359,7 @@ def _take(values: Tensor | Sequence[str], positions: Tensor) -> Tensor | Sequenc
 def _renumber(
     codes: Tensor | None, names: tuple[str, ...] | None, leading: tuple[str, ...] | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Return codes numbered by the leading names and then the further ones, and all names in that order."""
+    """Renumber codes so that the leading names come first; return the new codes and all names in the new order."""
     if codes is None or names is None or leading is None or names == leading:
         return codes, names
     joined = tuple(dict.fromkeys([*leading, *names]))

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ImageFiles(EncodedItems):
-    """Images in files; paths are kept as strings, which take the least memory per item."""
+    """Encoded images in files, listed by path; paths are strings, which need the least memory per item."""
 
     files: tuple[str, ...]
 
@@ -59,7 +59,7 @@ class ImageFiles(EncodedItems):
 
 @dataclass(frozen=True)
 class ImageStore(EncodedStore):
-    """One view of encoded images; a fetch decodes them to RGB, resizes the shorter side and crops the center."""
+    """Store of one view of encoded images; a fetch decodes them to RGB squares, resized and center-cropped."""
 
     size: int
 
@@ -72,7 +72,7 @@ class ImageStore(EncodedStore):
 
 
 def find_unreadable(views: Sequence[tuple[EncodedItems, Positions]], *, what: str) -> dict[int, str]:
-    """Return the positions of items with an image that cannot be decoded in any view, and its name; log a summary.
+    """Find items with an image that cannot be decoded; return the image's name by the item's position.
 
     Args:
         views: images of each view, and the positions to check.
@@ -103,7 +103,7 @@ def find_unreadable(views: Sequence[tuple[EncodedItems, Positions]], *, what: st
 
 
 def default_image_size(images: EncodedItems, positions: Sequence[int]) -> int:
-    """Return the median shorter side of evenly spread images, within `MIN_SIZE` and `MAX_SIZE`."""
+    """Return the median shorter side of a sample of images in pixels, clipped to `MIN_SIZE` and `MAX_SIZE`."""
     step = -(-len(positions) // _MEASURED_IMAGES)
     sides = []
     for position in positions[::step]:
@@ -114,7 +114,7 @@ def default_image_size(images: EncodedItems, positions: Sequence[int]) -> int:
 
 
 def median_size(sides: Sequence[int]) -> int:
-    """Return the median of shorter sides of images, within `MIN_SIZE` and `MAX_SIZE`.
+    """Return the median of side lengths in pixels, clipped to `MIN_SIZE` and `MAX_SIZE`.
 
     >>> median_size([6, 20, 30]), median_size([400, 300])
     (20, 64)
@@ -123,7 +123,7 @@ def median_size(sides: Sequence[int]) -> int:
 
 
 def find_decoding_error(images: EncodedItems, position: int) -> str | None:
-    """Return why an image cannot be decoded, or None; much cheaper than decoding if the format allows it."""
+    """Return the reason why an image cannot be decoded, or None; decodes it only if its format requires that."""
     try:
         with _open(images[position]) as image:
             check(image.mode not in _UNBOUNDED_MODES, f"the range of pixels of mode {image.mode} is unknown")
@@ -154,7 +154,7 @@ def _open(source: Path | bytes) -> Image.Image:
 
 
 def crop_to_square(image: Image.Image, size: int) -> Tensor:
-    """Return the center of an upright image, resized, as uint8 RGB, ``(3, size, size)``."""
+    """Rotate an image upright, resize it and crop its center; uint8 RGB, ``(3, size, size)``."""
     square = ImageOps.fit(to_rgb(image), (size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 

@@ -1,4 +1,4 @@
-"""Content digests of items: equal content has equal digests, whatever its name or place."""
+"""Content digests of items: items with equal content have equal digests, whatever their names or paths."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _READ_BLOCK, _FETCH_BLOCK = 1024, 64
 
 
 def digest_contents(contents: Iterable[bytes]) -> Tensor:
-    """Digest each content, int64 ``(n,)``.
+    """Return the digest of each byte string, int64 ``(n,)``.
 
     64 bits: among a million items the chance that any two different ones collide is 3e-8.
 
@@ -36,7 +36,7 @@ def digest_contents(contents: Iterable[bytes]) -> Tensor:
 
 
 def digest_rows(view: Tensor) -> Tensor:
-    """Digest each row of a view, int64 ``(n,)``; the padding of texts is ignored.
+    """Return the digest of each row of a view, int64 ``(n,)``; the padding of texts is ignored.
 
     >>> a, b, c = digest_rows(torch.tensor([[1.0, 2.0], [1.0, 3.0], [1.0, 2.0]])).tolist()
     >>> a == c, a == b
@@ -49,13 +49,13 @@ def digest_rows(view: Tensor) -> Tensor:
 
 
 def digest_fetched(store: Store) -> Tensor:
-    """Digest what a store fetches, block by block to bound memory, int64 ``(n, views)``."""
+    """Return the digests of all items of a store, int64 ``(n, views)``, fetched block by block to bound memory."""
     blocks = torch.arange(len(store)).split(_FETCH_BLOCK)
     return torch.cat([torch.stack([digest_rows(view) for view in store.fetch(block)], dim=1) for block in blocks])
 
 
 def digest_encoded(items: EncodedItems, positions: Sequence[int]) -> Tensor:
-    """Digest the encoded bytes of the items at some positions, int64 ``(m,)``.
+    """Return the digests of the encoded bytes of the items at some positions, int64 ``(m,)``.
 
     An item that cannot be read is digested by its name; decoding decides later whether it is left out.
     """

@@ -17,7 +17,7 @@ _EXCHANGE_ROUNDS = 50
 
 
 def content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
-    """Return ids that are equal where two items have the same content in a view, int64 ``(n, views)``.
+    """Return content ids of each item in each view, int64 ``(n, views)``; items of equal content have the same id.
 
     Args:
         digests: content digest of each item in each view, int64 ``(n, views)``.
@@ -31,7 +31,7 @@ def content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
 
 
 def has_repeats(ids: Tensor) -> bool:
-    """Return whether two items have the same content in any view."""
+    """Return whether the content of a view occurs in more than one item, given the content ids."""
     return any(len(column.unique()) < len(column) for column in ids.unbind(1))
 
 
@@ -39,8 +39,8 @@ class ContentGroups(NamedTuple):
     """Items grouped by shared content.
 
     Attributes:
-        groups: group of each item, int64 ``(n,)``.
-        views: views whose content defines the groups.
+        groups: index of the group of each item, int64 ``(n,)``.
+        views: indices of the views whose content defines the groups.
     """
 
     groups: Codes
@@ -48,7 +48,7 @@ class ContentGroups(NamedTuple):
 
 
 def group_by_content(ids: Tensor, largest: float) -> ContentGroups:
-    """Group the items that share the content of a view, directly or through others.
+    """Group items that share the content of a view, directly or through other items.
 
     A view whose repeats would join more than `largest` items, such as captions that name only a class, does not group
     items. Views with small groups come first, and the first always groups.
@@ -69,7 +69,7 @@ def group_by_content(ids: Tensor, largest: float) -> ContentGroups:
 
 
 def _join_groups(groups: Codes, column: Codes) -> Codes:
-    """Join the groups of items with equal values in a column: connected components of groups and values."""
+    """Merge the groups of items that have equal values in a column (connected components)."""
     _, codes = np.unique(column, return_inverse=True)
     size = int(groups.max()) + 1 + int(codes.max()) + 1
     edges = coo_array((np.ones(len(groups), dtype=np.int8), (groups, int(groups.max()) + 1 + codes)), (size, size))
@@ -85,7 +85,7 @@ def _first_occurrence(values: Tensor) -> Tensor:
 
 
 def exchange_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, by: int = 1) -> Tensor:
-    """Return for each of some items another one of them whose partner it gets, int64 ``(m,)``.
+    """Return the new partner of each of some items, int64 ``(m,)``: that of another of the items.
 
     The two items differ in the content of every view, as otherwise the new pair would be a correct one. An item keeps
     its own partner if no such item was found.
@@ -112,7 +112,7 @@ def exchange_partners(items: Tensor, ids: Tensor | None, random: np.random.Gener
 
 
 def separate_duplicates(first: Codes, second: Codes, ids: Codes, random: np.random.Generator) -> None:
-    """Permute `second` in place by random exchanges until no pair, or as few as possible, shares content.
+    """Permute `second` in place by random exchanges, so that as few pairs as possible share content.
 
     Args:
         first: items, int64 ``(m,)``.

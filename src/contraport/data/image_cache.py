@@ -1,4 +1,4 @@
-"""Cache of decoded images: squares in a memory-mapped file, so that later epochs only read bytes."""
+"""Cache of decoded images in a memory-mapped file, so that later epochs decode nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger("contraport.data")
 
 @dataclass(frozen=True)
 class DecodedImages(Store):
-    """One view of decoded images, ``(n, 3, size, size)`` uint8, in a memory-mapped file."""
+    """Store of one view of decoded images, uint8 ``(n, 3, size, size)``, in a memory-mapped file."""
 
     pixels: np.ndarray
 
@@ -56,12 +56,12 @@ class DecodedImages(Store):
 
 
 def has_encoded_images(dataset: Dataset) -> bool:
-    """Return whether a dataset has views that each fetch decodes."""
+    """Return whether a dataset has a view of encoded images, which each fetch decodes."""
     return any(isinstance(store, ImageStore) for store in _stores(dataset))
 
 
 def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | None = None) -> Dataset:
-    """Return the same items with decoded images, loaded from a cache folder or decoded and saved there.
+    """Decode the images of a dataset into a cache folder, or reuse them from there; return a dataset of decoded images.
 
     The cache is rebuilt if it was made from other data, another size or another version. The dataset is returned
     unchanged if it has no encoded images, or if the disk has less than twice the space needed. The log states either.
@@ -125,7 +125,7 @@ def _stores(dataset: Dataset) -> tuple[Store, ...]:
 
 
 def dataset_digest(dataset: Dataset) -> str:
-    """Return a digest of all items in memory; for data in files, of a sample, all names, and all sizes and times."""
+    """Return a digest of a dataset: of all items in memory, or of a sample, file names, sizes and times."""
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
     if dataset.is_in_memory:
         positions = torch.arange(len(dataset))

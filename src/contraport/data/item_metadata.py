@@ -1,4 +1,4 @@
-"""ItemMetadata: all items of a source with their metadata, from which the dataset of one split is built."""
+"""Metadata of all items of a source, from which the dataset of one split is built."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class ItemMetadata:
     """Metadata of all items of a source, both splits included.
 
     Attributes:
-        name: name of the data in messages.
+        name: name of the data, for messages.
         length: number of items.
         labels: class of each item.
         class_names: name of each class.
         domains: domain of each item.
         domain_names: name of each domain.
-        is_test: which items the source marks as its test split; None if it marks none.
-        test_fraction: fraction to hold out if it marks none; None: `HELD_OUT`.
-        present: which items have which views, ``(n, views)``; None: all have all.
+        is_test: mask of the items that the source assigns to its test split; None if it has no test split.
+        test_fraction: fraction of the items to hold out if the source has no test split; default: `HELD_OUT`.
+        present: mask of the views that each item has, ``(n, views)``; None if no view is missing.
         weights: training weight of each item.
         regression_targets: regression target of each item.
-        rows: row of each item in the source; None: the items are all of its rows.
+        rows: row of each item in the source; None if every row of the source is an item.
         keys: name of each item in the source.
 
     Raises:
@@ -74,7 +74,7 @@ class ItemMetadata:
         image_size: int | None = None,
         view_names: tuple[str, ...] | None = None,
     ) -> Dataset:
-        """Build the dataset of one split, without the items whose images cannot be decoded.
+        """Build the dataset of one split; items whose images cannot be decoded are left out.
 
         If the source marks no test split, items that share content in a view are in the same split, such as copies of
         a file or the captions of one image.
@@ -117,7 +117,7 @@ class ItemMetadata:
         )
 
     def _positions(self, split: str, digests: Tensor | None) -> Positions:
-        """Return the positions of one split, which keeps items of equal digests together."""
+        """Return the positions of the items of one split; items with equal content stay in the same split."""
         groups = None
         if digests is not None:
             ids = content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
@@ -152,7 +152,7 @@ class ItemMetadata:
         return torch.stack(columns, dim=1)
 
     def _having(self, number: int, positions: Positions) -> Positions:
-        """Return the positions whose items have a view."""
+        """Return those of some positions whose items have a view."""
         return positions if self.present is None else positions[self.present[positions, number]]
 
     def _store(

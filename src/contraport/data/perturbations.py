@@ -33,7 +33,7 @@ _BLOCK = 1_000
 
 
 class MismatchedDataset(Dataset):
-    """A one-view dataset whose batches have two views: each item, and the item that it is paired with.
+    """One-view dataset with mismatched pairs: batches have two views, each item and its partner.
 
     The first random view is made of the item and the others of its partner; see `contraport.data.Views`.
 
@@ -51,7 +51,7 @@ class MismatchedDataset(Dataset):
 
 @dataclass(frozen=True)
 class MismatchedStore(StoreWrapper):
-    """The items of another store, with all views but the first taken from a partner."""
+    """Store whose views after the first are those of each item's partner."""
 
     partners: Tensor
 
@@ -67,7 +67,7 @@ class MismatchedStore(StoreWrapper):
 
 
 def draw_mismatched_partners(dataset: Dataset, mismatch: Mismatch, *, seed: int) -> Tensor:
-    """Draw the partner of each item, int64 ``(n,)``: a random fraction of the items exchange their partners.
+    """Draw the partner of each item, int64 ``(n,)``; a random fraction of the items get the partner of another item.
 
     Items that exchange partners differ in the content of each view.
 
@@ -90,7 +90,7 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: Mismatch, *, seed: int)
 
 
 def with_partners(dataset: Dataset, partners: Tensor) -> Dataset:
-    """Return the same items, each paired with its partner: with several views, those after the first are its partner's.
+    """Return the dataset with each item paired with its partner, of which the views after the first are taken or made.
 
     Raises:
         UsageError: items lack a view.
@@ -110,7 +110,7 @@ def with_partners(dataset: Dataset, partners: Tensor) -> Dataset:
 
 
 def make_imbalanced(dataset: Dataset, ratio: float) -> Dataset:
-    """Reduce the classes to a long-tailed distribution: class sizes decrease geometrically by `ratio` in total.
+    """Return a long-tailed subset: class sizes decrease geometrically, by a factor of `ratio` in total.
 
     The first class may keep as many items as the largest class has, the last a `ratio`-th of that, at least one. The
     items that are kept are always the same.
@@ -138,7 +138,7 @@ def make_imbalanced(dataset: Dataset, ratio: float) -> Dataset:
 
 
 def class_balanced_weights(dataset: Dataset) -> Tensor:
-    """Return weights of mean 1 under which each non-empty class has the same total weight, float32 ``(n,)``.
+    """Return sample weights of mean 1 that give each non-empty class the same total weight, float32 ``(n,)``.
 
     Raises:
         UsageError: there are no classes.
@@ -156,7 +156,7 @@ def class_balanced_weights(dataset: Dataset) -> Tensor:
 
 @dataclass(frozen=True)
 class ChangedStore(StoreWrapper):
-    """The items of another store, each changed when it is fetched."""
+    """Store that applies a function to the items of another store at each fetch."""
 
     change: Change
 
@@ -169,7 +169,7 @@ class ChangedStore(StoreWrapper):
 
 
 def _with_change(dataset: Dataset, change: Change) -> Dataset:
-    """Return the items changed: at once if they are in memory, otherwise at each fetch."""
+    """Apply a function to all items: at once if the dataset is in memory, otherwise at each fetch."""
     store = ChangedStore(dataset.store, change)
     if not dataset.is_in_memory:
         return dataset.with_store(store)
@@ -178,7 +178,7 @@ def _with_change(dataset: Dataset, change: Change) -> Dataset:
 
 
 def corrupt_dataset(dataset: Dataset, *corruptions: Corruption) -> Dataset:
-    """Return the items corrupted, by one corruption after the other; an item is always corrupted alike.
+    """Apply one or more corruptions to a dataset in turn; the same item is always corrupted in the same way.
 
     Images are corrupted as in `contraport.data.corruptions`. Noise is added to vectors and time series, in units of
     the standard deviation of each feature or channel in this split.
@@ -205,7 +205,7 @@ def corrupt_dataset(dataset: Dataset, *corruptions: Corruption) -> Dataset:
 
 @dataclass(frozen=True)
 class _CorruptItems:
-    """Corrupts items by their row in the source; `spread` is the standard deviation of views that are no images."""
+    """Corruption of items, seeded by their source rows; `spread` is the standard deviation of non-image views."""
 
     corruptions: tuple[Corruption, ...]
     rows: Tensor
@@ -235,7 +235,7 @@ class _CorruptItems:
 
 
 def assign_domains(dataset: Dataset, version: DomainSpec) -> Dataset:
-    """Assign images to four domains at random and change them accordingly, by rotation or by style.
+    """Assign images to four domains at random, and rotate or restyle each by its domain.
 
     With a domain left out, the training items are those of the other domains and the test items those of this one.
 
@@ -261,7 +261,7 @@ def assign_domains(dataset: Dataset, version: DomainSpec) -> Dataset:
 
 @dataclass(frozen=True)
 class _ApplyDomains:
-    """Rotates or restyles images by their domain."""
+    """Rotation or change of style of images, by their domains."""
 
     domains: Tensor
     rotates: bool
@@ -279,7 +279,7 @@ class _ApplyDomains:
 
 
 def _as_floats(images: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply a function of floats in [0, 1] to images of any type."""
+    """Apply a function of floats in [0, 1] to images, and convert the result back to their type."""
     floats = function(transforms.to_dtype(images, torch.float32, scale=True)).clamp(0, 1)
     changed: Tensor = transforms.to_dtype(floats, images.dtype, scale=True)
     return changed

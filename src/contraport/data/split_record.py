@@ -44,7 +44,7 @@ class SplitRecord:
     """The training and held-out items of a run, by content.
 
     Attributes:
-        train: digests of the training items in the views that distinguish items, unique and sorted, int64; empty if
+        train: digests of the training items, in the views that distinguish items, unique and sorted, int64; empty if
             items may differ at each fetch.
         test: digests of the held-out items; empty if none were held out.
         fingerprint: fingerprint of the training items; see `fingerprint`.
@@ -56,7 +56,7 @@ class SplitRecord:
 
     @classmethod
     def from_datasets(cls, train: Dataset, test: Dataset | None) -> Self | None:
-        """Build the record of a split, without digests if items may differ at each fetch; None for a stream."""
+        """Build the record from the datasets of both splits; None for a stream."""
         train_fingerprint = fingerprint(train)
         if train_fingerprint is None:
             return None
@@ -75,7 +75,7 @@ class SplitRecord:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
-        """Restore a record from what `arrays` returned.
+        """Restore a record from the arrays that `arrays` returned.
 
         Raises:
             ValueError: an array is missing.
@@ -96,18 +96,18 @@ class SplitRecord:
         return {"train": self.train, "test": self.test, "fingerprint": np.array(self.fingerprint)}
 
     def find_trained_items(self, dataset: Dataset) -> Tensor:
-        """Return which items share content with a training item, Booleans ``(n,)``."""
+        """Return the mask of the items that share content with a training item, Booleans ``(n,)``."""
         return _shares_content(dataset, self.train)
 
     def matches_splits(self, train: Dataset, test: Dataset) -> bool:
-        """Return whether two splits are exactly those of the run."""
+        """Return whether a training and a test dataset are exactly the splits of the run."""
         return all(
             bool(_shares_content(part, digests).all()) and _covers([part], digests)
             for part, digests in ((train, self.train), (test, self.test))
         )
 
     def find_splits(self, parts: Sequence[Dataset]) -> tuple[Dataset, Dataset, int] | None:
-        """Find the items of the run in the parts of a source: training items, held-out items, number of others.
+        """Find the training and held-out items of the run in the parts of a source, and count the other items.
 
         Args:
             parts: all items of the source, in one part or two.
@@ -133,14 +133,14 @@ def _present(dataset: Dataset) -> Tensor:
 
 
 def _unique(dataset: Dataset, views: Sequence[int]) -> Digests:
-    """Return the unique digests of the items in some views."""
+    """Return the sorted unique digests of items, in some of their views."""
     assert dataset.digests is not None
     columns, present = dataset.digests[:, list(views)], _present(dataset)[:, list(views)]
     return np.unique(columns[present].numpy())
 
 
 def _shares_content(dataset: Dataset, digests: Digests) -> Tensor:
-    """Return which items have one of the digests in any view."""
+    """Return the mask of the items that have one of some digests in any view."""
     if dataset.digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)
     shared = torch.from_numpy(np.isin(dataset.digests.numpy(), digests)) & _present(dataset)
@@ -148,6 +148,6 @@ def _shares_content(dataset: Dataset, digests: Digests) -> Tensor:
 
 
 def _covers(parts: Sequence[Dataset], digests: Digests) -> bool:
-    """Return whether each digest is that of an item of these parts."""
+    """Return whether each digest belongs to an item of some parts of a source."""
     existing = [part.digests[_present(part)].numpy() for part in parts if part.digests is not None]
     return bool(np.isin(digests, np.concatenate(existing)).all()) if existing else len(digests) == 0

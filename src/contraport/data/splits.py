@@ -1,4 +1,4 @@
-"""Train and test splits: the source's own test split, or a fixed random fraction of each class."""
+"""Training and test splits: those of the source, or a fixed random fraction of each class as the test split."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def select_split(
     fraction: float | None = None,
     groups: Codes | None = None,
 ) -> Positions:
-    """Return the positions of one split: as marked by the source, or a fraction of each class and domain held out.
+    """Return the positions of one split, as the source defines it or with a fraction of each class and domain held out.
 
     Args:
         split: "train" or "test".
         length: number of items.
-        is_test: which items the source marks as its test split; None if it marks none.
+        is_test: mask of the items that the source assigns to its test split; None if it has no test split.
         labels: class of each item.
         domains: domain of each item.
         fraction: fraction to hold out; default: `HELD_OUT`.
@@ -94,12 +94,12 @@ def select_split(
 
 
 def max_group_size(length: int, fraction: float | None) -> float:
-    """Return the largest size of a group that may be held out."""
+    """Return the maximum number of items that share content and may be held out as one group."""
     return max((HELD_OUT if fraction is None else fraction) * length, 2.0)
 
 
 def count_held_out(split: str, length: int, chosen: Positions) -> int:
-    """Return the number of held-out items, given the positions of either split from `select_split`."""
+    """Return the number of held-out items, from the number of positions of either split."""
     return len(chosen) if split == "test" else length - len(chosen)
 
 

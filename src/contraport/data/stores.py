@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 class Store(ABC):
-    """The views of `n` items, fetched a batch at a time."""
+    """Base class of stores: the views of `n` items, fetched a batch at a time."""
 
     @property
     @abstractmethod
@@ -33,7 +33,7 @@ class Store(ABC):
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether a fetch only copies memory, so that worker processes gain nothing."""
+        """Whether all items are in memory, so that loading them in worker processes is no faster."""
         return False
 
     @cached_property
@@ -45,7 +45,7 @@ class Store(ABC):
         return digest_fetched(self)
 
     def source_files(self) -> Iterator[str]:
-        """Yield the files that a fetch reads, if the store can list them."""
+        """Yield the paths of the files that the store reads; none if it is in memory or cannot list them."""
         yield from ()
 
     @abstractmethod
@@ -53,12 +53,12 @@ class Store(ABC):
 
     @abstractmethod
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the views of the items at some positions, stacked."""
+        """Return each view of the items at some positions, as one tensor per view."""
 
 
 @dataclass(frozen=True)
 class ArrayStore(Store):
-    """Views held as tensors, texts included; a fetch indexes them."""
+    """Store of views as tensors in memory; a fetch indexes the tensors."""
 
     views: tuple[Tensor, ...]
 
@@ -83,11 +83,11 @@ class ArrayStore(Store):
 
 @dataclass(frozen=True)
 class PackedTextStore(Store):
-    """One view of texts, held in memory without padding.
+    """Store of one view of texts, in memory and without padding.
 
     Attributes:
         content: UTF-8 bytes of all texts, one text after the other.
-        ends: start of each text, which is the end of the previous one, int64 ``(n + 1,)``.
+        ends: boundaries of the texts in `content`: start of each text and end of the last, int64 ``(n + 1,)``.
     """
 
     content: Tensor
@@ -136,11 +136,11 @@ class PackedTextStore(Store):
 
 @dataclass(frozen=True)
 class TextStoreBuilder:
-    """Texts of all items of a source; called with positions it packs those into a store.
+    """Function that packs the texts at given positions of a source into a store.
 
     Attributes:
         texts: one text per item.
-        argument: the data, as error messages call them.
+        argument: name of the data, for messages.
     """
 
     texts: Sequence[str]
@@ -151,12 +151,12 @@ class TextStoreBuilder:
 
 
 class EncodedItems(Protocol):
-    """Encoded items, such as JPEG images, by position."""
+    """Protocol of sequences of encoded items, such as JPEG images in files, a column or an archive."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, position: int) -> Path | bytes:
-        """Return the file of an item, or its content."""
+        """Return the path of an item's file, or the encoded bytes."""
 
     def take(self, positions: Positions) -> Self:
         """Return the items at some positions."""
@@ -170,7 +170,7 @@ class EncodedItems(Protocol):
 
 @dataclass(frozen=True)
 class EncodedStore(Store):
-    """One view of encoded items, decoded at each fetch; digests are those of the encoded bytes."""
+    """Store of one view of encoded items, decoded at each fetch; digests are those of the encoded bytes."""
 
     encoded: EncodedItems
 
@@ -187,7 +187,7 @@ class EncodedStore(Store):
 
 @dataclass(frozen=True)
 class StoreWrapper(Store):
-    """Base of stores that change another store; whatever they do not override is that store's.
+    """Base class of stores that modify another store, to which all other members are delegated.
 
     Attributes:
         store: the wrapped store.
@@ -205,7 +205,7 @@ class StoreWrapper(Store):
 
     @property
     def digests(self) -> Tensor | None:
-        """Digests of the wrapped store: derived content counts as the content it is derived from."""
+        """Digests of the wrapped store, as a modified item counts as the same content."""
         return self.store.digests
 
     def source_files(self) -> Iterator[str]:
@@ -217,7 +217,7 @@ class StoreWrapper(Store):
 
 @dataclass(frozen=True)
 class SubsetStore(StoreWrapper):
-    """The items of another store at some positions."""
+    """Store of the items of another store at some positions."""
 
     positions: Tensor
 
@@ -235,7 +235,7 @@ class SubsetStore(StoreWrapper):
 
 @dataclass(frozen=True)
 class ViewSubsetStore(StoreWrapper):
-    """Some views of another store, by number."""
+    """Store of some views of another store, chosen by index."""
 
     views: tuple[int, ...]
 
@@ -255,7 +255,7 @@ class ViewSubsetStore(StoreWrapper):
 
 @dataclass(frozen=True)
 class MultiViewStore(Store):
-    """The views of several stores that hold the same items, side by side."""
+    """Store that combines the views of several stores of the same items."""
 
     stores: tuple[Store, ...]
 
@@ -283,5 +283,5 @@ class MultiViewStore(Store):
 
 
 def join_stores(stores: Sequence[Store]) -> Store:
-    """Return the views of some stores as one store."""
+    """Combine the views of several stores of the same items into one store."""
     return stores[0] if len(stores) == 1 else MultiViewStore(tuple(stores))

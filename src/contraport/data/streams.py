@@ -18,7 +18,7 @@ HEAD_ITEMS = 1_000
 
 
 class StreamItem(NamedTuple):
-    """An item of a stream.
+    """Parsed item of a stream.
 
     Attributes:
         views: ``(1, *shape)`` each.
@@ -32,11 +32,11 @@ class StreamItem(NamedTuple):
 
 
 class StreamError(UsageError):
-    """The iterable behind a stream raised an error; results up to this item remain valid."""
+    """Error of the iterable behind a stream; results up to the failed item remain valid."""
 
 
 class Stream(Dataset):
-    """The items of an iterable, in its order; used as a `Dataset` it has only the first of them.
+    """Dataset of the items of an iterable in its order; access by position covers only its first items.
 
     Each iteration over the source is a pass. Before a pass ``source.set_epoch(number)`` is called if it exists. A
     resumed run skips the items it has already read, so a pass of one number must always yield the same items.
@@ -54,7 +54,7 @@ class Stream(Dataset):
         self._head = head
 
     def select_views(self, views: Sequence[int], argument: str = "views") -> Stream:
-        """Return the same items with some of their views, by number from 0; each item is still read in full.
+        """Return the stream with only some of its views, chosen by index; each item is still read in full.
 
         Raises:
             UsageError: there is no such view.
@@ -67,7 +67,7 @@ class Stream(Dataset):
         return Stream(self.source, read, self._head.select_views(views, argument))
 
     def items(self, number: int = 0) -> Iterator[StreamItem]:
-        """Yield the items of a pass.
+        """Yield the items of one pass over the iterable.
 
         Raises:
             StreamError: the source raises an error.
@@ -97,7 +97,7 @@ class Stream(Dataset):
         check(position > 0, message, "empty")
 
     def batches(self, batch_size: int, *, skipped_batches: int = 0, endless: bool = False) -> Iterator[Batch]:
-        """Yield batches of neighboring items, from one pass or from one pass after the other.
+        """Yield batches of successive items, from one pass over the iterable or from repeated passes.
 
         Args:
             batch_size: items in a batch; the last one of a single pass may be smaller.
@@ -136,6 +136,6 @@ class Stream(Dataset):
 
 
 def check_no_stream(dataset: Dataset) -> None:
-    """Raise `UsageError` if the data are a stream, for code that needs all items at once."""
+    """Raise `UsageError` if a dataset is a stream, for code that needs random access to all items."""
     message = f"data: must be a dataset whose items are all available, got the stream {dataset.name}."
     check(not isinstance(dataset, Stream), message, "stream")

@@ -1,4 +1,4 @@
-"""Builds encoders by name: built-in, timm, transformers, or a user's module."""
+"""Factory of encoders by name: built-in, timm, transformers, or a user's module."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def default_encoder_name(shape: Shape) -> str:
 
 
 def custom_code_names(encoder: object) -> list[str]:
-    """Return the encoders in a saved configuration that are code to import, ``module:attribute``.
+    """Return the encoders of a saved configuration that refer to Python code, ``module:attribute``.
 
     >>> custom_code_names(["mlp", "their_nets:Net"])
     ['their_nets:Net']
@@ -57,7 +57,7 @@ def custom_code_names(encoder: object) -> list[str]:
 
 @hint_on_error("contraport docs training folders-of-others")
 def check_trusted(encoder: object, where: str, *, trust_remote_code: bool) -> None:
-    """Raise `UsageError` (``encoder.untrusted``) if a saved configuration names code to import, unless trusted."""
+    """Raise `UsageError` if a saved configuration refers to Python code and the user does not trust it."""
     code = ", ".join(map(repr, custom_code_names(encoder)))
     remedy = f"Inspect it, and pass {format_options(trust_remote_code=True)} to run it."
     message = f"encoder: {where} names code to run: {code}. {remedy}"
@@ -65,7 +65,7 @@ def check_trusted(encoder: object, where: str, *, trust_remote_code: bool) -> No
 
 
 def describe_encoder(encoder: object) -> Any:
-    """Return an encoder as configurations store it: its name, or a module's class, size and digest of its structure.
+    """Return the entry of an encoder in saved configurations: its name, or a description of a user's module.
 
     >>> describe_encoder(["mlp", nn.Linear(3, 2)])
     ['mlp', '<Linear of 8 weights, ...>']
@@ -89,7 +89,9 @@ def is_module_description(name: object) -> bool:
 
 
 def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool = True) -> nn.Module:
-    """Build an encoder with an attribute ``num_features``, with random weights unless it is a module.
+    """Build an encoder with random weights by name, or copy a user's module.
+
+    The result has an attribute ``num_features``.
 
     Args:
         name: a module, which is copied; a built-in encoder (``small-cnn``, ``mlp``, ``small-tcn``, ``small-text``,
@@ -140,7 +142,7 @@ def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool =
 
 
 def _count_features(encoder: nn.Module, name: str, shape: Shape) -> int:
-    """Return the number of features, from a forward pass in eval mode, which changes neither weights nor buffers."""
+    """Return the number of features of an encoder, from a forward pass in evaluation mode."""
     training = encoder.training
     try:
         with torch.no_grad():
@@ -180,7 +182,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
 
 
 def _replace_stem(model: ResNet) -> None:
-    """Give a ResNet the stem for small images: 3 x 3, stride 1, no pooling."""
+    """Replace the stem of a ResNet by one for small images: 3 x 3, stride 1, no pooling."""
     stem: nn.Module = model.conv1
     if isinstance(stem, nn.Conv2d):
         small = nn.Conv2d(stem.in_channels, stem.out_channels, 3, 1, 1, bias=False)
@@ -193,7 +195,7 @@ def _replace_stem(model: ResNet) -> None:
 
 
 def _build_custom(name: str, shape: Shape) -> nn.Module:
-    """Import and call ``module:attribute``."""
+    """Build an encoder by importing and calling ``module:attribute``."""
     module_name, _, attribute = name.partition(":")
     check(bool(module_name), f"encoder: must be {OWN}, got {name!r}.")
     _check_not_stdlib(module_name, name)
@@ -222,7 +224,7 @@ def _build_custom(name: str, shape: Shape) -> nn.Module:
 
 
 def _check_not_stdlib(module: str, name: str) -> None:
-    """Raise `UsageError` for members of the standard library, such as ``os:system``."""
+    """Raise `UsageError` if an encoder is a function of Python's standard library, such as ``os:system``."""
     message = f"encoder: {name!r} belongs to Python's standard library; name your own {OWN}."
     check(module.partition(".")[0] not in sys.stdlib_module_names, message, "stdlib")
 

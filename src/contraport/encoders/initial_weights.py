@@ -1,4 +1,4 @@
-"""Initial weights of encoders from an earlier training, one set per view or one for all."""
+"""Initial weights of the encoders of a model, taken from an earlier training."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Statistics: TypeAlias = tuple[list[float], list[float]]
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """Weights of trained encoders, with the properties of the data that they were trained on.
+    """Weights of trained encoders, with the image size and statistics of their training data.
 
     Attributes:
-        source: name of the source, for messages.
-        encoder: names of the encoders: one for all towers, one per tower, or a mapping from views; None: unknown.
-        states: weights of each encoder, or one entry for all; None: random weights.
+        source: file, folder or run that the weights are from, for messages.
+        encoder: name of the encoder of all towers, names per tower, or a mapping from views to names; None if unknown.
+        states: state dict of each encoder, or one entry for all encoders; None in it stands for random weights.
         input_statistics: mean and standard deviation of the training data of each encoder, or one entry for all;
             None: those of the new data are used.
         image_size: side of the training images in pixels, or None.
-        low_resolution: whether a ResNet has the stem for small images.
-        argument: option that names the views, for messages.
+        low_resolution: whether the encoder is a ResNet with the stem for small images.
+        argument: name of the option that maps views to encoders, for messages.
         folders: folder with the config and tokenizer of each transformers encoder, or one entry for all; None: the
             encoder is built by its name.
     """
@@ -44,7 +44,7 @@ class InitialWeights:
     folders: Sequence[Path | None] = (None,)
 
     def load_into(self, model: Model) -> list[bool]:
-        """Load the weights into the encoders of a model and return, for each tower, whether it got some.
+        """Load the weights into the encoders of a model; return for each tower whether weights were loaded.
 
         Raises:
             UsageError: the weights are of another architecture.
@@ -59,7 +59,7 @@ class InitialWeights:
     def resolve_statistics(
         self, defaults: Sequence[Statistics], names: Sequence[str] = (), shapes: Sequence[Shape] = ()
     ) -> list[Statistics]:
-        """Return the mean and standard deviation for each tower: those of the earlier training where they fit.
+        """Return the input mean and standard deviation of each tower, from the earlier training if the sizes match.
 
         Args:
             defaults: mean and standard deviation of the new data, per tower.
@@ -73,14 +73,14 @@ class InitialWeights:
         return result
 
     def folders_by_tower(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
-        """Return the folder with the config and tokenizer of each tower's encoder, None if it is built by its name."""
+        """Return the folder with each tower's transformers config and tokenizer, or None if built by name."""
         return [
             None if place is None else _value_at(self.folders, place)
             for place in self._encoder_indices(towers, names, shapes)
         ]
 
     def _encoder_indices(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[int | None]:
-        """Return the index of each tower's encoder in `states`, None where it has none."""
+        """Return the index in `states` of each tower's encoder, or None if it has no weights."""
         if isinstance(self.encoder, Mapping):
             numbered = {view: place for place, view in enumerate(self.encoder)}
             return values_per_view(self.argument, numbered, names, shapes)[:towers]
@@ -97,20 +97,20 @@ class InitialWeights:
 
 
 def _value_at(values: Sequence[Any], place: int) -> Any:
-    """Return the value at a place; a single value holds for all places."""
+    """Return the value at an index; a single value applies to all indices."""
     return values[place if len(values) > 1 else 0]
 
 
 def combine_weights(
     parts: Sequence[InitialWeights | None], encoder: list[Any] | Mapping[str, Any], *, source: str, argument: str
 ) -> InitialWeights:
-    """Combine the weights of one encoder each into those of several views.
+    """Combine initial weights of single encoders into the initial weights of a model of several views.
 
     Args:
         parts: one per encoder; None: random weights.
         encoder: name of each, as a list or as a mapping from views.
-        source: name of the source, for messages.
-        argument: option that names the views, for messages.
+        source: file, folder or run that the weights are from, for messages.
+        argument: name of the option that maps views to encoders, for messages.
     """
     present = [part for part in parts if part is not None]
     sizes = {part.image_size for part in present if part.image_size is not None}
@@ -127,7 +127,7 @@ def combine_weights(
 
 
 def combine_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
-    """Combine the weights of one encoder per view."""
+    """Combine initial weights of single encoders, given by view, into those of a model."""
     names = {view: part.encoder[0] if isinstance(part.encoder, list) else part.encoder for view, part in parts.items()}
     source = ", ".join(dict.fromkeys(part.source for part in parts.values()))
     return combine_weights(list(parts.values()), names, source=source, argument="init")

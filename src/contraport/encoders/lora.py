@@ -21,7 +21,7 @@ def check_peft_installed() -> None:
 
 
 def add_lora(encoder: nn.Module, rank: int) -> None:
-    """Add an adapter to each linear layer of an encoder, in place; to each convolution if there is no linear layer.
+    """Add a LoRA adapter to each linear layer of an encoder in place, or to each convolution if it has no linear layer.
 
     The output W x becomes W x + 2 B A x, where A has r random rows and B has r columns, initially zero. Only A and B
     are trainable. Grouped convolutions and the layers inside torch's attention get no adapter.
@@ -51,7 +51,7 @@ def add_lora(encoder: nn.Module, rank: int) -> None:
 
 
 def merge_lora(model: Model) -> Model:
-    """Return a copy of a model with its adapters merged into the weights, or the model itself if it has none."""
+    """Merge the LoRA adapters of a model into the weights of a copy; return the model itself if it has none."""
     if not any(_is_adapter(part) for part in model.modules()):
         return model
     whole = copy.deepcopy(model)
@@ -68,7 +68,7 @@ def merge_lora(model: Model) -> Model:
 
 
 def _adaptable(encoder: nn.Module) -> list[str]:
-    """Return the names of the layers that get an adapter."""
+    """Return the names of the layers that receive a LoRA adapter."""
     within = {
         id(part) for each in encoder.modules() if isinstance(each, nn.MultiheadAttention) for part in each.modules()
     }
@@ -78,7 +78,7 @@ def _adaptable(encoder: nn.Module) -> list[str]:
 
 
 def _is_transposed(part: nn.Module) -> bool:
-    """Return whether a layer is transformers' linear layer with weights (in, out), as in GPT-2."""
+    """Return whether a layer is a transformers linear layer with transposed weights (in, out), as in GPT-2."""
     kind = type(part)
     return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.")
 

@@ -70,7 +70,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             folder per tower, None for an encoder that is built by its name.
 
     Attributes:
-        towers: the shared `Tower`, or one per view.
+        towers: one `Tower` that all views share, or one per view.
         num_features: length of the representation.
         output: part of a tower's output in the representation: "concatenate" (features), "projection" or "both".
         represented_views: indices of the views in the representation.
@@ -153,7 +153,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self._hub_mixin_config = self.config
 
     def view_index(self, view: object, argument: str = "view") -> int:
-        """Return the index of the view with a name, a number, or a kind that no other view has.
+        """Return the index of the view with a name, an index, or a kind that only one view has, such as "image".
 
         Raises:
             UsageError: no view matches, or several are of the kind; the message names the argument.
@@ -161,7 +161,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return resolve_view(argument, view, self.view_names, self.shapes)
 
     def single_view(self, view: object) -> Model:
-        """Return a model of one view that shares its tower and represents it by its projection, if there is one.
+        """Return a model of only one view, with the same tower, that returns projections if it has a projector.
 
         Projections of different views are comparable, so that one view retrieves another.
 
@@ -213,7 +213,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return self._apply_modules(features, [self.tower(view).projector for view in range(len(self.towers))])
 
     def represent(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the part of the representation from each view's features: features, projection or both."""
+        """Return the representation of each view from its features: features, projection or both."""
         towers = [self.tower(view) for view in range(len(features))]
         return tuple(tower.represent(each, self.output) for tower, each in zip(towers, features, strict=True))
 
@@ -244,7 +244,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         weights.chmod(checksum_path(weights).stat().st_mode)
 
     def save_encoder_files(self, folder: Path) -> None:
-        """Write config and tokenizer of transformers encoders, without weights."""
+        """Save the config and tokenizer of transformers encoders, without weights."""
         for number, encoder in enumerate(self.encoders):
             if isinstance(encoder, TextTransformer):
                 encoder.save_config(folder / _encoder_folder(number))
@@ -296,7 +296,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
 
 class FeatureExtractor(nn.Module):
-    """Module from raw items in some views of a model to their concatenated features.
+    """Module that maps raw items, in some views of a model, to their concatenated features.
 
     Args:
         model: its towers are used, not copied.
@@ -314,7 +314,7 @@ class FeatureExtractor(nn.Module):
 
 
 def _concatenate(towers: Iterable[nn.Module], views: Sequence[Tensor], output: str) -> Tensor:
-    """Return the representation of views, each encoded by its tower."""
+    """Encode each view by its tower and concatenate the representations."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
     return torch.cat([tower.represent(each, output) for tower, each in features], dim=1)
 
@@ -325,7 +325,7 @@ def _encoder_folder(number: int) -> str:
 
 
 def _encoder_sources(encoders: list[Any], folders: Path | Sequence[Path | None] | None) -> list[Any]:
-    """Return the names or modules of encoders, with the folder in place of a name where the folder exists."""
+    """Replace the names of transformers encoders by the folders with their saved files, if they exist."""
     if folders is None:
         return encoders
     if isinstance(folders, Path):
@@ -335,7 +335,7 @@ def _encoder_sources(encoders: list[Any], folders: Path | Sequence[Path | None] 
 
 
 def _saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) -> Any:
-    """Return the encoders of a saved model: their names, or the modules passed in place of described ones."""
+    """Return the encoders of a saved model: names, or the user's modules in place of stored descriptions."""
     saved = config.get("encoder")
     names: list[Any] = saved if isinstance(saved, list) else [saved]
     own = [name for name in names if is_module_description(name)]
@@ -386,7 +386,7 @@ def _one_per_tower(name: str, values: Sequence[Any], inputs: Sequence[Shape]) ->
 
 
 def _apply_batched(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the module's output for each input; inputs of equal item shape pass in one batch."""
+    """Apply a module to each input; inputs of equal item shape are concatenated to one batch."""
     outputs: dict[int, Tensor] = {}
     for shape in dict.fromkeys(map(item_shape, inputs)):
         members = [number for number, tensor in enumerate(inputs) if item_shape(tensor) == shape]

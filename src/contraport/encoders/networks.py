@@ -1,4 +1,4 @@
-"""Small networks that train on a CPU: built-in encoders, projector and decoder."""
+"""Small built-in networks: encoders that train on a CPU, projector and decoder."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _hue_features(images: Tensor) -> Tensor:
 
 
 def _direction_histograms(angles: Tensor, lengths: Tensor) -> Tensor:
-    """Split lengths linearly between the two nearest of 9 directions and average them in each cell.
+    """Return histograms of 9 gradient directions, averaged over cells, with linear interpolation between directions.
 
     Args:
         angles: ``(b, 1, H, W)``, in turns.
@@ -236,7 +236,7 @@ class _ResidualBlock(nn.Module):
 
 
 def dense(inputs: int, outputs: int) -> list[nn.Module]:
-    """Return a linear layer, batch norm and ReLU."""
+    """Build a block of linear layer, batch norm and ReLU."""
     return [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
 
 

@@ -1,4 +1,4 @@
-"""Finds the weights of trained encoders: on the Hugging Face hub, in a file, in a folder or in a run."""
+"""Loading of trained encoder weights from the Hugging Face hub, a file, a folder or a run."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _load_timm(name: str) -> InitialWeights:
 def read_initial_weights(
     where: str | Path, encoder: Encoders, *, trust_remote_code: bool = False, view: str | None = None
 ) -> InitialWeights:
-    """Load the encoders of a file, a folder or a run.
+    """Read the weights of trained encoders from a file, a folder or a run.
 
     Args:
         where: a weights file (``.safetensors``, ``.pt``, ``.pth``, ``.bin``, ``.ckpt``) with the encoder's names,
@@ -200,7 +200,7 @@ def _timm_config(name: str) -> dict[str, Any]:
 
 
 def _per_tower(encoder: Encoders, towers: int) -> list[Any]:
-    """Return the requested encoder of each tower, None where it is open."""
+    """Return the encoder that the user named for each tower, or None if the user named none."""
     if isinstance(encoder, Mapping):  # the towers of the views are not known before the data are loaded
         return [None] * towers
     return [encoder] * towers if encoder is None or isinstance(encoder, str | nn.Module) else list(encoder)

@@ -46,7 +46,7 @@ class NgramHasher(nn.Module):
             self.register_buffer(name, factors.cumprod(0), persistent=False)
 
     def forward(self, texts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return hashes of words, their mask, hashes of n-grams, their mask."""
+        """Return the hashes of words with a mask, and the hashes of n-grams with a mask."""
         codes = F.pad(texts, (1, 1)).long()
         present = codes > 0
         uppercase = (codes >= 65) & (codes <= 90)
@@ -123,7 +123,8 @@ class SmallText(nn.Module):
         return bags + residual
 
     def _sum_vectors(self, hashes: Tensor, mask: Tensor) -> Tensor:
-        """Return the sum of the vectors over the root of their number: its norm depends little on the text length."""
+        """Return the sum of the vectors divided by the square root of their number."""
+        # over the root, not the number: the norm then depends little on the length of the text
         weights = F.dropout(mask.to(self.table.weight.dtype), DROPOUT, self.training)
         weights = weights / mask.sum(1, keepdim=True).clamp(min=1).to(weights.dtype).sqrt()
         return F.embedding_bag(hashes, self.table.weight, mode="sum", per_sample_weights=weights)

@@ -51,7 +51,7 @@ def _load_tensors(path: Path) -> Any:
 
 
 def load_weights(encoder: nn.Module, state: State, name: str | None, source: str) -> None:
-    """Load all weights of an encoder from a state dict.
+    """Load all weights of an encoder from a state dict, adapted to its channels and image size.
 
     Args:
         encoder: changed in place.
@@ -89,7 +89,7 @@ def load_weights(encoder: nn.Module, state: State, name: str | None, source: str
 
 
 def _strip_prefix(state: State, own: State, source: str) -> State:
-    """Return the weights without the prefix that all of the encoder's have in a file."""
+    """Remove the common prefix of an encoder's weights in a file, such as ``backbone.``."""
     first = next(iter(own), "")
     prefixes = {key.removesuffix(first) for key in state if first and (key == first or key.endswith(f".{first}"))}
     whole = sorted(prefix for prefix in prefixes if all(prefix + key in state for key in own))

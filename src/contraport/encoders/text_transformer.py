@@ -89,7 +89,7 @@ class TextTransformer(nn.Module):
         return pooled
 
     def extra_repr(self) -> str:
-        """Return settings that change the features beside layers and weights; part of a module's stored description."""
+        """Return the pooling, text length and other settings, as part of the description stored with a model."""
         return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_tokenizer_digest(self.tokenizer)}"
 
     def tokenize(self, texts: list[str], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -104,7 +104,7 @@ class TextTransformer(nn.Module):
         return tokens.long().to(device), mask.to(device)
 
     def save_config(self, folder: Path) -> None:
-        """Write everything that is needed to rebuild the encoder, except the weights."""
+        """Save the config and tokenizer, from which the encoder can be rebuilt without its weights."""
         self.network.config.save_pretrained(folder)  # type: ignore[union-attr,operator]
         self.tokenizer.save_pretrained(folder)
         (folder / _POOLING_FILE).parent.mkdir(exist_ok=True)
@@ -172,7 +172,7 @@ def build_text_transformer(name: str, shape: tuple[int, ...], *, pretrained: boo
 
 
 def _split_pooling(name: str) -> tuple[str, str | None]:
-    """Split a name into the model and its pooling suffix.
+    """Split the name of a text encoder into the model's name and the pooling.
 
     >>> _split_pooling("bert-base-uncased@first"), _split_pooling("models/mine")
     (('bert-base-uncased', 'first'), ('models/mine', None))
@@ -222,7 +222,7 @@ def _check_vocabulary(tokenizer: Any, where: str, transformers: Any) -> None:
 
 # Both load in float32 whatever the stored type: updates of half-precision weights vanish; --amp casts where it is safe.
 def _init_network(where: str, config: Any, transformers: Any) -> nn.Module:
-    """Return a network with random weights."""
+    """Build the transformers network with random weights."""
     try:
         network: nn.Module = transformers.AutoModel.from_config(config, dtype=torch.float32)
     except Exception as error:
@@ -233,7 +233,7 @@ def _init_network(where: str, config: Any, transformers: Any) -> nn.Module:
 
 
 def _load_network(where: str, config: Any, transformers: Any) -> nn.Module:
-    """Return a network with its stored weights; all weights that its features depend on must be stored."""
+    """Load the transformers network with its stored weights; raise `UsageError` if some are missing."""
     network, info = _load_part("weights", where, transformers.AutoModel, dtype=torch.float32, output_loading_info=True)
     missing = sorted(set(info["missing_keys"]) & {name for name, _ in network.named_parameters()})
     if missing:  # transformers initialized them at random; those without a gradient, such as a pooler's, do not matter
@@ -267,7 +267,7 @@ def _check_network(encoder: TextTransformer, where: str) -> None:
 
 
 def _max_positions(network: nn.Module) -> int:
-    """Return the number of token positions that a network supports."""
+    """Return the maximum number of token positions that a network supports."""
     stated = getattr(network.config, "max_position_embeddings", None) or 0
     counted = [
         # RoBERTa and its relatives number positions from padding_idx + 1.
@@ -279,7 +279,7 @@ def _max_positions(network: nn.Module) -> int:
 
 
 def _read_pooling(where: str, transformers: Any) -> str:
-    """Return the pooling of a sentence-transformers model; the mean if it states none."""
+    """Return the pooling that a sentence-transformers model specifies; default: mean."""
     config = _read_json_object(file := _find_file(where, _POOLING_FILE, transformers))
     stated = config.get(_POOLING) or [mode for key, mode in _OLD_POOLING_KEYS.items() if config.get(key)] or ["mean"]
     modes = stated if isinstance(stated, list) else [stated]
@@ -294,7 +294,7 @@ def _read_pooling(where: str, transformers: Any) -> str:
 
 
 def _read_length(where: str, tokenizer: Any, transformers: Any, is_sentence_model: bool) -> int | None:
-    """Return the maximum number of tokens that a model states, or None."""
+    """Return the maximum number of tokens that a model specifies, or None."""
     length = _read_json_object(_find_file(where, _LENGTH_FILE, transformers)).get("max_seq_length")
     if length is None and is_sentence_model:
         length = tokenizer.model_max_length
@@ -327,7 +327,7 @@ def _read_json(file: Path | None) -> Any:
 
 @contextmanager
 def _silence(transformers: Any) -> Iterator[None]:
-    """Silence transformers' log and progress bars."""
+    """Context that silences the log and progress bars of transformers."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

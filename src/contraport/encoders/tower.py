@@ -77,7 +77,7 @@ class Tower(nn.Module):
         self.register_buffer(name, numbers.view(-1, *[1] * (len(shape) - 1)))
 
     def standardize(self, items: Tensor) -> Tensor:
-        """Return raw items as the encoder takes them: zero mean and unit variance; texts unchanged."""
+        """Standardize raw items to zero mean and unit variance; texts stay unchanged."""
         if is_text_batch(items):
             return items
         if items.dtype == torch.uint8:
@@ -85,12 +85,12 @@ class Tower(nn.Module):
         return (items - self.mean) / self.std
 
     def width(self, part: str) -> int:
-        """Return the number of features that `represent` returns."""
+        """Return the length of the representation that `represent` returns."""
         projected = self.projection_width
         return {PROJECTION: projected, BOTH: self.num_features + projected}.get(part, self.num_features)
 
     def represent(self, features: Tensor, part: str) -> Tensor:
-        """Return the features, their projection, or both normalized and side by side."""
+        """Return the representation: the features, their projection, or both, normalized and concatenated."""
         if part == PROJECTION:
             projected: Tensor = self.projector(features)
             return projected

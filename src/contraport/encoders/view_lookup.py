@@ -1,4 +1,4 @@
-"""Views of a model by name, by number, or by kind of item."""
+"""Lookup of the views of a model by name, index or kind of item."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def kind_from_shape(shape: Shape) -> str:
 def resolve_view(
     argument: str, value: object, names: Sequence[str], shapes: Sequence[Shape], *, others: Sequence[str] = ()
 ) -> int:
-    """Return the index of the view with a name, a number, or a kind that no other view has.
+    """Return the index of the view with a name, an index, or a kind that only one view has, such as "image".
 
     Args:
         argument: name of the option, for messages.
         value: name, number or kind.
         names: of the views.
         shapes: of one item of each view.
-        others: further valid values, for messages.
+        others: other valid values, for messages.
 
     Raises:
         UsageError: no view matches, or several are of the kind.

@@ -136,7 +136,7 @@ def _check_keys(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
 
 
 def _custom_names(arrays: Mapping[str, Any]) -> list[str]:
-    """Return the names of views chosen by the user; none if a view has a reserved name such as x."""
+    """Return the names that the user chose for the views; empty if a view has a reserved name such as x."""
     names = dict.fromkeys(key.removesuffix("_test") for key in arrays)
     if any(name == "x" or _NUMBERED.fullmatch(name) for name in names):
         return []
@@ -144,7 +144,7 @@ def _custom_names(arrays: Mapping[str, Any]) -> list[str]:
 
 
 def _select_part(arrays: dict[str, np.ndarray], path: str, *, suffix: str) -> dict[str, np.ndarray]:
-    """Return the arrays of one split by their names without suffix, the views first and in order."""
+    """Return the arrays of one split by name, without the suffix of the split; views come first and in order."""
     names = {key.removesuffix("_test"): key for key in arrays if key.endswith("_test") == bool(suffix)}
     views = ["x"] if "x" in names else [f"view{number}" for number in range(len(names)) if f"view{number}" in names]
     views = views or [name for name in _custom_names(arrays) if name in names]

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows of named columns, read as Arrow tables.
+    """Table of named columns, in memory or in files, whose rows are read as Arrow tables.
 
     Attributes:
         source: an Arrow table in memory, or a `datasets.Dataset` in the format "arrow", whose rows stay in files.
@@ -82,7 +82,7 @@ class TableRows:
 
 @dataclass(frozen=True)
 class NumberColumnStore(Store):
-    """One view of numbers in columns, read and checked at each fetch."""
+    """Store of one view of numbers in table columns, read and checked at each fetch."""
 
     rows: TableRows
     names: tuple[str, ...]
@@ -102,7 +102,7 @@ class NumberColumnStore(Store):
 
 @dataclass(frozen=True)
 class ImageColumn(EncodedItems):
-    """Encoded images in a column: bytes, or Hugging Face's bytes or path of a file."""
+    """Encoded images in a table column: bytes, or Hugging Face's struct of bytes and file path."""
 
     rows: TableRows
     column: str
@@ -126,7 +126,7 @@ class ImageColumn(EncodedItems):
         return f"{self.where}, column {self.column!r}, row {position}"
 
     def source_files(self) -> Sequence[str]:
-        """Return the file of the table, or all files in its folder."""
+        """Return the file of the table, or all files in its folder if the table is a folder."""
         below = sorted(str(file) for file in Path(self.where).rglob("*") if file.is_file())
         return below or [self.where]
 
@@ -236,7 +236,7 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
 
 
 def _count_few(rows: TableRows, name: str) -> int:
-    """Return the number of distinct texts in a column if they are few; otherwise, or without texts, 0."""
+    """Return the number of distinct texts in a column, or 0 if it has many distinct ones or none."""
     table = rows.select([name]).read()
     if not holds_texts(table, name):
         return 0
@@ -247,7 +247,7 @@ def _count_few(rows: TableRows, name: str) -> int:
 def _file_keys(
     views: Sequence[View], present: np.ndarray | None, source_rows: Positions, where: str
 ) -> Sequence[str] | None:
-    """Return the first image file of each row, or its number if it has none; None if no view is of files."""
+    """Return the name of the first image file of each row, or the row number; None if no view consists of files."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None
@@ -259,7 +259,7 @@ def _file_keys(
 
 
 def _read_keys(rows: TableRows, name: str | None, columns: Mapping[str, Any], where: str) -> np.ndarray | None:
-    """Return the name of each row; None without such a column, or if a column not set by the user has empty cells."""
+    """Return the name of each row from the key column; None without one, or if an inferred one has empty cells."""
     if name is None:
         return None
     try:
@@ -272,7 +272,7 @@ def _read_keys(rows: TableRows, name: str | None, columns: Mapping[str, Any], wh
 
 
 def explode_text_lists(rows: TableRows, views: Sequence[Sequence[str]]) -> tuple[TableRows, Positions]:
-    """Repeat rows so that each has one text if a view is a column of lists of texts; return their source rows too."""
+    """Repeat rows with lists of texts so that each row has one text; return the new rows and their source rows."""
     names = [names[0] for names in views if len(names) == 1 and holds_lists_of_texts(rows.schema.field(names[0]))]
     if not names:
         return rows, np.arange(len(rows))
@@ -282,7 +282,7 @@ def explode_text_lists(rows: TableRows, views: Sequence[Sequence[str]]) -> tuple
 
 
 def _find_present(views: Sequence[TableRows]) -> np.ndarray | None:
-    """Return which rows have which views, ``(n, views)``; None if all have all.
+    """Return the mask of the views that each row has, ``(n, views)``; None if no view is missing.
 
     Of rows in files only strings are examined, as everything else would have to be read.
     """
@@ -299,7 +299,7 @@ def _are_strings(rows: TableRows) -> bool:
 
 
 def _fill(rows: TableRows, present: np.ndarray, where: str) -> TableRows:
-    """Return the rows of a view, with the first that has it in place of each that lacks it, which is never used."""
+    """Replace rows that lack a view by the first row that has it, as a placeholder that is never used."""
     existing = np.flatnonzero(present)
     check(len(existing) > 0, f"data: {where}: columns {rows.schema.names} have empty cells only.", "empty_column")
     return rows.take(np.where(present, np.arange(len(present)), existing[0]))
@@ -332,7 +332,7 @@ def _read_per_item(
 
 
 def _view(rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, texts: bool) -> View:
-    """Return a view of all rows from its columns; texts are held in memory."""
+    """Build a view of all rows from its columns; texts are held in memory."""
     if _are_strings(rows):
         table = rows.read()
         if texts and holds_texts(table, names[0]):

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """The columns of each view, and the columns of other roles.
+    """Roles of table columns: columns of each view, of labels, of weights and others.
 
     Attributes:
         views: columns of each view.
@@ -139,7 +139,7 @@ def check_no_columns(columns: Mapping[str, Any] | None, where: str) -> None:
 
 
 def is_text_column_name(name: str) -> bool:
-    """Return whether the name of a column implies texts.
+    """Return whether the name of a column implies texts, such as ``caption``.
 
     >>> is_text_column_name("Caption"), is_text_column_name("city")
     (True, False)
@@ -148,7 +148,7 @@ def is_text_column_name(name: str) -> bool:
 
 
 def name_views(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return names of views: the name of a single column, the common prefix of several, or else a number.
+    """Return the name of each view: the name of its only column, the common prefix of several, or else a number.
 
     >>> name_views([["photo"], ["audio_0", "audio_1"], ["x", "z"]])
     ('photo', 'audio', 'view2')
@@ -158,7 +158,7 @@ def name_views(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def _numbers_rows(schema: pa.Schema, name: str) -> bool:
-    """Return whether a column numbers the rows, by its name or because it was the index of a data frame."""
+    """Return whether a column contains row numbers: by its name, or as the former index of a data frame."""
     index = (schema.pandas_metadata or {}).get("index_columns", [])
     was_index = _INDEX.fullmatch(name) is not None or (name in index and not _is_own_view(schema.field(name)))
     return name.lower() in _ROW_NUMBERS or was_index
@@ -209,7 +209,7 @@ def _is_own_view(column: pa.Field) -> bool:
 
 
 def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:
-    """Return the columns that a name, a pattern or a list of these matches."""
+    """Return the columns that match a name, a pattern, or a list of names and patterns."""
     if isinstance(view, list | tuple) and view:
         return tuple(name for part in view for name in _match_columns(part, names, where))
     check(isinstance(view, str), f"columns: views: must be names of columns, got {view!r}.")

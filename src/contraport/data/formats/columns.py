@@ -1,4 +1,4 @@
-"""Columns of Arrow tables: what their types can hold, and their values as arrays."""
+"""Columns of Arrow tables: checks of their types, and conversion of their values to arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def holds_images(field: pa.Field) -> bool:
 
 
 def holds_lists(field: pa.Field) -> bool:
-    """Return whether a column holds lists, and so an array in each row."""
+    """Return whether each row of a column holds a list, read as an array."""
     return _is(_value_type(field.type), _LISTS)
 
 
@@ -44,7 +44,7 @@ def holds_lists_of_texts(field: pa.Field) -> bool:
 
 
 def holds_texts(table: pa.Table, name: str) -> bool:
-    """Return whether a column of strings holds texts, judged by its first: neither a name of an image nor a number.
+    """Return whether a column of strings holds texts, rather than image names or numbers, judged by its first string.
 
     Numbers with a decimal comma and names followed by a space are no texts either; reading the column reports them.
 
@@ -171,7 +171,7 @@ def read_file_names(table: pa.Table, name: str, where: str) -> list[str]:
 def group_sequences(
     table: pa.Table, sequence: str, views: Sequence[Sequence[str]], constant: Sequence[str], where: str
 ) -> tuple[pa.Table, np.ndarray]:
-    """Group rows that are the frames of sequences; return a table with one row per sequence, and its first rows.
+    """Group the rows of each sequence; return a table with one row per sequence, and the index of its first frame.
 
     Args:
         table: rows are frames, those of one sequence in order.
@@ -216,7 +216,7 @@ def group_sequences(
 
 
 def explode_text_column(table: pa.Table, name: str) -> tuple[pa.Table, np.ndarray]:
-    """Repeat rows so that each has one text of a column of lists, and return their source rows; [] gives one row.
+    """Repeat the rows of a table so that each has one text of a column of lists; return the table and the source rows.
 
     >>> table = pa.table({"image": ["a.png", "b.png"], "captions": [["a bag", "a red bag"], []]})
     >>> exploded, rows = explode_text_column(table, "captions")
@@ -230,7 +230,7 @@ def explode_text_column(table: pa.Table, name: str) -> tuple[pa.Table, np.ndarra
 
 
 def find_empty_rows(table: pa.Table) -> np.ndarray:
-    """Return in which rows all columns are empty: no value, NaN or an empty text.
+    """Return the mask of the rows whose columns are all empty: no value, NaN or an empty text.
 
     >>> find_empty_rows(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]})).tolist()
     [False, True, False]

@@ -16,13 +16,13 @@ LoadOption = Literal["image_size", "columns", "test_fraction", "ignore_labels"]
 
 @dataclass(frozen=True)
 class Format:
-    """A data format.
+    """Format of data in files or folders, with its reader.
 
     Attributes:
         name: name of the format.
-        suffixes: suffixes of its files.
-        recognizes: predicate of paths, as the user gave them.
-        read: reader of one split, called with the path, the split, and those of its `options` that were given.
+        suffixes: suffixes of the format's files.
+        recognizes: function that returns whether data at a path, as the user gave it, have the format.
+        read: function that reads one split, called with the path, the split, and the given ones of `options`.
         options: options of `contraport.data.load` that the reader accepts.
         fallback: whether the format is tried after all others, because it recognizes their paths too.
     """

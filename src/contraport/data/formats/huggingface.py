@@ -90,7 +90,7 @@ def dataset_from_huggingface(
 
 
 def _validate(folder: Path) -> None:
-    """Raise unless the tables of a folder are intact: Arrow itself follows corrupt offsets out of its memory.
+    """Raise `UsageError` unless the tables of a folder are intact; Arrow would read outside its memory if they are not.
 
     Only offsets and texts are read, so this is cheap for images and numbers.
     """

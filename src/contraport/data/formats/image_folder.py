@@ -80,7 +80,7 @@ def load_folder(
 
 
 def split_folders(folder: Path) -> tuple[Path, Path | None]:
-    """Return the folders of the training items and of the test items, the latter only if they are separate.
+    """Return the folder of the training items, and the folder of the test items if there is one.
 
     Raises:
         UsageError: there are test items but no folder train/, or the folder train/ may be a class.
@@ -101,7 +101,7 @@ def split_folders(folder: Path) -> tuple[Path, Path | None]:
 
 
 def _check_other_folders(folder: Path, train: Path, *, has_test: bool, others: list[Path]) -> None:
-    """Warn of further folders beside the splits, or raise if there is no test split and train/ may be a class."""
+    """Warn of folders beside those of the splits; raise `UsageError` if train/ may be a class rather than a split."""
     suffixes = SUFFIXES if list_files(train, SUFFIXES) else TEXTS
     full = [path.name for path in others if not path.name.startswith(".") and list_files(path, suffixes)]
     shown = ", ".join(full[:3]) + (", ..." if len(full) > 3 else "")
@@ -113,7 +113,7 @@ def _check_other_folders(folder: Path, train: Path, *, has_test: bool, others: l
 
 
 def list_files(folder: Path, suffixes: Collection[str]) -> list[str]:
-    """Return the files below a folder with given suffixes, as sorted relative paths, without hidden ones.
+    """Return the files with given suffixes in a folder and its subfolders, as sorted relative paths.
 
     Links are followed, except those to a folder that contains them.
     """
@@ -156,7 +156,7 @@ def read_text_file(file: str) -> str:
 
 
 def _scan(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[str], Masks | None]:
-    """Return the parent folders of each image, the images, the texts, and which images are the test split.
+    """List a folder: return the parent folders of each image, the images, the texts, and the mask of test images.
 
     Without images, the texts are in their place.
     """
@@ -180,7 +180,7 @@ def _suffix(file: str) -> str:
 
 
 def _read_captions(files: list[str], texts: set[str], folder: str) -> list[str] | None:
-    """Return the text beside each image, empty if there is none; None if fewer than half of the images have one."""
+    """Return the caption in the text file beside each image, or ""; None if fewer than half have a caption."""
     candidates = [f"{os.path.splitext(file)[0]}.txt" for file in files]
     number = sum(file in texts for file in candidates)
     if 2 * number < len(files):
@@ -213,7 +213,7 @@ def _read_classes(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
 
 
 def _have_domains(parents: list[tuple[str, ...]]) -> bool:
-    """Return whether there are several outer folders, each with the same several inner folders."""
+    """Return whether folders imply domains: several outer folders that contain the same several inner folders."""
     if any(len(folders) != 2 for folders in parents):
         return False
     inner: dict[str, set[str]] = {}

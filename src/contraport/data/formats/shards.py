@@ -112,7 +112,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
 
 
 def name_field_views(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return names of views from fields: the part before the suffix, or else the suffix.
+    """Return the name of each view from its field in a shard: the part before the suffix, or else the suffix.
 
     >>> name_field_views(["image", "left.npy", "txt"])
     ('image', 'left', 'text')
@@ -137,7 +137,7 @@ class _Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class ArrayMemberStore(EncodedStore):
-    """One view of arrays in archives, parsed and checked at each fetch."""
+    """Store of one view of arrays in archives, parsed and checked at each fetch."""
 
     shape: Shape
 
@@ -151,7 +151,7 @@ class ArrayMemberStore(EncodedStore):
 
 @dataclass(frozen=True)
 class TextMemberStore(EncodedStore):
-    """One view of texts in archives, read and checked at each fetch."""
+    """Store of one view of texts in archives, read and checked at each fetch."""
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -181,7 +181,7 @@ def _find_archives(data: str) -> list[str]:
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """Yield the names that braces stand for: ``{000..003}`` is a range, ``{a,b}`` are alternatives.
+    """Expand braces in a name: ``{000..003}`` is a range, ``{a,b}`` are alternatives.
 
     >>> list(expand_braces("{train,test}-{08..10}.tar"))[2:5]
     ['train-10.tar', 'test-08.tar', 'test-09.tar']
@@ -203,7 +203,7 @@ def _expand(content: str) -> list[str]:
 
 
 def _select_archives(archives: list[str], data: str) -> tuple[list[str], np.ndarray]:
-    """Return the archives of both splits, and which are named after a test split, Booleans ``(archives,)``."""
+    """Return the archives of both splits, and the mask of those named after a test split, ``(archives,)``."""
     names = [_test_name(archive) for archive in archives]
     chosen = next((name for name in TEST_NAMES if name in names), None)
     if None in names and len(set(names)) > 2:
@@ -222,7 +222,7 @@ def _test_name(archive: str) -> str | None:
 
 
 def _read_samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[_Sample]:
-    """Yield the samples of an archive that have a view, and count unused fields in `ignored`."""
+    """Yield the samples of an archive that have at least one view; count the unused fields in `ignored`."""
     check_regular_file("data", archive)
     shown = (member for member in iterate_members(archive, ignored) if not PurePath(member.path).name.startswith("."))
     with open(archive, "rb") as file:
@@ -248,7 +248,7 @@ def _read_samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[
 
 
 def _split_key(path: str) -> tuple[str, str]:
-    """Return the key of a member's sample and its field; all formats of images are one field.
+    """Split the path of a member into the key of its sample and its field; all image formats are one field.
 
     >>> _split_key("a.b/0001.left.JPG")
     ('a.b/0001', 'left.image')

@@ -104,7 +104,7 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def explode_texts(table: pa.Table, columns: Mapping[str, Any] | None, where: str) -> tuple[pa.Table, np.ndarray]:
-    """Repeat rows so that each has one text if a column holds lists of texts; return their source rows too.
+    """Repeat the rows of a table with lists of texts so that each has one text; return the table and the source rows.
 
     Args:
         table: the table.
@@ -127,7 +127,7 @@ def rewrite_rows(
     here: Path,
     there: Path,
 ) -> pa.Table:
-    """Return some rows of a table, with one view taken from other rows.
+    """Return some rows of a table, with the columns of one view taken from other rows.
 
     Args:
         table: all rows, parsed.
@@ -154,13 +154,13 @@ def rewrite_rows(
 
 
 def add_number_column(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
-    """Return a table with a further column, which replaces one of the same name."""
+    """Add a column of numbers to a table; it replaces a column of the same name."""
     rest = table.drop_columns([name]) if name in table.schema.names else table
     return rest.append_column(name, pa.array(numbers))
 
 
 def read_csv_as_text(path: Path) -> pa.Table:
-    """Read a `.csv` file with each cell as the text in the file."""
+    """Read a `.csv` file without parsing numbers: each cell is the text in the file."""
     return _parse_csv(path, dict.fromkeys(_parse_csv(path, {}).schema.names, pa.string()))
 
 
@@ -184,7 +184,7 @@ def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
 
 
 def _parse_csv(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
-    """Parse a `.csv` file; if types are given, only the columns of these."""
+    """Parse a `.csv` file; if column types are given, read only those columns."""
     block = min(path.stat().st_size + 1, _MAX_BLOCK)  # types are inferred from the first block, so one block for all
     return pa.csv.read_csv(
         path,
@@ -194,7 +194,7 @@ def _parse_csv(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
 
 
 def _keep_names_as_text(table: pa.Table, path: Path, columns: Mapping[str, Any]) -> pa.Table:
-    """Return a table whose columns of names are the texts in the file, unless parsing them lost nothing."""
+    """Replace parsed columns of names by the texts in the file where parsing changed them, such as 007 to 7."""
     explicit = {name: role for role, name in columns.items() if isinstance(name, str)}
     roles = {name: explicit.get(name, _NAME_ROLES.get(name.lower())) for name in table.schema.names}
     naming = [name for name, role in roles.items() if role in ("labels", "domains", "keys", "sequence")]

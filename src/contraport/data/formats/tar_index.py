@@ -1,4 +1,4 @@
-"""Index of the members of tar archives: the headers are read once, then each member is a single read."""
+"""Index of the members of tar archives, built from their headers, so that each member is read directly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK = tarfile.BLOCKSIZE
 
 
 class ArchiveMember(NamedTuple):
-    """A file in an archive.
+    """Path, position and size of a file in a tar archive.
 
     Attributes:
         path: path inside the archive.
@@ -59,7 +59,7 @@ def iterate_members(archive: str, ignored: Counter[str]) -> Iterator[ArchiveMemb
 
 
 def _check_end(archive: str, offset: int) -> None:
-    """Raise unless the headers end at a block of zeros, the mark of the end, which `tarfile` does not check."""
+    """Raise `UsageError` unless the archive ends with a block of zeros, which `tarfile` does not check."""
     with open(archive, "rb") as file:
         file.seek(offset)
         block = file.read(_BLOCK)
@@ -69,15 +69,17 @@ def _check_end(archive: str, offset: int) -> None:
 
 @dataclass(frozen=True)
 class ArchiveMembers(EncodedItems):
-    """One field of the samples in some archives, as bytes; each access opens the archive, so processes can share it.
+    """Encoded items in tar archives: one field of each sample.
+
+    Each access opens the archive, so that processes can share the object.
 
     Attributes:
-        archives: paths of the archives.
+        archives: path of each archive.
         keys: key of each sample.
         field: suffix of the members.
-        numbers: archive of each sample, ``(n,)``.
-        offsets: position of each member in its archive, ``(n,)``.
-        sizes: bytes of each member, ``(n,)``.
+        numbers: index of the archive of each sample, ``(n,)``.
+        offsets: position of each member in its archive, in bytes, ``(n,)``.
+        sizes: size of each member in bytes, ``(n,)``.
     """
 
     archives: tuple[str, ...]

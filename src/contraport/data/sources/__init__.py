@@ -1,4 +1,4 @@
-"""Sources of data: `load`, readers of named data, and wrappers of other libraries' datasets."""
+"""Sources of data: the function `load`, readers of named data, and wrappers of other libraries' datasets."""
 
 from contraport.data.sources.load import load, load_unsplit
 from contraport.data.sources.torch_datasets import from_stream, from_torch

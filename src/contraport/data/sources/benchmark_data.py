@@ -29,7 +29,7 @@ DOWNLOAD_FOLDER = Path("~/.cache/contraport")
 
 
 def download_folder(root: Path | None) -> Path:
-    """Return the folder of downloads: `root`, or the default one."""
+    """Return the folder for downloaded data: `root`, or the default folder."""
     return (root or DOWNLOAD_FOLDER).expanduser()
 
 
@@ -149,7 +149,7 @@ def stl10_unlabeled(split: str, root: Path | None) -> Dataset:
 
 
 def _read_torchvision(name: str, reader: Callable[..., Any], root: Path, **options: Any) -> Any:
-    """Return a dataset of torchvision from a folder, after a download if it is not there."""
+    """Read a torchvision dataset from a folder; download it if it is missing."""
     failures = []
     for download in (False, True):
         try:
@@ -237,7 +237,7 @@ def _read_series(name: str, files: str, split: str, root: Path | None) -> Datase
 
 
 def _find_folder(name: str, root: Path | None, pattern: str, package: str, requirement: str, inside: str) -> Path:
-    """Return the folder that has the files: the root, or one inside an installed package, which is not imported.
+    """Return the folder that contains given files: the root, or a folder of an installed package.
 
     Raises:
         UsageError: neither has them; the message lists the places and how to install the package.

@@ -26,12 +26,12 @@ _EXCLUDED = {"test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "
 
 
 class DocumentedFunction(NamedTuple):
-    """A function with a docstring.
+    """Function of Python's standard library, with its name and docstring as texts.
 
     Attributes:
-        module: top-level module or package.
-        name_words: words of the names of its file, itself and its arguments.
-        sentence: first sentence of its docstring.
+        module: top-level module or package that defines the function.
+        name_words: words of the names of the file, the function and its arguments.
+        sentence: first sentence of the docstring.
     """
 
     module: str
@@ -60,7 +60,7 @@ def docstrings(split: str, root: Path | None) -> Dataset:
 
 @lru_cache(maxsize=1)
 def unique_functions() -> tuple[DocumentedFunction, ...]:
-    """Return the functions with a unique name and a unique sentence, from modules with many of them."""
+    """Return the functions whose name and sentence are unique, from modules with at least 20 such functions."""
     library = Path(sysconfig.get_paths()["stdlib"])
     by_name = {function.name_words: function for function in _functions(library)}
     uses = Counter(function.sentence for function in by_name.values())
@@ -90,7 +90,7 @@ def _functions(library: Path) -> Iterator[DocumentedFunction]:
 
 
 def _definitions(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield functions and methods, but not those inside functions: a walk over all nodes takes far longer."""
+    """Yield the functions and methods of a module, without nested functions."""
     for part in node.body:
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
             yield part
@@ -99,7 +99,7 @@ def _definitions(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | 
 
 
 def _split_words(name: str) -> str:
-    """Return the words of Python names.
+    """Split Python names into lower-case words.
 
     >>> _split_words("HTTPServer.do_GET path2")
     'http server do get path 2'

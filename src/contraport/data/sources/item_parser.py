@@ -1,4 +1,4 @@
-"""Parses an item of a torch dataset or stream into its views, its label and its key."""
+"""Parser of the items of torch datasets and streams, into views, label and key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LABELS = (*LABEL_NAMES, "cls")
 
 
 class ParsedItem(NamedTuple):
-    """A parsed item.
+    """Parsed item of a torch dataset or stream.
 
     Attributes:
         views: ``(1, *shape)`` each.
@@ -37,7 +37,7 @@ class ParsedItem(NamedTuple):
 
 
 def parse_item(item: Any, where: str, image_size: int | None = None) -> ParsedItem:
-    """Parse an item.
+    """Parse an item of a torch dataset or stream into its views, label and key.
 
     Args:
         item: an image, an array or a tensor, which is one view; a tuple or list of these, which are several views,
@@ -65,7 +65,7 @@ def parse_item(item: Any, where: str, image_size: int | None = None) -> ParsedIt
 
 
 def item_label(item: Any) -> int | str | None:
-    """Return the label of an item, or None."""
+    """Return the class label in an item of a torch dataset, or None if it has none."""
     if not isinstance(item, Mapping):
         return _last_label(item)
     value = next((item[name] for name in item if str(name).lower() in _LABELS), None)
@@ -75,14 +75,14 @@ def item_label(item: Any) -> int | str | None:
 
 
 def has_images(item: Any) -> bool:
-    """Return whether an item has a PIL or encoded image, rather than only arrays."""
+    """Return whether an item contains a PIL image or an encoded image."""
     if isinstance(item, Mapping):
         return any(_is_image(name, value) for name, value in item.items())
     return any(isinstance(part, Image.Image) for part in _flatten(item))
 
 
 def item_view_names(item: Any) -> tuple[str, ...]:
-    """Return the names of several views of a dict, as for shards; empty otherwise."""
+    """Return the names of the views of an item that is a dict of several views; empty otherwise."""
     fields = _view_fields(item) if isinstance(item, Mapping) else {}
     if len(fields) < 2:
         return ()
@@ -91,7 +91,7 @@ def item_view_names(item: Any) -> tuple[str, ...]:
 
 
 def _flatten(item: Any) -> list[Any]:
-    """Return the parts of nested tuples and lists."""
+    """Flatten nested tuples and lists into one list."""
     return [part for nested in item for part in _flatten(nested)] if isinstance(item, tuple | list) else [item]
 
 
@@ -107,7 +107,7 @@ def _as_integer(value: Any) -> int | None:
 
 
 def _view_fields(item: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the fields of a dict that are views."""
+    """Return the fields of a dict item that are views, without labels and keys."""
     return {
         str(name): value
         for name, value in item.items()
@@ -147,7 +147,7 @@ def _suffix(name: object) -> str:
 
 
 def _decode(part: Any, where: str) -> Any:
-    """Return an encoded image as a PIL image, a list as an array, and anything else unchanged."""
+    """Convert an encoded image to a PIL image and a list to an array; return other values unchanged."""
     content = part["bytes"] if isinstance(part, Mapping) else part
     if isinstance(content, list):
         return np.asarray(content, np.float32)

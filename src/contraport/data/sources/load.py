@@ -1,4 +1,4 @@
-"""Loads data from a name, a path, a URL or an object in memory."""
+"""Loading of data by name, path or URL, or from an object in memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def load(
     test_fraction: float | None = None,
     ignore_labels: bool = False,
 ) -> Dataset:
-    """Load one split of some data.
+    """Load one split of data, by name, path or URL, or from an object in memory.
 
     Args:
         data: a name of `contraport.catalog.list_datasets`; a folder of images, of webdataset shards or of a Hugging
@@ -99,7 +99,7 @@ def load(
 
 
 def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
-    """Load one split of data that have a test split of their own, or all items of data that have none.
+    """Load data without a random split: the given split if the source defines one, otherwise all items.
 
     A dataset is a single split and is returned unchanged.
 
@@ -159,7 +159,7 @@ def _load_path(
 
 @dataclass(frozen=True)
 class _ResizedStore(StoreWrapper):
-    """The views of another store, with images resized to squares at each fetch."""
+    """Store that resizes the images of another store to squares at each fetch."""
 
     size: int
 
@@ -194,7 +194,7 @@ def from_object(
     columns: Mapping[str, Any] | None = None,
     test_fraction: float | None = None,
 ) -> Dataset:
-    """Build one split from an object in memory.
+    """Build the dataset of one split from an object in memory.
 
     - a ``datasets.Dataset`` or ``DatasetDict``, like a Hugging Face folder;
     - a data frame of pandas or polars, or an Arrow table, like a table in a file;
@@ -247,7 +247,7 @@ _TABLES = {
 
 
 def _library(data: Any) -> str | None:
-    """Return the library whose table an object is, without importing the library; None for anything else."""
+    """Return the name of the library that a table object belongs to, without importing it; None for other objects."""
     for kind in type(data).__mro__:
         library = kind.__module__.partition(".")[0]
         if (library, kind.__name__) in _TABLES:
@@ -290,7 +290,7 @@ def _from_list(data: Sequence[Any], split: str, size: int | None, test_fraction:
 
 @dataclass(frozen=True)
 class _ImageStoreBuilder:
-    """PIL images of all items; called with positions it makes a store of those, as squares in memory."""
+    """Function that builds a store of the PIL images at given positions, as squares in memory."""
 
     images: Sequence[Image.Image]
     size: int

@@ -1,4 +1,4 @@
-"""Downloads data behind a URL by fsspec into a local cache, and again if they have changed."""
+"""Download of data at a URL by fsspec into a local cache, repeated if the data have changed."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class _RemoteFile(NamedTuple):
 
     @property
     def record(self) -> Path:
-        """The file that records what was downloaded."""
+        """Path of the file that records the state of the last download."""
         return _record_of(self.local)
 
     def state(self) -> dict[str, str]:
-        """Return the path and a key that changes with the content."""
+        """Return the path and a checksum or date of the remote file, which changes with its content."""
         return {"file": self.path, "key": str(self.system.ukey(self.path))}
 
     def is_cached(self) -> bool:
-        """Return whether the file was downloaded before and has not changed since."""
+        """Return whether the cache contains the current version of the file."""
         if not (self.local.exists() and self.record.exists()):
             return False
         if read_json(self.record) == self.state():
@@ -57,7 +57,7 @@ class _RemoteFile(NamedTuple):
 
 
 def download(url: str, cache: Path) -> str:
-    """Download the data behind a URL unless the cache has them, and return the local path.
+    """Download the data at a URL unless they are in the cache; return the local path.
 
     The URL is that of a file, of several files by braces in its last part as in ``s3://bucket/train-{000..003}.tar``,
     or of a folder, which is downloaded with all its content. A cached copy is used if the data have not changed, and
@@ -110,7 +110,7 @@ def _list_files(system: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _remove_stale(folder: Path, current: Collection[Path], url: str) -> None:
-    """Remove downloads that are no longer behind the URL, such as an image that has moved to another class."""
+    """Remove cached files that no longer exist at the URL, such as an image moved to another class."""
     records = [file for file in folder.rglob(".*.json") if (read_json(file) or {}).keys() == {"file", "key"}]
     stale = [file for record in records if (file := record.with_name(record.name[1:-5])) not in current]
     for file in stale:
@@ -136,7 +136,7 @@ def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
 
 
 def _progress_callback(step: StepCallback, name: str) -> Any:
-    """Return a callback for fsspec that advances a bar by one for each megabyte."""
+    """Return a callback for fsspec that shows a progress bar in megabytes."""
     shown = 0
 
     def advance(size: int | None, value: int, **_: Any) -> None:

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TorchStore(Store):
-    """The items of a torch dataset, parsed at each fetch."""
+    """Store of the items of a torch dataset, parsed at each fetch."""
 
     dataset: TorchDataset[Any]
     item_shapes: tuple[Shape, ...]
@@ -125,7 +125,7 @@ def from_torch(
 def _name_classes(
     dataset: TorchDataset[Any], labels: ArrayLike | Tensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Return labels as codes and class names, those of the dataset if it names each class."""
+    """Return labels as integer codes with class names, taken from the dataset if it names every class."""
     codes, names = factorize_tensor("labels", labels)
     if codes is None or names is None or names == ("-1",):
         return None, None
@@ -148,7 +148,7 @@ def _read_labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarr
 
 
 def _stored_labels(dataset: TorchDataset[Any]) -> np.ndarray | None:
-    """Return the labels that a dataset, or the one it is a subset of, stores beside its items."""
+    """Return the labels that a torch dataset, or the dataset behind a subset, stores beside its items."""
     if isinstance(dataset, Subset):
         whole = _stored_labels(dataset.dataset)
         return None if whole is None else whole[np.asarray(dataset.indices)]

@@ -1,4 +1,4 @@
-"""Custom random transforms: a user's callable, applied to items in worker processes or to whole batches."""
+"""Custom transforms: a user's callable that makes random views of items or of whole batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BATCH_LIBRARY = "kornia"
 
 @dataclass(frozen=True)
 class BatchTransform:
-    """Marks a callable as a transform of batches ``(b, ...)`` of floats, run where the model is.
+    """Wrapper that marks a callable as a transform of batches ``(b, ...)`` of floats, run on the model's device.
 
     The callable should change each item of the batch independently.
 
@@ -35,7 +35,7 @@ class BatchTransform:
 
 @dataclass(frozen=True)
 class CustomTransform:
-    """A random transform given as a callable.
+    """Random transform that a user gives as a callable.
 
     Attributes:
         change: the callable.
@@ -53,7 +53,7 @@ class CustomTransform:
         return getattr(self.change, "__name__", type(self.change).__name__)
 
     def transform_item(self, item: Tensor) -> Tensor:
-        """Transform an item, with the current state of the random generators.
+        """Return one random view of an item, drawn with the current state of the random generators.
 
         Raises:
             UsageError: the callable fails, or returns no array or tensor.
@@ -73,7 +73,7 @@ class CustomTransform:
         return torch.as_tensor(changed)
 
     def transform_items(self, items: Tensor, number: int, seeds: Sequence[Sequence[int]]) -> Tensor:
-        """Transform each item several times, ``(b, number, ...)``; the result depends only on the seeds of the item."""
+        """Return several random views of each item, ``(b, number, ...)``, drawn with the seeds of the items."""
         rows = []
         for item, seed in zip(items, seeds, strict=True):
             views = []
@@ -84,7 +84,7 @@ class CustomTransform:
         return torch.stack(rows)
 
     def transform_batch(self, items: Tensor, share: BatchShare | None) -> Tensor:
-        """Transform a batch; processes that share a batch each draw random numbers for their own part.
+        """Return one random view of each item of a batch; each process draws random numbers for its own part.
 
         Raises:
             UsageError: the callable fails, or returns another number of items.
@@ -104,7 +104,7 @@ class CustomTransform:
 
 
 def parse_custom_transform(augment: Any) -> CustomTransform | None:
-    """Return a callable as a custom transform; None for a name or None.
+    """Wrap a callable as a custom transform; return None for the name of a built-in transform or None.
 
     Raises:
         UsageError: the value is neither a name nor a callable.
@@ -118,7 +118,7 @@ def parse_custom_transform(augment: Any) -> CustomTransform | None:
 
 
 class TransformedDataset(Dataset):
-    """A dataset whose items are transformed when they are fetched, to views ``(b, number, *shape)`` each.
+    """Dataset that makes the random views of items when they are fetched, ``(b, number, *shape)`` per view.
 
     Args:
         dataset: the items.
@@ -136,11 +136,11 @@ class TransformedDataset(Dataset):
 
     @property
     def is_in_memory(self) -> bool:
-        """False: a fetch runs the transform, so worker processes pay off."""
+        """False, as a fetch runs the transform, so that worker processes are useful."""
         return False
 
     def __getitems__(self, positions: list[int]) -> Batch:
-        """Return the items at some positions, transformed, as one batch."""
+        """Return a batch with random views of the items at some positions."""
         batch = self._dataset.__getitems__(list(positions))
         epoch = getattr(positions, "epoch", 0)
         seeds = [[self._seed, epoch, position] for position in positions]
@@ -150,7 +150,7 @@ class TransformedDataset(Dataset):
 
 @contextmanager
 def _seeded(change: Any, seeds: Sequence[int]) -> Iterator[None]:
-    """Seed all generators that a callable may use, and restore those of the process afterwards."""
+    """Context that seeds all random generators a callable may use, and restores their states afterwards."""
     seed = torch_seed("data.views", *seeds) % 2**32  # the range that NumPy accepts
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""Random numbers for the items of a batch that do not depend on how many processes share it."""
+"""Random numbers per item of a batch, independent of the number of processes that share the batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contraport.errors import check
 
 
 class RandomDraws:
-    """Random numbers (b, ...) for items that are a whole batch or, with `share`, a part of it.
+    """Random numbers (b, ...) for the items of a whole batch or, with `share`, of a part of it.
 
     All numbers are drawn for the whole batch from torch's global generator on the device of the items, and those of
     the part are returned. So processes with equal seeds get the numbers of a single process, and their generators stay
@@ -68,7 +68,7 @@ class RandomDraws:
         return (places >= start) & (places < start + fraction)
 
     def partners(self, items: Tensor) -> Tensor:
-        """Draw for each item one of the whole batch, itself included, with equal probability, (b, ...).
+        """Draw for each item a uniformly random item of the whole batch, possibly itself, (b, ...).
 
         Raises:
             UsageError: the other processes do not hold the rest of the batch.

@@ -77,14 +77,14 @@ LARGE_IMAGES = {
 
 
 def choose_image_strength(name: str, size: tuple[int, int]) -> ImageStrength:
-    """Return a strength by name for images of a size, (H, W); small images are cropped less."""
+    """Return the strength with a name, adapted to the image size (H, W): small images are cropped less."""
     return (SMALL_IMAGES if min(size) <= LARGEST_SMALL_SIDE else LARGE_IMAGES)[name]
 
 
 def build_image_transform(
     strength: ImageStrength, size: tuple[int, int], *, flips: bool, range_: tuple[list[float], list[float]] | None
 ) -> nn.Module:
-    """Build the random transform of images to views of a size, for pixels in [0, 1] or in a range per channel."""
+    """Build the random transform of images with pixels in [0, 1] or in a range per channel."""
     change = ImageTransform(strength, size, flips=flips)
     return change if range_ is None else WithUnitRange(change, *range_)
 
@@ -112,7 +112,7 @@ class ImageTransform(nn.Module):
 
 
 class WithUnitRange(nn.Module):
-    """Applies a transform of images in [0, 1] to images whose channels have other ranges."""
+    """Wrapper that applies a transform of images in [0, 1] to images whose channels have other ranges."""
 
     low: Tensor
     width: Tensor
@@ -144,7 +144,7 @@ def to_lab(images: Tensor) -> Tensor:
 
 
 def resample(images: Tensor, maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resample images (b, C, H, W) to views (b, C, *size), each pixel interpolated at the place that its map gives.
+    """Resample images (b, C, H, W) to views (b, C, *size) by affine maps, with bilinear interpolation.
 
     The maps, (b, 2, 3), are affine, from coordinates (x, y) of the view to those of the image, both in [-1, 1]. Beyond
     the border the edge values continue.
@@ -157,7 +157,7 @@ def resample(images: Tensor, maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _warp(images: Tensor, strength: ImageStrength, size: tuple[int, int], draws: RandomDraws, *, flips: bool) -> Tensor:
-    """Crop, flip, rotate and shift by one affine map from the view's coordinates to the image's, both in [-1, 1]."""
+    """Crop, flip, rotate and shift images by one random affine map each."""
     area = draws.uniform(*strength.area)
     ratio = draws.log_uniform(1 / strength.aspect, strength.aspect)
     width, height = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)

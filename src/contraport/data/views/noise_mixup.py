@@ -15,7 +15,7 @@ NOISE = MAX_MIX * math.sqrt(2 / 3)
 
 
 class Noise(nn.Module):
-    """Add Gaussian noise to each item: x + delta.
+    """Add Gaussian noise to each item.
 
     Values may leave the range of the data: clipped, the noise would no longer be Gaussian.
 
@@ -37,7 +37,7 @@ class Noise(nn.Module):
 
 
 def isotropic_std(std: Tensor) -> Tensor:
-    """Return the single deviation, ``()``, with the same mean square as those of the features.
+    """Return one standard deviation for all features, ``()``: the root mean square of those of the features.
 
     >>> isotropic_std(torch.tensor([3.0, 4.0])).square()
     tensor(12.5000)
@@ -46,7 +46,7 @@ def isotropic_std(std: Tensor) -> Tensor:
 
 
 class Mixup(nn.Module):
-    """Move each item towards another one of the batch: x_i + lambda (x_j - x_i).
+    """Mixup: interpolate each item with a random item of the batch, x_i + lambda (x_j - x_i).
 
     Args:
         strength: largest lambda, which is uniform between 0 and this.

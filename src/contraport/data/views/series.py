@@ -51,7 +51,7 @@ class SeriesTransform(nn.Module):
 
 
 def _crop(series: Tensor, least: float, draws: RandomDraws) -> Tensor:
-    """Resample a random stretch of each series, as an image of one row."""
+    """Crop a random stretch of each series and resample it to the full length."""
     fraction = draws.uniform(least, 1)
     start = (1 - fraction) * draws.uniform(-1, 1)
     zero, one = torch.zeros_like(fraction), torch.ones_like(fraction)

@@ -31,7 +31,7 @@ TEXTS = {
 
 
 class TextTransform(nn.Module):
-    """Cut a span of words out of texts, uint8 ``(b, bytes)``, and delete some of its words; at least one remains.
+    """Random view of texts, uint8 ``(b, bytes)``: a span of words, of which some are deleted and at least one remains.
 
     Words are separated by white space; each Chinese or Japanese character is a word.
     """
@@ -55,7 +55,7 @@ class TextTransform(nn.Module):
 
 
 def word_index(texts: Tensor) -> Tensor:
-    """Return the index of the word that each byte belongs to, from 0; white space belongs to the word before it.
+    """Return the index of the word that each byte of a text belongs to, from 0; white space follows its word.
 
     >>> from contraport._utils.text_tensors import texts_to_tensor
     >>> word_index(texts_to_tensor(["to be 日本"])).tolist()
@@ -68,7 +68,7 @@ def word_index(texts: Tensor) -> Tensor:
 
 
 def _hash_uniform(seeds: Tensor, places: Tensor) -> Tensor:
-    """Return a number in [0, 1) for each place of each item, a hash of the item's seed and the place.
+    """Return a pseudorandom number in [0, 1) for each place of each item, by hashing the item's seed and the place.
 
     A random tensor would depend on the longest text of the batch, of which a process may have only a part.
     """
@@ -79,7 +79,7 @@ def _hash_uniform(seeds: Tensor, places: Tensor) -> Tensor:
 
 
 def _pack(texts: Tensor, chosen: Tensor) -> Tensor:
-    """Move the chosen bytes to the front, without trailing white space."""
+    """Move the chosen bytes of each text to the front, and drop trailing white space."""
     order = (~chosen).byte().argsort(dim=1, stable=True)
     moved = torch.where(chosen, texts, 0).gather(1, order)
     last = torch.where(moved > _SPACE, torch.arange(texts.shape[1], device=texts.device), -1).amax(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Views of a batch: random changes of stored views, color channels, windows of series, multi-crop."""
+"""Views: module that makes the random views of a batch from its stored views."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Statistics = tuple[list[float], list[float]]
 
 
 class Views(nn.Module):
-    """Makes the views of a batch.
+    """Module that makes the random views of a batch from its stored views.
 
     Args:
         dataset: the data, whose shapes, statistics and `flips` determine the random changes.
@@ -69,12 +69,12 @@ class Views(nn.Module):
               2020).
 
     Attributes:
-        augment: name of the random change.
-        custom: the random change given as a callable, or None.
-        missing_transform: name of a callable that a loaded run needs and does not have, or None.
-        shapes: shape of one item of each view that is made.
-        plain_shapes: shape of one item of each plain view.
-        plain_names: names of the plain views.
+        augment: name of the augmentation.
+        custom: augmentation that the user gave as a callable, or None.
+        missing_transform: name of the custom callable that a loaded run was trained with, if it is not given; or None.
+        shapes: shape of one item of each random view.
+        plain_shapes: shape of one item of each plain view, made without random changes.
+        plain_names: names of the plain views, made without random changes.
 
     Raises:
         UsageError: an unknown name, or views that cannot be made of the data.
@@ -136,12 +136,12 @@ class Views(nn.Module):
 
     @property
     def is_per_item(self) -> bool:
-        """Whether views are made item by item where items are fetched, so that batches already contain them."""
+        """Whether views are made item by item as items are fetched, so that batches already contain them."""
         return self.custom is not None and not self.custom.takes_batches
 
     @property
     def views_per_source(self) -> int:
-        """Number of views made of each stored view."""
+        """Number of random views that are made of each stored view."""
         return len(self._sources) // len(self.plain_shapes)
 
     def _apply_custom(
@@ -161,7 +161,7 @@ class Views(nn.Module):
         return [self._plain.statistics(view) for view in range(len(self.plain_shapes))]
 
     def release_data(self) -> None:
-        """Drop the reference to the data, so that saving this module saves no items; `statistics` then fails."""
+        """Drop the reference to the dataset, so that saving the module saves no items; ends `statistics`."""
         del self._plain
 
     @torch.no_grad()
@@ -204,7 +204,7 @@ class Views(nn.Module):
 
 
 class _MadeView(NamedTuple):
-    """A view to make: number of the stored view, its random transform, and the resulting shape."""
+    """Plan of one random view: index of the stored view, random transform, and resulting shape."""
 
     source: int
     transform: nn.Module
@@ -218,7 +218,7 @@ class _Unchanged(nn.Module):
 
 @dataclass(frozen=True)
 class _LabStore(StoreWrapper):
-    """Lightness and colors of the RGB images of a store."""
+    """Store that converts the RGB images of another store to two views: lightness and colors."""
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -252,7 +252,7 @@ def _custom_views(dataset: Dataset, custom: CustomTransform, views: int | str | 
 
 
 def _numbered_views(dataset: Dataset, augment: Augment, views: int | None) -> list[_MadeView]:
-    """Return a number of views of one stored view, or all stored views."""
+    """Return the views to make: several of one stored view, or one of each stored view."""
     stored = len(dataset.shapes)
     number = max(2, stored) if views is None else views
     good = is_integer(number) and 1 <= number <= MAX_VIEWS
@@ -309,7 +309,7 @@ def _transform(dataset: Dataset, view: int, augment: Augment, *, removes_color: 
 
 
 def _color_view(dataset: Dataset, augment: Augment) -> _MadeView:
-    """Return the image that is split into lightness and colors."""
+    """Return the view to make from an RGB image, before it is split into lightness and colors."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3
     message = f"views: 'colour' requires one image of 3 channels, the items of {dataset.name!r} have shapes {shapes}."
@@ -321,7 +321,7 @@ def _color_view(dataset: Dataset, augment: Augment) -> _MadeView:
 
 
 def _crop_views(dataset: Dataset, augment: Augment, views: str) -> list[_MadeView]:
-    """Return the large crops, then the small ones."""
+    """Return the views to make for multi-crop: large crops first, then small ones."""
     numbers = _CROP_COUNTS.fullmatch("2+6" if views == MULTI_CROP else views)
     if numbers is None:
         error = unknown_name_error("views", views, (COLOR, FRAMES, MULTI_CROP))
