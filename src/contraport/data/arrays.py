@@ -83,7 +83,7 @@ def from_arrays(
         split=split,
         labels=label_codes,
         domains=domain_codes,
-        weights=None if weights is None else as_weights("weights", weights),
+        weights=None if weights is None else parse_weights("weights", weights),
         regression_targets=None if numbers is None else parse_numbers("numbers", numbers),
         class_names=class_names,
         domain_names=domain_names,
@@ -215,13 +215,13 @@ def parse_numbers(argument: str, values: Values) -> Tensor:
     return torch.from_numpy(_float32(argument, array))
 
 
-def as_weights(argument: str, values: Values) -> Tensor:
+def parse_weights(argument: str, values: Values) -> Tensor:
     """Convert to one nonnegative weight per item, float32 (n,).
 
     Raises:
         UsageError: the values are not one nonnegative finite number per item, or all are zero.
 
-    >>> as_weights("weights", [1, 0.5, 0])
+    >>> parse_weights("weights", [1, 0.5, 0])
     tensor([1.0000, 0.5000, 0.0000])
     """
     weights = parse_numbers(argument, values)

@@ -50,7 +50,7 @@ class ImageFiles(EncodedItems):
     def take(self, positions: Positions) -> ImageFiles:
         return ImageFiles(tuple(self.files[position] for position in positions.tolist()))
 
-    def name(self, position: int) -> str:
+    def item_name(self, position: int) -> str:
         return self.files[position]
 
     def source_files(self) -> Sequence[str]:
@@ -88,7 +88,7 @@ def find_unreadable(views: Sequence[tuple[EncodedItems, Positions]], *, what: st
                 block = positions[first : first + _CHECK_BLOCK].tolist()
                 errors = pool.map(partial(find_decoding_error, images), block)
                 failures |= {
-                    position: (images.name(position), error)
+                    position: (images.item_name(position), error)
                     for position, error in zip(block, errors, strict=True)
                     if error is not None
                 }
@@ -143,7 +143,7 @@ def _decode(images: EncodedItems, position: int, size: int) -> Tensor:
             image.draft("RGB", (size, size))  # JPEG: decodes at the smallest scale that is large enough
             return crop_to_square(ImageOps.exif_transpose(image), size)
     except Exception as error:  # decoders raise anything on hostile bytes
-        message = f"data: {images.name(position)} was readable before and cannot be read now: {error}"
+        message = f"data: {images.item_name(position)} was readable before and cannot be read now: {error}"
         raise UsageError(message, kind="unreadable") from error
 
 

@@ -48,7 +48,7 @@ def digest_rows(view: Tensor) -> Tensor:
     return digest_contents(map(memoryview, rows))  # type: ignore[arg-type]  # hashed without a copy
 
 
-def digest_fetched(store: Store) -> Tensor:
+def digest_store(store: Store) -> Tensor:
     """Return the digests of all items of a store, int64 ``(n, views)``, fetched block by block to bound memory."""
     blocks = torch.arange(len(store)).split(_FETCH_BLOCK)
     return torch.cat([torch.stack([digest_rows(view) for view in store.fetch(block)], dim=1) for block in blocks])
@@ -73,5 +73,5 @@ def _digest_item(items: EncodedItems, position: int) -> int:
             check_regular_file("data", content)  # reading a pipe or a device would never end
             content = content.read_bytes()
     except Exception:  # a missing file, or a corrupt archive or table: each format raises its own errors
-        content = f"unreadable: {items.name(position)}".encode()
+        content = f"unreadable: {items.item_name(position)}".encode()
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)

@@ -26,7 +26,7 @@ def content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
     >>> content_ids(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
     [[0, 0], [0, -2]]
     """
-    ids = torch.stack([_first_occurrence(column) for column in digests.unbind(1)], dim=1)
+    ids = torch.stack([_number_by_occurrence(column) for column in digests.unbind(1)], dim=1)
     return ids if present is None else torch.where(present, ids, -1 - torch.arange(len(ids))[:, None])
 
 
@@ -39,11 +39,11 @@ class ContentGroups(NamedTuple):
     """Items grouped by shared content.
 
     Attributes:
-        groups: index of the group of each item, int64 ``(n,)``.
+        group_ids: index of the group of each item, int64 ``(n,)``.
         views: indices of the views whose content defines the groups.
     """
 
-    groups: Codes
+    group_ids: Codes
     views: tuple[int, ...]
 
 
@@ -54,8 +54,8 @@ def group_by_content(ids: Tensor, largest: float) -> ContentGroups:
     items. Views with small groups come first, and the first always groups.
 
     >>> ids = torch.tensor([[0, 0], [0, 1], [2, 1], [3, 3]])
-    >>> group_by_content(ids, largest=3).groups.tolist(), group_by_content(ids, largest=2)
-    ([0, 0, 0, 1], ContentGroups(groups=array([0, 0, 1, 2]), views=(0,)))
+    >>> group_by_content(ids, largest=3).group_ids.tolist(), group_by_content(ids, largest=2)
+    ([0, 0, 0, 1], ContentGroups(group_ids=array([0, 0, 1, 2]), views=(0,)))
     """
     sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in ids.unbind(1)]
     order = sorted(range(len(sizes)), key=lambda view: (sizes[view], view))
@@ -65,7 +65,7 @@ def group_by_content(ids: Tensor, largest: float) -> ContentGroups:
         if not views or np.bincount(joined).max() <= largest:
             groups = joined
             views.append(view)
-    return ContentGroups(_first_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))
+    return ContentGroups(_number_by_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))
 
 
 def _join_groups(groups: Codes, column: Codes) -> Codes:
@@ -77,7 +77,7 @@ def _join_groups(groups: Codes, column: Codes) -> Codes:
     return np.unique(components[groups], return_inverse=True)[1]
 
 
-def _first_occurrence(values: Tensor) -> Tensor:
+def _number_by_occurrence(values: Tensor) -> Tensor:
     """Number values in the order in which they first occur, int64."""
     _, first, inverse = np.unique(values.numpy(), return_index=True, return_inverse=True)
     order = np.argsort(np.argsort(first))

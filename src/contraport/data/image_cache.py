@@ -31,7 +31,7 @@ log = logging.getLogger("contraport.data")
 
 
 @dataclass(frozen=True)
-class DecodedImages(Store):
+class DecodedImageStore(Store):
     """Store of one view of decoded images, uint8 ``(n, 3, size, size)``, in a memory-mapped file."""
 
     pixels: np.ndarray
@@ -91,7 +91,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         log=log,
     )
     decoded = iter(pixels)
-    replaced = [DecodedImages(next(decoded)) if isinstance(store, ImageStore) else store for store in stores]
+    replaced = [DecodedImageStore(next(decoded)) if isinstance(store, ImageStore) else store for store in stores]
     return dataset.with_store(join_stores(replaced))
 
 

@@ -90,7 +90,9 @@ class ItemMetadata:
         """
         digests = self._digests(views) if self.is_test is None else None
         chosen = self._positions(split, digests)
-        encoded = [(view, self._having(number, chosen)) for number, view in enumerate(views) if not callable(view)]
+        encoded = [
+            (view, self._positions_with_view(number, chosen)) for number, view in enumerate(views) if not callable(view)
+        ]
         bad = find_unreadable(encoded, what=f"images of the {split} split") if encoded else {}
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
         training = chosen if split == "train" else self._positions("train", digests)
@@ -121,7 +123,7 @@ class ItemMetadata:
         groups = None
         if digests is not None:
             ids = content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
-            groups = group_by_content(ids, max_group_size(self.length, self.test_fraction)).groups
+            groups = group_by_content(ids, max_group_size(self.length, self.test_fraction)).group_ids
         chosen = select_split(
             split,
             self.length,
@@ -145,13 +147,13 @@ class ItemMetadata:
                     return None
                 columns.append(digests[:, 0])
                 continue
-            having = self._having(number, everything)
+            having = self._positions_with_view(number, everything)
             column = torch.zeros(self.length, dtype=torch.int64)
             column[torch.from_numpy(having)] = digest_encoded(view, having.tolist())
             columns.append(column)
         return torch.stack(columns, dim=1)
 
-    def _having(self, number: int, positions: Positions) -> Positions:
+    def _positions_with_view(self, number: int, positions: Positions) -> Positions:
         """Return those of some positions whose items have a view."""
         return positions if self.present is None else positions[self.present[positions, number]]
 
@@ -160,8 +162,8 @@ class ItemMetadata:
     ) -> Store:
         if callable(view):
             return view(positions)
-        size = image_size or default_image_size(view, self._having(number, training).tolist())
-        if self.present is not None and len(having := self._having(number, positions)) > 0:
+        size = image_size or default_image_size(view, self._positions_with_view(number, training).tolist())
+        if self.present is not None and len(having := self._positions_with_view(number, positions)) > 0:
             # A missing image is replaced by an existing one: it is never used, but a fetch has to decode something.
             positions = np.where(self.present[positions, number], positions, having[0])
         return ImageStore(view.take(positions), size)

@@ -155,7 +155,7 @@ def class_balanced_weights(dataset: Dataset) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ChangedStore(StoreWrapper):
+class TransformedStore(StoreWrapper):
     """Store that applies a function to the items of another store at each fetch."""
 
     change: Change
@@ -170,7 +170,7 @@ class ChangedStore(StoreWrapper):
 
 def _with_change(dataset: Dataset, change: Change) -> Dataset:
     """Apply a function to all items: at once if the dataset is in memory, otherwise at each fetch."""
-    store = ChangedStore(dataset.store, change)
+    store = TransformedStore(dataset.store, change)
     if not dataset.is_in_memory:
         return dataset.with_store(store)
     blocks = [store.fetch(block) for block in torch.arange(len(dataset)).split(_BLOCK)]

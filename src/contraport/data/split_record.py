@@ -75,7 +75,7 @@ class SplitRecord:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
-        """Restore a record from the arrays that `arrays` returned.
+        """Restore a record from the arrays that `to_arrays` returned.
 
         Raises:
             ValueError: an array is missing.
@@ -91,7 +91,7 @@ class SplitRecord:
         parts = self.train.tobytes(), self.test.tobytes(), self.fingerprint.encode()
         return hashlib.sha256(b"|".join(parts)).hexdigest()
 
-    def arrays(self) -> dict[str, Any]:
+    def to_arrays(self) -> dict[str, Any]:
         """Return the record as named arrays, to be saved."""
         return {"train": self.train, "test": self.test, "fingerprint": np.array(self.fingerprint)}
 

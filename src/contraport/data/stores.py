@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.text_tensors import TEXT_SHAPE, encode_utf8, item_shape
-from contraport.data.digests import digest_contents, digest_encoded, digest_fetched, digest_rows
+from contraport.data.digests import digest_contents, digest_encoded, digest_rows, digest_store
 
 if TYPE_CHECKING:
     from contraport.data.splits import Positions
@@ -42,7 +42,7 @@ class Store(ABC):
 
         The first access reads all items.
         """
-        return digest_fetched(self)
+        return digest_store(self)
 
     def source_files(self) -> Iterator[str]:
         """Yield the paths of the files that the store reads; none if it is in memory or cannot list them."""
@@ -86,12 +86,12 @@ class PackedTextStore(Store):
     """Store of one view of texts, in memory and without padding.
 
     Attributes:
-        content: UTF-8 bytes of all texts, one text after the other.
-        ends: boundaries of the texts in `content`: start of each text and end of the last, int64 ``(n + 1,)``.
+        utf8_bytes: UTF-8 bytes of all texts, one text after the other.
+        text_bounds: start of each text in `utf8_bytes`, and the end of the last one, int64 ``(n + 1,)``.
     """
 
-    content: Tensor
-    ends: Tensor
+    utf8_bytes: Tensor
+    text_bounds: Tensor
 
     @classmethod
     def from_texts(cls, texts: Sequence[str], argument: str = "texts") -> Self:
@@ -119,19 +119,19 @@ class PackedTextStore(Store):
 
     @cached_property
     def digests(self) -> Tensor:
-        content, ends = self.content.numpy().tobytes(), self.ends.tolist()
+        content, ends = self.utf8_bytes.numpy().tobytes(), self.text_bounds.tolist()
         return digest_contents(content[start:end] for start, end in pairwise(ends))[:, None]
 
     def __len__(self) -> int:
-        return len(self.ends) - 1
+        return len(self.text_bounds) - 1
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the texts at some positions, padded to the longest of them."""
-        starts, ends = self.ends[positions], self.ends[positions + 1]
+        starts, ends = self.text_bounds[positions], self.text_bounds[positions + 1]
         longest = max(int((ends - starts).max()), 1) if len(positions) else 1
         places = starts[:, None] + torch.arange(longest)
         inside = places < ends[:, None]
-        return (torch.where(inside, self.content[torch.where(inside, places, 0)], 0),)
+        return (torch.where(inside, self.utf8_bytes[torch.where(inside, places, 0)], 0),)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class EncodedItems(Protocol):
     def take(self, positions: Positions) -> Self:
         """Return the items at some positions."""
 
-    def name(self, position: int) -> str:
+    def item_name(self, position: int) -> str:
         """Return the name of an item for error messages."""
 
     def source_files(self) -> Sequence[str]:

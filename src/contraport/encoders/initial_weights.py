@@ -24,24 +24,24 @@ class InitialWeights:
     Attributes:
         source: file, folder or run that the weights are from, for messages.
         encoder: name of the encoder of all towers, names per tower, or a mapping from views to names; None if unknown.
-        states: state dict of each encoder, or one entry for all encoders; None in it stands for random weights.
+        state_dicts: state dict of each encoder, or one entry for all encoders; None in it stands for random weights.
         input_statistics: mean and standard deviation of the training data of each encoder, or one entry for all;
             None: those of the new data are used.
         image_size: side of the training images in pixels, or None.
         low_resolution: whether the encoder is a ResNet with the stem for small images.
         argument: name of the option that maps views to encoders, for messages.
-        folders: folder with the config and tokenizer of each transformers encoder, or one entry for all; None: the
-            encoder is built by its name.
+        config_folders: folder with the config and tokenizer of each transformers encoder, or one entry for all
+            encoders; None in it stands for an encoder that is built by its name.
     """
 
     source: str
     encoder: str | list[Any] | Mapping[str, Any] | None
-    states: Sequence[State | None]
+    state_dicts: Sequence[State | None]
     input_statistics: Sequence[Statistics | None] = (None,)
     image_size: int | None = None
     low_resolution: bool = False
     argument: str = "encoder"
-    folders: Sequence[Path | None] = (None,)
+    config_folders: Sequence[Path | None] = (None,)
 
     def load_into(self, model: Model) -> list[bool]:
         """Load the weights into the encoders of a model; return for each tower whether weights were loaded.
@@ -50,7 +50,7 @@ class InitialWeights:
             UsageError: the weights are of another architecture.
         """
         places = self._encoder_indices(len(model.towers), model.view_names, model.shapes)
-        states = [None if place is None else self.states[place] for place in places]
+        states = [None if place is None else self.state_dicts[place] for place in places]
         for number, (place, state) in enumerate(zip(places, states, strict=True)):
             if state is not None:
                 load_weights(model.tower(number).encoder, state, self._encoder_name(place or 0), self.source)
@@ -75,16 +75,16 @@ class InitialWeights:
     def folders_by_tower(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
         """Return the folder with each tower's transformers config and tokenizer, or None if built by name."""
         return [
-            None if place is None else _value_at(self.folders, place)
+            None if place is None else _value_at(self.config_folders, place)
             for place in self._encoder_indices(towers, names, shapes)
         ]
 
     def _encoder_indices(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[int | None]:
-        """Return the index in `states` of each tower's encoder, or None if it has no weights."""
+        """Return the index in `state_dicts` of each tower's encoder, or None if it has no weights."""
         if isinstance(self.encoder, Mapping):
             numbered = {view: place for place, view in enumerate(self.encoder)}
             return values_per_view(self.argument, numbered, names, shapes)[:towers]
-        count = len(self.states)
+        count = len(self.state_dicts)
         check(count in (1, towers), f"init: must have {towers} encoders, one per view, got {count} in {self.source}.")
         return [number if count > 1 else 0 for number in range(towers)]
 
@@ -101,7 +101,7 @@ def _value_at(values: Sequence[Any], place: int) -> Any:
     return values[place if len(values) > 1 else 0]
 
 
-def combine_weights(
+def combine_initial_weights(
     parts: Sequence[InitialWeights | None], encoder: list[Any] | Mapping[str, Any], *, source: str, argument: str
 ) -> InitialWeights:
     """Combine initial weights of single encoders into the initial weights of a model of several views.
@@ -117,17 +117,17 @@ def combine_weights(
     return InitialWeights(
         source,
         encoder,
-        [None if part is None else part.states[0] for part in parts],
+        [None if part is None else part.state_dicts[0] for part in parts],
         [None if part is None else part.input_statistics[0] for part in parts],
         sizes.pop() if len(sizes) == 1 else None,
         any(part.low_resolution for part in present),
         argument,
-        [None if part is None else part.folders[0] for part in parts],
+        [None if part is None else part.config_folders[0] for part in parts],
     )
 
 
-def combine_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
+def combine_weights_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
     """Combine initial weights of single encoders, given by view, into those of a model."""
     names = {view: part.encoder[0] if isinstance(part.encoder, list) else part.encoder for view, part in parts.items()}
     source = ", ".join(dict.fromkeys(part.source for part in parts.values()))
-    return combine_weights(list(parts.values()), names, source=source, argument="init")
+    return combine_initial_weights(list(parts.values()), names, source=source, argument="init")

@@ -137,7 +137,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         check(projection > 0 or self.output == CONCATENATE, message, "no_projection")
         self.low_resolution = low_resolution
         towers = [self.tower(view) for view in self.represented_views]
-        self.num_features = sum(tower.width(self.output) for tower in towers)
+        self.num_features = sum(tower.representation_size(self.output) for tower in towers)
         self.config: dict[str, Any] = {
             "encoder": describe_encoder(list(encoder)),
             "shapes": [list(shape) for shape in self.shapes],
@@ -179,7 +179,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         one._modules = {**self._modules, "towers": nn.ModuleList([tower])}  # a new dict, as the copy shares the old one
         one.shapes, one.view_names, one.represented_views = (self.shapes[index],), (self.view_names[index],), (0,)
         one.output = PROJECTION if self.config["projection"] > 0 else CONCATENATE
-        one.num_features = tower.width(one.output)
+        one.num_features = tower.representation_size(one.output)
         one.config = self.config | {name: [self.config[name][number]] for name in ("encoder", "mean", "std")}
         one.config |= {"shapes": [list(self.shapes[index])], "view_names": [self.view_names[index]]}
         one.config |= {"shared": False, "representation": one.output}

@@ -14,7 +14,7 @@ from torch import nn
 from contraport._utils.text_tensors import TEXT_SHAPE
 from contraport.catalog.encoders import ENCODERS
 from contraport.encoders.factory import custom_code_names, is_module_description
-from contraport.encoders.initial_weights import InitialWeights, combine_weights
+from contraport.encoders.initial_weights import InitialWeights, combine_initial_weights
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model, read_config
 from contraport.encoders.state_dicts import State, read_state_dict
 from contraport.encoders.text_transformer import TextTransformer, build_text_transformer
@@ -42,7 +42,7 @@ def load_pretrained(encoder: Encoders) -> InitialWeights:
     check(len(external) > 0, f"pretrained: must have a timm or transformers encoder, got {names}.", "no_weights")
     parts = [_load_one(name) if name in external else None for name in names]
     by_view = dict(encoder) if isinstance(encoder, Mapping) else names
-    return combine_weights(parts, by_view, source=", ".join(map(str, external)), argument="encoder")
+    return combine_initial_weights(parts, by_view, source=", ".join(map(str, external)), argument="encoder")
 
 
 def _is_external(encoder: object) -> bool:
@@ -150,7 +150,7 @@ def _read_model_folder(
         [(tower.mean.flatten().tolist(), tower.std.flatten().tolist()) for tower in towers],
         sides.pop() if len(sides) == 1 else None,
         model.low_resolution,
-        folders=[
+        config_folders=[
             Path(model.encoder_sources[number]) if isinstance(tower.encoder, TextTransformer) else None
             for number, tower in zip(numbers, towers, strict=True)
         ],

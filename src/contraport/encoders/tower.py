@@ -84,7 +84,7 @@ class Tower(nn.Module):
             items = items / 255.0
         return (items - self.mean) / self.std
 
-    def width(self, part: str) -> int:
+    def representation_size(self, part: str) -> int:
         """Return the length of the representation that `represent` returns."""
         projected = self.projection_width
         return {PROJECTION: projected, BOTH: self.num_features + projected}.get(part, self.num_features)

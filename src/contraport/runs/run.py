@@ -325,7 +325,7 @@ class Run(RunFolder):
     def save_split(self, record: SplitRecord) -> None:
         """Write the digests of the training and held-out items."""
         with self.writing():
-            write_arrays(self.split_path, record.arrays())
+            write_arrays(self.split_path, record.to_arrays())
 
     def split(self) -> SplitRecord | None:
         """Return the digests of the training and held-out items; None for a stream and for runs of version 0.1.0.

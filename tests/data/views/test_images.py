@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contraport.data.views.draws import RandomDraws
 from contraport.data.views.images import LARGE_IMAGES, SMALL_IMAGES, ImageTransform, to_lab
+from contraport.data.views.random_draws import RandomDraws
 
 NOTHING = replace(
     SMALL_IMAGES["standard"], area=(1, 1), aspect=1, degrees=0, shift=0, brightness=0, contrast=0, saturation=0, hue=0,

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from contraport.data.views.draws import RandomDraws
+from contraport.data.views.random_draws import RandomDraws
 from contraport.data.views.series import SERIES, SeriesStrength, SeriesTransform
 
 MEAN, STD = torch.tensor([[0.0], [100.0]]), torch.tensor([[1.0], [1000.0]])

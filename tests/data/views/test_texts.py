@@ -4,7 +4,7 @@ from tests.errors import raises_usage_error
 
 from contraport._utils.text_tensors import tensor_to_texts, texts_to_tensor
 from contraport.data import BatchShare, Views, from_arrays
-from contraport.data.views.draws import RandomDraws
+from contraport.data.views.random_draws import RandomDraws
 from contraport.data.views.text_views import TEXTS, TextStrength, TextTransform
 
 TEXTS_ = ["one two three four five six seven eight nine ten", "lone", "日本語 で す", "two words"]

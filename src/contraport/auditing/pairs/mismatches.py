@@ -27,7 +27,7 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
     """
     random, ids = generator("audit.exchange", seed), dataset.content_ids
     set_of = (
-        np.arange(len(dataset)) if ids is None else group_by_content(ids, max_group_size(len(dataset), None)).groups
+        np.arange(len(dataset)) if ids is None else group_by_content(ids, max_group_size(len(dataset), None)).group_ids
     )
     sets = np.split(np.argsort(set_of, kind="stable"), np.bincount(set_of).cumsum()[:-1])
     order = random.permutation(len(sets))

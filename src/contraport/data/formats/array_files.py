@@ -109,7 +109,7 @@ def _build_split(
     labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))
     groups = None
     if is_test is None and whole.content_ids is not None:
-        groups = group_by_content(whole.content_ids, max_group_size(len(whole), test_fraction)).groups
+        groups = group_by_content(whole.content_ids, max_group_size(len(whole), test_fraction)).group_ids
     chosen = select_split(
         split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction, groups=groups
     )

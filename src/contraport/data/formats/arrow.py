@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.formatting import format_options, join_names
-from contraport.data.arrays import as_view_tensor, as_weights, factorize, parse_numbers
+from contraport.data.arrays import as_view_tensor, factorize, parse_numbers, parse_weights
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import ImageFiles
 from contraport.data.formats.column_roles import ColumnRoles, infer_roles, name_views
@@ -122,7 +122,7 @@ class ImageColumn(EncodedItems):
     def take(self, positions: Positions) -> ImageColumn:
         return replace(self, rows=self.rows.take(positions))
 
-    def name(self, position: int) -> str:
+    def item_name(self, position: int) -> str:
         return f"{self.where}, column {self.column!r}, row {position}"
 
     def source_files(self) -> Sequence[str]:
@@ -198,7 +198,7 @@ def dataset_from_rows(
         is_test=is_test,
         test_fraction=test_fraction,
         present=present,
-        weights=_read_per_item(as_weights, rows, roles.weights, where),
+        weights=_read_per_item(parse_weights, rows, roles.weights, where),
         regression_targets=_read_per_item(parse_numbers, rows, roles.numbers, where),
         rows=source_rows,
         keys=row_keys[source_rows].tolist() if files is None and row_keys is not None else files,

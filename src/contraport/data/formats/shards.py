@@ -166,7 +166,7 @@ class TextMemberStore(EncodedStore):
         try:
             return content.decode("utf-8-sig").strip()
         except UnicodeDecodeError as error:
-            raise unreadable_error(f"data: {self.encoded.name(position)}", "a text of UTF-8", error) from error
+            raise unreadable_error(f"data: {self.encoded.item_name(position)}", "a text of UTF-8", error) from error
 
 
 def _find_archives(data: str) -> list[str]:
@@ -305,9 +305,10 @@ def _read_arrays(members: EncodedItems, positions: list[int]) -> Tensor:
     """Read arrays as one view."""
     arrays = [_read_array(members, position) for position in positions]
     for position, array in zip(positions, arrays, strict=True):
-        message = f"data: {members.name(position)} must have shape {arrays[0].shape} like {members.name(positions[0])}."
+        names = members.item_name(position), members.item_name(positions[0])
+        message = f"data: {names[0]} must have shape {arrays[0].shape} like {names[1]}."
         check(array.shape == arrays[0].shape, message, "shape")
-    return as_view_tensor(f"data: {members.name(positions[0])}", np.stack(arrays))
+    return as_view_tensor(f"data: {members.item_name(positions[0])}", np.stack(arrays))
 
 
 def _read_array(members: EncodedItems, position: int) -> np.ndarray:
@@ -316,6 +317,10 @@ def _read_array(members: EncodedItems, position: int) -> np.ndarray:
     try:
         array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
     except Exception as error:  # the parser raises anything on hostile bytes
-        raise unreadable_error(f"data: {members.name(position)}", "an array", error) from error
-    check(isinstance(array, np.ndarray), f"data: {members.name(position)} must be an array, got an archive.", "archive")
+        raise unreadable_error(f"data: {members.item_name(position)}", "an array", error) from error
+    check(
+        isinstance(array, np.ndarray),
+        f"data: {members.item_name(position)} must be an array, got an archive.",
+        "archive",
+    )
     return array

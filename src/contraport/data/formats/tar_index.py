@@ -77,7 +77,7 @@ class ArchiveMembers(EncodedItems):
         archives: path of each archive.
         keys: key of each sample.
         field: suffix of the members.
-        numbers: index of the archive of each sample, ``(n,)``.
+        archive_indices: index of the archive of each sample, ``(n,)``.
         offsets: position of each member in its archive, in bytes, ``(n,)``.
         sizes: size of each member in bytes, ``(n,)``.
     """
@@ -85,7 +85,7 @@ class ArchiveMembers(EncodedItems):
     archives: tuple[str, ...]
     keys: tuple[str, ...]
     field: str
-    numbers: np.ndarray
+    archive_indices: np.ndarray
     offsets: np.ndarray
     sizes: np.ndarray
 
@@ -94,20 +94,20 @@ class ArchiveMembers(EncodedItems):
 
     def __getitem__(self, position: int) -> bytes:
         size = int(self.sizes[position])
-        with open(self.archives[self.numbers[position]], "rb") as file:
+        with open(self.archives[self.archive_indices[position]], "rb") as file:
             file.seek(int(self.offsets[position]))
             content = file.read(size)
-        message = f"data: {self.name(position)} is truncated; the archive was complete before."
+        message = f"data: {self.item_name(position)} is truncated; the archive was complete before."
         check(len(content) == size, message, "unreadable")
         return content
 
     def take(self, positions: Positions) -> ArchiveMembers:
         keys = tuple(self.keys[position] for position in positions.tolist())
-        places = self.numbers[positions], self.offsets[positions], self.sizes[positions]
+        places = self.archive_indices[positions], self.offsets[positions], self.sizes[positions]
         return ArchiveMembers(self.archives, keys, self.field, *places)
 
-    def name(self, position: int) -> str:
-        return f"{self.archives[self.numbers[position]]}: {self.keys[position]}.{self.field}"
+    def item_name(self, position: int) -> str:
+        return f"{self.archives[self.archive_indices[position]]}: {self.keys[position]}.{self.field}"
 
     def source_files(self) -> Sequence[str]:
         return self.archives

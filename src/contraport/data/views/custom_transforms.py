@@ -26,11 +26,11 @@ class BatchTransform:
 
     The callable should change each item of the batch independently.
 
-    >>> BatchTransform(lambda images: images + torch.rand(len(images), 1, 1, 1)).change(torch.zeros(2, 1, 4, 4)).shape
+    >>> BatchTransform(lambda images: images + torch.rand(len(images), 1, 1, 1)).function(torch.zeros(2, 1, 4, 4)).shape
     torch.Size([2, 1, 4, 4])
     """
 
-    change: Callable[[Tensor], Tensor]
+    function: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,19 @@ class CustomTransform:
     """Random transform that a user gives as a callable.
 
     Attributes:
-        change: the callable.
+        function: callable that makes the random view.
         takes_batches: whether the callable takes batches, as modules of kornia and a `BatchTransform` do. Otherwise it
-            takes items: a transform of albumentations is called as ``change(image=...)`` with an array ``(H, W, C)``,
-            any other as ``change(item)`` with a tensor as stored, such as uint8 ``(C, H, W)`` for torchvision's v2.
+            takes items: a transform of albumentations is called as ``function(image=...)`` with an array ``(H, W, C)``,
+            any other as ``function(item)`` with a tensor as stored, such as uint8 ``(C, H, W)`` for torchvision's v2.
     """
 
-    change: Callable[..., Any]
+    function: Callable[..., Any]
     takes_batches: bool
 
     @property
     def name(self) -> str:
         """Name of the class or function."""
-        return getattr(self.change, "__name__", type(self.change).__name__)
+        return getattr(self.function, "__name__", type(self.function).__name__)
 
     def transform_item(self, item: Tensor) -> Tensor:
         """Return one random view of an item, drawn with the current state of the random generators.
@@ -59,11 +59,11 @@ class CustomTransform:
             UsageError: the callable fails, or returns no array or tensor.
         """
         try:
-            if type(self.change).__module__.partition(".")[0].startswith("albumentations"):
+            if type(self.function).__module__.partition(".")[0].startswith("albumentations"):
                 image = np.ascontiguousarray(np.moveaxis(item.numpy(), 0, -1))
-                changed = np.asarray(self.change(image=image)["image"])
+                changed = np.asarray(self.function(image=image)["image"])
                 return torch.from_numpy(np.ascontiguousarray(np.moveaxis(changed, -1, 0)))
-            changed = self.change(item)
+            changed = self.function(item)
         except Exception as error:  # user code may raise anything
             kind = f"{item.dtype} {tuple(item.shape)}"
             message = f"augment: {self.name} fails on an item {kind}: {one_line_reason(error)}"
@@ -78,7 +78,7 @@ class CustomTransform:
         for item, seed in zip(items, seeds, strict=True):
             views = []
             for view in range(number):
-                with _seeded(self.change, [*seed, view]):
+                with _seeded(self.function, [*seed, view]):
                     views.append(self.transform_item(item))
             rows.append(torch.stack(views))
         return torch.stack(rows)
@@ -93,7 +93,7 @@ class CustomTransform:
         with torch.random.fork_rng(devices=[items.device] if items.device.type == "cuda" else []):
             seed_global_generators(torch_seed("data.views.batch", seed, 0 if share is None else share.start))
             try:
-                changed = self.change(items)
+                changed = self.function(items)
             except Exception as error:  # user code may raise anything
                 kind = f"{items.dtype} {tuple(items.shape)}"
                 message = f"augment: {self.name} fails on a batch {kind}: {one_line_reason(error)}"
@@ -112,7 +112,7 @@ def parse_custom_transform(augment: Any) -> CustomTransform | None:
     if augment is None or isinstance(augment, str):
         return None
     if isinstance(augment, BatchTransform):
-        return CustomTransform(augment.change, True)
+        return CustomTransform(augment.function, True)
     check(callable(augment), f"augment: must be a name or a callable, got {augment!r}.")
     return CustomTransform(augment, type(augment).__module__.partition(".")[0] == _BATCH_LIBRARY)
 

@@ -17,7 +17,7 @@ from kornia.color import rgb_to_lab
 from kornia.filters import gaussian_blur2d
 from torch import Tensor, nn
 
-from contraport.data.views.draws import RandomDraws
+from contraport.data.views.random_draws import RandomDraws
 
 LARGEST_SMALL_SIDE = 32
 SMALLEST_BLURRED_SIDE = 32

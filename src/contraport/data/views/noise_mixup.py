@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from contraport.data.views.draws import RandomDraws
+from contraport.data.views.random_draws import RandomDraws
 
 MAX_MIX = 0.5
 NOISE = MAX_MIX * math.sqrt(2 / 3)
@@ -59,4 +59,4 @@ class Mixup(nn.Module):
     def forward(self, items: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each item."""
         share = draws.uniform(0, self.strength, *[1] * (items.ndim - 1))
-        return torch.lerp(items, draws.partners(items), share)
+        return torch.lerp(items, draws.mixup_partners(items), share)

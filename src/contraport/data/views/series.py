@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from contraport.data.views.draws import RandomDraws
 from contraport.data.views.images import resample
+from contraport.data.views.random_draws import RandomDraws
 
 
 @dataclass(frozen=True)

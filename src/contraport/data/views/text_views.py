@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from contraport.data.views.draws import RandomDraws
+from contraport.data.views.random_draws import RandomDraws
 
 _SPACE = 32
 _FIRST_CJK, _LAST_CJK = 0xE3, 0xE9  # lead bytes of Chinese and Japanese characters, U+3000 to U+9FFF

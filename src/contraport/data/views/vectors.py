@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from contraport.data.views.draws import RandomDraws
+from contraport.data.views.random_draws import RandomDraws
 
 
 @dataclass(frozen=True)

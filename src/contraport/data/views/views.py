@@ -17,9 +17,9 @@ from contraport.data.data_loader import BatchShare
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, StoreWrapper
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, parse_custom_transform
-from contraport.data.views.draws import RandomDraws
 from contraport.data.views.images import build_image_transform, choose_image_strength, to_lab
 from contraport.data.views.noise_mixup import Mixup, Noise, isotropic_std
+from contraport.data.views.random_draws import RandomDraws
 from contraport.data.views.series import SERIES, SeriesTransform, Windows
 from contraport.data.views.text_views import TEXTS, TextTransform
 from contraport.data.views.vectors import VECTORS, VectorTransform
@@ -116,7 +116,7 @@ class Views(nn.Module):
             if frames:
                 self._windows = Windows(_window_length(dataset, str(views)))
                 shape = dataset.shapes[0][0], self._windows.length
-                made = [_MadeView(view, _transform(dataset, 0, parsed), shape) for view in (0, 1)]
+                made = [_PlannedView(view, _transform(dataset, 0, parsed), shape) for view in (0, 1)]
             elif self._splits_color:
                 made = [_color_view(dataset, parsed)]
                 self._plain = dataset.with_store(_LabStore(dataset.store), ("lightness", "colours"))
@@ -203,7 +203,7 @@ class Views(nn.Module):
         return _split_lab(floats[0]) if self._splits_color else floats
 
 
-class _MadeView(NamedTuple):
+class _PlannedView(NamedTuple):
     """Plan of one random view: index of the stored view, random transform, and resulting shape."""
 
     source: int
@@ -243,7 +243,7 @@ def _split_lab(images: Tensor) -> tuple[Tensor, Tensor]:
     return lab[:, :1], lab[:, 1:]
 
 
-def _custom_views(dataset: Dataset, custom: CustomTransform, views: int | str | None) -> list[_MadeView]:
+def _custom_views(dataset: Dataset, custom: CustomTransform, views: int | str | None) -> list[_PlannedView]:
     message = f"views: must be a number, as {custom.name} of augment makes the views; got {views!r}."
     check(not isinstance(views, str), message, "conflict")
     message = f"augment: {custom.name} requires all views of all items, and some lack one."
@@ -251,7 +251,7 @@ def _custom_views(dataset: Dataset, custom: CustomTransform, views: int | str | 
     return _numbered_views(dataset, Augment("none"), cast(int | None, views))
 
 
-def _numbered_views(dataset: Dataset, augment: Augment, views: int | None) -> list[_MadeView]:
+def _numbered_views(dataset: Dataset, augment: Augment, views: int | None) -> list[_PlannedView]:
     """Return the views to make: several of one stored view, or one of each stored view."""
     stored = len(dataset.shapes)
     number = max(2, stored) if views is None else views
@@ -259,7 +259,7 @@ def _numbered_views(dataset: Dataset, augment: Augment, views: int | None) -> li
     check(good, f"views: must be an integer from 1 to {MAX_VIEWS}, or a name, got {views!r}.")
     message = f"views: must be {stored}, the number of views of {dataset.name!r}, got {views}."
     check(stored in (1, number), message, "number")
-    made = [_MadeView(view, _transform(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)]
+    made = [_PlannedView(view, _transform(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)]
     if stored > 1:
         return made
     others = made[0]._replace(source=1) if dataset.paired else made[0]
@@ -308,7 +308,7 @@ def _transform(dataset: Dataset, view: int, augment: Augment, *, removes_color: 
     return VectorTransform(VECTORS[augment.name], mean, std)
 
 
-def _color_view(dataset: Dataset, augment: Augment) -> _MadeView:
+def _color_view(dataset: Dataset, augment: Augment) -> _PlannedView:
     """Return the view to make from an RGB image, before it is split into lightness and colors."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3
@@ -317,10 +317,10 @@ def _color_view(dataset: Dataset, augment: Augment) -> _MadeView:
     bounds = dataset.pixel_range()
     message = f"views: 'colour' requires pixels in [0, 1], those of {dataset.name!r} have the range {bounds}."
     check(bounds is None, message, "pixel_range")
-    return _MadeView(0, _transform(dataset, 0, augment, removes_color=False), shapes[0])
+    return _PlannedView(0, _transform(dataset, 0, augment, removes_color=False), shapes[0])
 
 
-def _crop_views(dataset: Dataset, augment: Augment, views: str) -> list[_MadeView]:
+def _crop_views(dataset: Dataset, augment: Augment, views: str) -> list[_PlannedView]:
     """Return the views to make for multi-crop: large crops first, then small ones."""
     numbers = _CROP_COUNTS.fullmatch("2+6" if views == MULTI_CROP else views)
     if numbers is None:
@@ -338,7 +338,7 @@ def _crop_views(dataset: Dataset, augment: Augment, views: str) -> list[_MadeVie
         (int(numbers[2]), replace(strength, area=strength.small_area), ((height + 1) // 2, (width + 1) // 2)),
     )
     return [
-        _MadeView(0, build_image_transform(kind, size, flips=dataset.allows_flips, range_=bounds), (channels, *size))
+        _PlannedView(0, build_image_transform(kind, size, flips=dataset.allows_flips, range_=bounds), (channels, *size))
         for number, kind, size in kinds
         for _ in range(number)
     ]

@@ -16,7 +16,7 @@ from contraport._utils.text_tensors import blank_items, is_text_shape
 from contraport.data import Views
 from contraport.encoders import InitialWeights, Model, load_pretrained, read_initial_weights
 from contraport.encoders.factory import custom_code_names
-from contraport.encoders.initial_weights import combine_by_view
+from contraport.encoders.initial_weights import combine_weights_by_view
 from contraport.encoders.lora import add_lora
 from contraport.encoders.model import CONFIG_FILE, Encoders
 from contraport.encoders.view_lookup import values_per_view
@@ -57,7 +57,7 @@ def load_initial_weights(settings: Settings, run: Run | None = None) -> InitialW
         parts[view] = read_initial_weights(
             source, _encoder_of(encoder, view), trust_remote_code=settings.trust_remote_code, view=view
         )
-    return combine_by_view(parts) if parts else None
+    return combine_weights_by_view(parts) if parts else None
 
 
 def _encoder_of(encoder: Encoders, view: str) -> str | nn.Module | None:
