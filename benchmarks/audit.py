@@ -280,7 +280,7 @@ def baselines(sides: PairedFeatures) -> Iterator[tuple[str, np.ndarray]]:
 
 def common(sides: PairedFeatures) -> torch.Tensor:
     """Return how many of the neighbours of its two members are the same, and where as many are, how alike they are."""
-    mine, theirs = sides.neighbors_of(sides.own_pairs)
+    mine, theirs = sides.find_pair_neighbors(sides.own_pairs)
     return (mine[:, :, None] == theirs[:, None]).any(2).float().mean(1) + 1e-3 * score_pairs(sides, None, "likeness")
 
 

@@ -291,7 +291,7 @@ def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
     dataset = pairs_with_copies()
     ids = dataset.content_ids
     assert ids is not None
-    decoys = add_decoys(dataset, seed=0).decoys
+    decoys = add_decoys(dataset, seed=0).decoy_items
     assert len(decoys.first) == 100
     assert not (ids[decoys.first] == ids[decoys.second]).any()
     partners = draw_mismatched_partners(dataset, parse_mismatch(0.4), seed=0)
@@ -328,5 +328,5 @@ def test_decoys_are_drawn_apart_from_mismatches(share: float) -> None:
     dataset = from_arrays((random.normal(size=(1_600, 2)), random.normal(size=(1_600, 2))))
     partners = draw_mismatched_partners(dataset, parse_mismatch(share), seed=0)
     mismatched = partners != torch.arange(1_600)
-    decoys = add_decoys(dataset, seed=0).decoys.first
+    decoys = add_decoys(dataset, seed=0).decoy_items.first
     assert abs(float(mismatched[decoys].float().mean()) - share) < 4 * (share * (1 - share) / len(decoys)) ** 0.5

@@ -258,7 +258,7 @@ def test_typical_items_and_pictures_are_members_of_their_cluster(
     cluster(given, k=1, out=out, page=page)
     found = cluster(given, k=2, out=out, page=page, overwrite=True)
     assert found.labels.tolist() == [1] * 8 + [0] * 20
-    assert [(row["items"], row["largest class"]) for row in found.rows()] == [
+    assert [(row["items"], row["largest class"]) for row in found.format_rows()] == [
         ("20", "c (19 of 20)"),
         ("8", "b (4 of 8)"),
     ]
@@ -538,9 +538,9 @@ def test_notebook_table_of_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     features = np.array([[1.0, 0.0]] * 7 + [[0.0, 1.0]] * 2 + [[0.6, 0.8]])
     found = duplicates(features)
     assert str(found) == "2 groups of duplicates among 10 items"
-    assert [row["items"] for row in found.rows()] == ["7", "2"]
-    assert found.rows()[0]["names"].endswith(" and 2 more")
-    assert found.rows()[1]["names"] == ", ".join(found[1].names)
+    assert [row["items"] for row in found.format_rows()] == ["7", "2"]
+    assert found.format_rows()[0]["names"].endswith(" and 2 more")
+    assert found.format_rows()[1]["names"] == ", ".join(found[1].names)
     shown = found._repr_html_()
     assert shown.count("<tr>") == 4, "the heads, two groups and a note"
     assert "more group" not in shown

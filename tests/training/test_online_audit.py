@@ -75,7 +75,7 @@ def test_scores_raw_vectors_too(audited: dict[str, Any], monkeypatch: pytest.Mon
     """An encoder that tells nothing leaves what the vectors tell; where they are too wide, nothing."""
     areas = []
     monkeypatch.setattr(
-        PairFilter, "paired_features", lambda pair_filter: PairedFeatures(torch.randn(2, ITEMS, 4).unbind())
+        PairFilter, "extract_paired_features", lambda pair_filter: PairedFeatures(torch.randn(2, ITEMS, 4).unbind())
     )
     for widest in (1_024, 1):
         monkeypatch.setattr("contraport.auditing.pairs.pair_filter.MAX_VECTOR_WIDTH", widest)

@@ -20,7 +20,7 @@ from contraport._utils.formatting import format_options
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import make_console
 from contraport.auditing.config import AUDIT, AuditOptions
-from contraport.auditing.crossfit import CrossFitScores, RoundResult, crossfit, score_frozen_vectors
+from contraport.auditing.crossfit import CrossFitScores, RoundResult, score_by_crossfit, score_frozen_vectors
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_page
 from contraport.auditing.pairs import (
@@ -68,7 +68,7 @@ def audit(values: dict[str, Any]) -> Audit:
     (True, True)
     """
     options = AuditOptions(**values)
-    full = _load(options)
+    full = _load_dataset(options)
     views = tuple(_view_index(full, view) for view in options.views or range(len(full.shapes)))
     check(len(set(views)) == len(views), f"views: expected two different views, got {list(options.views)}.", "same")
     dataset = full.select_views(views) if options.views else full
@@ -107,8 +107,8 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         settings = Settings(data=dataset, device=device, **_training_settings(options, dataset))
         path = None if options.out is None else folder / CROSS_FIT_FILE
         shape = options.rounds, options.repeats, len(dataset)
-        saved = CrossFitScores(path, _resumable_options(options, dataset), shape, fingerprint(dataset))
-        rounds = crossfit(dataset, settings, saved, statistic=statistic, folds=options.folds)
+        saved = CrossFitScores(path, _list_resume_conditions(options, dataset), shape, fingerprint(dataset))
+        rounds = score_by_crossfit(dataset, settings, saved, statistic=statistic, folds=options.folds)
     console = make_console(stderr=True, quiet=not (options.progress and make_console(stderr=True).is_terminal))
     *_, (result, paired) = track(rounds, "rounds", total=options.rounds, console=console, transient=True)
     assert paired is not None
@@ -129,8 +129,8 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     )
 
 
-def _resumable_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    """Return the options and facts that must be equal for an audit to resume, as plain values."""
+def _list_resume_conditions(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
+    """Return the options and data properties that must be unchanged for an audit to resume, as plain values."""
     own = {
         name: getattr(options, name)
         for name, option in get_declared_options(AuditOptions).items()
@@ -146,7 +146,7 @@ def _training_settings(options: AuditOptions, dataset: Dataset) -> dict[str, Any
 
 @contextmanager
 def _output_folder(options: AuditOptions) -> Iterator[Path]:
-    """Lock and yield the output folder, or a temporary one if there is none.
+    """Lock the output folder and yield its path; without the option `out`, yield a temporary folder.
 
     Raises:
         UsageError: the folder is not empty, or there is no audit to resume.
@@ -163,7 +163,10 @@ def _output_folder(options: AuditOptions) -> Iterator[Path]:
 
 
 def _check_folder(path: Path, *, resume: bool) -> None:
-    """Raise `UsageError` unless an audit may start or resume in a folder; locks and leftovers do not count."""
+    """Raise `UsageError` unless an audit may start in an empty folder, or resume in one that has an audit.
+
+    Lock files and the leftovers of interrupted writes do not count as contents.
+    """
     check(not path.exists() or path.is_dir(), f"out: {path} is a file; expected a folder or a new path.", "exists")
     used = path.exists() and not {path / LOCK_FILE, *leftover_files(path)}.issuperset(path.iterdir())
     message = f"out: {path} is not empty. Choose a new folder, or pass {format_options(resume=True)}."
@@ -171,8 +174,8 @@ def _check_folder(path: Path, *, resume: bool) -> None:
     check(not resume or used, f"out: {path} has no audit to resume.", "not_found")
 
 
-def _load(options: AuditOptions) -> Dataset:
-    """Return the dataset of the option `data`.
+def _load_dataset(options: AuditOptions) -> Dataset:
+    """Load the dataset that the option `data` names.
 
     Raises:
         UsageError: the data cannot be read, or are a stream.
@@ -189,7 +192,7 @@ def _load(options: AuditOptions) -> Dataset:
 
 
 def _view_index(dataset: Dataset, view: int | str) -> int:
-    """Return the index of a view from its number or name."""
+    """Return the index of the view that has a name, or a number counted from 0."""
     names = dataset.view_names
     if str(view).isdigit() and str(view) not in names:
         views = f"{dataset.name!r} has {len(names)} views, numbered from 0: {', '.join(names)}"

@@ -34,7 +34,7 @@ def _check_views(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(Options):
-    """Options of `contraport.audit`, documented there.
+    """Options of the function `contraport.audit`.
 
     Raises:
         UsageError: a value is invalid, or values exclude each other.
@@ -151,12 +151,12 @@ class AuditOptions(Options):
 
     @property
     def exports(self) -> tuple[str, ...]:
-        """The requested forms of the cleaned data: drop, repair, weigh."""
+        """Names of the requested exports of cleaned data, among drop, repair and weigh."""
         return tuple(form for form in ("drop", "repair", "weigh") if getattr(self, form))
 
     @property
     def statistic_name(self) -> str:
-        """Name of the statistic, with the default filled in."""
+        """Name of the statistic that scores pairs; the default, "combined", if the option is None."""
         return self.statistic or "combined"
 
 

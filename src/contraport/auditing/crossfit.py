@@ -1,4 +1,4 @@
-"""Audits in rounds: each scores all pairs, by cross-fitted encoders or frozen vectors, and the next drops suspects.
+"""Audits in rounds, by cross-fitted encoders or frozen vectors: each round leaves out the suspects of the round before.
 
 An encoder of a cross-fit scores only pairs that it was not trained on, so it has not memorized them.
 """
@@ -42,22 +42,22 @@ from contraport.training.optimization import build_lr_schedule, create_optimizer
 
 
 class RoundResult(NamedTuple):
-    """Scores of the pairs and of known mismatches, ``(n,)`` each, and the noise rate estimated from them."""
+    """Result of an audit round: scores of pairs and of known mismatches, ``(n,)`` each, and the noise rate."""
 
     scores: NDArray[np.float32]
     mismatch_scores: NDArray[np.float32]
     noise: NoiseRate
 
     @classmethod
-    def of(cls, scores: NDArray[np.float32], mismatch_scores: NDArray[np.float32]) -> RoundResult:
-        """Return a result with its noise rate estimated."""
+    def from_scores(cls, scores: NDArray[np.float32], mismatch_scores: NDArray[np.float32]) -> RoundResult:
+        """Build the result of a round from scores, and estimate the noise rate."""
         return cls(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores))
 
-    def trusted(self) -> Tensor:
-        """Return the pairs that are not suspected mismatches, sorted.
+    def select_trusted(self) -> Tensor:
+        """Return the sorted indices of the pairs that are not suspected mismatches.
 
         Raises:
-            UsageError: they are too few to score others by.
+            UsageError: too few pairs are left to be neighbors of others.
         """
         items, suspects = len(self.scores), round(self.noise.rate * len(self.scores))
         check(
@@ -72,7 +72,9 @@ class RoundResult(NamedTuple):
 def score_frozen_vectors(
     dataset: Dataset, *, statistic: str, rounds: int, seed: int
 ) -> Iterator[tuple[RoundResult, PairedFeatures | None]]:
-    """Yield the result of each round on frozen vectors; only pairs trusted in the round before are neighbors.
+    """Yield the result of each round of an audit of frozen vectors.
+
+    Only pairs that the round before did not suspect count as neighbors.
 
     Raises:
         UsageError: the views are not vectors.
@@ -83,15 +85,15 @@ def score_frozen_vectors(
     partners = swap_partners(draw_exchange_groups(dataset, seed=seed))
     pool, result = items, None
     for _ in range(rounds):
-        pool = pool if result is None else result.trusted()
+        pool = pool if result is None else result.select_trusted()
         paired = load_vector_pairs(dataset, pool=pool)
         scores, mismatch_scores = (score_pairs(paired, ItemPairs(items, x), statistic) for x in (items, partners))
-        result = RoundResult.of(scores.numpy(), mismatch_scores.numpy())
+        result = RoundResult.from_scores(scores.numpy(), mismatch_scores.numpy())
         yield result, paired
 
 
 class CrossFitScores:
-    """Scores of the finished folds of a cross-fit, saved to a file so that a stopped audit resumes.
+    """Scores from the finished folds of a cross-fit, saved to a file so that a stopped audit can resume.
 
     Args:
         path: the file; None: nothing is saved.
@@ -100,7 +102,7 @@ class CrossFitScores:
         fingerprint: fingerprint of the pairs, by `contraport.data.split_record.fingerprint`.
 
     Attributes:
-        scores: float32 ``(rounds, repeats, 2, n)``, of pairs and of mismatches; NaN where a fold is not finished.
+        scores: scores of pairs and of their mismatches, float32 ``(rounds, repeats, 2, n)``; NaN in unfinished folds.
 
     Raises:
         UsageError: the file is damaged, or that of an audit with other options or pairs.
@@ -116,12 +118,12 @@ class CrossFitScores:
         if path is not None and path.exists():
             self._load(path)
 
-    def has(self, place: tuple[int, int], part: Tensor) -> bool:
-        """Return whether some pairs were scored in a round and repeat."""
+    def has_scores(self, place: tuple[int, int], part: Tensor) -> bool:
+        """Return whether the pairs `part` all have scores at `place`, a round and a repeat."""
         return bool(np.isfinite(self.scores[place][:, part.numpy()]).all())
 
-    def add(self, place: tuple[int, int], part: Tensor, scores: Tensor, mismatch_scores: Tensor) -> None:
-        """Add the scores of some pairs in a round and repeat, and save the file."""
+    def add_scores(self, place: tuple[int, int], part: Tensor, scores: Tensor, mismatch_scores: Tensor) -> None:
+        """Store the scores of the pairs `part` at `place`, a round and a repeat, and save the file."""
         self.scores[place][:, part.numpy()] = torch.stack([scores, mismatch_scores]).numpy()
         if self._path is not None:
             with report_write_errors("out", self._path):
@@ -130,9 +132,9 @@ class CrossFitScores:
                     {"scores": self.scores, "asked": np.array(self._options), "mark": np.array(self._fingerprint)},
                 )
 
-    def mean_until(self, number: int) -> RoundResult:
-        """Return the mean over the rounds up to a number, itself included."""
-        return RoundResult.of(*self.scores[: number + 1].mean(axis=(0, 1)))
+    def mean_up_to_round(self, number: int) -> RoundResult:
+        """Return the result with scores averaged over all repeats of rounds 0 to `number`, inclusive."""
+        return RoundResult.from_scores(*self.scores[: number + 1].mean(axis=(0, 1)))
 
     def _load(self, path: Path) -> None:
         try:
@@ -150,10 +152,10 @@ class CrossFitScores:
         self.scores = scores
 
 
-def crossfit(
+def score_by_crossfit(
     dataset: Dataset, settings: Settings, saved: CrossFitScores, *, statistic: str, folds: int
 ) -> Iterator[tuple[RoundResult, PairedFeatures | None]]:
-    """Yield the mean result of the rounds so far, with the features of all pairs by the last encoder.
+    """Yield, after each round of a cross-fit, the mean result so far and the features by the last encoder.
 
     A round deals the pairs into folds and scores each by an encoder that is trained on the others, without the suspects
     of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and
@@ -167,29 +169,29 @@ def crossfit(
     partners = swap_partners(groups)
     trusted, paired, result = torch.arange(len(dataset)), None, None
     for number in range(rounds):
-        trusted = trusted if result is None else result.trusted()
+        trusted = trusted if result is None else result.select_trusted()
         for repeat in range(repeats):
             place, run = (number, repeat), number * repeats + repeat
             run_settings = settings.replace_unchecked(seed=torch_seed("audit.crossfit", settings.seed, run))
-            for fold, part in enumerate(_deal_folds(groups, folds, seed=(settings.seed, run))):
+            for fold, part in enumerate(_draw_folds(groups, folds, seed=(settings.seed, run))):
                 is_last = run == rounds * repeats - 1 and fold == folds - 1  # its encoder proposes partners
-                if saved.has(place, part) and not is_last:
+                if saved.has_scores(place, part) and not is_last:
                     continue
                 paired = _train_and_encode(dataset, run_settings, trusted[~torch.isin(trusted, part)])
                 scores = score_pairs(paired, ItemPairs(part, part), statistic)
-                saved.add(place, part, scores, score_pairs(paired, ItemPairs(part, partners[part]), statistic))
-        result = saved.mean_until(number)
+                saved.add_scores(place, part, scores, score_pairs(paired, ItemPairs(part, partners[part]), statistic))
+        result = saved.mean_up_to_round(number)
         yield result, paired
 
 
-def _deal_folds(groups: tuple[ExchangeGroup, ...], folds: int, *, seed: tuple[int, int]) -> list[Tensor]:
-    """Return the items of each fold; items that share content or exchange partners are in the same one."""
+def _draw_folds(groups: tuple[ExchangeGroup, ...], folds: int, *, seed: tuple[int, int]) -> list[Tensor]:
+    """Draw the folds of a cross-fit; items that share content or exchange partners are in the same fold."""
     order = generator("audit.folds", *seed).permutation(len(groups))
     return [torch.cat([items for group in order[fold::folds] for items in groups[group]]) for fold in range(folds)]
 
 
 def _train_and_encode(dataset: Dataset, settings: Settings, trained_on: Tensor) -> PairedFeatures:
-    """Train an encoder on some pairs and return its features of all pairs."""
+    """Train an encoder on the pairs `trained_on` and return the features that it gives all pairs."""
     fewest = max(settings.batch_size, NUM_NEIGHBORS + 2)
     check(
         len(trained_on) >= fewest,

@@ -1,4 +1,4 @@
-"""Writes the audited data cleaned: flagged pairs dropped, repaired with better partners, or given weight zero."""
+"""Writes cleaned copies of audited data: flagged pairs are dropped, repaired by better partners, or weighted 0."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ BLOCK = 1_000
 
 @dataclass(frozen=True)
 class RowEdits:
-    """Changes to the rows of the data.
+    """Edits of the rows of audited data: rows to keep, second views to exchange, and sample weights.
 
     Attributes:
-        kept: which rows stay, bool ``(rows,)``.
-        partners: the row whose second view each row gets, int64 ``(rows,)``.
-        weights: sample weights, ``(rows,)``; None: unchanged.
+        is_kept: whether each row stays in the data, bool ``(rows,)``.
+        partner_rows: row that each row takes its second view from, int64 ``(rows,)``; its own if unchanged.
+        sample_weights: new sample weight of each row, ``(rows,)``; None if weights stay unchanged.
     """
 
-    kept: NDArray[np.bool_]
-    partners: NDArray[np.int64]
-    weights: NDArray[np.float32] | None
+    is_kept: NDArray[np.bool_]
+    partner_rows: NDArray[np.int64]
+    sample_weights: NDArray[np.float32] | None
 
     @classmethod
-    def of(cls, result: Audit, form: str, rows: NDArray[np.int64], length: int) -> RowEdits:
-        """Return the changes that a form makes; rows that were not audited stay unchanged.
+    def from_audit(cls, result: Audit, form: str, rows: NDArray[np.int64], length: int) -> RowEdits:
+        """Build the edits that an export needs; rows that were not audited stay unchanged.
 
         Args:
             result: the audit.
@@ -63,7 +63,7 @@ class RowEdits:
 def write_clean_data(
     result: Audit, form: str, folder: Path, *, data: Any, dataset: Dataset, second: int, columns: dict[str, Any] | None
 ) -> Path:
-    """Write the cleaned data in the format of their source, with the test split, and return the path.
+    """Write the cleaned data with their test split, in the format of the source, and return the path.
 
     Data that are neither a table nor an `.npz` become an `.npz`; to weigh them, only the weights are written, as an
     `.npy`. A table with lists of texts becomes one with a row for each text, as each text was audited as its own pair.
@@ -84,7 +84,7 @@ def write_clean_data(
         _write_table(result, form, path, data=Path(data), rows=rows, second=second, columns=columns)
     elif form == "weigh" and suffix != ".npz":
         path = folder / "weights.npy"
-        weights = RowEdits.of(result, form, rows, int(rows.max()) + 1).weights
+        weights = RowEdits.from_audit(result, form, rows, int(rows.max()) + 1).sample_weights
         assert weights is not None
         with atomic_write(path) as temporary:
             np.save(temporary, weights)
@@ -93,8 +93,8 @@ def write_clean_data(
         if suffix == ".npz":
             arrays, audited, view = array_files.read_npz("data", str(data)), rows, dataset.view_names[second]
         else:
-            arrays, audited, view = _arrays_of(dataset), np.arange(len(dataset)), f"view{second}"
-        write_arrays(path, _edit_arrays(arrays, RowEdits.of(result, form, audited, len(arrays[view])), view))
+            arrays, audited, view = _dataset_to_arrays(dataset), np.arange(len(dataset)), f"view{second}"
+        write_arrays(path, _edit_arrays(arrays, RowEdits.from_audit(result, form, audited, len(arrays[view])), view))
     return path
 
 
@@ -111,30 +111,30 @@ def _write_table(
     table, sources = tables.explode_texts(tables.read_table(data, columns), columns, str(data))
     # Parsing a .csv and writing it would reformat untouched cells, so they are copied as text.
     source = tables.read_csv_as_text(data) if data.suffix == ".csv" else table
-    edits = RowEdits.of(result, form, np.flatnonzero(np.isin(sources, rows)), len(table))
+    edits = RowEdits.from_audit(result, form, np.flatnonzero(np.isin(sources, rows)), len(table))
     edited = tables.rewrite_rows(
         table, source, columns, str(data),
-        view=second, partners=edits.partners, kept=edits.kept, here=data, there=path,
+        view=second, partners=edits.partner_rows, kept=edits.is_kept, here=data, there=path,
     )  # fmt: skip
-    if edits.weights is not None:
-        edited = tables.add_number_column(edited, WEIGHT_COLUMN, edits.weights)
+    if edits.sample_weights is not None:
+        edited = tables.add_number_column(edited, WEIGHT_COLUMN, edits.sample_weights)
     tables.write_table(edited, path)
 
 
 def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, view: str) -> dict[str, np.ndarray]:
-    """Return named arrays with the rows of the training split edited; repair replaces rows of one view."""
+    """Apply row edits to the training split of named arrays; repair replaces rows of the array `view`."""
     test = {name: array for name, array in arrays.items() if name.endswith("_test")}
     edited = {name: array for name, array in arrays.items() if name not in test}
-    edited[view] = edited[view][edits.partners]
-    if edits.weights is not None:
-        edited["weights"] = edits.weights * edited.get("weights", 1)
+    edited[view] = edited[view][edits.partner_rows]
+    if edits.sample_weights is not None:
+        edited["weights"] = edits.sample_weights * edited.get("weights", 1)
         if test and "weights_test" not in test:
             test["weights_test"] = np.ones(len(next(iter(test.values()))), dtype=np.float32)
-    return {name: array[edits.kept] for name, array in edited.items()} | test
+    return {name: array[edits.is_kept] for name, array in edited.items()} | test
 
 
-def _arrays_of(dataset: Dataset) -> dict[str, np.ndarray]:
-    """Return a dataset as the named arrays of an `.npz`."""
+def _dataset_to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
+    """Convert a dataset to the named arrays of an `.npz` file."""
     blocks = [dataset.store.fetch(positions) for positions in torch.arange(len(dataset)).split(BLOCK)]
     arrays = {
         f"view{view}": np.concatenate([

@@ -1,4 +1,4 @@
-"""HTML page of an audit: the worst pairs side by side, each with its better partner, and the scores as a histogram."""
+"""HTML page of an audit: the worst pairs side by side with their better partners, and histograms of the scores."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ METHODS = {
 
 
 class PairRow(TypedDict):
-    """A pair on the page."""
+    """Data of one pair on the page of an audit."""
 
     id: int
     row: int
@@ -48,29 +48,29 @@ class PairRow(TypedDict):
 
 
 def write_page(audit: Audit, dataset: Dataset, path: Path) -> None:
-    """Write the page of an audit of a dataset."""
-    rows = page_rows(audit, dataset)
+    """Write the HTML page of an audit to a file, with thumbnails of the items from the dataset."""
+    rows = list_worst_pairs(audit, dataset)
     html = render_page(
         "audit.html.j2",
         "contraport.auditing",
         audit=audit,
-        headline=headline(audit),
+        headline=format_headline(audit),
         rows=rows,
         kinds=sorted({row["kind"] for row in rows if row["kind"]}),
         views=dataset.view_names,
         percent=_percent,
         method=METHODS[audit.method],
         statistic=STATISTICS[audit.statistic].description,
-        bins=histogram(audit),
+        bins=compute_histograms(audit),
     )
     write_text(path, html)
 
 
-def headline(audit: Audit) -> str:
-    """Return the estimated share of wrong pairs as a sentence.
+def format_headline(audit: Audit) -> str:
+    """Format the estimated share of wrong pairs and its interval as a sentence.
 
     >>> scores, none = np.ones(100), np.full(100, -1)
-    >>> headline(Audit("toy", "frozen", "cosine", scores, scores, 0.12, (0.1, 0.15), none, scores))
+    >>> format_headline(Audit("toy", "frozen", "cosine", scores, scores, 0.12, (0.1, 0.15), none, scores))
     '12% of the 100 pairs of toy look wrong (95% interval 10% to 15%).'
     """
     low, high = (_percent(end) for end in audit.noise_interval)
@@ -79,8 +79,8 @@ def headline(audit: Audit) -> str:
     return f"{share} of the {pairs:,} pairs of {Path(audit.data).name} look wrong (95% interval {low} to {high})."
 
 
-def page_rows(audit: Audit, dataset: Dataset) -> list[PairRow]:
-    """Return the worst pairs, the worst first."""
+def list_worst_pairs(audit: Audit, dataset: Dataset) -> list[PairRow]:
+    """Return the page data of the pairs with the lowest scores, the lowest first."""
     worst = audit.flagged(count=min(MAX_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]
     first, second = map(describe_sketches, make_thumbnails(dataset, torch.from_numpy(worst), IMAGE_SIDE))
@@ -104,8 +104,8 @@ def page_rows(audit: Audit, dataset: Dataset) -> list[PairRow]:
     ]
 
 
-def histogram(audit: Audit) -> dict[str, Any]:
-    """Return the histograms of the scores of pairs and of known mismatches, as shares in bins of equal width."""
+def compute_histograms(audit: Audit) -> dict[str, Any]:
+    """Compute histograms of the scores of pairs and of known mismatches: the share of scores in each bin."""
     low = float(min(audit.scores.min(), audit.mismatch_scores.min()))
     high = float(max(audit.scores.max(), audit.mismatch_scores.max()))
     if high == low:

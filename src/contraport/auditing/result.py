@@ -23,23 +23,23 @@ _ROWS_SHOWN = 10
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Result of an audit of `n` pairs; a notebook shows the worst as a table.
+    """Result of an audit of `n` pairs; notebooks display its ten worst pairs as a table.
 
     Attributes:
-        data: name of the data.
-        method: online, crossfit or frozen.
-        statistic: name of the statistic.
+        data: name of the audited data.
+        method: scoring method: online, crossfit or frozen.
+        statistic: name of the statistic that scored the pairs.
         scores: scores of the pairs, ``(n,)``; higher is better.
-        mismatch_scores: scores of known mismatches, ``(m,)``.
-        noise_rate: estimated share of wrong pairs.
-        noise_interval: its 95 % bootstrap interval over pairs and mismatches; other trainings are not covered.
-        partners: for each pair the item whose second view fits its first view better, int64 ``(n,)``; -1: none.
-        partner_scores: scores with these partners, ``(n,)``, by the last encoder alone; without a better partner, the
-            score of the pair itself.
-        notes: warnings about the result.
-        rows: row of each pair in the source, int64 ``(n,)``, counting all splits and skipped rows; None: the pairs are
-            all of the source.
-        keys: names of the pairs in the source, if they have any.
+        mismatch_scores: scores of pairs that were mismatched on purpose, ``(m,)``.
+        noise_rate: estimated share of wrong pairs, from 0 to 1.
+        noise_interval: 95 % bootstrap interval of the noise rate, over pairs and mismatches but not over trainings.
+        partners: item whose second view fits the first view of each pair better, int64 ``(n,)``; -1 if there is none.
+        partner_scores: score of each pair with its better partner, ``(n,)``, by the last encoder alone; without a
+            better partner, the score of the pair itself.
+        notes: warnings about the reliability of the result.
+        rows: row of each pair in the source, int64 ``(n,)``, counting all splits and skipped rows; None if the pairs
+            are all rows of the source.
+        keys: names of the pairs in the source, such as file paths; None if they have no names.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = np.concatenate([rng.normal(4, 1, 90), rng.normal(0, 1, 10)])
@@ -76,13 +76,16 @@ class Audit:
 
     @property
     def fdr(self) -> NDArray[np.float64]:
-        """Estimated share of right pairs among those that score as low as each pair, ``(n,)``: without guarantee."""
+        """Estimated false discovery rate, ``(n,)``: share of right pairs among all that score no higher than a pair.
+
+        The estimate has no guarantee.
+        """
         return estimate_fdr(self.scores, self.mismatch_scores, self.noise_rate)
 
     def flagged(
         self, *, rate: float | None = None, count: int | None = None, fdr: float | None = None
     ) -> NDArray[np.int64]:
-        """Return the suspected mismatches, the worst first.
+        """Return the indices of the suspected mismatches, the lowest score first.
 
         Args:
             rate: share of the pairs to flag; default: the estimated noise rate.
@@ -108,7 +111,7 @@ class Audit:
         return np.argsort(self.scores, kind="stable")[:count]
 
     def table(self) -> dict[str, NDArray[np.generic]]:
-        """Return a row for each pair, in the order of the data, as named columns for ``pandas.DataFrame``."""
+        """Return the result as named columns with one entry for each pair, for ``pandas.DataFrame``."""
         items = np.arange(len(self.scores))
         table: dict[str, NDArray[np.generic]] = {
             "id": items,
@@ -122,7 +125,7 @@ class Audit:
         return table if self.keys is None else table | {"key": np.array(self.keys, dtype=np.str_)}
 
     def summary(self) -> dict[str, object]:
-        """Return the contents of `audit.json`."""
+        """Return the contents of `audit.json`: the noise rate, its interval, numbers of pairs, and notes."""
         return {
             "data": self.data,
             "method": self.method,
@@ -135,14 +138,14 @@ class Audit:
         }
 
     def save(self, folder: str | Path) -> None:
-        """Write `pairs.csv` and `audit.json` to an existing folder."""
+        """Write the pairs to `pairs.csv` and the summary to `audit.json` in an existing folder."""
         table = self.table()
         rows = (map(_format_cell, row) for row in zip(*table.values(), strict=True))
         write_csv(Path(folder) / "pairs.csv", table, rows)
         write_json(Path(folder) / "audit.json", self.summary())
 
-    def worst_table(self) -> list[dict[str, str]]:
-        """Return the ten worst pairs as a table of texts."""
+    def format_worst_pairs(self) -> list[dict[str, str]]:
+        """Format the ten pairs with the lowest scores as rows of a table."""
         name: dict[int, dict[str, str]] = {}
         worst = self.flagged(count=min(_ROWS_SHOWN, len(self.scores))).tolist()
         if self.keys is not None:
@@ -161,7 +164,7 @@ class Audit:
         ]
 
     def _repr_html_(self) -> str:
-        return format_html_rows(f"{self}; worst pairs", self.worst_table(), self.notes)
+        return format_html_rows(f"{self}; worst pairs", self.format_worst_pairs(), self.notes)
 
     def __repr__(self) -> str:
         low, high = self.noise_interval
@@ -170,7 +173,7 @@ class Audit:
 
 
 def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
-    """Return the result of a training with `audit` from the arrays of its folder (`contraport.runs.Run.pairs`).
+    """Build the result of an online audit from the arrays in its run folder (`contraport.runs.Run.pairs`).
 
     Raises:
         UsageError: the training has not ended.

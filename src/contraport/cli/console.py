@@ -94,7 +94,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
 
 def print_neighbors(result: NearestItems) -> None:
     """Print the nearest items in a table."""
-    rows = result.rows()
+    rows = result.format_rows()
     print_table(f"nearest to {result.query}", rows) if rows else print("no other items")
 
 
@@ -111,7 +111,7 @@ def print_duplicate_groups(groups: DuplicatesResult) -> None:
 
 def print_clusters(clusters: Clusters) -> None:
     """Print the clusters in a table."""
-    print_table(str(clusters), clusters.rows())
+    print_table(str(clusters), clusters.format_rows())
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -140,6 +140,6 @@ def print_comparison(comparison: Comparison) -> None:
 
 def print_audit(audit: Audit) -> None:
     """Print the share of pairs that look wrong, and the worst pairs."""
-    print_table(f"{audit}; worst pairs", audit.worst_table())
+    print_table(f"{audit}; worst pairs", audit.format_worst_pairs())
     for note in audit.notes:
         print(note)

@@ -1,4 +1,4 @@
-"""Checks of arrays passed to estimators."""
+"""Conversion and checks of the arrays passed to estimators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contraport.errors import UsageError, check
 
 
 def as_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> Tensor:
-    """Convert finite numbers, in any form that numpy takes, to a double-precision tensor.
+    """Convert an array-like of finite numbers to a double-precision tensor.
 
     Args:
         argument: name of the argument, for errors.
@@ -42,7 +42,7 @@ def as_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> Tensor:
 
 
 def non_numeric_columns(X: Any) -> list[str]:
-    """Return the names of the columns of a frame that are not numbers, each with an example.
+    """Return the names of the non-numeric columns of a data frame, each with an example value.
 
     >>> import pandas
     >>> non_numeric_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))

@@ -50,7 +50,7 @@ _Arrays = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 
 
 class _TransformMixin:
-    """Method `transform` of the encoder.
+    """Base class with the method `transform` of `ContrastiveEncoder`.
 
     It is in a base class because scikit-learn wraps a `transform` that a class itself defines, to build a frame with
     the feature names of all views. The given views are only known in the call.
@@ -75,7 +75,7 @@ class _TransformMixin:
 
 
 class _FittedTransformer(TransformerMixin, BaseEstimator):
-    """A fitted encoder of some views, or of all (None), with the names of their features for scikit-learn's frames."""
+    """Fitted encoder of some views, with their feature names for scikit-learn's data frames."""
 
     def __init__(self, encoder: ContrastiveEncoder, views: Sequence[int] | None) -> None:
         self.encoder = encoder
@@ -83,7 +83,7 @@ class _FittedTransformer(TransformerMixin, BaseEstimator):
         self._sklearn_output_config = getattr(encoder, "_sklearn_output_config", {})  # the setting of `set_output`
 
     def transform(self, X: _Arrays) -> NDArray[np.float32]:
-        return self.encoder._extract(X, self.views)
+        return self.encoder._extract_features(X, self.views)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         if self.views is None:
@@ -92,7 +92,7 @@ class _FittedTransformer(TransformerMixin, BaseEstimator):
 
 
 class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Trains an encoder for which two views of one item have similar features, and views of other items do not.
+    """scikit-learn transformer that trains an encoder by contrastive learning: views of one item get similar features.
 
     Views are random augmentations of each item. Or they are given: a tuple of arrays, or a dict of arrays by name, that
     show the same items; each view then gets its own encoder. An array holds vectors (n, d); time series (n, C, T); or
@@ -126,11 +126,11 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         opt: deprecated name of `optimizer`.
 
     Attributes:
-        pipeline_: the trained module; pipeline_.model is the encoder, which save_pretrained saves.
-        loss_curve_: mean loss of each epoch.
-        n_iter_: number of steps.
-        audit_: with `audit`, the result of the audit, a `contraport.auditing.Audit`.
-        n_features_in_: length of the second axis of X, if X is one array.
+        pipeline_: trained module; its attribute model is the encoder, which has a method save_pretrained.
+        loss_curve_: mean training loss of each epoch.
+        n_iter_: number of training steps.
+        audit_: result of the audit, a `contraport.auditing.Audit`, if the parameter audit is true.
+        n_features_in_: number of features of X (length of its second axis), if X is one array.
 
     Raises:
         UsageError: in `fit`, for invalid parameters; it is a ValueError, as scikit-learn requires.
@@ -188,7 +188,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         self.opt = opt
 
     def fit(self, X: _Arrays, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Train the encoder.
+        """Train the encoder on items given as arrays.
 
         Args:
             X: (n, ...), or a tuple of such views, or a dict of them by name.
@@ -200,7 +200,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             UsageError: an invalid parameter, or a loss that is not finite.
             ValueError: X fails scikit-learn's checks.
         """
-        dataset = self._dataset(X, y, sample_weight, reset=True, min_items=2)
+        dataset = self._build_dataset(X, y, sample_weight, reset=True, min_items=2)
         self._build(dataset)
         if self.audit:
             dataset = add_decoys(dataset, seed=self.pipeline_.seed)
@@ -221,7 +221,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         """
         check(not self.audit, "audit: needs several epochs of the same pairs; use fit.", "partial_fit")
         first = not hasattr(self, "pipeline_")
-        dataset = self._dataset(X, y, sample_weight, reset=first, min_items=2)
+        dataset = self._build_dataset(X, y, sample_weight, reset=first, min_items=2)
         if first:
             self._build(dataset)
         check(
@@ -232,7 +232,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         return self._train(dataset, number=1, lr_scheduler="constant")
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
-        """Return feature names such as contrastiveencoder7, or contrastiveencoder_sound_7 of several views.
+        """Return the names of the output features: contrastiveencoder7, or with views contrastiveencoder_sound_7.
 
         Args:
             input_features: ignored.
@@ -254,9 +254,9 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         ]
         return np.asarray(names, dtype=object)
 
-    def _extract(self, X: _Arrays, views: Sequence[int] | None) -> NDArray[np.float32]:
-        """Return the features of items; X holds these views, default: all."""
-        dataset = self._dataset(X, reset=False, views=views)
+    def _extract_features(self, X: _Arrays, views: Sequence[int] | None) -> NDArray[np.float32]:
+        """Extract the features of items from X, which holds the given views; default: all views."""
+        dataset = self._build_dataset(X, reset=False, views=views)
         encoder = self._model if views is None else FeatureExtractor(self._model, views)
         with fixed_seed(0, self._loader_config.device):  # loaders draw from the global generator
             return extract_features(encoder, dataset, self.pipeline_.views, self._loader_config).numpy()
@@ -281,7 +281,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         """
         check_is_fitted(self)
         check(self.pipeline_.objective is not None, "predict: has no score, as it compares no items.", "no_score")
-        dataset, model = self._dataset(X, reset=False), self._model
+        dataset, model = self._build_dataset(X, reset=False), self._model
 
         def embed(*views: Tensor) -> Tensor:
             return torch.stack(model.project(model.encode(views)), dim=1)
@@ -312,7 +312,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
     def _loader_config(self) -> LoaderConfig:
         return LoaderConfig(device=torch.device(self.device))
 
-    def _dataset(
+    def _build_dataset(
         self,
         X: _Arrays,
         y: ArrayLike | None = None,
@@ -322,7 +322,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         min_items: int = 1,
         views: Sequence[int] | None = None,
     ) -> Dataset:
-        """Return a dataset of items that pass scikit-learn's checks; `views` are the views that X has, default: all."""
+        """Build a dataset from X after scikit-learn's checks; `views` are the views that X holds, default: all."""
         # scikit-learn does not check for NaN: the error of `from_arrays` names the rows.
         rules: dict[str, Any] = {"allow_nd": True, "ensure_min_samples": min_items, "ensure_all_finite": False}
         by_name, read = _views_by_name(X), partial(validate_data, self, reset=reset, **rules)
@@ -330,12 +330,12 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         if by_name is None:
             if isinstance(X, list) and as_string_list("X", X) is None:
                 check_equal_shapes("X", X)
-            arrays = _read("X", X, read, min_items)
+            arrays = _validate_array("X", X, read, min_items)
         else:
             if _is_dict_of_views(X) and not reset:
-                by_name = self._in_order(X)
+                by_name = self._sort_views(X)
             read = partial(check_array, **rules)
-            arrays = {name: _read(f"X[{name!r}]", view, read, min_items) for name, view in by_name.items()}
+            arrays = {name: _validate_array(f"X[{name!r}]", view, read, min_items) for name, view in by_name.items()}
         items = len(arrays if by_name is None else next(iter(arrays.values())))
         shape = None if y is None else np.asarray(y).shape
         good = shape is None or shape[:1] == (items,)
@@ -343,7 +343,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         weights = None if sample_weight is None else parse_weights("sample_weight", sample_weight)
         number = items if weights is None else len(weights)
         check(number == items, f"sample_weight: must have one value for each of {items} items, got {number}.", "shape")
-        dataset = from_arrays(arrays, _class_codes(y), weights=weights, name="X", argument="X")
+        dataset = from_arrays(arrays, _encode_classes(y), weights=weights, name="X", argument="X")
         if reset:
             self._names = tuple(by_name or ())
             if by_name is not None:  # an earlier fit to one array has set these
@@ -355,8 +355,8 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             check(got == expected, f"X: items must have shape {expected}, as in fit, got {got}.", "shape")
         return dataset
 
-    def _in_order(self, X: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
-        """Return views by name, in the order of `fit`."""
+    def _sort_views(self, X: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
+        """Return the views in X by name, in the order that `fit` received them."""
         views = f"views named {', '.join(map(repr, self._names))}" if self._names else "one array"
         good = all(name in self._names for name in X)
         check(good, f"X: must be {views}, as in fit, got {', '.join(map(repr, X))}.", "views")
@@ -391,7 +391,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         return max(1, items // min(self.batch_size, limit))
 
     def _train(self, dataset: Dataset, *, number: int, lr_scheduler: str, warmup: float = 0.0) -> Self:
-        """Train for a number of epochs, with a share of the steps as warm-up."""
+        """Train for `number` epochs; the learning rate rises during the share `warmup` of the steps."""
         pipeline, steps_per_epoch = self.pipeline_, self._num_batches(len(dataset))
         steps = number * steps_per_epoch
         schedule = build_lr_schedule(
@@ -400,7 +400,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         batches = build_loader(
             dataset, len(dataset) // steps_per_epoch, shuffle=True, seed=pipeline.seed, drop_last=True
         )
-        callbacks: list[Callback] = [FiniteGuard(), _LossCurve(self)]
+        callbacks: list[Callback] = [FiniteGuard(), _LossCurveRecorder(self)]
         pair_filter = None
         if isinstance(dataset, DecoyDataset):
             pair_filter = PairFilter(dataset, pipeline, cast(BatchOrder, batches.batch_sampler), epochs=number)
@@ -419,12 +419,12 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
                 callbacks=callbacks,
             ).run()
         if pair_filter is not None:
-            self.audit_ = audit_from_arrays(dataset.name, pair_filter.result())
+            self.audit_ = audit_from_arrays(dataset.name, pair_filter.result_arrays())
         return self
 
 
-class _LossCurve(Callback):
-    """Records the mean loss of each epoch, and the number of steps, in an encoder."""
+class _LossCurveRecorder(Callback):
+    """Training callback that stores the mean loss of each epoch and the number of steps in an encoder."""
 
     def __init__(self, encoder: ContrastiveEncoder) -> None:
         self._encoder = encoder
@@ -440,12 +440,12 @@ class _LossCurve(Callback):
 
 
 def _is_dict_of_views(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:
-    """Return whether X is a dict of views. SciPy's sparse arrays of type dok are dicts too, with a shape."""
+    """Return whether X is a dict of views; SciPy's sparse dok arrays are dicts too, and are excluded."""
     return isinstance(X, Mapping) and not hasattr(X, "shape")
 
 
 def _views_by_name(X: object) -> dict[str, ArrayLike] | None:
-    """Return the views in a dict or a tuple of arrays, or None if X is one array, or rows of one."""
+    """Return the views in a dict or a tuple of arrays by name; None if X is a single array."""
     if _is_dict_of_views(X):
         return {str(name): view for name, view in X.items()}
     if isinstance(X, tuple) and len(X) > 0 and all(map(_is_view, X)):
@@ -457,8 +457,11 @@ def _is_view(values: Any) -> bool:
     return getattr(values, "ndim", 0) >= 2 or as_string_list("X", values) is not None
 
 
-def _read(argument: str, values: Any, read: Callable[[Any], np.ndarray], min_items: int) -> Any:
-    """Return a list of texts, or the array that a check of scikit-learn returns; its error names text columns."""
+def _validate_array(argument: str, values: Any, read: Callable[[Any], np.ndarray], min_items: int) -> Any:
+    """Validate texts or numbers: return a list of texts, or the array that scikit-learn's check returns.
+
+    The error for non-numeric data names the text columns.
+    """
     texts = as_string_list(argument, values)
     if texts is not None:
         check(len(texts) >= min_items, f"{argument}: must have at least {min_items} texts, got {len(texts)}.")
@@ -477,8 +480,8 @@ def _read(argument: str, values: Any, read: Callable[[Any], np.ndarray], min_ite
         raise UsageError(message, kind="text_columns") from error
 
 
-def _class_codes(y: ArrayLike | None) -> NDArray[np.int64] | None:
-    """Return the class of each item as a number, or None if y does not hold classes."""
+def _encode_classes(y: ArrayLike | None) -> NDArray[np.int64] | None:
+    """Encode classes as integers from 0, ``(n,)``; None if y does not hold classes."""
     if y is None or type_of_target(y) not in ("binary", "multiclass"):
         return None
     return np.unique(np.asarray(y), return_inverse=True)[1]

@@ -1,4 +1,4 @@
-"""Inverse optimal transport: learns the cost for which an observed coupling is the optimal transport plan."""
+"""Inverse optimal transport: learns the cost whose optimal transport plan is an observed coupling."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class InverseOT(BaseEstimator):
         tolerance: largest entry of the gradient at convergence.
 
     Attributes:
-        cost_: (n, m), the fitted cost with row and column means subtracted, which the plan does not determine.
-        coupling_: (n, m), the plan of the fitted cost, of total mass 1.
-        kl_divergence_: KL(observed | coupling_), in nats.
-        marginal_error_: total absolute error of the plan's row masses; its column masses are exact.
-        module_: the fitted cost as a module, in double precision.
-        n_iter_: number of iterations.
-        n_features_in_: p, the number of features of a row.
+        cost_: (n, m), fitted cost, with row and column means subtracted because the plan does not determine them.
+        coupling_: (n, m), transport plan of the fitted cost, with total mass 1.
+        kl_divergence_: KL divergence of the observed coupling from coupling_, in nats.
+        marginal_error_: total absolute error of the row masses of the plan; the column masses are exact.
+        module_: fitted cost function as a torch module, in double precision.
+        n_iter_: number of L-BFGS iterations.
+        n_features_in_: number of features of a row item, p.
 
     Raises:
         UsageError: in `fit`, for invalid parameters or data.
@@ -92,7 +92,7 @@ class InverseOT(BaseEstimator):
         self.tolerance = tolerance
 
     def fit(self, features_rows: ArrayLike, features_columns: ArrayLike, observed_coupling: ArrayLike) -> Self:
-        """Fit the cost to an observed coupling.
+        """Fit the cost to an observed coupling of row items and column items.
 
         Args:
             features_rows: (n, p).
@@ -105,18 +105,20 @@ class InverseOT(BaseEstimator):
         check_positive("tolerance", self.tolerance)
         check_integer("max_iter", self.max_iter)
         check_nonnegative("ridge", self.ridge)
-        x, y = self._rows(features_rows, reset=True), as_tensor("features_columns", features_columns)
+        x, y = self._validate_rows(features_rows, reset=True), as_tensor("features_columns", features_columns)
         observed = _observed(observed_coupling, (len(x), len(y)))
-        self.module_ = self._module(x.shape[1], y.shape[1])
-        problem = _Problem(x, y, observed, Gibbs(self.module_, self.temperature))
+        self.module_ = self._build_cost(x.shape[1], y.shape[1])
+        problem = _PlanProblem(x, y, observed, Gibbs(self.module_, self.temperature))
 
         def loss() -> Tensor:
             squares = torch.stack([p.square().sum() for p in self.module_.parameters()]).sum()
-            return KL()(problem.result()).sum() + self.ridge / 2 * squares
+            return KL()(problem.compute_plan()).sum() + self.ridge / 2 * squares
 
-        self.n_iter_ = _minimize([problem.shift, *self.module_.parameters()], loss, self.max_iter, self.tolerance)
+        self.n_iter_ = _minimize(
+            [problem.scaled_potential, *self.module_.parameters()], loss, self.max_iter, self.tolerance
+        )
         with torch.no_grad():
-            result = problem.result()
+            result = problem.compute_plan()
             self.cost_ = double_center(self.module_(x, y).numpy())
             self.coupling_ = result.plan.dense().numpy()
             self.kl_divergence_ = KL()(result).sum().item()
@@ -131,18 +133,18 @@ class InverseOT(BaseEstimator):
         return self
 
     def predict(self, features_rows: ArrayLike, features_columns: ArrayLike) -> NDArray[np.float64]:
-        """Return the learned cost between new rows (k, p) and columns (l, q), (k, l).
+        """Return the learned cost, (k, l), between new row items (k, p) and column items (l, q).
 
         Raises:
             NotFittedError: `fit` has not been called.
             UsageError: the features have the wrong shape, or are not finite.
         """
         check_is_fitted(self)
-        x, y = self._rows(features_rows, reset=False), as_tensor("features_columns", features_columns)
+        x, y = self._validate_rows(features_rows, reset=False), as_tensor("features_columns", features_columns)
         with torch.no_grad():
             return np.asarray(self.module_(x, y))
 
-    def _rows(self, features: ArrayLike, *, reset: bool) -> Tensor:
+    def _validate_rows(self, features: ArrayLike, *, reset: bool) -> Tensor:
         if isinstance(features, Tensor):
             features = features.detach().cpu().numpy()
         try:  # `as_tensor` checks for NaN
@@ -152,7 +154,7 @@ class InverseOT(BaseEstimator):
         except ValueError as error:
             raise UsageError(f"features_rows: {' '.join(str(error).split())}") from error
 
-    def _module(self, row_features: int, column_features: int) -> nn.Module:
+    def _build_cost(self, row_features: int, column_features: int) -> nn.Module:
         if isinstance(self.cost, nn.Module):
             check(any(True for _ in self.cost.parameters()), "cost: must be a module with parameters.", "no_parameters")
             return copy.deepcopy(self.cost).double()
@@ -162,7 +164,7 @@ class InverseOT(BaseEstimator):
 
 
 def double_center(cost: ArrayLike) -> NDArray[np.float64]:
-    """Subtract row and column means from a cost; costs that are equal afterwards have the same plans.
+    """Subtract row and column means from a cost matrix; costs that are then equal have the same plans.
 
     >>> double_center([[1.0, 2.0], [3.0, 5.0]]).tolist()
     [[0.25, -0.25], [-0.25, 0.25]]
@@ -171,8 +173,8 @@ def double_center(cost: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(matrix - matrix.mean(0) - matrix.mean(1, keepdims=True) + matrix.mean())
 
 
-class _Problem:
-    """Plan with the marginals of an observed coupling, as a function of the cost and the row potential."""
+class _PlanProblem:
+    """Transport plan with the marginals of an observed coupling, as a function of the cost and the row potential."""
 
     def __init__(self, x: Tensor, y: Tensor, observed: Tensor, kernel: Kernel) -> None:
         rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # rows and columns are different items
@@ -180,13 +182,13 @@ class _Problem:
         self.target, self.kernel = Matrix(observed)(self.block, {}), kernel
         self.log_marginals = observed.sum(1).log(), observed.sum(0).log()
         # In these units the row potential has a curvature near 1, which L-BFGS needs to converge quickly.
-        self.unit = observed.sum(1).rsqrt()
-        self.shift = torch.zeros_like(self.unit, requires_grad=True)
+        self.potential_scale = observed.sum(1).rsqrt()
+        self.scaled_potential = torch.zeros_like(self.potential_scale, requires_grad=True)
 
-    def result(self) -> BlockResult:
-        """Return the plan, with exact column masses by a column half-step, beside the observed coupling."""
+    def compute_plan(self) -> BlockResult:
+        """Compute the plan at the current cost and row potential; a column half-step makes its column masses exact."""
         log_a, log_b = self.log_marginals
-        geometry, f = self.block.geometry(self.kernel), log_a + self.unit * self.shift
+        geometry, f = self.block.geometry(self.kernel), log_a + self.potential_scale * self.scaled_potential
         (g,) = run_half_steps(geometry, [HalfStep("columns", 0)], self.log_marginals, initial=[f])
         return BlockResult(self.block, self.target, Plan(geometry, f, g, cached_log_column_mass=log_b))
 
@@ -203,7 +205,7 @@ def _observed(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
 
 
 def _minimize(parameters: list[Tensor], loss: Callable[[], Tensor], iterations: int, tolerance: float) -> int:
-    """Minimize by L-BFGS and return the number of iterations."""
+    """Minimize a loss over parameters by L-BFGS, and return the number of iterations."""
     optimizer = torch.optim.LBFGS(
         parameters,
         max_iter=iterations,

@@ -1,4 +1,4 @@
-"""SNE and t-SNE as transport objectives: the plan of the embedding matches the neighbor plan of the data."""
+"""SNE and t-SNE estimators, as transport objectives: the embedding's plan is fitted to the data's neighbor plan."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ MIN_IMPROVEMENT = 1e-4
 """Relative decrease of the divergence between two checks below which the optimization stops."""
 
 
-class _Attraction(Divergence):
-    """Minus the mean log-kernel of the target: added to KL, it strengthens the attraction of neighbors."""
+class _TargetAttraction(Divergence):
+    """Divergence term that attracts neighbors, for early exaggeration: minus the mean log-kernel under the target."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         return -result.target.row_inner_products(result.plan.geometry.log_kernel)
 
 
 def _has_encoder(estimator: _NeighborEmbedding) -> bool:
-    """Return True if there is an encoder, else raise the AttributeError that scikit-learn expects of `available_if`."""
+    """Check for `available_if`: return True if there is an encoder, else raise the AttributeError it expects."""
     if estimator.encoder is None:
         raise AttributeError("encoder: transform needs an encoder; fit with encoder='mlp'.")
     return True
 
 
 class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):
-    """Base of SNE and t-SNE, which differ in the symmetry of the data's plan, the kernel and the constraint."""
+    """Base class of SNE and t-SNE, which differ in the kernel, the constraint and the symmetry of the data's plan."""
 
     _symmetric: ClassVar[bool]
 
@@ -99,7 +99,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @abstractmethod
     def _kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
-        """Return the kernel between points of the embedding, and the constraint on its plan."""
+        """Return the kernel between embedded points, and the constraint on the plan of the embedding."""
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Compute the embedding of the data.
@@ -112,7 +112,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             UsageError: an invalid parameter, X that is constant or not finite, or an embedding that diverges.
             ValueError: X fails scikit-learn's checks.
         """
-        data = self._check(X)
+        data = self._validate(X)
         exact = self.method == "exact"
         plan = compute_affinities(data.flatten(1), self.perplexity, symmetric=self._symmetric, exact=exact)
         target = Matrix(plan.float())
@@ -127,10 +127,10 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                     target, lambda: embedding, _MomentumWithGains([embedding], *self._learning_rates(len(data)))
                 )
             else:
-                self.encoder_ = self._encoder(tuple(data.shape[1:])).to(data)
+                self.encoder_ = self._build_encoder(tuple(data.shape[1:])).to(data)
                 optimizer = torch.optim.Adam(self.encoder_.parameters(), self._learning_rates(len(data))[1])
                 self._minimize(target, lambda: self._encode(data), optimizer)
-                embedding = self._embedded(data)
+                embedding = self._embed_fitted(data)
         self.embedding_ = embedding.detach().cpu().numpy()
         self.kl_divergence_ = self._objective(target).terms(embedding)["KL"]
         return self
@@ -148,7 +148,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             ValueError: X is not finite, or differs from the fitted data in shape.
         """
         check_is_fitted(self)
-        return self._embedded(self._read(X, reset=False).float()).cpu().numpy()
+        return self._embed_fitted(self._validate_array(X, reset=False).float()).cpu().numpy()
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -159,19 +159,19 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _n_features_out(self) -> int:
         return int(self.embedding_.shape[1])
 
-    def _embedded(self, data: Tensor) -> Tensor:
+    def _embed_fitted(self, data: Tensor) -> Tensor:
         with evaluation_mode(self.encoder_):
             return apply_in_blocks(self.encoder_, [data], model=self.encoder_).clone()
 
-    def _read(self, X: ArrayLike, *, reset: bool) -> Tensor:
+    def _validate_array(self, X: ArrayLike, *, reset: bool) -> Tensor:
         # scikit-learn does not check for NaN, as the error of `as_tensor` is more precise.
         images, least = self.encoder is not None, 4 if reset else 1
         array = validate_data(self, X, reset=reset, allow_nd=images, ensure_all_finite=False, ensure_min_samples=least)
         return as_tensor("X", array, "(n, d, ...)" if images else "(n, d)").to(self.device)
 
-    def _check(self, X: ArrayLike) -> Tensor:
-        """Return the data, after all checks that precede the optimization."""
-        data = self._read(X, reset=True)
+    def _validate(self, X: ArrayLike) -> Tensor:
+        """Check the data and the parameters before the optimization, and return the data as a tensor."""
+        data = self._validate_array(X, reset=True)
         for name in ("n_components", "max_iter"):
             check_integer(name, getattr(self, name))
         if self.method not in METHODS:
@@ -210,7 +210,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         points: Tensor = (data - data.mean(0)) @ (axes * largest.sign()).T
         return points.mul_(INITIAL_SPREAD / points[:, 0].std())
 
-    def _encoder(self, shape: tuple[int, ...]) -> nn.Module:
+    def _build_encoder(self, shape: tuple[int, ...]) -> nn.Module:
         if isinstance(self.encoder, nn.Module):
             return copy.deepcopy(self.encoder)
         body = build_encoder(str(self.encoder), shape)
@@ -227,12 +227,12 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return embedding
 
     def _objective(self, target: Matrix, exaggeration: float = 1.0) -> Objective:
-        """Return the objective of the embedding, with its attraction multiplied by the exaggeration."""
-        penalties: dict[Divergence, float] = {_Attraction(): exaggeration - 1} if exaggeration > 1 else {}
+        """Build the objective of the embedding; `exaggeration` multiplies the attraction of neighbors."""
+        penalties: dict[Divergence, float] = {_TargetAttraction(): exaggeration - 1} if exaggeration > 1 else {}
         return Objective(WithinView(), *self._kernel_and_constraint(), target, KL(), penalties)
 
     def _minimize(self, target: Matrix, embed: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """Minimize over the parameters behind `embed`, first with exaggeration, until convergence or `max_iter`."""
+        """Minimize the objective of what `embed` returns, first with early exaggeration, then until convergence."""
         early, late = self._objective(target, self.early_exaggeration), self._objective(target)
         last = torch.inf
         for iteration in range(1, self.max_iter + 1):
@@ -263,7 +263,7 @@ _NeighborEmbedding.transform = available_if(_has_encoder)(_NeighborEmbedding.tra
 
 
 class SNE(_NeighborEmbedding):
-    """Stochastic neighbor embedding: places items so that a Gaussian in the embedding gives their data neighbors.
+    """Stochastic neighbor embedding (SNE) with a Gaussian kernel: neighbors in the data stay neighbors.
 
     Minimizes KL(P | Q) between the conditional neighbor distributions of the data, P, from Gaussians with bandwidths
     set by the perplexity, and those of the embedding, Q, from a Gaussian of fixed width. Every iteration computes all
@@ -286,11 +286,11 @@ class SNE(_NeighborEmbedding):
         verbose: print the objective every 50 iterations.
 
     Attributes:
-        embedding_: (n, n_components), float32.
-        kl_divergence_: KL(P | Q) of the embedding, in nats; for SNE the mean over items.
-        n_iter_: number of iterations.
-        encoder_: the trained encoder, if there is one; only then is there a `transform`.
-        n_features_in_: length of the second axis of X.
+        embedding_: embedding of the data, (n, n_components), float32.
+        kl_divergence_: KL divergence KL(P | Q) of the embedding, in nats; for SNE the mean over items.
+        n_iter_: number of optimization iterations.
+        encoder_: trained encoder, if the parameter encoder is set; the method `transform` requires it.
+        n_features_in_: number of features of X, the length of its second axis.
 
     Raises:
         UsageError: in `fit`, for invalid parameters or data.
@@ -310,7 +310,7 @@ class SNE(_NeighborEmbedding):
 
 
 class TSNE(_NeighborEmbedding):
-    """t-distributed stochastic neighbor embedding (t-SNE): a heavy-tailed kernel gives the pairs of data neighbors.
+    """t-distributed stochastic neighbor embedding (t-SNE) with a heavy-tailed kernel: neighbors stay neighbors.
 
     Minimizes KL(P | Q) between the symmetrized neighbor distribution of the data, P, and that of the embedding, Q, from
     the kernel 1 / (1 + distance^2), normalized over all pairs. Parameters and attributes are those of `SNE`.
@@ -335,7 +335,9 @@ class TSNE(_NeighborEmbedding):
 
 
 class _MomentumWithGains(torch.optim.Optimizer):
-    """Gradient descent with momentum and a gain for each coordinate, which grows while its direction persists.
+    """Optimizer of t-SNE: gradient descent with momentum and an adaptive gain for each coordinate.
+
+    A gain grows while the direction of its coordinate persists, and shrinks otherwise.
 
     Source: Jacobs (1988), Increased rates of convergence through learning rate adaptation, as used by van der Maaten.
     """
@@ -344,7 +346,7 @@ class _MomentumWithGains(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "late_lr": late_lr, "momentum": 0.5})
 
     def end_exaggeration(self) -> None:
-        """Switch to the later learning rate and to more momentum."""
+        """Switch to the learning rate and the larger momentum used after early exaggeration."""
         for group in self.param_groups:
             group |= {"lr": group["late_lr"], "momentum": 0.8}
 

@@ -1,4 +1,4 @@
-"""Objectives under the calling conventions of other libraries' losses and trainers.
+"""Adapters that let objectives serve as losses in the trainers of other libraries.
 
 None of these modules imports the library that it integrates with: that library calls it. They need torch and numpy
 only.

@@ -1,4 +1,4 @@
-"""Loss with a memory bank, as in lightly; without a bank, lightly's losses are called as objectives are."""
+"""Loss with a memory bank, as in lightly. Losses of lightly without a bank need no adapter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contraport.errors import check
 
 
 class MemoryBankLoss(nn.Module):
-    """Objective of queries and keys with the keys of earlier calls as negatives (MoCo).
+    """Loss of queries and keys with a memory bank: keys of earlier calls are negatives (MoCo).
 
     The bank is part of the module's state, holds the keys of all processes, and starts empty. It receives the keys of
     each call whose queries have a gradient, after the loss is computed.
@@ -58,11 +58,11 @@ class MemoryBankLoss(nn.Module):
 
     @property
     def size(self) -> int:
-        """Number of keys in the bank."""
+        """Number of keys stored in the bank so far, at most its capacity."""
         return min(int(self.written), len(self.bank))
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return the loss of queries and keys, (n, d) each."""
+        """Return the loss of queries and keys, (n, d) each, and add the keys to the bank."""
         options: dict[str, Tensor | bool] = {}
         if self.size > 0:
             options = {"negatives": self.bank[: self.size].clone(), "shared_negatives": True}

@@ -1,4 +1,4 @@
-"""Loss for open_clip's training."""
+"""Adapter of objectives to the training loop of open_clip."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contraport.errors import UsageError, check
 
 
 class ClipLoss(nn.Module):
-    """Any objective with the signature of open_clip's `ClipLoss` and `SigLipLoss`.
+    """Adapter that gives an objective the signature of open_clip's `ClipLoss` and `SigLipLoss`.
 
     The temperature is the model's, 1 / logit_scale, and gets its gradient, as does the bias of `sigmoid`. Several
     processes share one batch without further arguments.
@@ -41,7 +41,7 @@ class ClipLoss(nn.Module):
         logit_bias: Tensor | None = None,
         output_dict: bool = False,
     ) -> Tensor | dict[str, Tensor]:
-        """Return the loss, or a dictionary with it.
+        """Return the loss of image and text features, as a tensor or in a dictionary.
 
         Args:
             image_features: (n, d).
@@ -62,7 +62,7 @@ class ClipLoss(nn.Module):
 
 
 def create_loss(args: Any, objective: cp.objectives.Loss | None = None) -> ClipLoss:
-    """Build the loss for the arguments of open_clip's training, in place of its function of the same name.
+    """Build the loss from the command-line arguments of open_clip; replaces open_clip's `create_loss`.
 
     Args:
         args: parsed command line of open_clip.

@@ -1,4 +1,4 @@
-"""Loss with the signature of pytorch-metric-learning's losses."""
+"""Adapter of objectives to the loss signature of pytorch-metric-learning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from contraport.errors import check
 
 
 class MetricLearningLoss(nn.Module):
-    """Any objective with the signature ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
+    """Adapter that gives an objective the signature of pytorch-metric-learning's losses.
+
+    The signature is ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
 
     Args:
         objective: called on embeddings without a reference set; default: ``sup_con(temperature=0.1)``.
@@ -42,7 +44,7 @@ class MetricLearningLoss(nn.Module):
         ref_emb: Tensor | None = None,
         ref_labels: Any = None,
     ) -> Tensor:
-        """Return the loss.
+        """Return the loss of labeled embeddings, optionally compared with a reference set.
 
         Args:
             embeddings: (n, d).

@@ -1,4 +1,4 @@
-"""Loss for the trainer of sentence-transformers."""
+"""Adapter of objectives to the trainer of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = ("negatives", "views")
 
 
 class SentenceTransformerLoss(nn.Module):
-    """Any objective as the loss of a `SentenceTransformerTrainer`.
+    """Adapter that makes an objective a loss for `SentenceTransformerTrainer`.
 
     The first column of the data is the anchor and the second its positive. Further columns and labels:
 
@@ -63,7 +63,7 @@ class SentenceTransformerLoss(nn.Module):
         self.mini_batch_size = mini_batch_size
 
     def forward(self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch.
+        """Return the loss of a batch of tokenized texts.
 
         Args:
             sentence_features: input of the model for each column.
@@ -72,7 +72,7 @@ class SentenceTransformerLoss(nn.Module):
         return self.compare([self._embed(features) for features in sentence_features], labels)
 
     def compare(self, columns: list[Tensor], labels: Tensor | None = None) -> Tensor:
-        """Return the loss of embeddings, (n, d) for each column."""
+        """Return the loss of the embeddings of all columns, (n, d) each."""
         classes = labels is not None and not labels.is_floating_point()
         if classes or len(columns) == 1:
             self._check_classes(labels)
@@ -80,7 +80,7 @@ class SentenceTransformerLoss(nn.Module):
         if len(columns) > 1 and self.columns == "negatives":
             anchor, *candidates = columns
             if labels is not None and labels.ndim == 2:
-                options = {"target": _target_of_scores(labels, len(anchor), len(candidates))}
+                options = {"target": _build_target_from_scores(labels, len(anchor), len(candidates))}
                 candidates = [torch.cat(candidates)]
             positive, *negatives = candidates
             if negatives:
@@ -90,7 +90,7 @@ class SentenceTransformerLoss(nn.Module):
         return loss
 
     def get_config_dict(self) -> dict[str, Any]:
-        """Return the settings of the loss for the model card."""
+        """Return the configuration of the loss, which sentence-transformers writes to the model card."""
         return {"objective": repr(self.objective), "columns": self.columns, "mini_batch_size": self.mini_batch_size}
 
     def _check_classes(self, labels: Tensor | None) -> None:
@@ -127,8 +127,8 @@ def _take_rows(features: Mapping[str, Any], rows: slice) -> dict[str, Any]:
     return {name: value[rows] if has_rows[name] else value for name, value in features.items()}
 
 
-def _target_of_scores(scores: Tensor, rows: int, candidates: int) -> cp.PairList:
-    """Return the target that distributes each anchor over its own candidates by their scores, (n, candidates)."""
+def _build_target_from_scores(scores: Tensor, rows: int, candidates: int) -> cp.PairList:
+    """Build the target that spreads each anchor over its own candidates by `scores`, (n, candidates)."""
     shape, expected = tuple(scores.shape), (rows, candidates)
     check(shape == expected, f"label: must be one score per candidate, {expected}, got {shape}.", "shape")
     anchors, places = torch.arange(rows).repeat(candidates), torch.arange(rows * candidates)

@@ -1,4 +1,4 @@
-"""Loss for the trainer of transformers."""
+"""Adapter of objectives to the `Trainer` of transformers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from contraport.errors import check
 
 
 class TrainerArguments(Protocol):
-    """The arguments of the trainer that determine how it scales a loss; see `transformers.TrainingArguments`."""
+    """Protocol of the trainer arguments that determine how the loss is scaled; see `transformers.TrainingArguments`."""
 
     gradient_accumulation_steps: int
     average_tokens_across_devices: bool
 
 
 class TrainerLoss(nn.Module):
-    """Any objective as ``Trainer(..., compute_loss_func=...)``.
+    """Adapter that makes an objective the ``compute_loss_func`` of a transformers `Trainer`.
 
     The trainer assumes that such a loss is divided by a count over all accumulation steps, and multiplies it by the
     number of devices if the data have labels. With ``arguments``, this loss undoes both: gradients of several steps are
@@ -62,7 +62,7 @@ class TrainerLoss(nn.Module):
     def forward(
         self, outputs: Mapping[str, Any], labels: Tensor | None = None, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Return the loss of a batch.
+        """Return the loss of a batch from the output of the model.
 
         Args:
             outputs: of the model.
@@ -78,7 +78,7 @@ class TrainerLoss(nn.Module):
         return loss / self._trainer_factor(num_items_in_batch)
 
     def _trainer_factor(self, count: Tensor | int | None) -> int:
-        """Return the factor by which the trainer multiplies the loss or expects it to be divided."""
+        """Return the factor to divide the loss by, which compensates the scaling that the trainer applies."""
         if self.arguments is None:
             return 1
         steps = self.arguments.gradient_accumulation_steps if torch.is_grad_enabled() else 1  # evaluation has no steps

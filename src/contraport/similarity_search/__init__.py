@@ -1,4 +1,4 @@
-"""Search of features: nearest items, items by a query of another view, duplicates and clusters."""
+"""Similarity search among embedded items: nearest items, cross-view search, duplicates and clusters."""
 
 from typing import TYPE_CHECKING
 

@@ -19,7 +19,7 @@ ROUNDING = 1e-6
 
 
 def normalize_rows(features: np.ndarray, device: torch.device) -> Tensor:
-    """Return features scaled to unit length, ``(b, F)`` float32; rows of zeros stay zero.
+    """Scale rows of features to unit length, ``(b, F)`` float32; rows of zeros stay zero.
 
     Raises:
         UsageError: a feature is not finite.
@@ -33,7 +33,7 @@ def normalize_rows(features: np.ndarray, device: torch.device) -> Tensor:
 
 
 def iterate_blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-    """Yield the index of the first row of each block, and its rows at unit length."""
+    """Yield blocks of features: the index of the first row, and the rows scaled to unit length."""
     for first in range(0, len(features), BLOCK):
         yield first, normalize_rows(features[first : first + BLOCK], device)
 
@@ -41,9 +41,9 @@ def iterate_blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple
 def find_most_similar(
     query: Tensor, features: np.ndarray, count: int, *, candidates: np.ndarray | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest cosine similarities of a query to rows of features, and the rows, the nearest first.
+    """Return the largest cosine similarities between a query and rows, and the indices of these rows.
 
-    The search is exact. Of equal similarities the earlier row comes first.
+    The search is exact. The nearest row comes first; of equal similarities, the earlier row.
 
     Args:
         query: ``(F,)``, on the device that computes.

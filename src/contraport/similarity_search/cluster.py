@@ -1,4 +1,4 @@
-"""Runs `contraport cluster`: k-means clusters of embedded items."""
+"""Implements `contraport cluster`: k-means clusters of embedded items."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ TYPICAL_ITEMS = 3
 
 
 class Cluster(NamedTuple):
-    """A cluster.
+    """Summary of one cluster: number of items, typical items and most frequent class.
 
     Attributes:
-        size: number of items.
-        typical: names of the items nearest to its center.
-        class_name: its most frequent class; None without classes.
-        class_count: number of items of that class.
+        size: number of items in the cluster.
+        typical: names of the items nearest to the center of the cluster.
+        class_name: most frequent class in the cluster; None if the items have no classes.
+        class_count: number of items of the most frequent class.
     """
 
     size: int
@@ -44,7 +44,7 @@ class Cluster(NamedTuple):
 
     @property
     def largest_class(self) -> str:
-        """The most frequent class with its number of items; a dash without classes.
+        """Most frequent class with its number of items, as a text; a dash if the items have no classes.
 
         >>> Cluster(32, (), "animals", 10).largest_class
         'animals (10 of 32)'
@@ -53,18 +53,18 @@ class Cluster(NamedTuple):
 
 
 class Clusters(NamedTuple):
-    """Result of `contraport cluster`, the largest cluster first; a notebook shows it as a table.
+    """Result of `contraport cluster`: clusters from the largest to the smallest; notebooks display a table.
 
     Attributes:
-        labels: the cluster of each item, ``(n,)``.
-        clusters: the clusters.
+        labels: index of the cluster of each item, ``(n,)``.
+        clusters: summary of each cluster, from the largest to the smallest.
     """
 
     labels: np.ndarray
     clusters: tuple[Cluster, ...]
 
-    def rows(self) -> list[dict[str, str]]:
-        """Return the rows of the table as texts."""
+    def format_rows(self) -> list[dict[str, str]]:
+        """Format the clusters as rows of a table, one for each cluster."""
         with_class = any(one.class_name is not None for one in self.clusters)
         return [
             {"cluster": str(number), "items": str(one.size)}
@@ -77,7 +77,7 @@ class Clusters(NamedTuple):
         return f"{pluralize(len(self.clusters), 'cluster')} of {pluralize(len(self.labels), 'item')}"
 
     def _repr_html_(self) -> str:
-        return format_html_rows(str(self), self.rows())
+        return format_html_rows(str(self), self.format_rows())
 
 
 @CLUSTER.with_option_parameters
@@ -104,13 +104,15 @@ def cluster(values: dict[str, Any]) -> Clusters:
         check(out.suffix == ".csv", f"out: must end in .csv, got {out.name!r}.", "suffix")
         check_new_file("out", out, overwrite=options.overwrite)
     page = prepare_page(options.page, features, overwrite=options.overwrite)
-    labels, centers = _fit(features.features, options.k, device)
+    labels, centers = _fit_kmeans(features.features, options.k, device)
     sizes = np.bincount(labels, minlength=options.k)
     order = np.argsort(-sizes, kind="stable")
     order = order[sizes[order] > 0]  # equal items leave clusters empty
     rank = np.empty(options.k, dtype=np.int64)
     rank[order] = np.arange(len(order))
-    described = tuple(_describe(features, np.flatnonzero(labels == label), centers[label]) for label in order.tolist())
+    described = tuple(
+        _describe_cluster(features, np.flatnonzero(labels == label), centers[label]) for label in order.tolist()
+    )
     result = Clusters(rank[labels], described)
     if out is not None:
         rows = ((position, features.item_name(position), int(label)) for position, label in enumerate(result.labels))
@@ -121,8 +123,8 @@ def cluster(values: dict[str, Any]) -> Clusters:
     return result
 
 
-def _fit(features: np.ndarray, count: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
-    """Return the cluster of each item, and the centers, ``(k, F)``."""
+def _fit_kmeans(features: np.ndarray, count: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
+    """Fit k-means, and return the cluster of each item, ``(n,)``, and the centers, ``(k, F)``."""
     spread = np.linspace(0, len(features) - 1, min(MAX_SAMPLE, len(features))).round().astype(np.int64)
     sample = np.array(features[spread], dtype=np.float32)
     initial = torch.from_numpy(kmeans_clusters(torch.from_numpy(sample), count).astype(np.int64))
@@ -146,7 +148,7 @@ def _fit(features: np.ndarray, count: int, device: torch.device) -> tuple[np.nda
     return labels, centers
 
 
-def _describe(features: Features, members: np.ndarray, center: Tensor) -> Cluster:
+def _describe_cluster(features: Features, members: np.ndarray, center: Tensor) -> Cluster:
     _, places = find_most_similar(center, features.features, TYPICAL_ITEMS, candidates=members)
     typical = tuple(map(features.item_name, places.tolist()))
     if features.labels is None:

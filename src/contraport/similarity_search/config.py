@@ -15,7 +15,7 @@ from contraport.runs.config import Run, TrustOptions
 
 @dataclass(frozen=True, kw_only=True)
 class SavedFeaturesOptions(Options):
-    """Options of all commands on features."""
+    """Options shared by all commands that read embedded features."""
 
     features: str | Path | Any = field(
         kw_only=False,
@@ -32,7 +32,7 @@ class SavedFeaturesOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedSearchOptions(SavedFeaturesOptions):
-    """Options of the commands that search all features."""
+    """Options shared by the commands that search features, exactly or by an approximate index."""
 
     index: str | Path | None = option(
         None,
@@ -43,7 +43,7 @@ class IndexedSearchOptions(SavedFeaturesOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class NearestItemsOptions(IndexedSearchOptions, TrustOptions):
-    """Options of the commands that list the items nearest to a query."""
+    """Options shared by the commands that list the items nearest to a query."""
 
     top: int = option(10, "Number of nearest items.", check=int_in_range(1))
     run: str | Path | Run | None = option(
@@ -53,7 +53,7 @@ class NearestItemsOptions(IndexedSearchOptions, TrustOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ItemSearchOptions(NearestItemsOptions):
-    """Options of `contraport.search`, documented there."""
+    """Options of `contraport.search`: find items by a query of another view."""
 
     features: str | Path | Run = field(
         kw_only=False,
@@ -78,7 +78,7 @@ class ItemSearchOptions(NearestItemsOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborSearchOptions(NearestItemsOptions):
-    """Options of `contraport.neighbors`, documented there."""
+    """Options of `contraport.neighbors`: find the items nearest to an item, file or text."""
 
     query: int | str | Path = field(
         metadata=option_metadata(
@@ -95,7 +95,7 @@ def _check_cosine(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateSearchOptions(IndexedSearchOptions):
-    """Options of `contraport.duplicates`, documented there."""
+    """Options of `contraport.duplicates`: find groups of nearly equal items."""
 
     threshold: float = option(
         0.999, "Least cosine similarity of duplicates; equal features have 1.", check=_check_cosine
@@ -104,7 +104,7 @@ class DuplicateSearchOptions(IndexedSearchOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ItemClusteringOptions(SavedFeaturesOptions):
-    """Options of `contraport.cluster`, documented there."""
+    """Options of `contraport.cluster`: k-means clustering of items."""
 
     k: int = field(metadata=option_metadata("Number of clusters.", check=int_in_range(1)))
     out: str | Path | None = option(None, "Write the cluster of each item to this .csv file; default: no file.")

@@ -1,4 +1,4 @@
-"""Runs `contraport duplicates`: groups of items with nearly equal features."""
+"""Implements `contraport duplicates`: finds groups of items with nearly equal features."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_NAMES_SHOWN = 5
 MAX_PAIRS_SHOWN = 12
 """Pairs below the threshold on a page, at most."""
 
-LEVELS = (0.99, 0.95, 0.9)
+COUNTED_SIMILARITIES = (0.99, 0.95, 0.9)
 """Similarities at which pairs below the threshold are counted."""
 
 FALSE_GAP_PROBABILITY = 0.05
@@ -47,11 +47,11 @@ MIN_PAIRS_BEYOND_GAP = 20
 
 
 class DuplicateGroup(NamedTuple):
-    """Items that are nearly equal, each to at least one other.
+    """Group of items connected by near equality: each item is nearly equal to at least one other.
 
     Attributes:
-        positions: positions among the features, from 0.
-        names: keys, or splits and rows in the source.
+        positions: positions of the items among the features, from 0.
+        names: keys of the items, or else their splits and rows in the source.
     """
 
     positions: tuple[int, ...]
@@ -59,12 +59,12 @@ class DuplicateGroup(NamedTuple):
 
 
 class SimilarPair(NamedTuple):
-    """An item and the item nearest to it.
+    """Pair of an item and the other item that is most similar to it.
 
     Attributes:
-        positions: positions among the features, from 0.
-        names: keys, or splits and rows in the source.
-        similarity: cosine similarity.
+        positions: positions of both items among the features, from 0.
+        names: keys of both items, or else their splits and rows in the source.
+        similarity: cosine similarity of the two items.
     """
 
     positions: tuple[int, int]
@@ -73,13 +73,13 @@ class SimilarPair(NamedTuple):
 
 
 class DuplicatesResult(list[DuplicateGroup]):
-    """Groups of duplicates, the largest first; a notebook shows them as a table.
+    """Result of `contraport duplicates`: a list of groups from the largest to the smallest; notebooks display a table.
 
     Attributes:
-        items: number of items that were compared.
-        near_duplicates: most similar pairs below the threshold, the most similar first.
-        proposed_threshold: a threshold in the widest gap of the similarities; None if no gap stands out.
-        notes: sentences on the pairs below the threshold and the proposed threshold.
+        items: number of items that were compared with one another.
+        near_duplicates: pairs just below the threshold, from the most to the least similar.
+        proposed_threshold: threshold in the widest gap between the similarities; None if no gap stands out.
+        notes: sentences about pairs below the threshold and about the proposed threshold.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class DuplicatesResult(list[DuplicateGroup]):
     def __str__(self) -> str:
         return f"{pluralize(len(self), 'group')} of duplicates among {pluralize(self.items, 'item')}"
 
-    def rows(self) -> list[dict[str, str]]:
-        """Return the rows of the table as texts."""
+    def format_rows(self) -> list[dict[str, str]]:
+        """Format the groups as rows of a table, one for each group."""
         rows = []
         for number, (_, names) in enumerate(self, start=1):
             more = len(names) - MAX_NAMES_SHOWN
@@ -113,12 +113,12 @@ class DuplicatesResult(list[DuplicateGroup]):
         notes = [f"and {pluralize(more, 'more group', 'more groups')}"] if more > 0 else []
         if not self:
             return " ".join([f"{self}.", *self.notes])
-        return format_html_rows(str(self), self.rows()[:MAX_GROUPS_SHOWN], [*notes, *self.notes])
+        return format_html_rows(str(self), self.format_rows()[:MAX_GROUPS_SHOWN], [*notes, *self.notes])
 
 
 @DUPLICATES.with_option_parameters
 def duplicates(values: dict[str, Any]) -> DuplicatesResult:
-    """Find groups of items that are linked by a cosine similarity of at least a threshold, the largest group first.
+    """Find groups of nearly equal items: items whose cosine similarity reaches a threshold are linked.
 
     All pairs are compared, in tiles: the time is quadratic in the number of items and the memory linear.
 
@@ -138,7 +138,7 @@ def duplicates(values: dict[str, Any]) -> DuplicatesResult:
     else:
         index = load_or_build_index(features.features, Path(options.index))
         labels, nearest = _link_by_index(index, threshold, len(features))
-    pairs, cosines = nearest.pairs()
+    pairs, cosines = nearest.nearest_pairs()
     below = cosines < threshold - ROUNDING
     near_duplicates = [
         SimilarPair((first, second), (features.item_name(first), features.item_name(second)), cosine)
@@ -146,11 +146,11 @@ def duplicates(values: dict[str, Any]) -> DuplicatesResult:
             pairs[below][:MAX_PAIRS_SHOWN].tolist(), cosines[below].tolist(), strict=False
         )
     ]
-    proposed = _threshold_in_gap(cosines)
+    proposed = _propose_threshold(cosines)
     if proposed is not None and np.array_equal(cosines >= proposed, ~below):
         proposed = None  # it would link the same pairs
-    notes = _notes(cosines, threshold, proposed)
-    result = DuplicatesResult(_groups(labels, features), len(features), near_duplicates, proposed, notes)
+    notes = _format_notes(cosines, threshold, proposed)
+    result = DuplicatesResult(_group_by_label(labels, features), len(features), near_duplicates, proposed, notes)
     for note in notes:
         log.log(logging.INFO if result else logging.WARNING, "%s", note)
     if page is not None:
@@ -158,19 +158,19 @@ def duplicates(values: dict[str, Any]) -> DuplicatesResult:
     return result
 
 
-def _groups(labels: np.ndarray, features: Features) -> list[DuplicateGroup]:
-    """Return the groups of two or more items with equal labels, the largest first."""
+def _group_by_label(labels: np.ndarray, features: Features) -> list[DuplicateGroup]:
+    """Return the groups of two or more items that share a label, the largest group first."""
     order = np.argsort(labels, kind="stable")
     groups = [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(part) > 1]
     groups.sort(key=lambda positions: (-len(positions), positions))
     return [DuplicateGroup(tuple(positions), tuple(map(features.item_name, positions))) for positions in groups]
 
 
-def _notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> list[str]:
-    """Return sentences on the pairs of nearest items below the threshold, and on the proposed threshold."""
+def _format_notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> list[str]:
+    """Format sentences about pairs of nearest items below the threshold, and about the proposed threshold."""
     below = cosines[cosines < threshold - ROUNDING]
     notes = []
-    counts = [(level, int((below >= level).sum())) for level in LEVELS if level < threshold]
+    counts = [(level, int((below >= level).sum())) for level in COUNTED_SIMILARITIES if level < threshold]
     if any(count for _, count in counts):
         numbers = join_names([f"{count:,} at {level:g} or more" for level, count in counts])
         notes.append(f"Pairs of nearest items below the threshold of {threshold:g}: {numbers}.")
@@ -186,8 +186,8 @@ def _notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> lis
     return notes
 
 
-def _threshold_in_gap(cosines: np.ndarray) -> float | None:
-    """Return a threshold in the widest gap of the cosines of nearest items, or None if no gap stands out.
+def _propose_threshold(cosines: np.ndarray) -> float | None:
+    """Propose a duplicate threshold in the widest gap between cosine similarities, or None if no gap stands out.
 
     For points without duplicates the k smallest distances grow like a power. The spacings of their logarithms, the k-th
     multiplied by k, are then independent and exponential with one mean (Renyi's representation, as in Hill's estimator
@@ -195,9 +195,9 @@ def _threshold_in_gap(cosines: np.ndarray) -> float | None:
     beyond it, is larger than the maximum of as many exponential variables would be.
 
     Args:
-        cosines: decreasing, ``(p,)``.
+        cosines: cosine similarities of nearest items, decreasing, ``(p,)``.
 
-    >>> _threshold_in_gap(np.concatenate([[0.999, 0.97, 0.94], np.linspace(0.7, 0.1, 50)]))
+    >>> _propose_threshold(np.concatenate([[0.999, 0.97, 0.94], np.linspace(0.7, 0.1, 50)]))
     0.8
     """
     candidates = len(cosines) - 1 - MIN_PAIRS_BEYOND_GAP
@@ -215,7 +215,9 @@ def _threshold_in_gap(cosines: np.ndarray) -> float | None:
 
 
 def _round_between(low: float, high: float) -> float:
-    """Return the number of fewest decimals near the middle of two cosines, above the low one and at most the high one.
+    """Round the middle of two cosine similarities to as few decimals as keep it between them.
+
+    The result is above the low one and at most the high one.
 
     >>> _round_between(0.852, 0.94), _round_between(0.99951, 0.99958)
     (0.9, 0.99955)
@@ -241,20 +243,20 @@ def _page_contents(result: DuplicatesResult, threshold: float) -> PageContents:
 
 
 class _NearestTracker:
-    """Nearest other item of each item, among the pairs compared so far."""
+    """Tracks the most similar other item of each item, over all pairs compared so far."""
 
     def __init__(self, items: int) -> None:
         self._cosines = np.full(items, -np.inf)
         self._others = np.arange(items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Add the cosines of items, each at most once, with others."""
+        """Update with the cosine similarities of items `rows`, each at most once, to items `others`."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]
 
-    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pairs of nearest items, ``(p, 2)``, each once, and their decreasing cosines ``(p,)``."""
+    def nearest_pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the distinct pairs of nearest items, ``(p, 2)``, and their cosines ``(p,)``, in decreasing order."""
         rows = np.flatnonzero(self._cosines > -np.inf)
         ends = np.sort(np.stack([rows, self._others[rows]], axis=1), axis=1)
         pairs, firsts = np.unique(ends, axis=0, return_index=True)
@@ -264,7 +266,7 @@ class _NearestTracker:
 
 
 def _link_all(features: np.ndarray, threshold: float, device: torch.device) -> tuple[np.ndarray, _NearestTracker]:
-    """Compare all pairs; return the group of each row, ``(n,)``, and the nearest other rows."""
+    """Compare all pairs of rows; return the group label of each row, ``(n,)``, and the nearest other rows."""
     items = len(features)
     labels, nearest = np.arange(items), _NearestTracker(items)
     for first in range(0, items, TILE):
@@ -288,9 +290,9 @@ def _link_all(features: np.ndarray, threshold: float, device: torch.device) -> t
 
 
 def _link_by_index(index: FeatureIndex, threshold: float, items: int) -> tuple[np.ndarray, _NearestTracker]:
-    """Compare the pairs that an index finds; the result is that of `_link_all`."""
+    """Compare only the pairs that an index finds; return the same kind of result as `_link_all`."""
     links, nearest = [(np.arange(items), np.arange(items))], _NearestTracker(items)
-    for rows, others, cosines in index.pairs():
+    for rows, others, cosines in index.iterate_near_pairs():
         order = np.lexsort((others, -cosines, rows))
         firsts = order[np.unique(rows[order], return_index=True)[1]]
         nearest.update(rows[firsts], others[firsts], cosines[firsts])
@@ -300,7 +302,7 @@ def _link_by_index(index: FeatureIndex, threshold: float, items: int) -> tuple[n
 
 
 def _reduce_tile(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return links that connect the same items as a tile, at most one for each of its rows and columns.
+    """Reduce the links of a tile to at most one for each row and column, which connect the same items.
 
     A tile of equal items has millions of links, which memory could not hold for all tiles.
     """
@@ -312,7 +314,7 @@ def _reduce_tile(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarra
 
 
 def _connect(links: list[tuple[np.ndarray, np.ndarray]], items: int) -> np.ndarray:
-    """Return for each item the first item of its connected component."""
+    """Return the first item in the connected component of each item, ``(n,)``."""
     ends, others = (np.concatenate(part) for part in zip(*links, strict=True))
     graph = coo_array((np.ones(len(ends), dtype=np.int8), (ends, others)), shape=(items, items))
     _, components = connected_components(graph.tocsr(), directed=False)

@@ -34,7 +34,7 @@ TRAINING_ROWS = 100_000
 PROBES = 32
 """Cells searched for a query."""
 
-CANDIDATES = 10
+CANDIDATES_PER_RESULT = 10
 """Candidates from the index for each result; they are compared exactly."""
 
 PAIRS_PER_ROW = 32
@@ -47,21 +47,21 @@ log = logging.getLogger("contraport.similarity_search")
 
 @dataclass(frozen=True)
 class FeatureIndex:
-    """faiss index of features with one byte a number; its candidates are compared by the features themselves."""
+    """faiss index of quantized features; candidates from the index are compared exactly, by the features themselves."""
 
-    ivf: Any
+    faiss_index: Any
     features: np.ndarray
 
-    def candidates(self, query: Tensor, count: int) -> np.ndarray:
-        """Return sorted rows that contain the `count` nearest to a query ``(F,)``, but for a few that may be missed."""
+    def find_candidates(self, query: Tensor, count: int) -> np.ndarray:
+        """Return sorted candidate rows, among which are most or all of the `count` nearest to a query ``(F,)``."""
         rows = normalize_rows(query.cpu().numpy()[None], _CPU).numpy()
-        _, places = self.ivf.search(rows, min(CANDIDATES * count, len(self.features)))
+        _, places = self.faiss_index.search(rows, min(CANDIDATES_PER_RESULT * count, len(self.features)))
         return np.unique(places[places >= 0])
 
-    def pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield blocks of pairs of near rows: first rows, second rows and cosine similarities, ``(p,)`` each."""
+    def iterate_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield blocks of pairs of similar rows: first rows, second rows and cosine similarities, ``(p,)`` each."""
         for first, rows in iterate_blocks(self.features, _CPU):
-            _, places = self.ivf.search(rows.numpy(), min(PAIRS_PER_ROW, len(self.features)))
+            _, places = self.faiss_index.search(rows.numpy(), min(PAIRS_PER_ROW, len(self.features)))
             left = np.repeat(np.arange(len(rows)), places.shape[1])
             right = places.reshape(-1)
             left, right = left[right >= 0], right[right >= 0]
@@ -76,7 +76,7 @@ class FeatureIndex:
 
 
 def suggest_index(features: np.ndarray) -> None:
-    """Log that an index would be faster if there are very many rows."""
+    """Log a recommendation to use an index if there are more than a million rows."""
     if len(features) > SUGGESTED_ROWS:
         log.warning("Searching all %s rows. An index is faster: --index FILE builds it once.", f"{len(features):,}")
 
@@ -89,42 +89,42 @@ def load_or_build_index(features: np.ndarray, path: Path) -> FeatureIndex:
     """
     faiss = import_optional("faiss", "index", f"index: {path}")
     record_path = path.with_name(path.name + ".json")
-    record = {"rows": list(features.shape), "digest": _digest(features), "faiss": faiss.__version__}
+    record = {"rows": list(features.shape), "digest": _sample_digest(features), "faiss": faiss.__version__}
     if path.exists() and record_path.exists():
         check_regular_file("index", path)
         if read_json(record_path) == record:
-            return FeatureIndex(_read(faiss, path), features)
+            return FeatureIndex(_read_index(faiss, path), features)
         log.warning("Rebuilding the index in %s: it was built from other features or by another faiss.", path)
     else:
         check(not path.exists(), f"index: {path} exists and is not an index of features. Name another file.", "exists")
     check(path.absolute().parent.is_dir(), f"index: the folder {path.parent} does not exist.", "not_found")
-    ivf = _build(faiss, features)
+    faiss_index = _build_index(faiss, features)
     with report_write_errors("index", path):
         with atomic_write(path) as temporary:
             try:
-                faiss.write_index(ivf, str(temporary))
+                faiss.write_index(faiss_index, str(temporary))
             except RuntimeError as error:
                 raise OSError(one_line_reason(error)) from error
             # Without its record an index is not trusted, so a write that is interrupted here cannot mix two.
             record_path.unlink(missing_ok=True)
         write_json(record_path, record)
     log.info("Wrote the index to %s: %.1f MB.", path, path.stat().st_size / 1e6)
-    return FeatureIndex(ivf, features)
+    return FeatureIndex(faiss_index, features)
 
 
-def _build(faiss: Any, features: np.ndarray) -> Any:
+def _build_index(faiss: Any, features: np.ndarray) -> Any:
     items, width = features.shape
     cells = max(1, min(round(4 * math.sqrt(items)), items // 39))  # faiss requires 39 training rows a cell
-    ivf = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
+    faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
     spread = np.linspace(0, items - 1, min(max(TRAINING_ROWS, 64 * cells), items)).round().astype(np.int64)
-    ivf.train(normalize_rows(features[spread], _CPU).numpy())
+    faiss_index.train(normalize_rows(features[spread], _CPU).numpy())
     for _, rows in iterate_blocks(features, _CPU):
-        ivf.add(rows.numpy())
-    ivf.nprobe = min(PROBES, cells)
-    return ivf
+        faiss_index.add(rows.numpy())
+    faiss_index.nprobe = min(PROBES, cells)
+    return faiss_index
 
 
-def _read(faiss: Any, path: Path) -> Any:
+def _read_index(faiss: Any, path: Path) -> Any:
     try:
         return faiss.read_index(str(path))
     except RuntimeError as error:
@@ -132,7 +132,7 @@ def _read(faiss: Any, path: Path) -> Any:
         raise UsageError(message, kind="unreadable") from error
 
 
-def _digest(features: np.ndarray) -> str:
-    """Return a digest of evenly spread rows."""
+def _sample_digest(features: np.ndarray) -> str:
+    """Return a digest of at most 1,000 evenly spaced rows, which identifies the features."""
     spread = np.linspace(0, len(features) - 1, min(1_000, len(features))).round().astype(np.int64)
     return hashlib.sha256(np.ascontiguousarray(features[spread]).tobytes()).hexdigest()

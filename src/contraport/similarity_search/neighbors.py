@@ -1,4 +1,4 @@
-"""Runs `contraport neighbors`: the items whose features are nearest to a query."""
+"""Implements `contraport neighbors`: finds the items whose features are nearest to a query."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from contraport.similarity_search.query import (
 
 
 class Neighbor(NamedTuple):
-    """An item near to a query.
+    """Item found by a search, with its similarity to the query.
 
     Attributes:
-        position: its position among the features, from 0.
-        name: its key, or its split and row in the source.
-        similarity: cosine similarity to the query.
-        class_name: its class, or None.
+        position: position of the item among the features, from 0.
+        name: key of the item, or else its split and row in the source.
+        similarity: cosine similarity between the item and the query.
+        class_name: name of the class of the item; None if it has no class.
     """
 
     position: int
@@ -45,18 +45,18 @@ class Neighbor(NamedTuple):
 
 
 class NearestItems(list[Neighbor]):
-    """The items nearest to a query, the nearest first; a notebook shows them as a table.
+    """List of the items nearest to a query, the nearest first; notebooks display it as a table.
 
     Attributes:
-        query: name of the query: an item, a text or a file.
+        query: name of the query item or file, or the text of the query.
     """
 
     def __init__(self, neighbors: Iterable[Neighbor], query: str) -> None:
         super().__init__(neighbors)
         self.query = query
 
-    def rows(self) -> list[dict[str, str]]:
-        """Return the rows of the table as texts."""
+    def format_rows(self) -> list[dict[str, str]]:
+        """Format the nearest items as rows of a table, one for each item."""
         with_class = any(near.class_name is not None for near in self)
         return [
             {"similarity": f"{near.similarity:.4f}", "position": str(near.position), "item": near.name}
@@ -64,8 +64,8 @@ class NearestItems(list[Neighbor]):
             for near in self
         ]
 
-    def page_contents(self, items: int, *groups: CardGroup) -> PageContents:
-        """Return the contents of a page, after other groups; `items` is the number of items that were searched."""
+    def build_page_contents(self, items: int, *groups: CardGroup) -> PageContents:
+        """Build the contents of an HTML page: the given groups, then the nearest of `items` searched items."""
         cards = [ItemCard(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in self]
         lead = f"The nearest of {items:,} items, with their cosine similarity to the query."
         return PageContents(
@@ -73,13 +73,13 @@ class NearestItems(list[Neighbor]):
         )
 
     def _repr_html_(self) -> str:
-        rows = self.rows()
+        rows = self.format_rows()
         return format_html_rows(f"nearest to {self.query}", rows) if rows else "no other items"
 
 
 @NEIGHBORS.with_option_parameters
 def neighbors(values: dict[str, Any]) -> NearestItems:
-    """Find the items with the largest cosine similarity to a query, the nearest first.
+    """Find the items most similar to a query by cosine similarity, the nearest first.
 
     Raises:
         UsageError: an invalid argument, features that cannot be read, or a file that cannot be embedded.
@@ -116,19 +116,19 @@ def neighbors(values: dict[str, Any]) -> NearestItems:
         query = torch.tensor(features.features[position], dtype=torch.float32, device=device)
     result = NearestItems(find_nearest_items(query, features, options.top, options.index, exclude=position), name)
     if page is not None:
-        page.write(result.page_contents(len(features), CardGroup("Query", [ItemCard(shown, name)])))
+        page.write(result.build_page_contents(len(features), CardGroup("Query", [ItemCard(shown, name)])))
     return result
 
 
 def find_nearest_items(
     query: Tensor, features: Features, top: int, index: str | Path | None, *, exclude: int | None = None
 ) -> list[Neighbor]:
-    """Return the nearest items to a query ``(F,)``, exactly or by an index, without the one at position `exclude`."""
+    """Find the `top` items nearest to a query ``(F,)``, exactly or by an index, except the item at `exclude`."""
     candidates = None
     if index is None:
         suggest_index(features.features)
     else:
-        candidates = load_or_build_index(features.features, Path(index)).candidates(query, top + 1)
+        candidates = load_or_build_index(features.features, Path(index)).find_candidates(query, top + 1)
     similarities, places = find_most_similar(query, features.features, top + 1, candidates=candidates)
     nearest = [
         Neighbor(place, features.item_name(place), similarity, features.class_name_at(place))

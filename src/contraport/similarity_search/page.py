@@ -1,4 +1,4 @@
-"""HTML page of found items, with their pictures."""
+"""HTML page of search results, with pictures of the items."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ log = logging.getLogger("contraport.similarity_search")
 
 
 class ItemCard(NamedTuple):
-    """An item on the page.
+    """Card of one item on the page: name, number, class and picture.
 
     Attributes:
-        item: its row of the features, or its file.
-        name: its name.
-        number: a number below it, such as a similarity.
-        class_name: its class, or "".
-        picture: its picture as a data URI, or "".
+        item: row of the item among the features, or the path of its file.
+        name: name of the item.
+        number: number shown below the picture, such as a similarity.
+        class_name: name of the class of the item; "" if it has no class.
+        picture: picture of the item as a data URI; "" if there is none.
     """
 
     item: int | Path
@@ -47,7 +47,14 @@ class ItemCard(NamedTuple):
 
 
 class CardGroup(NamedTuple):
-    """Items under one heading, with notes beside the heading and the number of items that are not shown."""
+    """Cards of items under one heading of the page.
+
+    Attributes:
+        title: heading of the group.
+        cards: cards of the items shown.
+        notes: short texts beside the heading.
+        more: number of items of the group that are not shown.
+    """
 
     title: str
     cards: Sequence[ItemCard]
@@ -56,7 +63,7 @@ class CardGroup(NamedTuple):
 
 
 class PageContents(NamedTuple):
-    """Title, first sentence and groups of items of a page."""
+    """Contents of a page of search results: title, lead sentence, and groups of item cards."""
 
     title: str
     lead: str
@@ -65,13 +72,13 @@ class PageContents(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchPage:
-    """A page about features, to be written to a path."""
+    """HTML page of search results among features, which is written to a path when the search is done."""
 
     path: Path
     features: Features
 
     def write(self, contents: PageContents) -> None:
-        """Write the page atomically, with pictures of the items where there are any."""
+        """Write the page atomically, with pictures of the items that have any."""
         items = [card.item for group in contents.groups for card in group.cards]
         pictures = _load_pictures(self.features, items)
         groups = [
@@ -91,7 +98,7 @@ class SearchPage:
 
 
 def prepare_page(path: str | Path | None, features: Features, *, overwrite: bool) -> SearchPage | None:
-    """Return the page to be written, or None without a path.
+    """Check the path of the page and return the page to be written, or None if no page is requested.
 
     Raises:
         UsageError: the path does not end in .html, its folder is missing, or it exists and `overwrite` is false.
@@ -105,7 +112,7 @@ def prepare_page(path: str | Path | None, features: Features, *, overwrite: bool
 
 
 def _load_pictures(features: Features, items: Sequence[int | Path]) -> dict[int | Path, str]:
-    """Return pictures of items as data URIs: of their files, or else of the run's training data."""
+    """Load pictures of items as data URIs, from their files or else from the training data of the run."""
     pictures: dict[int | Path, str] = {}
     for item in dict.fromkeys(items):
         file = item if isinstance(item, Path) else None if features.keys is None else Path(str(features.keys[item]))
@@ -149,7 +156,7 @@ def _pictures_of_run(features: Features, items: Iterable[int]) -> dict[int | Pat
 
 
 def _load_run_data(features: Features, split: str) -> Dataset | None:
-    """Return the run's training data; None if they cannot be loaded, or the features are of other data."""
+    """Load the training data of the run that embedded the features; None if they fail to load or are other data."""
     try:
         settings = Run(str(features.run)).settings()
         if features.data not in (None, settings.data):  # rows count in other data

@@ -1,4 +1,4 @@
-"""Queries of a search: an item among the features, or a file or text to be embedded by the run's encoder."""
+"""Queries of a similarity search: an item among the features, or a file or text that an encoder embeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_COMPARED_KEYS = 100_000
 
 
 def resolve_position(query: int | str | Path, features: Features) -> int | None:
-    """Return the position of the item that a query names by position or key, or None if it names none.
+    """Return the position of the item that a query denotes by its position or key; None if it is no item.
 
     Raises:
         UsageError: a position out of range.
@@ -44,7 +44,7 @@ def resolve_position(query: int | str | Path, features: Features) -> int | None:
 
 
 def unknown_query_error(query: object, features: Features) -> UsageError:
-    """Return the error for a query that is neither an item nor a file, with the nearest key."""
+    """Build the error for a query that is neither an item nor a file, with the most similar key as a hint."""
     keys = [] if features.keys is None else features.keys[:MAX_COMPARED_KEYS].tolist()
     by_name = {PurePath(key).name: key for key in reversed(keys)}  # users type the last part of a path
     near = difflib.get_close_matches(PurePath(str(query)).name, by_name, n=1)
@@ -62,14 +62,14 @@ def is_existing_file(query: object) -> bool:
 
 
 def format_query(query: int | str | Path) -> str:
-    """Return a query for titles: the name of a file, any other as it is."""
+    """Format a query for titles: the base name of a file, or any other query unchanged."""
     return Path(str(query)).name if is_existing_file(query) else str(query)
 
 
 def embed_query(
     query: str | Path, features: Features, run: Run, *, view: str | None, trust_remote_code: bool, device: torch.device
 ) -> Tensor:
-    """Embed a text, or an image or `.npy` array in a file, with a run's encoder; return its features, ``(F,)``.
+    """Embed a query text, or an image or `.npy` file, by the encoder of a run; return its features, ``(F,)``.
 
     Args:
         query: the file, or the text if the view is one of texts.

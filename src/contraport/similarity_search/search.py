@@ -1,4 +1,4 @@
-"""Runs `contraport search`: the items of one view of a run that are nearest to a query of another view."""
+"""Implements `contraport search`: finds items of one view by a query of another view."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from contraport.similarity_search.query import embed_query, format_query, is_exi
 
 @SEARCH.with_option_parameters
 def search(values: dict[str, Any]) -> NearestItems:
-    """Find the items with the largest cosine similarity to a query of another view, the nearest first.
+    """Find items by a query of another view, such as images by a text, the nearest first.
 
     Raises:
         UsageError: an invalid argument, a run of one view, or features that cannot be read or are not of one view.
     """
     options = ItemSearchOptions(**values)
-    run, features = _open(options)
+    run, features = _resolve_run_and_features(options)
     model = run.model(trust_remote_code=options.trust_remote_code)
     message = f"run: must have several views, and {run.path} has one, {model.view_names[0]!r}."
     check(len(model.shapes) > 1, message, "one_view")
@@ -49,12 +49,12 @@ def search(values: dict[str, Any]) -> NearestItems:
     nearest = find_nearest_items(query, features, options.top, options.index)
     result = NearestItems(nearest, format_query(options.query))
     if page is not None:
-        page.write(result.page_contents(len(features)))
+        page.write(result.build_page_contents(len(features)))
     return result
 
 
-def _open(options: ItemSearchOptions) -> tuple[Run, Features | None]:
-    """Return the run of the encoders, and the features if they are in a file."""
+def _resolve_run_and_features(options: ItemSearchOptions) -> tuple[Run, Features | None]:
+    """Return the run whose encoders embed items and query, and the features if they come from a file."""
     source = options.features
     if isinstance(source, Run) or (isinstance(source, str | Path) and Path(source).is_dir()):
         run = source if isinstance(source, Run) else Run(source)
@@ -73,7 +73,7 @@ def _open(options: ItemSearchOptions) -> tuple[Run, Features | None]:
 
 
 def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
-    """Return the view of the query: the option, or the one of its kind."""
+    """Return the view of the query: the option `query_view`, or else the only view of the query's kind."""
     if options.query_view is not None:
         return model.view_names[model.view_index(options.query_view, "query_view")]
     is_file = isinstance(options.query, Path) or (is_existing_file(options.query) and Path(options.query).is_file())

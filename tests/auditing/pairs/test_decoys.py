@@ -35,7 +35,7 @@ def lacking(items: int) -> torch.Tensor:
 @pytest.mark.parametrize(("items", "number"), [(300, 60), (1_500, 200), (5_000, 500), (30_000, 2_000)])
 def test_number_of_decoys_is_bounded_and_drawn_by_seed(items: int, number: int) -> None:
     values = np.arange(items, dtype=np.float32)[:, None]
-    first, again, other = (add_decoys(from_arrays((values, values)), seed=seed).decoys.first for seed in (0, 0, 1))
+    first, again, other = (add_decoys(from_arrays((values, values)), seed=seed).decoy_items.first for seed in (0, 0, 1))
     assert len(first) == len(set(first.tolist())) == number
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -43,7 +43,7 @@ def test_number_of_decoys_is_bounded_and_drawn_by_seed(items: int, number: int) 
 
 def test_a_decoy_combines_views_of_two_items() -> None:
     decoyed = add_decoys(from_arrays(numbered(), labels=np.arange(ITEMS) % 3), seed=1)
-    sources, partners = decoyed.decoys
+    sources, partners = decoyed.decoy_items
     assert len(decoyed) == ITEMS
     assert len(sources) == 60
     assert sorted(sources.tolist()) == sorted(partners.tolist())
@@ -54,7 +54,7 @@ def test_a_decoy_combines_views_of_two_items() -> None:
     assert batch.ids.tolist() == [7, sources[0], sources[59]]
     assert batch.labels is not None
     assert batch.labels.tolist() == [7 % 3, sources[0] % 3, sources[59] % 3]
-    assert add_decoys(from_arrays(numbered()), seed=1).decoys.first.equal(sources)
+    assert add_decoys(from_arrays(numbered()), seed=1).decoy_items.first.equal(sources)
 
 
 def test_decoy_texts_keep_their_width() -> None:
@@ -63,7 +63,7 @@ def test_decoy_texts_keep_their_width() -> None:
     for number in range(0, 60, 7):
         given, decoy = tensor_to_texts(decoyed.__getitems__([3, ITEMS + number]).views[1])
         assert given == texts[3]
-        assert decoy == texts[decoyed.decoys.second[number]]
+        assert decoy == texts[decoyed.decoy_items.second[number]]
 
 
 def test_rejects_data_that_are_not_pairs() -> None:
@@ -192,7 +192,7 @@ def _numbers(items: int) -> Dataset:
 def test_neighbors_exclude_the_members_of_the_pair() -> None:
     values = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     first, second = torch.arange(60), torch.arange(60).roll(1)
-    for near in PairedFeatures((values, values)).neighbors_of(ItemPairs(first, second)):
+    for near in PairedFeatures((values, values)).find_pair_neighbors(ItemPairs(first, second)):
         assert near.shape == (60, 15)
         assert not (near == first[:, None]).any()
         assert not (near == second[:, None]).any()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.errors import raises_usage_error
 
-from contraport.auditing.pairs import area_under_curve, estimate_fdr, estimate_noise_rate
+from contraport.auditing.pairs import area_under_roc_curve, estimate_fdr, estimate_noise_rate
 
 
 def drawn(rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -117,7 +117,7 @@ def test_area_under_curve_agrees_with_scikit_learn() -> None:
     random = np.random.default_rng(0)
     trained, fresh = random.integers(0, 5, 70), random.integers(0, 4, 50)
     truth = np.r_[np.ones(70), np.zeros(50)]
-    assert area_under_curve(trained, fresh) == pytest.approx(roc_auc_score(truth, np.r_[trained, fresh]))
+    assert area_under_roc_curve(trained, fresh) == pytest.approx(roc_auc_score(truth, np.r_[trained, fresh]))
 
 
 def test_rate_is_at_most_one() -> None:

@@ -40,20 +40,20 @@ def audit() -> FilterWithGivenScores:
 
 def judged(audit: FilterWithGivenScores, sources: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
     """Return scores where the first items are as wrong as decoys; what decoys are made of scores as it is said."""
-    number = len(audit._dataset.decoys.first)
+    number = len(audit._dataset.decoy_items.first)
     scores = torch.from_numpy(RANDOM.normal(5, 1, ITEMS))
     scores[:WRONG] -= 5
-    scores[audit._dataset.decoys.first] += sources
+    scores[audit._dataset.decoy_items.first] += sources
     mismatched, fresh = (torch.from_numpy(RANDOM.normal(0, 1, number)) for _ in range(2))
     return scores, mismatched, fresh
 
 
 def sources_of(audit: FilterWithGivenScores) -> set[int]:
-    return set(audit._dataset.decoys.first.tolist())
+    return set(audit._dataset.decoy_items.first.tolist())
 
 
 def drawn(audit: FilterWithGivenScores) -> set[int]:
-    return set(audit._drawn.tolist())
+    return set(audit._positions.tolist())
 
 
 def test_decoys_replace_their_source_items(audit: FilterWithGivenScores) -> None:
@@ -65,12 +65,12 @@ def test_noise_rate_ignores_items_that_were_not_trained_on(audit: FilterWithGive
     """Items whose decoys were trained on in their place were not: whatever they score, they say nothing of the rest."""
     for sources in (0.0, -50.0):
         scores, mismatched, fresh = judged(audit, sources)
-        audit.last, audit.looks = None, [(scores, mismatched, fresh)]
+        audit.last_state, audit.looks = None, [(scores, mismatched, fresh)]
         assert audit.after_epoch(1)
         own = [item for item in range(ITEMS) if item not in sources_of(audit)]
         rate, (low, high) = estimate_noise_rate(scores[own].numpy(), mismatched.numpy())
-        assert audit.last is not None
-        assert (audit.last.rate, audit.last.low, audit.last.high) == (rate, low, high)
+        assert audit.last_state is not None
+        assert (audit.last_state.rate, audit.last_state.low, audit.last_state.high) == (rate, low, high)
         assert rate == pytest.approx(WRONG / ITEMS, abs=0.08)
 
 
@@ -78,8 +78,8 @@ def test_detects_memorized_decoys(audit: FilterWithGivenScores) -> None:
     scores, mismatched, fresh = judged(audit)
     audit.looks = [(scores, mismatched, fresh - 100)]
     audit.after_epoch(1)
-    assert audit.last is not None
-    assert audit.last.remembered == 1
+    assert audit.last_state is not None
+    assert audit.last_state.remembered == 1
 
 
 def test_decoys_stay_if_they_score_like_pairs_that_stay(audit: FilterWithGivenScores) -> None:
@@ -87,9 +87,9 @@ def test_decoys_stay_if_they_score_like_pairs_that_stay(audit: FilterWithGivenSc
     mismatched[::2] += 9
     audit.looks = [(scores, mismatched, fresh)]
     audit.after_epoch(1)
-    assert audit.last is not None
+    assert audit.last_state is not None
     own = ITEMS - len(sources_of(audit))
-    assert sum(item < ITEMS for item in drawn(audit)) == own - round(audit.last.rate * (own - 1))
+    assert sum(item < ITEMS for item in drawn(audit)) == own - round(audit.last_state.rate * (own - 1))
     lowest = min(float(scores[item]) for item in drawn(audit) if item < ITEMS)
     kept = {ITEMS + place for place, score in enumerate(mismatched.tolist()) if score >= lowest}
     assert drawn(audit) >= kept
@@ -114,13 +114,17 @@ def test_rate_is_fixed_once_decoys_are_gone(audit: FilterWithGivenScores) -> Non
     audit.looks = [judged(audit) for _ in range(5)]
     for epoch in (1, 2, 3, 4):
         audit.after_epoch(epoch)
-    before = audit.last
+    before = audit.last_state
     scores, mismatched, fresh = audit.looks.pop()
     audit.looks = [(scores, mismatched + 100, fresh)]  # as they would be if only what is trained on came to score low
     audit.after_epoch(6)
     assert before is not None
-    assert audit.last is not None
-    assert (audit.last.number, audit.last.rate, audit.last.remembered) == (5, before.rate, before.remembered)
+    assert audit.last_state is not None
+    assert (audit.last_state.number, audit.last_state.rate, audit.last_state.remembered) == (
+        5,
+        before.rate,
+        before.remembered,
+    )
 
 
 def test_scores_are_means_over_all_scorings(audit: FilterWithGivenScores) -> None:
@@ -128,9 +132,9 @@ def test_scores_are_means_over_all_scorings(audit: FilterWithGivenScores) -> Non
     audit.looks = list(looks)
     for epoch in (1, 2, 3):
         audit.after_epoch(epoch)
-    assert audit.last is not None
-    torch.testing.assert_close(audit.last.scores, torch.stack([look[0] for look in looks]).mean(0))
-    torch.testing.assert_close(audit.last.mismatched, torch.stack([look[1] for look in looks]).mean(0))
+    assert audit.last_state is not None
+    torch.testing.assert_close(audit.last_state.scores, torch.stack([look[0] for look in looks]).mean(0))
+    torch.testing.assert_close(audit.last_state.mismatched, torch.stack([look[1] for look in looks]).mean(0))
 
 
 def test_fresh_mismatches_were_not_trained_on(audit: FilterWithGivenScores, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,13 +146,13 @@ def test_fresh_mismatches_were_not_trained_on(audit: FilterWithGivenScores, monk
 
     features = torch.from_numpy(RANDOM.normal(size=(ITEMS, 8)))
     monkeypatch.setattr(module, "score_pairs", scores)
-    monkeypatch.setattr(audit, "paired_features", lambda: PairedFeatures((features, features)))
+    monkeypatch.setattr(audit, "extract_paired_features", lambda: PairedFeatures((features, features)))
     found = PairFilter._score(audit)
     number = len(sources_of(audit))
     assert [len(part) for part in found] == [ITEMS, number, number]
     first, second = (part.tolist() for part in asked[0])
     pairs = list(zip(first, second, strict=True))
     assert pairs[:ITEMS] == [(item, item) for item in range(ITEMS)]
-    assert pairs[ITEMS:-number] == list(zip(*(side.tolist() for side in audit._dataset.decoys), strict=True))
+    assert pairs[ITEMS:-number] == list(zip(*(side.tolist() for side in audit._dataset.decoy_items), strict=True))
     assert not set(pairs[-number:]) & set(pairs[:-number])
     assert set(first[-number:]) == set(second[-number:]) == sources_of(audit)

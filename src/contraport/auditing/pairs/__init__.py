@@ -1,4 +1,4 @@
-"""Scores of pairs: statistics of paired features, the noise rate, decoys, and better partners.
+"""Scores of two-view pairs: statistics of paired features, noise-rate estimation, decoys, and better partners.
 
 Training may import this package; what runs trainings is in `contraport.auditing`.
 """
@@ -6,7 +6,7 @@ Training may import this package; what runs trainings is in `contraport.auditing
 from contraport.auditing.pairs.decoys import DecoyDataset, add_decoys, check_paired_dataset
 from contraport.auditing.pairs.feature_extraction import MAX_VECTOR_WIDTH, has_vector_views, load_vector_pairs
 from contraport.auditing.pairs.mismatches import draw_exchange_groups, swap_partners
-from contraport.auditing.pairs.noise_rate import NoiseRate, area_under_curve, estimate_fdr, estimate_noise_rate
+from contraport.auditing.pairs.noise_rate import NoiseRate, area_under_roc_curve, estimate_fdr, estimate_noise_rate
 from contraport.auditing.pairs.pair_statistics import STATISTICS, Statistic, score_pairs, sum_standardized
 from contraport.auditing.pairs.paired_features import NUM_NEIGHBORS, ItemPairs, PairedFeatures
 from contraport.auditing.pairs.partners import find_better_partners, select_partner_candidates
@@ -21,7 +21,7 @@ __all__ = [
     "PairedFeatures",
     "Statistic",
     "add_decoys",
-    "area_under_curve",
+    "area_under_roc_curve",
     "check_paired_dataset",
     "draw_exchange_groups",
     "estimate_fdr",

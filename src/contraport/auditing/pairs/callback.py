@@ -1,4 +1,4 @@
-"""Training callback of the online audit."""
+"""Training callback that runs the online audit between epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("contraport.training")
 
 
 class AuditCallback(Callback):
-    """Scores the pairs between epochs; it runs before the checkpoint that stores the scores.
+    """Training callback that scores the pairs between epochs, before the checkpoint is written.
 
     Args:
         pair_filter: scores the pairs and selects those that are trained on.
@@ -26,27 +26,27 @@ class AuditCallback(Callback):
         self._run = run
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
+        """Return the state of the audit, to be stored in a checkpoint."""
         return self._filter.state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Select the pairs that were selected when the checkpoint was written."""
+        """Restore the state of the audit from a checkpoint, with its selection of training pairs."""
         self._filter.restore(state)
 
     def after_epoch(self, loop: Loop) -> None:
-        """Score the pairs if a scoring is due, then log and save the scores."""
+        """Score the pairs if a scoring is due after this epoch, then log and save the scores."""
         with propagate_errors():
             is_due = self._filter.after_epoch(loop.epoch)
         if is_due and self._run is not None:
             self._save(self._run, is_last=loop.epoch == loop.epochs)
 
     def _save(self, run: Run, *, is_last: bool) -> None:
-        state = self._filter.last
+        state = self._filter.last_state
         assert state is not None
         with propagate_errors():
             if is_main_process():
                 with run.writing():
-                    run.save_pairs(self._filter.result())
+                    run.save_pairs(self._filter.result_arrays())
         write = log.info if is_last else log.debug
         write(
             "Epoch %d: %.1f%% of the pairs look wrong (95%% interval %.1f-%.1f); training on %d of %d.",

@@ -1,4 +1,4 @@
-"""Regularized canonical correlation between two views, cross-fitted: each pair is scored by maps fitted to others.
+"""Regularized canonical correlation between two views, cross-fitted: the maps of a pair are fitted to other pairs.
 
 Source: Hotelling (1936), Relations between two sets of variates; the ridge is that of Vinod (1976), Canonical ridge and
 econometrics of joint production.
@@ -20,29 +20,29 @@ _MIN_RIDGE = 1e-12
 """Keeps the Cholesky factorization defined where all items are equal."""
 
 
-class MapPair(NamedTuple):
-    """Linear maps of both views into one space, ``(F, r)`` for the first view's features and ``(G, r)``."""
+class LinearMapPair(NamedTuple):
+    """Linear maps of both views into one space: ``(F, r)`` for the first view and ``(G, r)`` for the second."""
 
     first: Tensor
     second: Tensor
 
 
 class CanonicalMaps(NamedTuple):
-    """Canonical maps of each fold, and the fold of each item.
+    """Cross-fitted canonical maps: a pair of linear maps for each fold, and the fold of each item.
 
     Attributes:
-        centers: means of the fitted items, ``(F,)`` and ``(G,)``.
-        folds: the fold of each item, int64 ``(n,)``; its maps are fitted to the other folds.
-        maps: for each fold the maps that predict the second view from the first, and the first from the second.
+        centers: mean features of the items that the maps are fitted to, ``(F,)`` and ``(G,)``.
+        folds: fold of each item, int64 ``(n,)``; the maps of an item are fitted to the other folds.
+        maps: maps that predict the second view from the first, and the first from the second, for each fold.
     """
 
     centers: tuple[Tensor, Tensor]
     folds: Tensor
-    maps: tuple[tuple[MapPair, MapPair], ...]
+    maps: tuple[tuple[LinearMapPair, LinearMapPair], ...]
 
 
-class _Moments(NamedTuple):
-    """Number of items, and sums of products of their features: within the first view, the second, and across."""
+class _SecondMoments(NamedTuple):
+    """Number of items, and sums of outer products of their features: within each view, and across views."""
 
     number: float
     first: Tensor
@@ -51,7 +51,7 @@ class _Moments(NamedTuple):
 
 
 def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> CanonicalMaps:
-    """Fit the maps of each fold to the pairs of the items `pool`, ``(m,)``, of the other folds.
+    """Fit the canonical maps of each fold to the pairs in the other folds, among the items `pool`, ``(m,)``.
 
     With both features whitened, the cross-covariance M has the canonical correlations as its singular values. The first
     view predicts M' x of the second, whose predictable part is M' M y. Directions are weighted by their correlation,
@@ -72,22 +72,24 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     for fold in range(FOLDS):
         part = pool[folds[pool] == fold]
         x, y = features[0][part] - centers[0], features[1][part] - centers[1]
-        parts.append(_Moments(len(x), x.T @ x, y.T @ y, x.T @ y))
+        parts.append(_SecondMoments(len(x), x.T @ x, y.T @ y, x.T @ y))
     # Moments are additive: those of the other folds are the total less those of the fold.
     total = [sum(sums) for sums in zip(*parts, strict=True)]
-    maps = tuple(_maps_of(_Moments(*(a - b for a, b in zip(total, part, strict=True)))) for part in parts)
+    maps = tuple(
+        _maps_from_moments(_SecondMoments(*(a - b for a, b in zip(total, part, strict=True)))) for part in parts
+    )
     return CanonicalMaps(centers, folds, maps)
 
 
-def _maps_of(moments: _Moments) -> tuple[MapPair, MapPair]:
+def _maps_from_moments(moments: _SecondMoments) -> tuple[LinearMapPair, LinearMapPair]:
     number, first, second, across = moments
     roots = [torch.linalg.cholesky(_add_ridge(products / number)) for products in (first, second)]
     left = torch.linalg.solve_triangular(roots[0], across / number, upper=False)
     correlation = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
-    # MapPair act on rows from the right: x L'^-1 whitens x.
+    # The maps act on rows from the right: x L'^-1 whitens x.
     to_second = torch.linalg.solve_triangular(roots[0].T, correlation, upper=True)
     to_first = torch.linalg.solve_triangular(roots[1].T, correlation.T, upper=True)
-    return MapPair(to_second, to_first @ correlation), MapPair(to_second @ correlation.T, to_first)
+    return LinearMapPair(to_second, to_first @ correlation), LinearMapPair(to_second @ correlation.T, to_first)
 
 
 def _add_ridge(covariance: Tensor) -> Tensor:

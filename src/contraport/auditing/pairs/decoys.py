@@ -1,4 +1,4 @@
-"""Decoys: mismatched pairs put into the training data of an online audit, to measure how training scores wrong pairs.
+"""Decoys: pairs mismatched on purpose, trained on in an online audit to measure the scores of wrong pairs.
 
 A network memorizes wrong pairs, the more the longer it is trained on them. Decoys are trained on, scored and dropped
 like all other pairs, so their scores rise as those of unknown wrong pairs do.
@@ -20,30 +20,32 @@ MIN_DECOYS, MAX_DECOYS, MAX_SHARE = 200, 2_000, 0.2
 
 
 class DecoyDataset(Dataset):
-    """A dataset of `n` pairs with a decoy at each position from `n` on; its length stays `n`.
+    """Dataset of `n` pairs that also has decoys, mismatched pairs at positions from `n` on; the length stays `n`.
 
-    Decoy k has the first view of item ``decoys.first[k]`` and the second view of ``decoys.second[k]``. Its id, label
-    and all else are those of the former.
+    Decoy k has the first view of item ``decoy_items.first[k]`` and the second view of ``decoy_items.second[k]``. Its
+    id, label and all else are those of the former.
 
     Attributes:
-        decoys: the items that decoys are made of.
+        decoy_items: items whose first views and items whose second views make up the decoys, ``(d,)`` each.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
     >>> pairs = from_arrays((np.arange(60.0)[:, None], np.arange(60.0)[:, None]))
     >>> dataset = add_decoys(pairs, seed=0)
-    >>> len(dataset), len(dataset.decoys.first)
+    >>> len(dataset), len(dataset.decoy_items.first)
     (60, 12)
     >>> first, second = dataset.__getitems__([5, 60]).views
     >>> (first == second).flatten().tolist()
     [True, False]
     """
 
-    decoys: ItemPairs
+    decoy_items: ItemPairs
 
     def __getitems__(self, positions: list[int]) -> Batch:
-        """Return the items and decoys at some positions as one batch."""
-        first, second = resolve_positions(torch.as_tensor(positions, dtype=torch.int64), len(self), self.decoys)
+        """Return the batch of the pairs and decoys at the given positions."""
+        first, second = resolve_decoy_positions(
+            torch.as_tensor(positions, dtype=torch.int64), len(self), self.decoy_items
+        )
         batch = super().__getitems__(first.tolist())
         if torch.equal(first, second):
             return batch
@@ -51,8 +53,8 @@ class DecoyDataset(Dataset):
         return batch._replace(views=(batch.views[0], self.store.fetch(second)[1]))
 
 
-def resolve_positions(positions: Tensor, items: int, decoys: ItemPairs) -> tuple[Tensor, Tensor]:
-    """Return the item of the first view and that of the second at each position, ``(b,)`` each."""
+def resolve_decoy_positions(positions: Tensor, items: int, decoys: ItemPairs) -> tuple[Tensor, Tensor]:
+    """Return the item that each position takes its first view from, and that of its second view, ``(b,)`` each."""
     number = (positions - items).clamp(min=0)
     is_decoy = positions >= items
     first, second = (torch.where(is_decoy, members[number], positions) for members in decoys)
@@ -60,7 +62,7 @@ def resolve_positions(positions: Tensor, items: int, decoys: ItemPairs) -> tuple
 
 
 def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
-    """Return a dataset of pairs with decoys: a tenth of the items, but 200 to 2,000 and at most a fifth.
+    """Add decoys to a dataset of pairs: a tenth as many as items, but 200 to 2,000 and at most a fifth as many.
 
     Raises:
         UsageError: the data do not have two views, items lack one of them, or there are fewer than 50 pairs.
@@ -73,7 +75,7 @@ def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
     partners = exchange_partners(drawn, dataset.content_ids, random)
     decoys = ItemPairs(drawn[partners != drawn], partners[partners != drawn])
     decoyed = dataset.as_subclass(DecoyDataset)
-    decoyed.decoys = decoys
+    decoyed.decoy_items = decoys
     return decoyed
 
 

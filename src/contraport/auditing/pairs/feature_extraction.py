@@ -1,4 +1,4 @@
-"""Builds paired features of a dataset: by a model, or from views that are vectors already."""
+"""Builds paired features of a two-view dataset: by a model, or directly from views that are vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_VECTOR_WIDTH = 1_024
 
 
 def has_vector_views(dataset: Dataset, *, widest: int | None = None) -> bool:
-    """Return whether all views are vectors, of at most `widest` numbers.
+    """Return whether all views of a dataset are vectors, with at most `widest` entries.
 
     >>> from contraport.data import from_arrays
     >>> pairs = from_arrays((torch.zeros(60, 3), torch.zeros(60, 8)))
@@ -26,7 +26,7 @@ def has_vector_views(dataset: Dataset, *, widest: int | None = None) -> bool:
 
 
 def load_vector_pairs(dataset: Dataset, *, pool: Tensor | None = None) -> PairedFeatures:
-    """Return the vectors of all items as paired features; vectors of equal width count as one embedding space.
+    """Load views that are vectors as paired features; vectors of equal width count as one embedding space.
 
     Args:
         dataset: pairs of vectors.
@@ -39,7 +39,9 @@ def load_vector_pairs(dataset: Dataset, *, pool: Tensor | None = None) -> Paired
 def encode_pairs(
     model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig, *, pool: Tensor | None = None
 ) -> PairedFeatures:
-    """Return the features and projections of all pairs; mode and device of the model stay as they are.
+    """Encode all pairs of a dataset by a model, as paired features with projections as embeddings.
+
+    The mode and device of the model stay as they are.
 
     Args:
         model: a model of two views.
@@ -57,7 +59,7 @@ def encode_pairs(
 
 
 class _FeaturesAndProjections(nn.Module):
-    """Concatenates the features of both views and the projections of both."""
+    """Module that maps two views to one row each: the features of both views and the projections of both."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Mismatched pairs for a cross-fit: items exchange partners within small groups."""
+"""Mismatched pairs for a cross-fit: items exchange their second views within small groups."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ExchangeGroup = tuple[Tensor, ...]
 
 
 def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup, ...]:
-    """Group the sets of items with shared content at random, two sets of similar size at a time.
+    """Draw random groups of two item sets of similar size; the items of a set share content.
 
-    If their number is odd, the last group has three.
+    If the number of sets is odd, the last group has three.
 
     >>> from contraport.data import from_arrays
     >>> dataset = from_arrays((np.arange(7.0)[:, None], np.arange(7.0)[:, None]))
@@ -43,7 +43,7 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
 
 
 def swap_partners(groups: tuple[ExchangeGroup, ...]) -> Tensor:
-    """Return the new partner of each item, int64 ``(n,)``: each set of a group takes those of the set before it.
+    """Return mismatched partners, int64 ``(n,)``: each item set takes the partners of the set before it in its group.
 
     >>> swap_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]

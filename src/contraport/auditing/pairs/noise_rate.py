@@ -1,4 +1,4 @@
-"""Estimates the share of wrong pairs, and the false discovery rate, from scores of pairs and of known mismatches.
+"""Estimates of the share of wrong pairs and of the false discovery rate, from scores of pairs and known mismatches.
 
 The scores of the pairs are a mixture; the noise rate is the share of its wrong component. Known mismatches are a sample
 of that component, and good pairs seldom score as low as most of them, so the lower part of the mismatches' scores gives
@@ -34,14 +34,14 @@ Scores = NDArray[np.floating]
 
 
 class NoiseRate(NamedTuple):
-    """The share of wrong pairs, with its 95 % bootstrap interval over pairs and mismatches."""
+    """Estimated share of wrong pairs, with a 95 % bootstrap interval over pairs and mismatches."""
 
     rate: float
     interval: tuple[float, float]
 
 
 def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 0) -> NoiseRate:
-    """Estimate the share of wrong pairs.
+    """Estimate the share of wrong pairs from the scores of the pairs and of known mismatches.
 
     Args:
         scores: scores of the pairs, ``(n,)``; higher is better.
@@ -61,38 +61,38 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         good = len(values) > 0 and bool(np.isfinite(values).all())
         check(good, f"{name}: expected one or more finite numbers, got {np.isfinite(values).sum()} of {len(values)}.")
     random, pairs, mismatches = generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatch_scores)
-    rates = _rates(_share_below(pairs, _marks(mismatches)), mismatches)
+    rates = _noise_rate_by_part(_share_below(pairs, _score_thresholds(mismatches)), mismatches)
     draws = np.empty((BOOTSTRAP_DRAWS, len(LOWER_PARTS)))
     for draw in range(BOOTSTRAP_DRAWS):
         drawn = np.sort(mismatch_scores[random.integers(0, len(mismatches), len(mismatches))])
         # The numbers of resampled pairs between marks are multinomial, so the pairs need not be resampled one by one.
-        between = np.diff(_share_below(pairs, _marks(drawn)), prepend=0, append=1)
+        between = np.diff(_share_below(pairs, _score_thresholds(drawn)), prepend=0, append=1)
         below = random.multinomial(len(pairs), between)[:-1].cumsum() / len(pairs)
-        draws[draw] = _rates(below, drawn)
+        draws[draw] = _noise_rate_by_part(below, drawn)
     best = ((draws - rates.min()) ** 2).mean(axis=0).argmin()
     low, high = np.quantile(draws[:, best], ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
     return NoiseRate(float(rates[best]), (float(low), float(high)))
 
 
-def _marks(mismatches: Scores) -> Scores:
-    """Return the score below which each lower part of sorted mismatches lies."""
+def _score_thresholds(mismatches: Scores) -> Scores:
+    """Return the scores below which 40 %, 45 %, ... and 90 % of the sorted mismatch scores lie."""
     marks: Scores = mismatches[np.ceil(LOWER_PARTS * (len(mismatches) - 1)).astype(int)]
     return marks
 
 
 def _share_below(ordered: Scores, marks: Scores) -> NDArray[np.float64]:
-    """Return the share of sorted scores at or below each mark."""
+    """Return the share of sorted scores that are at or below each threshold."""
     return np.searchsorted(ordered, marks, side="right") / len(ordered)
 
 
-def _rates(below: NDArray[np.float64], mismatches: Scores) -> NDArray[np.float64]:
-    """Return the noise rate that each lower part gives, from the share of pairs below its mark."""
-    rates: NDArray[np.float64] = below / _share_below(mismatches, _marks(mismatches))
+def _noise_rate_by_part(below: NDArray[np.float64], mismatches: Scores) -> NDArray[np.float64]:
+    """Return the noise rate at each score threshold: share of pairs below it, divided by the share of mismatches."""
+    rates: NDArray[np.float64] = below / _share_below(mismatches, _score_thresholds(mismatches))
     return rates.clip(max=1.0)
 
 
 def estimate_fdr(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArray[np.float64]:
-    """Return the estimated false discovery rate at each pair's score, ``(n,)``: the share of good pairs at or below it.
+    """Estimate the false discovery rate at the score of each pair, ``(n,)``: share of good pairs at or below it.
 
     It is 1 - rate F0(s) / F(s), where F0 and F are the shares of mismatches and pairs that score at most s, made
     monotone in s. It is an estimate without a guarantee.
@@ -109,10 +109,10 @@ def estimate_fdr(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArra
     return rates
 
 
-def area_under_curve(positives: Scores, negatives: Scores) -> float:
-    """Return how often a positive scores above a negative, ties counting half: 0.5 if both score alike.
+def area_under_roc_curve(positives: Scores, negatives: Scores) -> float:
+    """Return the area under the ROC curve: how often a positive scores above a negative, ties counting half.
 
-    >>> area_under_curve(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
+    >>> area_under_roc_curve(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
     0.875
     """
     ordered = np.sort(negatives)

@@ -27,7 +27,7 @@ from contraport.auditing.pairs import (
     DecoyDataset,
     ItemPairs,
     PairedFeatures,
-    area_under_curve,
+    area_under_roc_curve,
     estimate_fdr,
     estimate_noise_rate,
     find_better_partners,
@@ -65,18 +65,18 @@ SAVED = ("epoch", "scores", "mismatched", "rate", "low", "high", "remembered")
 
 
 class AuditState(NamedTuple):
-    """State of an online audit after a scoring of `n` pairs; checkpoints store it by field.
+    """State of an online audit after it has scored `n` pairs; checkpoints store its fields by name.
 
     Attributes:
-        epoch: epochs before the scoring.
-        number: number of scorings so far.
-        scores: mean scores of the pairs over all scorings, ``(n,)``.
-        mismatched: mean scores of the decoys, ``(d,)``.
-        rate: share of wrong pairs, estimated at the last scoring before decoys were dropped for good.
-        low: lower end of its 95 % interval.
-        high: upper end of its 95 % interval.
-        remembered: how often a decoy that was trained on scored above one that was not, at that scoring.
-        drawn: positions that are trained on from now on, decoys from `n` on.
+        epoch: number of epochs trained before the scoring.
+        number: number of scorings so far, this one included.
+        scores: score of each pair, averaged over all scorings, ``(n,)``.
+        mismatched: score of each decoy, averaged over all scorings, ``(d,)``.
+        rate: estimated share of wrong pairs, from the last scoring with decoys in training.
+        low: lower end of the 95 % interval of the rate.
+        high: upper end of the 95 % interval of the rate.
+        remembered: how often a decoy that was trained on scored above a fresh one; 0.5 without memorization.
+        drawn: positions that are trained on after the scoring; decoys have positions from `n` on.
     """
 
     epoch: int
@@ -91,7 +91,7 @@ class AuditState(NamedTuple):
 
 
 class PairFilter:
-    """Scores the pairs of a training between epochs and selects those that are trained on.
+    """Scores the training pairs between epochs and selects the pairs to train on next.
 
     Args:
         dataset: the pairs, with decoys.
@@ -101,7 +101,7 @@ class PairFilter:
         loader_config: loads the pairs for a scoring.
 
     Attributes:
-        last: the state after the last scoring; None before the first.
+        last_state: state after the most recent scoring; None before the first.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class PairFilter:
         epochs: int,
         loader_config: LoaderConfig | None = None,
     ) -> None:
-        self.last: AuditState | None = None
+        self.last_state: AuditState | None = None
         self._dataset = dataset
         self._pipeline = pipeline
         self._order = order
@@ -122,56 +122,60 @@ class PairFilter:
         self._scoring_epochs = {round(epochs ** (step / LATER_SCORINGS)) for step in range(LATER_SCORINGS + 1)}
         self._decoy_epochs = max(1, epochs // 3)
         items = torch.arange(len(dataset))
-        self._not_sources = items[~torch.isin(items, dataset.decoys.first)]
-        self._first = torch.cat([self._not_sources, len(dataset) + torch.arange(len(dataset.decoys.first))])
-        self._draw(self._first)
+        self._items_without_decoy = items[~torch.isin(items, dataset.decoy_items.first)]
+        self._initial_positions = torch.cat(
+            [self._items_without_decoy, len(dataset) + torch.arange(len(dataset.decoy_items.first))]
+        )
+        self._set_positions(self._initial_positions)
 
     def after_epoch(self, epoch: int) -> bool:
-        """Score the pairs if a scoring is due after this many epochs; return whether it was."""
+        """Score the pairs if a scoring is due after `epoch` epochs; return whether it was due."""
         if epoch not in self._scoring_epochs:
             return False
         # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
-        self.last = broadcast_object(self._next_state(epoch) if is_main_process() else None)
-        assert self.last is not None
-        self._draw(self.last.drawn)
+        self.last_state = broadcast_object(self._next_state(epoch) if is_main_process() else None)
+        assert self.last_state is not None
+        self._set_positions(self.last_state.drawn)
         return True
 
-    def paired_features(self) -> PairedFeatures:
-        """Return the model's current features of all pairs; only pairs that are trained on are neighbors."""
-        pool = self._drawn[self._drawn < len(self._dataset)]
+    def extract_paired_features(self) -> PairedFeatures:
+        """Extract the features of all pairs by the current model; only pairs that are trained on count as neighbors."""
+        pool = self._positions[self._positions < len(self._dataset)]
         return encode_pairs(self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, pool=pool)
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
-        return {} if self.last is None else self.last._asdict()
+        """Return the state of the audit as a dictionary, to be stored in a checkpoint."""
+        return {} if self.last_state is None else self.last_state._asdict()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from the state of a checkpoint."""
-        self.last = AuditState(**state) if state else None
-        self._draw(self._first if self.last is None else self.last.drawn)
+        """Restore the state of the audit, and its selection of pairs, from a checkpoint."""
+        self.last_state = AuditState(**state) if state else None
+        self._set_positions(self._initial_positions if self.last_state is None else self.last_state.drawn)
 
-    def result(self) -> dict[str, np.ndarray]:
-        """Return the result of the last scoring as arrays, for `contraport.runs.Run.pairs`.
+    def result_arrays(self) -> dict[str, np.ndarray]:
+        """Return the result of the last scoring as named arrays, which `contraport.runs.Run.pairs` reads back.
 
         Better partners are only searched for at the end of the training.
         """
-        state = self.last
+        state = self.last_state
         assert state is not None
         arrays = {name: np.asarray(getattr(state, name)) for name in SAVED}
         arrays["fdr"] = estimate_fdr(state.scores.numpy(), state.mismatched.numpy(), state.rate)
         arrays["kept"] = np.isin(np.arange(len(state.scores)), state.drawn.numpy())
         if state.epoch == self._epochs:
             items, candidates = torch.arange(len(state.scores)), select_partner_candidates(state.scores, state.rate)
-            partners, scores = find_better_partners(self.paired_features(), items, "combined", candidates=candidates)
+            partners, scores = find_better_partners(
+                self.extract_paired_features(), items, "combined", candidates=candidates
+            )
             arrays |= {"partners": partners.numpy(), "partner_scores": scores.numpy()}
         return arrays
 
-    def _draw(self, positions: Tensor) -> None:
-        self._drawn = positions
+    def _set_positions(self, positions: Tensor) -> None:
+        self._positions = positions
         self._order.restrict_positions(positions.numpy())
 
     def _next_state(self, epoch: int) -> AuditState:
-        last = self.last
+        last = self.last_state
         scores, decoy_scores, fresh_scores = self._score()
         trained_scores, number = decoy_scores, 1
         if last is not None:
@@ -180,16 +184,16 @@ class PairFilter:
             decoy_scores = torch.lerp(last.mismatched, decoy_scores, 1 / number)
         if last is None or last.epoch < self._decoy_epochs:
             # Sources of decoys are not trained on yet, so their scores do not count.
-            rate, (low, high) = estimate_noise_rate(scores[self._not_sources].numpy(), decoy_scores.numpy())
-            remembered = area_under_curve(trained_scores.numpy(), fresh_scores.numpy())
+            rate, (low, high) = estimate_noise_rate(scores[self._items_without_decoy].numpy(), decoy_scores.numpy())
+            remembered = area_under_roc_curve(trained_scores.numpy(), fresh_scores.numpy())
         else:
             rate, low, high, remembered = last.rate, last.low, last.high, last.remembered
-        drawn = self._select(scores, decoy_scores, rate, add_decoys=epoch < self._decoy_epochs)
+        drawn = self._select(scores, decoy_scores, rate, with_decoys=epoch < self._decoy_epochs)
         return AuditState(epoch, number, scores, decoy_scores, rate, low, high, remembered, drawn)
 
     def _score(self) -> tuple[Tensor, ...]:
-        """Return the scores of the pairs, of the decoys, and of equally many mismatches that were not trained on."""
-        paired, decoys = self.paired_features(), self._dataset.decoys
+        """Score the pairs, the decoys, and fresh mismatches that were not trained on."""
+        paired, decoys = self.extract_paired_features(), self._dataset.decoy_items
         random = generator("audit.fresh_mismatches", len(decoys.first))
         partners = exchange_partners(decoys.first, self._dataset.content_ids, random, by=2)
         differ = partners != decoys.first
@@ -202,18 +206,18 @@ class PairFilter:
         total = sum_standardized(statistics, len(paired))
         return tuple(total.tensor_split([len(paired), len(paired) + len(decoys.first)]))
 
-    def _select(self, scores: Tensor, decoy_scores: Tensor, rate: float, *, add_decoys: bool) -> Tensor:
-        """Return the positions to train on, sorted, without the share `rate` of the pairs that scores lowest.
+    def _select(self, scores: Tensor, decoy_scores: Tensor, rate: float, *, with_decoys: bool) -> Tensor:
+        """Return the sorted positions to train on: all but the share `rate` of the pairs with the lowest scores.
 
         Decoys stay if they score like pairs that stay.
         """
         items = len(self._dataset)
         positions, values = torch.arange(items), scores
-        if add_decoys:
-            positions, values = self._not_sources, scores[self._not_sources]
+        if with_decoys:
+            positions, values = self._items_without_decoy, scores[self._items_without_decoy]
         dropped = round(min(rate, MAX_DROPPED_SHARE) * (len(values) - 1))
         threshold = values.sort().values[dropped]
-        if add_decoys:
+        if with_decoys:
             positions = torch.cat([positions, items + torch.arange(len(decoy_scores))])
             values = torch.cat([values, decoy_scores])
         fewest = max(self._order.batch_size, NUM_NEIGHBORS + 2)
@@ -222,7 +226,9 @@ class PairFilter:
 
 
 def max_audited_batch_size(items: int) -> int:
-    """Return the largest batch size of an audited training: at least one batch is always trained on.
+    """Return the largest batch size for an audited training of `items` pairs.
+
+    Even if most pairs are dropped, at least one batch of this size is left.
 
     >>> max_audited_batch_size(60), max_audited_batch_size(600)
     (17, 150)
@@ -231,7 +237,7 @@ def max_audited_batch_size(items: int) -> int:
 
 
 def memorization_warning(share: float) -> str:
-    """Return the warning that scores look memorized."""
+    """Format the warning that the scores look memorized."""
     return (
         f"The network seems to have memorized wrong pairs: known mismatches that it was trained on score above fresh "
         f"ones in {share:.0%} of cases (50% without memorization). Fewer epochs, a higher temperature or "

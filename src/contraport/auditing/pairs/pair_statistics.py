@@ -36,12 +36,12 @@ _Function = Callable[[PairedFeatures, ItemPairs], Tensor]
 
 @dataclass(frozen=True)
 class Statistic:
-    """A statistic of pairs.
+    """Statistic that scores pairs, with its description and requirements.
 
     Attributes:
-        description: one line for listings.
-        function: maps paired features and pairs to scores, ``(p,)``; higher is better.
-        needs_shared_space: whether it compares the two members, which takes embeddings in one space.
+        description: one-line description for listings.
+        function: function from paired features and pairs to scores, ``(p,)``; higher is better.
+        needs_shared_space: whether the statistic needs embeddings of both views in one space.
     """
 
     description: str
@@ -54,7 +54,7 @@ STATISTICS: dict[str, Statistic] = {}
 
 
 def score_pairs(paired: PairedFeatures, pairs: ItemPairs | None = None, statistic: str = "neighbors") -> Tensor:
-    """Return the score of each pair, ``(p,)``; higher is better.
+    """Score pairs by a statistic, ``(p,)``; higher scores mean better matches.
 
     Args:
         paired: features of all items in both views.
@@ -82,7 +82,7 @@ def score_pairs(paired: PairedFeatures, pairs: ItemPairs | None = None, statisti
 
 
 def _register(description: str, *, shared_space: bool) -> Callable[[_Function], _Function]:
-    """Register the decorated function as the statistic of its name, without the underscore."""
+    """Return a decorator that registers a function as a statistic, under its name without the underscore."""
 
     def register(function: _Function) -> _Function:
         STATISTICS[function.__name__.removeprefix("_")] = Statistic(description, function, shared_space)
@@ -93,14 +93,14 @@ def _register(description: str, *, shared_space: bool) -> Callable[[_Function], 
 
 @_register("how near the partners of a member's neighbors are to the other member, by rank", shared_space=False)
 def _neighbors(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Rank agreement: how near the partners of a member's neighbors are to the other member, over both directions.
+    """Rank agreement: mean rank of the partners of one member's neighbors, as seen from the other member.
 
     Nearness is only measured within a view, so each view may have its own space, and a memorized wrong pair does not
     bring its neighbors' partners together. A rank is a p-value; the mean of the logs is Fisher's (1925) combination.
     Counting shared neighbors instead carries less information, and none among many equal items: of a thousand equal
     captions the fifteen nearest are arbitrary.
     """
-    near_first, near_second = paired.neighbors_of(pairs)
+    near_first, near_second = paired.find_pair_neighbors(pairs)
     in_second = paired.neg_log_rank(1, pairs.second, near_first)
     in_first = paired.neg_log_rank(0, pairs.first, near_second)
     return (in_second.mean(dim=1) + in_first.mean(dim=1)) / 2
@@ -108,7 +108,9 @@ def _neighbors(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
 
 @_register("csls in a common space that is learned from the other pairs", shared_space=False)
 def _canonical(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """CSLS between what one member predicts of the other view and the predictable part of the other member.
+    """Hub-corrected similarity (CSLS) of the two members in a common space, found by canonical correlation.
+
+    It compares what one member predicts of the other view with the predictable part of the other member.
 
     The maps of a pair are fitted to other folds, so that a pair does not confirm itself.
     """
@@ -134,8 +136,8 @@ def _canonical(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
 
 @_register("similarity of each member to the partners of the other's neighbors", shared_space=False)
 def _likeness(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Mean similarity of each member to the partners of the other's neighbors, over both directions."""
-    (near_first, near_second), (x, y) = paired.neighbors_of(pairs), paired.features
+    """Mean similarity of each member to the partners of the other member's neighbors, averaged over both directions."""
+    (near_first, near_second), (x, y) = paired.find_pair_neighbors(pairs), paired.features
     return (_mean_similarity(y, pairs.second, near_first) + _mean_similarity(x, pairs.first, near_second)) / 2
 
 
@@ -171,7 +173,7 @@ def _csls(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
 
 @_register("minus the share of items that are nearer than the partner", shared_space=True)
 def _rank(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Minus the share of the other view's items that are nearer than the partner, averaged over both directions."""
+    """Minus the share of items in the other view that are nearer than the partner, averaged over both directions."""
     x, y = _embeddings(paired)
     first, second = x[pairs.first], y[pairs.second]
     return -(_share_nearer(first, y, second) + _share_nearer(second, x, first)) / 2
@@ -186,16 +188,16 @@ def _share_nearer(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
 
 @_register("log of the pair's mass in the balanced plan of all items", shared_space=True)
 def _balanced(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    return _log_mass(paired, pairs, Balanced(ITERATIONS))
+    return _log_plan_mass(paired, pairs, Balanced(ITERATIONS))
 
 
 @_register("log of the pair's mass in the unbalanced plan of all items", shared_space=True)
 def _unbalanced(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    return _log_mass(paired, pairs, Unbalanced(RELAXATION, ITERATIONS))
+    return _log_plan_mass(paired, pairs, Unbalanced(RELAXATION, ITERATIONS))
 
 
-def _log_mass(paired: PairedFeatures, pairs: ItemPairs, constraint: SinkhornConstraint) -> Tensor:
-    """Log of the mass that a transport plan between the two views puts on each pair."""
+def _log_plan_mass(paired: PairedFeatures, pairs: ItemPairs, constraint: SinkhornConstraint) -> Tensor:
+    """Return the log of the mass that a transport plan between the two views puts on each pair, ``(p,)``."""
     x, y = _embeddings(paired)
     with torch.no_grad():
         return transport(x, y, Gibbs(temperature=TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
@@ -203,14 +205,14 @@ def _log_mass(paired: PairedFeatures, pairs: ItemPairs, constraint: SinkhornCons
 
 @_register("the sum of neighbors and canonical, each standardized", shared_space=False)
 def _combined(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Sum of `neighbors` and `canonical`, each standardized over the pairs of the data."""
+    """Sum of the statistics `neighbors` and `canonical`, each standardized over the pairs of the data."""
     number = len(paired)
     everything = ItemPairs(*map(torch.cat, zip(paired.own_pairs, pairs, strict=True)))
     return sum_standardized([_neighbors(paired, everything), _canonical(paired, everything)], number)[number:]
 
 
 def sum_standardized(statistics: Sequence[Tensor], number: int) -> Tensor:
-    """Return the sum of some statistics of the same pairs, ``(p,)``, each standardized over the first `number` pairs.
+    """Sum several statistics of the same pairs, ``(p,)``, each standardized by the first `number` pairs.
 
     A constant statistic is left out.
 

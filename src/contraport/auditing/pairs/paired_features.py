@@ -34,7 +34,7 @@ _BLOCK_VALUES = 2**24
 
 
 class ItemPairs(NamedTuple):
-    """Pairs of item `first` in the first view and item `second` in the second view, int64 ``(p,)`` each."""
+    """Pairs of items: `first` gives the first view of each pair and `second` the second view, int64 ``(p,)`` each."""
 
     first: Tensor
     second: Tensor
@@ -42,7 +42,7 @@ class ItemPairs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PairedFeatures:
-    """Features of `n` items in two views; rows are normalized to unit length in float32.
+    """Features of `n` items in two views, normalized to unit length, with neighbors and ranks within each view.
 
     Args:
         features: ``(n, F)`` and ``(n, G)``, each in its own space; no row of zeros.
@@ -90,25 +90,25 @@ class PairedFeatures:
 
     @property
     def own_pairs(self) -> ItemPairs:
-        """The pairs of the data: each item with itself."""
+        """Pairs as they are in the data: the first and the second view of each item."""
         items = torch.arange(len(self), device=self.features[0].device)
         return ItemPairs(items, items)
 
     @property
     def pool_items(self) -> Tensor:
-        """The items that may be neighbors, ``(m,)``."""
+        """Items that may count as neighbors of others, ``(m,)``."""
         return self.own_pairs.first if self.pool is None else self.pool
 
     @cached_property
     def references(self) -> Tensor:
-        """Evenly spread items of the pool that ranks are measured against, ``(r,)``."""
+        """Evenly spaced sample of the pool, ``(r,)``, among which the rank of an item is measured."""
         pool = self.pool_items
         return pool[torch.linspace(0, len(pool) - 1, min(len(pool), MAX_REFERENCES)).round().long()]
 
     @cached_property
     def nearest(self) -> tuple[Tensor, Tensor]:
-        """Nearest items of the pool to each item in each view, ``(n, neighbors + 2)``; an item is near to itself."""
-        # Two more than needed: `neighbors_of` removes the two members of a pair.
+        """Nearest pool items of each item in each view, ``(n, neighbors + 2)``; an item may be among its own."""
+        # Two more than needed: `find_pair_neighbors` removes the two members of a pair.
         return self._nearest(self.features[0]), self._nearest(self.features[1])
 
     def _nearest(self, values: Tensor) -> Tensor:
@@ -116,10 +116,10 @@ class PairedFeatures:
         indices = [(rows @ pool.T).topk(number, 1).indices for rows in split_rows(values, len(pool))]
         return self.pool_items[torch.cat(indices)]
 
-    def neighbors_of(self, pairs: ItemPairs) -> tuple[Tensor, Tensor]:
+    def find_pair_neighbors(self, pairs: ItemPairs) -> tuple[Tensor, Tensor]:
         """Return the neighbors of both members of each pair, ``(p, neighbors)`` each, without the two members.
 
-        A member among them would confirm its own pair, or in a re-paired one the pair that it comes from.
+        A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
         members = torch.stack(pairs, dim=1)
         near = self.nearest[0][pairs.first], self.nearest[1][pairs.second]
@@ -131,7 +131,7 @@ class PairedFeatures:
         return nearest.gather(1, order)
 
     def neg_log_rank(self, view: int, items: Tensor, others: Tensor) -> Tensor:
-        """Return minus the log of the rank of `others`, ``(p, k)``, by nearness to `items`, ``(p,)``, in a view.
+        """Return minus the log rank of `others`, ``(p, k)``, ordered by nearness to `items`, ``(p,)``, in a view.
 
         The rank is the share of the references that are at least as near. It is uniform for a random item, so the mean
         is 1 in every space. Ties count as one group.
@@ -144,10 +144,10 @@ class PairedFeatures:
 
     @cached_property
     def _rank_thresholds(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Some ranks as shares, ``(r,)``, and the similarity of each item to its reference of that rank, per view."""
-        return self._thresholds_of(self.features[0]), self._thresholds_of(self.features[1])
+        """Ranks as shares, ``(r,)``, and for each item the similarity that reaches each rank, ``(n, r)``; per view."""
+        return self._compute_thresholds(self.features[0]), self._compute_thresholds(self.features[1])
 
-    def _thresholds_of(self, values: Tensor) -> tuple[Tensor, Tensor]:
+    def _compute_thresholds(self, values: Tensor) -> tuple[Tensor, Tensor]:
         references = self.references
         number = len(references) - 1  # the item itself does not count
         ranks = torch.logspace(0, math.log10(number), NUM_THRESHOLDS).round().clamp(max=number).unique()
@@ -160,19 +160,19 @@ class PairedFeatures:
 
     @cached_property
     def canonical_maps(self) -> CanonicalMaps:
-        """Cross-fitted canonical maps between the two views, fitted to the pairs of the pool."""
+        """Cross-fitted canonical-correlation maps between the two views, fitted to the pairs of the pool."""
         return fit_canonical_maps(self.features, self.pool_items)
 
     @cached_property
     def hub_similarity(self) -> tuple[Tensor, Tensor]:
-        """Mean similarity of each embedding to its nearest in the other view, ``(n,)`` each: high for hubs."""
+        """Mean similarity of each embedding to its nearest ones in the other view, ``(n,)`` per view; high for hubs."""
         assert self.embeddings is not None
         x, y = self.embeddings
         return mean_nearest_similarity(x, y, self.neighbors), mean_nearest_similarity(y, x, self.neighbors)
 
 
 def mean_nearest_similarity(values: Tensor, others: Tensor, number: int) -> Tensor:
-    """Return the mean similarity of unit vectors, ``(p, d)``, to the nearest `number` of others, ``(n, d)``."""
+    """Return the mean similarity of unit vectors, ``(p, d)``, to their `number` nearest among `others`, ``(n, d)``."""
     blocks = split_rows(values, len(others))
     return torch.cat([(rows @ others.T).topk(number, 1).values.mean(dim=1) for rows in blocks])
 
@@ -185,13 +185,13 @@ def _sort_rows(values: Tensor) -> Tensor:
 
 
 def split_rows(values: Tensor, width: int) -> tuple[Tensor, ...]:
-    """Split a tensor into blocks of rows, each of at most some 16 million entries at `width` entries a row."""
+    """Split a tensor into blocks of rows, so that `width` numbers for each row are at most 16 million in a block."""
     blocks: tuple[Tensor, ...] = values.split(max(1, _BLOCK_VALUES // max(1, width)))
     return blocks
 
 
 def gather_mean(values: Tensor, items: Tensor) -> Tensor:
-    """Return the mean of the rows `items`, ``(p, k)``, of `values`, ``(n, F)``: ``(p, F)``."""
+    """Return the means of `k` rows of `values`, ``(n, F)``, chosen by the indices `items`, ``(p, k)``: ``(p, F)``."""
     return F.embedding_bag(items, values, mode="mean")  # does not materialize (p, k, F)
 
 

@@ -1,4 +1,4 @@
-"""Finds better partners: for a suspected mismatch, the item whose second view suits its first view better.
+"""Search for better partners: the item whose second view fits the first view of a suspected mismatch.
 
 A wrong pair took its second member from another pair, which is then wrong too. So candidates come from suspected
 mismatches only: the members of a right pair already have their partners.
@@ -26,7 +26,7 @@ user inspects beyond the estimated noise rate."""
 
 
 def select_partner_candidates(scores: Tensor, rate: float) -> Tensor:
-    """Return the items whose second view may belong to another pair, int64 ``(f,)``: those that score lowest.
+    """Select the items with the lowest scores, int64 ``(f,)``: their second views may belong to other pairs.
 
     Args:
         scores: scores of all pairs, ``(n,)``; higher is better.
@@ -42,7 +42,7 @@ def select_partner_candidates(scores: Tensor, rate: float) -> Tensor:
 def find_better_partners(
     paired: PairedFeatures, items: Tensor, statistic: str = "neighbors", *, candidates: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the best other partner of some items, int64 ``(p,)``, and its score, ``(p,)``.
+    """Find the best other partner of each item, int64 ``(p,)``, with its score, ``(p,)``; -1 if none is better.
 
     The candidates nearest to the partners of an item's neighbors are scored. If none scores above the item's own
     partner, the result is -1 with the score of its own.
@@ -69,7 +69,7 @@ def find_better_partners(
 def _best_on_shortlist(
     paired: PairedFeatures, items: Tensor, candidates: Tensor, statistic: str
 ) -> tuple[Tensor, Tensor]:
-    """Return the best partner on the shortlist of each item, and its score."""
+    """Return the partner with the highest score on the shortlist of each item, and the score, ``(p,)`` each."""
     shortlist = torch.cat([_shortlist(paired, block, candidates) for block in split_rows(items, len(candidates))])
     pairs = ItemPairs(items.repeat_interleave(shortlist.shape[1]), shortlist.flatten())
     best, place = score_pairs(paired, pairs, statistic).reshape(shortlist.shape).max(dim=1)
@@ -77,8 +77,8 @@ def _best_on_shortlist(
 
 
 def _shortlist(paired: PairedFeatures, items: Tensor, candidates: Tensor) -> Tensor:
-    """Return the candidates nearest to the mean partner of each item's neighbors, ``(p, SHORTLIST)``."""
-    near, _ = paired.neighbors_of(ItemPairs(items, items))
+    """Return the candidates nearest to the mean partner of the neighbors of each item, ``(p, SHORTLIST)``."""
+    near, _ = paired.find_pair_neighbors(ItemPairs(items, items))
     values = paired.features[1]
     similarity = gather_mean(values, near) @ values[candidates].T
     similarity.masked_fill_(items[:, None] == candidates, -torch.inf)  # its own partner is not another one
