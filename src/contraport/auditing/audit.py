@@ -69,11 +69,11 @@ def audit(values: dict[str, Any]) -> Audit:
     """
     options = AuditOptions(**values)
     full = _load_dataset(options)
-    views = tuple(_view_index(full, view) for view in options.views or range(len(full.shapes)))
+    views = tuple(_find_view_index(full, view) for view in options.views or range(len(full.shapes)))
     check(len(set(views)) == len(views), f"views: expected two different views, got {list(options.views)}.", "same")
     dataset = full.select_views(views) if options.views else full
     check_paired_dataset(dataset)
-    with _output_folder(options) as folder:
+    with _open_output_folder(options) as folder:
         run = _audit_online if options.method == "online" else _audit_in_rounds
         result = replace(run(options, dataset, folder), rows=dataset.rows.numpy(), keys=dataset.keys)
         if options.out is not None:
@@ -145,7 +145,7 @@ def _training_settings(options: AuditOptions, dataset: Dataset) -> dict[str, Any
 
 
 @contextmanager
-def _output_folder(options: AuditOptions) -> Iterator[Path]:
+def _open_output_folder(options: AuditOptions) -> Iterator[Path]:
     """Lock the output folder and yield its path; without the option `out`, yield a temporary folder.
 
     Raises:
@@ -156,13 +156,13 @@ def _output_folder(options: AuditOptions) -> Iterator[Path]:
             yield Path(folder)
         return
     path = Path(options.out)
-    _check_folder(path, resume=options.resume)
+    _check_output_folder(path, resume=options.resume)
     with lock_folder(path, "audit"):
-        _check_folder(path, resume=options.resume)  # another audit may have filled it meanwhile
+        _check_output_folder(path, resume=options.resume)  # another audit may have filled it meanwhile
         yield path
 
 
-def _check_folder(path: Path, *, resume: bool) -> None:
+def _check_output_folder(path: Path, *, resume: bool) -> None:
     """Raise `UsageError` unless an audit may start in an empty folder, or resume in one that has an audit.
 
     Lock files and the leftovers of interrupted writes do not count as contents.
@@ -191,7 +191,7 @@ def _load_dataset(options: AuditOptions) -> Dataset:
     return dataset
 
 
-def _view_index(dataset: Dataset, view: int | str) -> int:
+def _find_view_index(dataset: Dataset, view: int | str) -> int:
     """Return the index of the view that has a name, or a number counted from 0."""
     names = dataset.view_names
     if str(view).isdigit() and str(view) not in names:

@@ -31,7 +31,7 @@ class RowEdits:
 
     Attributes:
         is_kept: whether each row stays in the data, bool ``(rows,)``.
-        partner_rows: row that each row takes its second view from, int64 ``(rows,)``; its own if unchanged.
+        partner_rows: row whose second view each row gets, int64 ``(rows,)``; the row itself if unchanged.
         sample_weights: new sample weight of each row, ``(rows,)``; None if weights stay unchanged.
     """
 

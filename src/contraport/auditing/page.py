@@ -67,7 +67,7 @@ def write_page(audit: Audit, dataset: Dataset, path: Path) -> None:
 
 
 def format_headline(audit: Audit) -> str:
-    """Format the estimated share of wrong pairs and its interval as a sentence.
+    """Format the estimated share of wrong pairs as a sentence, with the interval.
 
     >>> scores, none = np.ones(100), np.full(100, -1)
     >>> format_headline(Audit("toy", "frozen", "cosine", scores, scores, 0.12, (0.1, 0.15), none, scores))

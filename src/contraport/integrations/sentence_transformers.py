@@ -69,9 +69,9 @@ class SentenceTransformerLoss(nn.Module):
             sentence_features: input of the model for each column.
             labels: the column of labels, (n,) or (n, columns - 1), or None.
         """
-        return self.compare([self._embed(features) for features in sentence_features], labels)
+        return self.compute_embedding_loss([self._embed(features) for features in sentence_features], labels)
 
-    def compare(self, columns: list[Tensor], labels: Tensor | None = None) -> Tensor:
+    def compute_embedding_loss(self, columns: list[Tensor], labels: Tensor | None = None) -> Tensor:
         """Return the loss of the embeddings of all columns, (n, d) each."""
         classes = labels is not None and not labels.is_floating_point()
         if classes or len(columns) == 1:

@@ -134,7 +134,7 @@ def duplicates(values: dict[str, Any]) -> DuplicatesResult:
     page = prepare_page(options.page, features, overwrite=options.overwrite)
     if options.index is None:
         suggest_index(features.features)
-        labels, nearest = _link_all(features.features, threshold, resolve_device(options.device))
+        labels, nearest = _link_all_pairs(features.features, threshold, resolve_device(options.device))
     else:
         index = load_or_build_index(features.features, Path(options.index))
         labels, nearest = _link_by_index(index, threshold, len(features))
@@ -265,7 +265,7 @@ class _NearestTracker:
         return pairs[order], cosines[order]
 
 
-def _link_all(features: np.ndarray, threshold: float, device: torch.device) -> tuple[np.ndarray, _NearestTracker]:
+def _link_all_pairs(features: np.ndarray, threshold: float, device: torch.device) -> tuple[np.ndarray, _NearestTracker]:
     """Compare all pairs of rows; return the group label of each row, ``(n,)``, and the nearest other rows."""
     items = len(features)
     labels, nearest = np.arange(items), _NearestTracker(items)
@@ -283,14 +283,14 @@ def _link_all(features: np.ndarray, threshold: float, device: torch.device) -> t
             if second == first:
                 linked = linked.triu(1)
             if bool(linked.any()):
-                links.append(_reduce_tile(linked.cpu().numpy(), first, second))
+                links.append(_reduce_links(linked.cpu().numpy(), first, second))
         if len(links) > 1:
-            labels = _connect(links, items)
+            labels = _label_components(links, items)
     return labels, nearest
 
 
 def _link_by_index(index: FeatureIndex, threshold: float, items: int) -> tuple[np.ndarray, _NearestTracker]:
-    """Compare only the pairs that an index finds; return the same kind of result as `_link_all`."""
+    """Compare only the pairs that an index finds; return the same kind of result as `_link_all_pairs`."""
     links, nearest = [(np.arange(items), np.arange(items))], _NearestTracker(items)
     for rows, others, cosines in index.iterate_near_pairs():
         order = np.lexsort((others, -cosines, rows))
@@ -298,22 +298,22 @@ def _link_by_index(index: FeatureIndex, threshold: float, items: int) -> tuple[n
         nearest.update(rows[firsts], others[firsts], cosines[firsts])
         linked = cosines >= threshold - ROUNDING
         links.append((rows[linked], others[linked]))
-    return _connect(links, items), nearest
+    return _label_components(links, items), nearest
 
 
-def _reduce_tile(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
+def _reduce_links(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
     """Reduce the links of a tile to at most one for each row and column, which connect the same items.
 
     A tile of equal items has millions of links, which memory could not hold for all tiles.
     """
     height, width = linked.shape
     rows, columns = np.nonzero(linked)
-    labels = _connect([(rows, height + columns)], height + width)
+    labels = _label_components([(rows, height + columns)], height + width)
     positions = np.concatenate([first + np.arange(height), second + np.arange(width)])
     return positions[labels], positions
 
 
-def _connect(links: list[tuple[np.ndarray, np.ndarray]], items: int) -> np.ndarray:
+def _label_components(links: list[tuple[np.ndarray, np.ndarray]], items: int) -> np.ndarray:
     """Return the first item in the connected component of each item, ``(n,)``."""
     ends, others = (np.concatenate(part) for part in zip(*links, strict=True))
     graph = coo_array((np.ones(len(ends), dtype=np.int8), (ends, others)), shape=(items, items))

@@ -34,16 +34,16 @@ class ItemCard(NamedTuple):
     Attributes:
         item: row of the item among the features, or the path of its file.
         name: name of the item.
-        number: number shown below the picture, such as a similarity.
+        caption: text below the picture, such as a similarity.
         class_name: name of the class of the item; "" if it has no class.
-        picture: picture of the item as a data URI; "" if there is none.
+        picture_uri: picture of the item as a data URI; "" if there is none.
     """
 
     item: int | Path
     name: str
-    number: str = ""
+    caption: str = ""
     class_name: str = ""
-    picture: str = ""
+    picture_uri: str = ""
 
 
 class CardGroup(NamedTuple):
@@ -53,20 +53,20 @@ class CardGroup(NamedTuple):
         title: heading of the group.
         cards: cards of the items shown.
         notes: short texts beside the heading.
-        more: number of items of the group that are not shown.
+        num_hidden: number of items of the group that are not shown.
     """
 
     title: str
     cards: Sequence[ItemCard]
     notes: Sequence[str] = ()
-    more: int = 0
+    num_hidden: int = 0
 
 
 class PageContents(NamedTuple):
     """Contents of a page of search results: title, lead sentence, and groups of item cards."""
 
     title: str
-    lead: str
+    lead_sentence: str
     groups: Sequence[CardGroup]
 
 
@@ -82,14 +82,14 @@ class SearchPage:
         items = [card.item for group in contents.groups for card in group.cards]
         pictures = _load_pictures(self.features, items)
         groups = [
-            group._replace(cards=[card._replace(picture=pictures.get(card.item, "")) for card in group.cards])
+            group._replace(cards=[card._replace(picture_uri=pictures.get(card.item, "")) for card in group.cards])
             for group in contents.groups
         ]
-        lead = contents.lead if pictures or not items else f"{contents.lead} {NO_PICTURES}"
+        lead = contents.lead_sentence if pictures or not items else f"{contents.lead_sentence} {NO_PICTURES}"
         html = render_page(
             "search.html.j2",
             "contraport.similarity_search",
-            contents=contents._replace(lead=lead, groups=groups),
+            contents=contents._replace(lead_sentence=lead, groups=groups),
             side=PICTURE_SIDE,
             has_pictures=bool(pictures),
         )

@@ -66,7 +66,7 @@ def test_noise_rate_ignores_items_that_were_not_trained_on(audit: FilterWithGive
     for sources in (0.0, -50.0):
         scores, mismatched, fresh = judged(audit, sources)
         audit.last_state, audit.looks = None, [(scores, mismatched, fresh)]
-        assert audit.after_epoch(1)
+        assert audit.score_if_due(1)
         own = [item for item in range(ITEMS) if item not in sources_of(audit)]
         rate, (low, high) = estimate_noise_rate(scores[own].numpy(), mismatched.numpy())
         assert audit.last_state is not None
@@ -77,7 +77,7 @@ def test_noise_rate_ignores_items_that_were_not_trained_on(audit: FilterWithGive
 def test_detects_memorized_decoys(audit: FilterWithGivenScores) -> None:
     scores, mismatched, fresh = judged(audit)
     audit.looks = [(scores, mismatched, fresh - 100)]
-    audit.after_epoch(1)
+    audit.score_if_due(1)
     assert audit.last_state is not None
     assert audit.last_state.remembered == 1
 
@@ -86,7 +86,7 @@ def test_decoys_stay_if_they_score_like_pairs_that_stay(audit: FilterWithGivenSc
     scores, mismatched, fresh = judged(audit)
     mismatched[::2] += 9
     audit.looks = [(scores, mismatched, fresh)]
-    audit.after_epoch(1)
+    audit.score_if_due(1)
     assert audit.last_state is not None
     own = ITEMS - len(sources_of(audit))
     assert sum(item < ITEMS for item in drawn(audit)) == own - round(audit.last_state.rate * (own - 1))
@@ -102,9 +102,9 @@ def test_decoys_are_replaced_by_their_items_after_a_third(audit: FilterWithGiven
     for _, mismatched, _ in audit.looks:
         mismatched[::2] += 9  # these are taken for pairs
     for epoch in (1, 2, 3):
-        assert audit.after_epoch(epoch)
+        assert audit.score_if_due(epoch)
         assert max(drawn(audit)) >= ITEMS
-    assert audit.after_epoch(4)
+    assert audit.score_if_due(4)
     assert max(drawn(audit)) < ITEMS
     right = {item for item in sources_of(audit) if item >= WRONG}
     assert len(drawn(audit) & right) > len(right) / 2
@@ -113,11 +113,11 @@ def test_decoys_are_replaced_by_their_items_after_a_third(audit: FilterWithGiven
 def test_rate_is_fixed_once_decoys_are_gone(audit: FilterWithGivenScores) -> None:
     audit.looks = [judged(audit) for _ in range(5)]
     for epoch in (1, 2, 3, 4):
-        audit.after_epoch(epoch)
+        audit.score_if_due(epoch)
     before = audit.last_state
     scores, mismatched, fresh = audit.looks.pop()
     audit.looks = [(scores, mismatched + 100, fresh)]  # as they would be if only what is trained on came to score low
-    audit.after_epoch(6)
+    audit.score_if_due(6)
     assert before is not None
     assert audit.last_state is not None
     assert (audit.last_state.number, audit.last_state.rate, audit.last_state.remembered) == (
@@ -131,7 +131,7 @@ def test_scores_are_means_over_all_scorings(audit: FilterWithGivenScores) -> Non
     looks = [judged(audit) for _ in range(3)]
     audit.looks = list(looks)
     for epoch in (1, 2, 3):
-        audit.after_epoch(epoch)
+        audit.score_if_due(epoch)
     assert audit.last_state is not None
     torch.testing.assert_close(audit.last_state.scores, torch.stack([look[0] for look in looks]).mean(0))
     torch.testing.assert_close(audit.last_state.mismatched, torch.stack([look[1] for look in looks]).mean(0))

@@ -31,14 +31,14 @@ class CanonicalMaps(NamedTuple):
     """Cross-fitted canonical maps: a pair of linear maps for each fold, and the fold of each item.
 
     Attributes:
-        centers: mean features of the items that the maps are fitted to, ``(F,)`` and ``(G,)``.
-        folds: fold of each item, int64 ``(n,)``; the maps of an item are fitted to the other folds.
-        maps: maps that predict the second view from the first, and the first from the second, for each fold.
+        feature_means: mean features of the items that the maps are fitted to, ``(F,)`` and ``(G,)``.
+        item_folds: fold of each item, int64 ``(n,)``; the maps of an item are fitted to the other folds.
+        fold_maps: maps that predict the second view from the first, and the first from the second, for each fold.
     """
 
-    centers: tuple[Tensor, Tensor]
-    folds: Tensor
-    maps: tuple[tuple[LinearMapPair, LinearMapPair], ...]
+    feature_means: tuple[Tensor, Tensor]
+    item_folds: Tensor
+    fold_maps: tuple[tuple[LinearMapPair, LinearMapPair], ...]
 
 
 class _SecondMoments(NamedTuple):
@@ -59,8 +59,8 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
 
     >>> u = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
     >>> fitted = fit_canonical_maps((u, u.flip(1)), torch.arange(300))
-    >>> first, second = fitted.maps[0][0]
-    >>> x, y = (u - fitted.centers[0]) @ first, (u.flip(1) - fitted.centers[1]) @ second
+    >>> first, second = fitted.fold_maps[0][0]
+    >>> x, y = (u - fitted.feature_means[0]) @ first, (u.flip(1) - fitted.feature_means[1]) @ second
     >>> bool(torch.cosine_similarity(x, y).min() > 0.99)
     True
     """

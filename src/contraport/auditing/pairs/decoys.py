@@ -54,7 +54,7 @@ class DecoyDataset(Dataset):
 
 
 def resolve_decoy_positions(positions: Tensor, items: int, decoys: ItemPairs) -> tuple[Tensor, Tensor]:
-    """Return the item that each position takes its first view from, and that of its second view, ``(b,)`` each."""
+    """Return the items that give the first view and the second view at each position, ``(b,)`` each."""
     number = (positions - items).clamp(min=0)
     is_decoy = positions >= items
     first, second = (torch.where(is_decoy, members[number], positions) for members in decoys)

@@ -128,7 +128,7 @@ class PairFilter:
         )
         self._set_positions(self._initial_positions)
 
-    def after_epoch(self, epoch: int) -> bool:
+    def score_if_due(self, epoch: int) -> bool:
         """Score the pairs if a scoring is due after `epoch` epochs; return whether it was due."""
         if epoch not in self._scoring_epochs:
             return False

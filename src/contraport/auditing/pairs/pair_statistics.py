@@ -40,12 +40,12 @@ class Statistic:
 
     Attributes:
         description: one-line description for listings.
-        function: function from paired features and pairs to scores, ``(p,)``; higher is better.
+        score_function: function from paired features and pairs to scores, ``(p,)``; higher is better.
         needs_shared_space: whether the statistic needs embeddings of both views in one space.
     """
 
     description: str
-    function: _Function
+    score_function: _Function
     needs_shared_space: bool
 
 
@@ -73,12 +73,12 @@ def score_pairs(paired: PairedFeatures, pairs: ItemPairs | None = None, statisti
         raise unknown_name_error("statistic", statistic, STATISTICS)
     chosen = STATISTICS[statistic]
     if chosen.needs_shared_space and paired.embeddings is None:
-        others = ", ".join(name for name, one in STATISTICS.items() if not one.needs_shared_space)
+        usable = ", ".join(name for name, other in STATISTICS.items() if not other.needs_shared_space)
         raise UsageError(
-            f"statistic: {statistic!r} needs both views in one embedding space, and they have none; use {others}.",
+            f"statistic: {statistic!r} needs both views in one embedding space, and they have none; use {usable}.",
             kind="no_shared_space",
         )
-    return chosen.function(paired, pairs or paired.own_pairs)
+    return chosen.score_function(paired, pairs or paired.own_pairs)
 
 
 def _register(description: str, *, shared_space: bool) -> Callable[[_Function], _Function]:
@@ -125,7 +125,7 @@ def _canonical(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
         for map_first, map_second in both_directions:
             u, v = F.normalize(x @ map_first, dim=1), F.normalize(y @ map_second, dim=1)
             rows, columns = (
-                mean_nearest_similarity(own, others[paired.references], paired.neighbors)
+                mean_nearest_similarity(own, others[paired.rank_references], paired.neighbors)
                 for own, others in ((u[first], v), (v[second], u))
             )
             similarity = (u[first][first_at] * v[second][second_at]).sum(dim=1)

@@ -54,8 +54,8 @@ class PairedFeatures:
         UsageError: fewer than 50 pairs, unequal numbers of rows, NaN or infinity, or too small a pool.
 
     >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
-    >>> sides = PairedFeatures((u, u.flip(1)))
-    >>> sides.nearest[0].shape
+    >>> paired = PairedFeatures((u, u.flip(1)))
+    >>> paired.nearest_items[0].shape
     torch.Size([60, 17])
     """
 
@@ -100,18 +100,18 @@ class PairedFeatures:
         return self.own_pairs.first if self.pool is None else self.pool
 
     @cached_property
-    def references(self) -> Tensor:
+    def rank_references(self) -> Tensor:
         """Evenly spaced sample of the pool, ``(r,)``, among which the rank of an item is measured."""
         pool = self.pool_items
         return pool[torch.linspace(0, len(pool) - 1, min(len(pool), MAX_REFERENCES)).round().long()]
 
     @cached_property
-    def nearest(self) -> tuple[Tensor, Tensor]:
+    def nearest_items(self) -> tuple[Tensor, Tensor]:
         """Nearest pool items of each item in each view, ``(n, neighbors + 2)``; an item may be among its own."""
         # Two more than needed: `find_pair_neighbors` removes the two members of a pair.
-        return self._nearest(self.features[0]), self._nearest(self.features[1])
+        return self._find_nearest(self.features[0]), self._find_nearest(self.features[1])
 
-    def _nearest(self, values: Tensor) -> Tensor:
+    def _find_nearest(self, values: Tensor) -> Tensor:
         pool, number = values[self.pool_items], self.neighbors + 2
         indices = [(rows @ pool.T).topk(number, 1).indices for rows in split_rows(values, len(pool))]
         return self.pool_items[torch.cat(indices)]
@@ -122,7 +122,7 @@ class PairedFeatures:
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
         members = torch.stack(pairs, dim=1)
-        near = self.nearest[0][pairs.first], self.nearest[1][pairs.second]
+        near = self.nearest_items[0][pairs.first], self.nearest_items[1][pairs.second]
         return self._without(near[0], members), self._without(near[1], members)
 
     def _without(self, nearest: Tensor, members: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ class PairedFeatures:
         return self._compute_thresholds(self.features[0]), self._compute_thresholds(self.features[1])
 
     def _compute_thresholds(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        references = self.references
+        references = self.rank_references
         number = len(references) - 1  # the item itself does not count
         ranks = torch.logspace(0, math.log10(number), NUM_THRESHOLDS).round().clamp(max=number).unique()
         ranks = ranks.to(values.device)

@@ -70,13 +70,15 @@ def _best_on_shortlist(
     paired: PairedFeatures, items: Tensor, candidates: Tensor, statistic: str
 ) -> tuple[Tensor, Tensor]:
     """Return the partner with the highest score on the shortlist of each item, and the score, ``(p,)`` each."""
-    shortlist = torch.cat([_shortlist(paired, block, candidates) for block in split_rows(items, len(candidates))])
+    shortlist = torch.cat(
+        [_shortlist_candidates(paired, block, candidates) for block in split_rows(items, len(candidates))]
+    )
     pairs = ItemPairs(items.repeat_interleave(shortlist.shape[1]), shortlist.flatten())
     best, place = score_pairs(paired, pairs, statistic).reshape(shortlist.shape).max(dim=1)
     return shortlist.gather(1, place[:, None]).flatten(), best
 
 
-def _shortlist(paired: PairedFeatures, items: Tensor, candidates: Tensor) -> Tensor:
+def _shortlist_candidates(paired: PairedFeatures, items: Tensor, candidates: Tensor) -> Tensor:
     """Return the candidates nearest to the mean partner of the neighbors of each item, ``(p, SHORTLIST)``."""
     near, _ = paired.find_pair_neighbors(ItemPairs(items, items))
     values = paired.features[1]
