@@ -215,9 +215,9 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     wrong = np.argsort(rounds[0][0].scores, kind="stable")[: items - len(kept)]
     assert sorted(kept) == rounds[0][0].select_trusted().tolist() == sorted({*range(items)} - {*wrong.tolist()})
     half = crossfit.CrossFitScores(None, {}, (1, 1, 4), None)
-    half.add((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
-    assert half.has((0, 0), torch.tensor([0, 1]))
-    assert not half.has((0, 0), torch.tensor([1, 2]))
+    half.add_scores((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
+    assert half.has_scores((0, 0), torch.tensor([0, 1]))
+    assert not half.has_scores((0, 0), torch.tensor([1, 2]))
 
 
 def judgements_mean(parts: list[set[int]], items: int) -> np.ndarray:
