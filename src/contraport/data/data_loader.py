@@ -280,7 +280,7 @@ class StreamOrder(BatchOrder):
         super().__init__(batches * batch_size, batch_size=batch_size, shared=shared)
 
     def count_skipped_batches(self) -> int:
-        """Return the number of batches of the stream that precede the next epoch, or the rest of a resumed one."""
+        """Return the number of batches of the stream that precede the next iteration."""
         return self.epoch * len(self) + self.first_batch
 
 

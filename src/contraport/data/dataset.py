@@ -69,7 +69,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     Attributes:
         store: store that holds the views in memory or reads them from files.
         name: name of the data, for messages.
-        split: ``"train"`` or ``"test"``.
+        split: name of the split, ``"train"`` or ``"test"``.
         labels: class of each item, int64 ``(n,)`` in ``0..len(class_names)-1``, or None.
         domains: domain of each item, int64 ``(n,)``, or None.
         weights: training weight of each item, float32 ``(n,)``, nonnegative, or None.
@@ -81,11 +81,11 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         num_held_out: number of items drawn at random as the test split; None if the source defines its own.
         present: mask of the views that each item has, Booleans ``(n, views)``; None if no view is missing.
         rows: row of each item in its source, counted over all splits and skipped items, int64 ``(n,)``.
-        keys: names of the items in their source, such as file paths; None if they have only rows.
+        keys: name of each item in its source, such as a file path; None if items are identified by row only.
         view_names: names of the views, such as the columns of a table; default: ``view0``, ``view1``, ...
-        stored_digests: content digests of the items, if already computed; see `digests`.
-        paired: whether each batch also has the view of each item's mismatched partner, from which the views after
-            the first are made; see `contraport.data.perturbations`.
+        stored_digests: content digests of the items if they were computed before, or None; see `digests`.
+        has_partner_view: whether each batch also has the view of each item's mismatched partner, from which the views
+            after the first are made; see `contraport.data.perturbations`.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -97,7 +97,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     (torch.Size([2, 1, 28, 28]), [1, 1], [3, 1])
     """
 
-    paired: ClassVar[bool] = False
+    has_partner_view: ClassVar[bool] = False
 
     store: Store
     name: str

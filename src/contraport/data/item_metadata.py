@@ -29,17 +29,17 @@ class ItemMetadata:
     Attributes:
         name: name of the data, for messages.
         length: number of items.
-        labels: class of each item.
-        class_names: name of each class.
-        domains: domain of each item.
-        domain_names: name of each domain.
+        labels: class of each item, as a code; or None.
+        class_names: name of each class, or None without labels.
+        domains: domain of each item, as a code; or None.
+        domain_names: name of each domain, or None without domains.
         is_test: mask of the items that the source assigns to its test split; None if it has no test split.
         test_fraction: fraction of the items to hold out if the source has no test split; default: `HELD_OUT`.
         present: mask of the views that each item has, ``(n, views)``; None if no view is missing.
-        weights: training weight of each item.
-        regression_targets: regression target of each item.
+        weights: training weight of each item, or None.
+        regression_targets: regression target of each item, or None.
         rows: row of each item in the source; None if every row of the source is an item.
-        keys: name of each item in the source.
+        keys: name of each item in the source, such as a file path, or None.
 
     Raises:
         UsageError: a name is not valid Unicode, such as a file name in another encoding; no table could store it.

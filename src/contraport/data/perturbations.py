@@ -41,7 +41,7 @@ class MismatchedDataset(Dataset):
         partners: position of each item's partner, int64 ``(n,)``.
     """
 
-    paired = True
+    has_partner_view = True
     partners: Tensor
 
     def __getitems__(self, positions: list[int]) -> Batch:
@@ -168,7 +168,7 @@ class TransformedStore(StoreWrapper):
         return self.change(self.store.fetch(positions), positions)
 
 
-def _with_change(dataset: Dataset, change: Change) -> Dataset:
+def _apply_to_items(dataset: Dataset, change: Change) -> Dataset:
     """Apply a function to all items: at once if the dataset is in memory, otherwise at each fetch."""
     store = TransformedStore(dataset.store, change)
     if not dataset.is_in_memory:
@@ -200,7 +200,7 @@ def corrupt_dataset(dataset: Dataset, *corruptions: Corruption) -> Dataset:
         None if image else torch.tensor(dataset.statistics(view)[1]).view(-1, *[1] * (len(shape) - 1))
         for view, (image, shape) in enumerate(zip(images, dataset.shapes, strict=True))
     )
-    return _with_change(dataset, _CorruptItems(corruptions, dataset.rows, spread))
+    return _apply_to_items(dataset, _CorruptItems(corruptions, dataset.rows, spread))
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def assign_domains(dataset: Dataset, version: DomainSpec) -> Dataset:
     names = DOMAINS[version.name]
     uniform = generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
     domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
-    whole = _with_change(dataset, _ApplyDomains(domains, rotates)).with_domains(domains, names)
+    whole = _apply_to_items(dataset, _ApplyDomains(domains, rotates)).with_domains(domains, names)
     if version.left_out is None:
         return whole
     is_left_out = domains == names.index(version.left_out)

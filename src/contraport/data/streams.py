@@ -21,7 +21,7 @@ class StreamItem(NamedTuple):
     """Parsed item of a stream.
 
     Attributes:
-        views: ``(1, *shape)`` each.
+        views: views of the item as batches of one, ``(1, *shape)`` each.
         label: class of the item, or None.
         key: name of the item in the stream, or None.
     """

@@ -99,7 +99,7 @@ def preflight(
 def views_are_identical(module: TrainingModule, dataset: Dataset) -> bool:
     """Return whether all random views of an item have equal features at the first step."""
     views, model = module.views, module.model
-    if views.augment != "none" or len(views.plain_shapes) > 1 or dataset.paired:
+    if views.augment != "none" or len(views.plain_shapes) > 1 or dataset.has_partner_view:
         return False
     items = dataset.__getitems__(list(range(min(len(dataset), _PROBED_ITEMS)))).views
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm) and part.training]

@@ -218,7 +218,7 @@ def _cache_decoded(components: Components, settings: Settings, folder: Path) -> 
         dataset = cache_decoded_images(dataset, folder)
     if not dataset.is_in_memory:
         return components
-    if components.dataset.paired and components.partners is not None:
+    if components.dataset.has_partner_view and components.partners is not None:
         dataset = with_partners(dataset, components.partners)
     views = components.module.views
     batches = build_batches(settings, dataset, views, num_workers=settings.num_workers if views.is_per_item else 0)

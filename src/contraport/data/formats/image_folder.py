@@ -45,7 +45,7 @@ def load_folder(
     read so if each of several domains has the same several classes; in other deeper folders the outermost folder is the
     class. Each layout may be below ``train/`` and ``test/`` (or ``val/``); without these a fraction of each class is
     held out. Hidden files, and files without the suffix of an image, are ignored. Images that cannot be decoded are
-    left out, logged, and listed in ``skipped``.
+    left out, logged, and listed in ``unreadable_files``.
 
     If at least half of the images have a text beside them, ``photo.txt`` beside ``photo.jpg``, the texts are a second
     view, which an image without a text or with an empty one lacks. A folder of ``*.txt`` without images is a dataset of

@@ -50,7 +50,7 @@ def load_table(
 
     `contraport.data.formats.column_roles.infer_roles` describes the roles of its columns. Without a column of splits
     `test_fraction` of each class is held out, by default 0.2. Columns may name image files, relative to the folder of
-    the table; those that cannot be decoded are left out, logged, and listed in ``skipped``.
+    the table; those that cannot be decoded are left out, logged, and listed in ``unreadable_files``.
 
     Raises:
         UsageError: the file is corrupt, or a column or its values are invalid.

@@ -26,7 +26,7 @@ class ParsedItem(NamedTuple):
     """Parsed item of a torch dataset or stream.
 
     Attributes:
-        views: ``(1, *shape)`` each.
+        views: views of the item as batches of one, ``(1, *shape)`` each.
         label: class of the item by number or name, or None.
         key: name of the item in its source, or None.
     """

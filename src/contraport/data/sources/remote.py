@@ -38,19 +38,19 @@ class _RemoteFile(NamedTuple):
     url: str
 
     @property
-    def record(self) -> Path:
+    def record_path(self) -> Path:
         """Path of the file that records the state of the last download."""
         return _record_of(self.local)
 
-    def state(self) -> dict[str, str]:
+    def remote_state(self) -> dict[str, str]:
         """Return the path and a checksum or date of the remote file, which changes with its content."""
         return {"file": self.path, "key": str(self.system.ukey(self.path))}
 
     def is_cached(self) -> bool:
         """Return whether the cache contains the current version of the file."""
-        if not (self.local.exists() and self.record.exists()):
+        if not (self.local.exists() and self.record_path.exists()):
             return False
-        if read_json(self.record) == self.state():
+        if read_json(self.record_path) == self.remote_state():
             return True
         log.warning("%s has changed, and is downloaded again: %s", self.url, self.path)
         return False
@@ -121,14 +121,14 @@ def _remove_stale(folder: Path, current: Collection[Path], url: str) -> None:
 
 
 def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
-    state, local = file.state(), file.local
+    state, local = file.remote_state(), file.local
     try:
         local.parent.mkdir(parents=True, exist_ok=True)
         size = file.system.size(file.path)
         name = f"MB of {local.name}"
         with atomic_write(local) as temporary, bars.steps(size and size // MEGABYTE, name) as step:
             file.system.get_file(file.path, str(temporary), callback=_progress_callback(step, name))
-        write_json(file.record, state)
+        write_json(file.record_path, state)
     except Exception as error:
         message = f"data: {file.url}: {file.path} cannot be downloaded to {local.parent}: {one_line_reason(error)}"
         raise UsageError(message, kind="unreadable") from error

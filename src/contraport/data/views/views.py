@@ -102,7 +102,9 @@ class Views(nn.Module):
         self._windows: Windows | None = None
         self._plain = dataset
         message = f"views: must be a number, as the pairs of {dataset.name!r} are mismatched, got {views!r}."
-        check(not (dataset.paired and isinstance(views, str)) or self.custom is not None, message, "mismatched")
+        check(
+            not (dataset.has_partner_view and isinstance(views, str)) or self.custom is not None, message, "mismatched"
+        )
         if self.custom is not None:
             self.augment = self.custom.name
             made = _custom_views(dataset, self.custom, views)
@@ -262,7 +264,7 @@ def _numbered_views(dataset: Dataset, augment: Augment, views: int | None) -> li
     made = [_PlannedView(view, _transform(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)]
     if stored > 1:
         return made
-    others = made[0]._replace(source=1) if dataset.paired else made[0]
+    others = made[0]._replace(source=1) if dataset.has_partner_view else made[0]
     return [made[0], *[others] * (number - 1)]
 
 
