@@ -116,10 +116,10 @@ def methods() -> str:
     ]
     for name, recipe in OBJECTIVES.items():
         lines += [f"## {name}", "", recipe.summary, "", f"$${recipe.formula}$$", ""]
-        signature = re.sub(r": '([^']*)'", r": \1", str(inspect.signature(recipe.make)).split(" -> ")[0])
+        signature = re.sub(r": '([^']*)'", r": \1", str(inspect.signature(recipe.build)).split(" -> ")[0])
         lines += [
             "```text",
-            f"contraport.{recipe.make.__name__}{signature}",
+            f"contraport.{recipe.build.__name__}{signature}",
             "```",
             "",
             f"Source: {recipe.citation}",
@@ -131,7 +131,7 @@ def methods() -> str:
 def answers(loss: Loss) -> list[str]:
     """The five answers as code; of a sum of objectives, those of each."""
     columns: list[list[str]] = [[] for _ in range(5)]
-    given = loss.answers().items()
+    given = loss.components_by_question().items()
     for k, answer in enumerate(value for question, value in given if "Penalty" not in question):
         if f"`{answer}`" not in columns[k % 5]:
             columns[k % 5].append(f"`{answer}`")

@@ -168,7 +168,7 @@ def methods(told: set[str]) -> Iterator[str]:
     """The named methods as functions."""
     yield from _heading("Objectives by name")
     yield from ["A named method is a recipe that returns a loss. Their formulas: :doc:`/methods`.", ""]
-    named = [recipe.make.__name__ for recipe in OBJECTIVES.values()]
+    named = [recipe.build.__name__ for recipe in OBJECTIVES.values()]
     yield from _documented("contraport", [*dict.fromkeys(named), "objective", "list_objectives"], told)
 
 

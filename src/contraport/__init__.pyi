@@ -63,14 +63,13 @@ from contraport.objectives import AllViewPairs as AllViewPairs
 from contraport.objectives import Balanced as Balanced
 from contraport.objectives import ClosedFormQuadratic as ClosedFormQuadratic
 from contraport.objectives import Columns as Columns
+from contraport.objectives import ContrastiveEnergy as ContrastiveEnergy
 from contraport.objectives import Coordinates as Coordinates
 from contraport.objectives import CoreViewPairs as CoreViewPairs
-from contraport.objectives import Cost as Cost
 from contraport.objectives import Cross as Cross
 from contraport.objectives import DebiasedContrastive as DebiasedContrastive
 from contraport.objectives import Domains as Domains
 from contraport.objectives import DuplicateGroups as DuplicateGroups
-from contraport.objectives import Energy as Energy
 from contraport.objectives import Exact as Exact
 from contraport.objectives import FenchelYoung as FenchelYoung
 from contraport.objectives import Free as Free
@@ -78,11 +77,11 @@ from contraport.objectives import GuidedNegatives as GuidedNegatives
 from contraport.objectives import Hellinger as Hellinger
 from contraport.objectives import JensenShannon as JensenShannon
 from contraport.objectives import Joint as Joint
-from contraport.objectives import KernelAlignment as KernelAlignment
+from contraport.objectives import KernelAttraction as KernelAttraction
 from contraport.objectives import Labels as Labels
 from contraport.objectives import LeadingCoordinates as LeadingCoordinates
 from contraport.objectives import Logistic as Logistic
-from contraport.objectives import LogKernelAlignment as LogKernelAlignment
+from contraport.objectives import LogKernelAttraction as LogKernelAttraction
 from contraport.objectives import LogMeanKernel as LogMeanKernel
 from contraport.objectives import LogSumKernel as LogSumKernel
 from contraport.objectives import Loosen as Loosen
@@ -106,6 +105,7 @@ from contraport.objectives import Simplex as Simplex
 from contraport.objectives import SoftNeighbors as SoftNeighbors
 from contraport.objectives import SquaredL2 as SquaredL2
 from contraport.objectives import SumLoss as SumLoss
+from contraport.objectives import TargetCost as TargetCost
 from contraport.objectives import TemperatureSchedule as TemperatureSchedule
 from contraport.objectives import Tighten as Tighten
 from contraport.objectives import TotalVariation as TotalVariation

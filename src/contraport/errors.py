@@ -143,7 +143,7 @@ def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = s
         raise UsageError(message, kind="not_writable") from error
 
 
-def unknown_name_error(argument: str, name: object, valid_names: Iterable[str]) -> UsageError:
+def unknown_name_error(argument: str, name: object, valid_names: Iterable[str], noun: str = "name") -> UsageError:
     """Build the error for a name that is not in a list, with the nearest valid name.
 
     >>> str(unknown_name_error("objective", "gca-uott", ["nt-xent", "gca-uot"]))
@@ -152,11 +152,11 @@ def unknown_name_error(argument: str, name: object, valid_names: Iterable[str]) 
     names = sorted(valid_names)
     nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
-    choices = f"Known: {', '.join(names)}."
+    choices = f"Known: {', '.join(names) or 'none'}."
     if len(choices) > MAX_LIST_CHARS:
         nearest = difflib.get_close_matches(str(name), names, n=8, cutoff=0)
         choices = f"Known, {len(names)} in all: {', '.join(nearest)} ..."
-    return UsageError(f"{argument}: unknown name {name!r}{hint} {choices}", kind="unknown")
+    return UsageError(f"{argument}: unknown {noun} {name!r}{hint} {choices}", kind="unknown")
 
 
 def bind_arguments(

@@ -237,6 +237,25 @@ def accept_deprecated(**old_names: str) -> Callable[[Callable[P, T]], Callable[P
     return decorate
 
 
+def accept_deprecated_fields(**formerly: str) -> Callable[[type[T]], type[T]]:
+    """Decorator of a dataclass: accept the deprecated names of fields, given as ``new="old"``, with a warning.
+
+    >>> @accept_deprecated_fields(width="wide")
+    ... @dataclass
+    ... class Box:
+    ...     width: int
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     Box(wide=3).width
+    3
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        cls.__init__ = accept_deprecated(**formerly)(cls.__init__)  # type: ignore[method-assign]
+        return cls
+
+    return decorate
+
+
 def with_options_as_parameters(
     options_class: Callable[P, object], details: str = ""
 ) -> Callable[[Callable[[dict[str, Any]], T]], Callable[P, T]]:

@@ -17,7 +17,7 @@ from tests.errors import raises_usage_error
 from torch import nn
 
 from contraport.estimators import SNE, TSNE
-from contraport.objectives.affinities import calibrated_softmax, compute_affinities, find_nearest
+from contraport.objectives.affinities import calibrated_softmax, compute_affinities, find_nearest_neighbors
 
 ESTIMATORS = [SNE, TSNE]
 
@@ -103,9 +103,9 @@ def test_affinities_have_mass_one_and_the_perplexity(digits, symmetric):
 
 def test_nearest_in_chunks(monkeypatch, digits):
     x = torch.from_numpy(digits)
-    whole = find_nearest(x, 7)
+    whole = find_nearest_neighbors(x, 7)
     monkeypatch.setattr("contraport.objectives.affinities.MAX_DISTANCES", 1000)
-    for part, all_at_once in zip(find_nearest(x, 7), whole, strict=True):
+    for part, all_at_once in zip(find_nearest_neighbors(x, 7), whole, strict=True):
         assert torch.equal(part, all_at_once)
 
 

@@ -55,3 +55,10 @@ def test_the_bank_keeps_the_last_keys_and_compares_with_them_alone():
 def test_rejects_invalid_bank_sizes(size):
     with raises_usage_error("memory_bank_size.invalid"):
         MemoryBankLoss(size)
+
+
+def test_memory_bank_accepts_the_deprecated_keyword_with_one_warning():
+    with pytest.warns(FutureWarning, match="in.batch.negatives") as caught:
+        loss = MemoryBankLoss((5, 5), others=True)
+    assert loss.in_batch_negatives
+    assert len(caught) == 1

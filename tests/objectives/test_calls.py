@@ -57,7 +57,8 @@ def backend(request):
 TEMPERED = [
     name
     for name in OBJECTIVES
-    if "temperature" in inspect.signature(OBJECTIVES[name].make).parameters and name not in {"iot-quadratic", "sog-clr"}
+    if "temperature" in inspect.signature(OBJECTIVES[name].build).parameters
+    and name not in {"iot-quadratic", "sog-clr"}
 ]  # the averages of sog-clr are held, so that its slope is not that of its value
 
 
@@ -94,7 +95,7 @@ def test_a_temperature_that_another_owns_is_positive(value):
 
 @pytest.mark.parametrize("name", TEMPERED)
 def test_every_recipe_learns_its_temperature(name, backend):
-    default = inspect.signature(OBJECTIVES[name].make).parameters["temperature"].default or 0.5
+    default = inspect.signature(OBJECTIVES[name].build).parameters["temperature"].default or 0.5
     expected, slope = temperature_slope(name, default)
     z, known = views(k=3 if name in {"cmc", "mv-dhel"} else 2), needed(name)
 

@@ -34,7 +34,7 @@ VARIANTS: dict[str, Callable[[], contraport.Loss]] = {
     "total variation": lambda: parts(contraport.Unbalanced(1.0, price="total-variation"), contraport.KL()),
     "order 2": lambda: parts(contraport.Tsallis(2), contraport.FenchelYoung()),
     "order 1/2": lambda: parts(contraport.Tsallis(0.5), contraport.KL()),
-    "cost of the plan": lambda: parts(contraport.Rows(), contraport.Energy(detach=False)),
+    "cost of the plan": lambda: parts(contraport.Rows(), contraport.ContrastiveEnergy(detach=False)),
     "signed pairs": lambda: contraport.pairwise("linear_pairs"),
     "learned temperature": lambda: contraport.info_nce("learn"),
     "own cost": lambda: parts(contraport.Rows(), contraport.KL(), torch.cdist),

@@ -52,7 +52,7 @@ TARGETS = {
 }
 DIVERGENCES = [
     cp.KL(), cp.KL(conditional=True), cp.JensenShannon(), cp.Hellinger(), cp.TotalVariation(), cp.SquaredL2(),
-    cp.Rince(0.6, 0.3), cp.Cost(), cp.Energy(), cp.Energy(detach=False),
+    cp.Rince(0.6, 0.3), cp.TargetCost(), cp.ContrastiveEnergy(), cp.ContrastiveEnergy(detach=False),
 ]  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def rows_of(divergence, share, log_p, cost, compared):
         found = torch.where(share > 0, share * (q * (log_p + math.log(n))).exp(), ZERO).sum(1)
         return ((lam * n * mass.exp()) ** q - found) / q
     pull = n * (t * cost).sum(1)
-    if isinstance(divergence, cp.Cost):
+    if isinstance(divergence, cp.TargetCost):
         return pull
     return pull - n * ((p.detach() if divergence.detach else p) * torch.where(compared, cost, ZERO)).sum(1)
 

@@ -25,7 +25,7 @@ def test_constraints_without_influence_do_not_change_the_value(name: str) -> Non
     generator = torch.Generator().manual_seed(0)
     views = [torch.randn(8, 4, generator=generator) for _ in range(2)]
     settings = {"items": 8, "dimensions": 4}
-    asked = inspect.signature(OBJECTIVES[name].make).parameters
+    asked = inspect.signature(OBJECTIVES[name].build).parameters
     loss = contraport.objective(name, **{key: settings[key] for key in settings.keys() & asked.keys()}).eval()
     if not isinstance(loss, Objective):
         return
@@ -71,8 +71,8 @@ def test_a_penalty_of_the_kernel_is_the_same_under_every_constraint(constraint: 
     for penalty, wanted in ((contraport.LogMeanKernel(), log_mean_kernel(z0, z1)),
                             (contraport.MeanKernel(), log_mean_kernel(z0, z1).exp())):  # fmt: skip
         loss = contraport.Objective(
-            contraport.Cross(), contraport.Gibbs("cosine", 0.5), constraint, contraport.Pairs(), contraport.Cost(),
-            {penalty: 1.0},
+            contraport.Cross(), contraport.Gibbs("cosine", 0.5), constraint, contraport.Pairs(),
+            contraport.TargetCost(), {penalty: 1.0},
         )  # fmt: skip
         found = loss.parts(z0, z1)[type(penalty).__name__]
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=0)

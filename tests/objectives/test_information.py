@@ -22,7 +22,7 @@ def views(count: int = 2, n: int = 9) -> list[Tensor]:
 
 
 def bound(loss: Any, *z: Tensor, **known: Any) -> float | None:
-    found: float | None = loss.information(float(loss(*z, **known).detach()))
+    found: float | None = loss.mutual_information_bound(float(loss(*z, **known).detach()))
     return found
 
 
@@ -63,7 +63,7 @@ def test_negatives_are_candidates_but_for_those_of_the_row() -> None:
     bank = torch.randn(20, 4, generator=torch.Generator().manual_seed(2))
     more = {"negatives": bank, "negative_ids": torch.arange(20), "ids": torch.arange(9)}
     value = float(loss(z0, z1, **more))
-    assert loss.information(value) == pytest.approx(math.log(9 + 19) - value, abs=1e-6)
+    assert loss.mutual_information_bound(value) == pytest.approx(math.log(9 + 19) - value, abs=1e-6)
 
 
 def test_equal_views_reach_the_bound_of_the_bound() -> None:
@@ -125,7 +125,14 @@ def test_information_is_none_with_penalties_or_other_constraints() -> None:
 
 def test_before_any_call_there_is_none_and_what_is_kept_can_be_copied() -> None:
     loss = contraport.nt_xent()
-    assert loss.information(1.0) is None
+    assert loss.mutual_information_bound(1.0) is None
     value = float(loss(*views()))
     for again in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
-        assert again.information(value) == loss.information(value)
+        assert again.mutual_information_bound(value) == loss.mutual_information_bound(value)
+
+
+def test_deprecated_name_of_the_bound_warns():
+    loss = contraport.nt_xent()
+    value = loss(torch.eye(4), torch.eye(4)).item()
+    with pytest.warns(FutureWarning, match="mutual.information.bound"):
+        assert loss.information(value) == loss.mutual_information_bound(value)

@@ -12,12 +12,12 @@ import contraport
 from contraport.catalog import OBJECTIVES
 from contraport.engine import normalize
 from contraport.engine.kernels import MIN_LEARNED_TEMPERATURE
-from contraport.objectives import PRESETS
+from contraport.objectives import PAIRWISE_PRESETS
 
 SETTINGS = {"direct-clr": {"dimensions": 3}}
 CASES = [
     *((name, SETTINGS.get(name, {})) for name in OBJECTIVES),
-    *(("pairwise", {"preset": preset}) for preset in PRESETS),
+    *(("pairwise", {"preset": preset}) for preset in PAIRWISE_PRESETS),
     *(("alpha-cl", {"regularizer": name}) for name in ("entropy", "inverse", "inverse-shifted", "square", "uniform")),
     ("iot-quadratic", {"closed_form": False}),
     ("gca-uot", {"rince_weight": 0.2}),
@@ -71,7 +71,7 @@ def test_uniformity_of_copies_of_one_item_is_nothing():
     loss = contraport.align_uniform()(z0, z1, ids=torch.zeros(6, dtype=torch.long))
     cost = contraport.Objective(
         contraport.Cross(symmetric=False), contraport.Gibbs("chordal", 1.0), contraport.Free(), contraport.Pairs(),
-        contraport.Cost(),
+        contraport.TargetCost(),
     )  # fmt: skip
     torch.testing.assert_close(loss, cost(z0, z1))
     assert all(slope.isfinite().all() for slope in torch.autograd.grad(loss, [z0, z1]))

@@ -21,7 +21,7 @@ def both(request):
     rows = torch.arange(7)
     everything = LabelMask((torch.where(rows == 4, 1, 0), torch.ones_like(rows)))  # of row 4
     masks = LabelMask((rows, rows)), everything
-    target = KernelTarget.normalize_rows(Geometry(request.param(x, y), masks))
+    target = KernelTarget.from_row_normalized(Geometry(request.param(x, y), masks))
     kernel = request.param(x, y).dense().exp() * ~masks[0].dense() * ~everything.dense()
     mass = kernel.sum(1, keepdim=True)
     return target, DenseTarget(kernel / torch.where(mass > 0, mass, 1) / 7)

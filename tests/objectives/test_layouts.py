@@ -6,7 +6,7 @@ from tests.errors import raises_usage_error
 from tests.objectives.comparing import views
 
 import contraport
-from contraport import KL, Cross, Free, Gibbs, GuidedNegatives, LeadingCoordinates, Objective, Pairs, Rows
+from contraport import KL, Coordinates, Cross, Free, Gibbs, GuidedNegatives, LeadingCoordinates, Objective, Pairs, Rows
 from contraport.objectives import LogMeanKernel, WithinView
 
 FEATURES = torch.stack(views(seed=3, d=4), 1)  # each view has its own
@@ -43,7 +43,7 @@ def test_guided_objectives_are_not_info_nce():
     loss = Objective(GuidedNegatives(Cross()), Gibbs("cosine", 0.5), Rows(), Pairs(), KL())
     value = float(loss(*views(), features=FEATURES))
     assert not loss.is_info_nce
-    assert loss.information(value) is None
+    assert loss.mutual_information_bound(value) is None
 
 
 def test_one_view_is_enough_where_each_is_compared_with_itself():
@@ -52,3 +52,10 @@ def test_one_view_is_enough_where_each_is_compared_with_itself():
     torch.testing.assert_close((alone(z0) + alone(z1)) / 2, alone(z0, z1))
     with raises_usage_error("views.missing"):
         contraport.nt_xent()(z0)
+
+
+def test_coordinates_accept_the_deprecated_keyword_with_one_warning():
+    with pytest.warns(FutureWarning, match="centered") as caught:
+        layout = Coordinates(Cross(symmetric=False), centred=False)
+    assert layout == Coordinates(Cross(symmetric=False), centered=False)
+    assert len(caught) == 1

@@ -96,7 +96,7 @@ def test_a_setting_of_any_kind_is_taken_or_refused(name, value):
     """What a command line or a YAML file can give: no error of Python's own."""
     torch.manual_seed(0)
     z0, z1 = torch.randn(2, 5, 8)
-    for setting in inspect.signature(OBJECTIVES[name].make).parameters:
+    for setting in inspect.signature(OBJECTIVES[name].build).parameters:
         with contextlib.suppress(UsageError):
             contraport.objective(name, **{setting: value})(z0, z1, **known(name, 5))
 
@@ -324,7 +324,7 @@ def test_rejects_invalid_arguments(call, code, value):
 def mass_of(plan, layout=None):
     from contraport import Gibbs, Joint, Objective, Pairs
 
-    divergence = contraport.FenchelYoung() if isinstance(plan, contraport.Tsallis) else contraport.Cost()
+    divergence = contraport.FenchelYoung() if isinstance(plan, contraport.Tsallis) else contraport.TargetCost()
     loss = Objective(layout or Joint(), Gibbs("cosine", 0.5), plan, Pairs(), divergence)
     assert loss.mass is None
     loss(*views())
@@ -363,3 +363,9 @@ def test_the_mass_is_the_mean_of_the_directions():
         masses.append(single.mass)
     assert loss.mass == pytest.approx(sum(masses) / 2)
     assert contraport.align_uniform().mass is None
+
+
+@pytest.mark.parametrize(("name", "code"), [("byol", "byol.unknown"), ("gca_uot", "gca-uot.unknown")])
+def test_rejects_an_unknown_setting_under_the_name_of_the_objective(name, code):
+    with raises_usage_error(code, "tempreature"):
+        contraport.objective(name, tempreature=0.1)

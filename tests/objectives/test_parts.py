@@ -18,9 +18,9 @@ from contraport.objectives import (
     Balanced,
     Block,
     Columns,
+    ContrastiveEnergy,
     Cross,
     Domains,
-    Energy,
     Exact,
     FenchelYoung,
     Free,
@@ -310,9 +310,9 @@ DIVERGENCES = {
     "JensenShannon": (JensenShannon(), jensen_shannon),
     "MarginalPenalty": (MarginalPenalty(), marginal_penalty),
     "Rince": (Rince(0.7, 0.2), lambda target, plan, pairing: formulas.rince_divergence(target, plan, 0.7, 0.2)),
-    "Energy": (Energy(), lambda target, plan, pairing: ((target - plan.detach()) * cost_of(pairing)).sum()),
+    "Energy": (ContrastiveEnergy(), lambda target, plan, pairing: ((target - plan.detach()) * cost_of(pairing)).sum()),
     "Energy with its slope through the plan": (
-        Energy(detach=False),
+        ContrastiveEnergy(detach=False),
         lambda target, plan, pairing: ((target - plan) * cost_of(pairing)).sum(),
     ),
     "PlanUniformity": (PlanUniformity(), lambda target, plan, pairing: formulas.plan_uniformity(pairing, plan)),
@@ -345,7 +345,7 @@ def test_divergences(divergence, plan, layout, backend):
 def test_the_energy_of_a_cost_that_may_be_negative_has_the_slopes_of_finite_differences(cost, constraint, backend):
     z0, z1 = (z[:5, :3].double() for z in views())
     z1[1] = torch.linalg.cross(z0[0], z0[1])  # pairs whose cost is 0, where its slope is not
-    loss = Objective(Cross(symmetric=False), Gibbs(cost, 0.6), constraint, Pairs(), Energy(detach=False))
+    loss = Objective(Cross(symmetric=False), Gibbs(cost, 0.6), constraint, Pairs(), ContrastiveEnergy(detach=False))
     unit = torch.nn.functional.normalize if cost == "negative-cosine" else torch.clone
 
     def written(z):
@@ -420,7 +420,7 @@ def test_penalties_are_added_with_their_factors():
 
 
 def test_the_energy_of_rows_has_the_slope_of_kl_times_the_temperature():
-    energy = Objective(Joint(), Gibbs("cosine", 0.3), Rows(), Pairs(), Energy())
+    energy = Objective(Joint(), Gibbs("cosine", 0.3), Rows(), Pairs(), ContrastiveEnergy())
     kl = Objective(Joint(), Gibbs("cosine", 0.3), Rows(), Pairs(), KL())
     for a, b in zip(outcome(energy, *views())[1], outcome(kl, *views())[1], strict=True):
         torch.testing.assert_close(a, 0.3 * b, rtol=0, atol=1e-14)

@@ -71,9 +71,9 @@ def test_zero_strength_gives_equal_weights():
 
 def test_the_strength_follows_its_schedule():
     assert parse_plan_weights("plan", 10) == PlanWeightsSchedule(ScalarSchedule(0.9, 0.9, 10, "constant"), 20)
-    assert parse_plan_weights("plan:0.5", 10).at(0).strength == 0.5
+    assert parse_plan_weights("plan:0.5", 10).weights_at(0).strength == 0.5
     course = parse_plan_weights("plan:strength=0.2:0.6:linear,iterations=3", 10)
-    assert (course.at(5).strength, course.at(5).iterations) == (0.4, 3)
+    assert (course.weights_at(5).strength, course.weights_at(5).iterations) == (0.4, 3)
 
 
 @pytest.mark.parametrize(
@@ -96,3 +96,10 @@ def test_the_strength_follows_its_schedule():
 def test_rejects_invalid_arguments(call, code, value):
     with raises_usage_error(code, value):
         call()
+
+
+def test_plan_weights_accept_the_deprecated_keyword_with_one_warning():
+    with pytest.warns(FutureWarning, match="item.weights") as caught:
+        weights = PlanWeights(0.5, given=GIVEN)
+    assert weights.item_weights is GIVEN
+    assert len(caught) == 1

@@ -8,7 +8,15 @@ from tests.objectives.comparing import OF_COORDINATES, needed
 import contraport
 from contraport import KL, Balanced, Free, Gibbs, Joint, Labels, Objective, Rows, Simplex, Tsallis
 from contraport.catalog import OBJECTIVES
-from contraport.objectives import Cost, Energy, FenchelYoung, ReverseKL, Rince, SoftNeighbors, SquaredL2
+from contraport.objectives import (
+    ContrastiveEnergy,
+    FenchelYoung,
+    ReverseKL,
+    Rince,
+    SoftNeighbors,
+    SquaredL2,
+    TargetCost,
+)
 
 LABELS = torch.tensor([0, 1, 1, 2, 3, 3])
 SETTINGS = {"direct-clr": {"dimensions": 3}}
@@ -70,10 +78,10 @@ DIVERGENCES = {
     "squared": (Rows(), SquaredL2()),
     "rince": (Balanced(2), Rince()),
     "quadratic": (Tsallis(over="rows"), FenchelYoung()),
-    "cost": (Free(), Cost()),
-    "energy": (Rows(), Energy()),
-    "energy, not held": (Rows(), Energy(detach=False)),
-    "quadratic energy": (Tsallis(over="rows"), Energy()),
+    "cost": (Free(), TargetCost()),
+    "energy": (Rows(), ContrastiveEnergy()),
+    "energy, not held": (Rows(), ContrastiveEnergy(detach=False)),
+    "quadratic energy": (Tsallis(over="rows"), ContrastiveEnergy()),
 }
 
 

@@ -18,7 +18,7 @@ def test_terms_of_one_kind_add_up():
 def test_terms_name_the_parts():
     z0, z1 = torch.randn(2, 6, 4)
     loss = contraport.align_uniform(weight=0.3)
-    assert set(loss.terms(z0, z1)) == {"Cost", "LogMeanKernel"}
+    assert set(loss.terms(z0, z1)) == {"TargetCost", "LogMeanKernel"}
     torch.testing.assert_close(sum(loss.terms(z0, z1).values()), loss(z0, z1).item())
 
 

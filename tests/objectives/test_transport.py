@@ -45,7 +45,7 @@ def test_balanced_value_potentials_and_gradient_are_pots(backend):
     f, g = found.potentials
     rebuilt = a[:, None] * b * torch.exp((f[:, None] + g - ot.dist(x, y)) / 0.8)
     torch.testing.assert_close(rebuilt, found.plan.dense(), rtol=1e-10, atol=1e-14)
-    assert found.error < 1e-12
+    assert found.marginal_error < 1e-12
     assert 1 < found.iterations < 5000
 
 
@@ -373,3 +373,9 @@ def test_memory_is_that_of_the_points():
         (found.value + found.plan.barycentric(x.detach()).sum()).backward()
     largest = max(event.self_cpu_memory_usage for event in seen.events())
     assert largest < 32 << 20
+
+
+def test_deprecated_name_of_the_marginal_error_warns():
+    result = transport(torch.zeros(2, 1), torch.ones(3, 1), Gibbs("sqeuclidean", 0.8))
+    with pytest.warns(FutureWarning, match="marginal.error"):
+        assert result.error == result.marginal_error

@@ -29,17 +29,21 @@ EXTRA_BY_PACKAGE = {
 """Extra that installs the dependencies of a package of contraport; the others need torch and numpy only."""
 
 DEPRECATED = {
-    "Affinity": "KernelAlignment",
-    "Agreement": "LogKernelAlignment",
+    "Affinity": "KernelAttraction",
+    "Agreement": "LogKernelAttraction",
     "Alike": "SimilarityMatrix",
     "Bilinear": "BilinearCost",
     "ByPlan": "PlanWeights",
     "CoreView": "CoreViewPairs",
+    "Cost": "TargetCost",
     "Debiased": "DebiasedContrastive",
+    "Energy": "ContrastiveEnergy",
     "FullGraph": "AllViewPairs",
     "Guided": "GuidedNegatives",
+    "KernelAlignment": "KernelAttraction",
     "Leading": "LeadingCoordinates",
     "Listed": "PairList",
+    "LogKernelAlignment": "LogKernelAttraction",
     "LogMean": "LogMeanKernel",
     "LogSum": "LogSumKernel",
     "LowVariance": "VarianceHinge",

@@ -38,20 +38,20 @@ class ObjectiveEntry:
 
     Attributes:
         name: hyphenated name.
-        make: function that builds the objective from its settings.
+        build: function that builds the objective from its settings.
         citation: paper and equation.
         formula: value of the loss, in LaTeX.
     """
 
     name: str
-    make: Callable[..., Loss]
+    build: Callable[..., Loss]
     citation: str
     formula: str
 
     @property
     def summary(self) -> str:
         """First line of the builder's docstring."""
-        return (inspect.getdoc(self.make) or "").split("\n")[0]
+        return (inspect.getdoc(self.build) or "").split("\n")[0]
 
 
 P = ParamSpec("P")
@@ -95,7 +95,9 @@ def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Los
             loss = make(*call.args, **call.kwargs)
             arguments = [repr(a) for a in args] + [f"{key}={value!r}" for key, value in settings.items()]
             loss.accepts_temperature = "temperature" in signature.parameters
-            loss.origin = cp.objectives.objective.Origin(name, f"{make.__name__}({', '.join(arguments)})", citation)
+            loss.catalog_origin = cp.objectives.objective.CatalogOrigin(
+                name, f"{make.__name__}({', '.join(arguments)})", citation
+            )
             return loss
 
         name = make.__name__.replace("_", "-")
@@ -154,12 +156,12 @@ def objective(name: str, **settings: Any) -> Loss:
               divergence=KL())
     """
     entry = get_entry(name)
-    parameters = inspect.signature(entry.make).parameters
+    parameters = inspect.signature(entry.build).parameters
     for setting in settings:
         if setting not in parameters:
-            raise unknown_name_error(f"setting of {entry.name}", setting, parameters)
+            raise unknown_name_error(entry.name, setting, parameters, noun="setting")
     try:
-        return entry.make(**settings)
+        return entry.build(**settings)
     except TypeError as error:
         raise UsageError(f"objective {entry.name}: {error}") from error
 
@@ -193,7 +195,7 @@ def _joint_or_cross(name: str, *, symmetric: bool = True) -> Layout:
     return _choose("layout", name, layouts)
 
 
-def _negatives_of(views: str) -> cp.Joint:
+def _negatives_layout(views: str) -> cp.Joint:
     """Return the layout that compares each row with the negatives of both views, of its own or of the other."""
     return cp.Joint(candidates=_choose("negatives", views, {name: name for name in ("both", "same", "other")}))
 
@@ -399,7 +401,7 @@ def byol() -> Loss:
     tensor(2.)
     """
     layout = cp.Cross(symmetric=False, stop_gradient=True)
-    return cp.Objective(layout, cp.Gibbs("chordal", 1.0), cp.Free(), cp.Pairs(), cp.Cost())
+    return cp.Objective(layout, cp.Gibbs("chordal", 1.0), cp.Free(), cp.Pairs(), cp.TargetCost())
 
 
 @register_objective(
@@ -492,7 +494,9 @@ def align_uniform(weight: float = 1.0) -> Loss:
     tensor(-4.)
     """
     check_nonnegative("weight", weight)
-    alignment = cp.Objective(cp.Cross(symmetric=False), cp.Gibbs("chordal", 1.0), cp.Free(), cp.Pairs(), cp.Cost())
+    alignment = cp.Objective(
+        cp.Cross(symmetric=False), cp.Gibbs("chordal", 1.0), cp.Free(), cp.Pairs(), cp.TargetCost()
+    )
     uniformity = cp.Objective(cp.WithinView(), cp.Gibbs("chordal", 0.5), cp.Free(), cp.Pairs(), cp.LogMeanKernel())
     return cp.SumLoss({alignment: 1.0, uniformity: weight})
 
@@ -538,12 +542,12 @@ def pairwise(
     if phi is not None and psi is not None:
         divergence: Divergence = cp.objectives.SignedPairwise(phi, psi)
     else:
-        chosen = _choose("preset", str(preset or "info_nce").replace("-", "_"), cp.objectives.PRESETS)
-        has_temperature, divergence = chosen.accepts_temperature, chosen.make(epsilon, c)
+        chosen = _choose("preset", str(preset or "info_nce").replace("-", "_"), cp.objectives.PAIRWISE_PRESETS)
+        has_temperature, divergence = chosen.accepts_temperature, chosen.build_divergence(epsilon, c)
     good = has_temperature or temperature is None
     check(good, f"temperature: does not apply to {preset or 'phi and psi'}, which have none.", "conflict")
     kernel = cp.Gibbs("cosine", (0.5 if temperature is None else temperature) if has_temperature else 1.0)
-    return cp.Objective(_negatives_of(negatives), kernel, cp.Free(), cp.Pairs(), divergence)
+    return cp.Objective(_negatives_layout(negatives), kernel, cp.Free(), cp.Pairs(), divergence)
 
 
 @register_objective(
@@ -577,8 +581,8 @@ def alpha_cl(
         detach: hold the weights fixed; False propagates the gradient through them.
         negatives: of ``"both"`` views, of the anchor's own (``"same"``) or of the ``"other"``.
         normalize: normalize the weights of ``"direct"`` to sum 1, as in the paper's experiments; its text does not.
-        phi: for ``"entropy"``: the weights add up to xi phi'(xi) / temperature instead, as in `Energy`, which gives the
-            gradient of `pairwise` with this phi and psi = exp(x / temperature).
+        phi: for ``"entropy"``: the weights add up to xi phi'(xi) / temperature instead, as in `ContrastiveEnergy`. The
+            gradient is then that of `pairwise` with this phi and psi = exp(x / temperature).
 
     Raises:
         UsageError: the regularizer is unknown, p is not positive, gamma is not above 1, or a setting does not apply to
@@ -613,8 +617,8 @@ def alpha_cl(
         "uniform": lambda: (cp.RationalQuadratic("cosine", temperature, power=0), cp.Rows()),
     }
     kernel, constraint = _choose("regularizer", regularizer, weights)()
-    divergence = cp.Energy(detach, not normalize, phi)
-    return cp.Objective(_negatives_of(negatives), kernel, constraint, cp.Pairs(), divergence)
+    divergence = cp.ContrastiveEnergy(detach, not normalize, phi)
+    return cp.Objective(_negatives_layout(negatives), kernel, constraint, cp.Pairs(), divergence)
 
 
 @register_objective(f"{_ALPHA}, the quadratic loss.", r"\tfrac1{2n} \sum_i \tfrac1{2n-2} \sum_j (d_i^2 - d_{ij}^2)")
@@ -781,7 +785,7 @@ def dclw(temperature: TemperatureLike = 0.1, sigma: float = 0.5) -> Loss:
     >>> round(dclw(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     -0.3069
     """
-    kernel, alignment = cp.Gibbs("negative-cosine", temperature), cp.LogKernelAlignment(sigma)
+    kernel, alignment = cp.Gibbs("negative-cosine", temperature), cp.LogKernelAttraction(sigma)
     return cp.Objective(cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), cp.LogSumKernel(), {alignment: 1.0})
 
 
@@ -804,7 +808,7 @@ def gte(temperature: TemperatureLike = 0.01) -> Loss:
     1.2446
     """
     kernel, denominator = cp.Gibbs("negative-cosine", temperature), cp.LogSumKernel(pooled=True)
-    return cp.Objective(cp.Joint(), kernel, cp.Free(), cp.Pairs(), denominator, {cp.LogKernelAlignment(): 1.0})
+    return cp.Objective(cp.Joint(), kernel, cp.Free(), cp.Pairs(), denominator, {cp.LogKernelAttraction(): 1.0})
 
 
 @register_objective(
@@ -822,7 +826,7 @@ def dhel(temperature: TemperatureLike = 0.3) -> Loss:
     tensor(-1.)
     """
     kernel = cp.Gibbs("negative-cosine", temperature)
-    return _align_and_repel(cp.Cross(symmetric=False), kernel, cp.LogKernelAlignment(), cp.LogSumKernel())
+    return _align_and_repel(cp.Cross(symmetric=False), kernel, cp.LogKernelAttraction(), cp.LogSumKernel())
 
 
 @register_objective(
@@ -842,7 +846,7 @@ def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
     tensor(-1.)
     """
     kernel = cp.Gibbs("negative-cosine", temperature)
-    return _align_and_repel(cp.Joint(together=True), kernel, cp.LogKernelAlignment(), cp.LogSumKernel())
+    return _align_and_repel(cp.Joint(together=True), kernel, cp.LogKernelAttraction(), cp.LogSumKernel())
 
 
 @register_objective(
@@ -866,7 +870,7 @@ def kcl(temperature: TemperatureLike = 0.5, gamma: float = 16.0) -> Loss:
     """
     check_nonnegative("gamma", gamma)
     kernel, layout = cp.Gibbs("chordal", temperature), cp.Cross(symmetric=False)
-    return _align_and_repel(layout, kernel, cp.KernelAlignment(), cp.MeanKernel(), 2.0, gamma)
+    return _align_and_repel(layout, kernel, cp.KernelAttraction(), cp.MeanKernel(), 2.0, gamma)
 
 
 def _align_and_repel(
@@ -909,7 +913,7 @@ def spectral(normalized: bool = True) -> Loss:
         cp.Cross(symmetric=False, decoupled=True),
         cp.Gibbs("negative-cosine" if normalized else "dot", 1.0),
     )
-    return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.MeanSquaredCost(), {cp.Cost(): 2.0})
+    return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.MeanSquaredCost(), {cp.TargetCost(): 2.0})
 
 
 @register_objective(
@@ -1017,7 +1021,7 @@ def sog_clr(temperature: TemperatureLike = 0.1, items: int = 1 << 17, momentum: 
     tensor(-1.)
     """
     kernel, denominator = cp.Gibbs("negative-cosine", temperature), cp.MovingAverageLogSum(items, momentum)
-    return cp.Objective(cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), denominator, {cp.LogKernelAlignment(): 1.0})
+    return cp.Objective(cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), denominator, {cp.LogKernelAttraction(): 1.0})
 
 
 @register_objective(
@@ -1041,7 +1045,7 @@ def barlow_twins(redundancy: float = 5e-3) -> Loss:
     """
     check_nonnegative("redundancy", redundancy)
     diagonal, others = (cp.Coordinates(cp.Cross(symmetric=False, decoupled=d), summed=True) for d in (False, True))
-    equal = cp.Objective(diagonal, cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.Cost(power=2))
+    equal = cp.Objective(diagonal, cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.TargetCost(power=2))
     square = cp.MeanSquaredCost(summed=True)
     uncorrelated = cp.Objective(others, cp.Gibbs("negative-cosine", 1.0), cp.Free(), cp.Pairs(), square)
     return cp.SumLoss({equal: 1.0, uncorrelated: redundancy})
@@ -1073,7 +1077,7 @@ def vic_reg(invariance: float = 25.0, variance: float = 25.0, covariance: float 
         check_nonnegative(name, weight)
     free, pairs, dot = cp.Free(), cp.Pairs(), cp.Gibbs("dot", 1.0)
     matched = cp.Coordinates(cp.Cross(symmetric=False), centered=False)
-    equal = cp.Objective(matched, cp.Gibbs("sqeuclidean", 1.0), free, pairs, cp.Cost())
+    equal = cp.Objective(matched, cp.Gibbs("sqeuclidean", 1.0), free, pairs, cp.TargetCost())
     varied = cp.Objective(cp.Coordinates(cp.WithinView()), dot, free, pairs, cp.VarianceHinge())
     within = cp.Coordinates(cp.WithinView(summed=True))
     uncorrelated = cp.Objective(within, dot, free, pairs, cp.MeanSquaredCost(summed=True))

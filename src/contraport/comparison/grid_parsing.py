@@ -125,7 +125,7 @@ def objective_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of the objective that some options select, by name."""
     recipe = RECIPES.get(str(options.get("recipe")))
     name = options.get("objective", "nt-xent" if recipe is None else recipe.settings.get("objective"))
-    return inspect.signature(OBJECTIVES[name].make).parameters if name in OBJECTIVES else {}
+    return inspect.signature(OBJECTIVES[name].build).parameters if name in OBJECTIVES else {}
 
 
 def check_options(argument: str, options: OptionMap) -> None:

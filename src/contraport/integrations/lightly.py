@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import contraport as cp
 from contraport.distributed import gather
 from contraport.errors import check
+from contraport.options import accept_deprecated
 
 
 class MemoryBankLoss(nn.Module):
@@ -40,6 +41,7 @@ class MemoryBankLoss(nn.Module):
     bank: Tensor
     written: Tensor
 
+    @accept_deprecated(in_batch_negatives="others")
     def __init__(
         self,
         memory_bank_size: tuple[int, int],

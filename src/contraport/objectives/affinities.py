@@ -50,7 +50,7 @@ def compute_affinities(x: Tensor, perplexity: float, *, symmetric: bool, exact: 
     good = is_number(perplexity) and 1 <= perplexity < n - 1
     check(good, f"perplexity: must be at least 1 and below n - 1 = {n - 1}, got {perplexity!r}.")
     count = n - 1 if exact else min(n - 1, math.ceil(NEIGHBORS_PER_PERPLEXITY * perplexity))
-    distances, neighbors = find_nearest(x, count)
+    distances, neighbors = find_nearest_neighbors(x, count)
     shares = calibrated_softmax(distances, perplexity) / n
     if exact:
         dense = shares.new_zeros(n, n).scatter_(1, neighbors, shares)
@@ -62,14 +62,14 @@ def compute_affinities(x: Tensor, perplexity: float, *, symmetric: bool, exact: 
 
 
 @torch.no_grad()
-def find_nearest(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
+def find_nearest_neighbors(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
     """Return the squared distances and the indices of each item's nearest others, (n, neighbors) both.
 
     Args:
         x: the data, (n, d).
         neighbors: number of neighbors, below n.
 
-    >>> find_nearest(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
+    >>> find_nearest_neighbors(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
     [1, 0, 1]
     """
     x = x.double()

@@ -16,22 +16,22 @@ class Diagnostics:
     """Mass and mutual-information bound of one call; reading a value synchronizes with the device, recording does not.
 
     Attributes:
-        log_masses: log mass of the rows or columns of each direction, if the solver left it cached.
-        patterns: pattern of each direction, for calls without weights and without a target of their own.
+        log_marginal_masses: log mass of the rows or columns of each direction, if the solver left it cached.
+        unweighted_patterns: pattern of each direction, for calls without weights and without a target of their own.
     """
 
-    log_masses: list[Tensor | None] = field(default_factory=list)
-    patterns: list[PairPattern] = field(default_factory=list)
+    log_marginal_masses: list[Tensor | None] = field(default_factory=list)
+    unweighted_patterns: list[PairPattern] = field(default_factory=list)
 
     def mass(self) -> float | None:
         """Return the mass of the plan, averaged over directions; None if no marginal is cached."""
-        cached = [v for v in self.log_masses if v is not None]
-        complete = cached and len(cached) == len(self.log_masses)
+        cached = [v for v in self.log_marginal_masses if v is not None]
+        complete = cached and len(cached) == len(self.log_marginal_masses)
         return torch.stack([v.exp().sum() for v in cached]).mean().item() if complete else None
 
-    def information(self, value: float) -> float | None:
+    def mutual_information_bound(self, value: float) -> float | None:
         """Return log k less the value of an InfoNCE; None unless the call was plain with one positive per row."""
-        patterns = self.patterns
+        patterns = self.unweighted_patterns
         if not patterns or not all(pattern.one_positive_per_row for pattern in patterns):
             return None
         bounds = [pattern.weight * _mean_log_candidates(pattern) for pattern in patterns]
@@ -40,5 +40,5 @@ class Diagnostics:
 
 def _mean_log_candidates(pattern: PairPattern) -> float:
     """Return the mean over the rows of the log of the number of columns compared with each."""
-    counts = pattern.compared_pairs().counts(torch.empty(0, dtype=torch.float64, device=pattern.row_items.device))
+    counts = pattern.compared_pairs().row_counts(torch.empty(0, dtype=torch.float64, device=pattern.row_items.device))
     return float(counts.log().mean())

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.errors import UsageError, check, check_all_values, describe_value
-from contraport.objectives.process_agreement import Sizes
+from contraport.objectives.process_agreement import RowCounts
 
 Attributes = Mapping[str, Tensor]
 """Attributes of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
@@ -39,7 +39,7 @@ class CallInputs(NamedTuple):
     present: Tensor | None = None
     num_first_items: int | None = None
 
-    def gather(self, processes: Processes, sizes: Sizes | None) -> CallInputs:
+    def gather(self, processes: Processes, sizes: RowCounts | None) -> CallInputs:
         """Return the items of all processes, in the order of their ranks.
 
         Args:
@@ -88,7 +88,7 @@ class LocalNegatives(NamedTuple):
     ids: Tensor | None
     shared: bool
 
-    def gather(self, inputs: CallInputs, processes: Processes, sizes: Sizes | None) -> Negatives:
+    def gather(self, inputs: CallInputs, processes: Processes, sizes: RowCounts | None) -> Negatives:
         """Return the negatives of all processes.
 
         Args:
@@ -154,7 +154,7 @@ def read_inputs(views: tuple[Tensor, ...], options: Mapping[str, Any], present: 
     views = _in_one_precision(views)
     if present is None:
         return CallInputs(views, attributes)
-    marks, shape = as_numbers("present", present), (len(views[0]), len(views))
+    marks, shape = to_numeric_tensor("present", present), (len(views[0]), len(views))
     good = marks.dtype == torch.bool and marks.shape == shape
     check(good, f"present: must be Booleans, one per item and view, {shape}, got {describe_value(marks)}.")
     marks = marks.to(views[0].device)
@@ -205,7 +205,7 @@ def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> LocalNegat
         return None
     check(ids is None or "ids" in inputs.attributes, "negative_ids: requires ids= of the items.", "missing")
     rows = len(inputs.views[0]) if inputs.num_first_items is None else inputs.num_first_items
-    ids = None if ids is None else as_numbers("negative_ids", ids)
+    ids = None if ids is None else to_numeric_tensor("negative_ids", ids)
     if ids is not None:
         _check_whole("negative_ids", ids)
     check_negatives(negatives, ids, inputs.views, rows)
@@ -276,7 +276,7 @@ def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> 
         check_all_values(argument, values, good, expected)
 
 
-def as_numbers(name: str, value: object) -> Tensor:
+def to_numeric_tensor(name: str, value: object) -> Tensor:
     """Return a tensor, an array or a list of numbers as a tensor.
 
     Raises:
@@ -310,7 +310,7 @@ def _is_pair(value: object) -> bool:
 
 
 def _read_attribute(name: str, value: object, size: int, device: torch.device, of: str = "") -> Tensor:
-    numbers = as_numbers(name, value)
+    numbers = to_numeric_tensor(name, value)
     check(not numbers.is_complex(), f"{name}: must be real numbers, got {numbers.dtype}.", "type")
     if name == "ids":
         _check_whole(name, numbers)

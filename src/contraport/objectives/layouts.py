@@ -16,6 +16,7 @@ from contraport.engine import CacheEntry, Geometry, Kernel, LabelMask, Similarit
 from contraport.errors import UsageError, check, check_integer, is_number, unknown_name_error
 from contraport.objectives.pair_masks import PairIndicator
 from contraport.objectives.repr_mixin import ReprMixin
+from contraport.options import accept_deprecated_fields
 
 __all__ = [
     "AllViewPairs",
@@ -40,7 +41,7 @@ class PairPattern:
     """The part of a block that does not depend on embeddings: compared pairs, positives and items.
 
     Attributes:
-        size: number of items of the batch, n.
+        num_items: number of items of the batch, n.
         row_items: item of each row, (N,).
         column_items: item of each column, (M,); -1 for columns without an item.
         positives: row and column of every positive pair, two index tensors (k,).
@@ -50,10 +51,10 @@ class PairPattern:
         num_extra_columns: number of columns without an item; they are the last ones.
         one_positive_per_row: whether the k-th positive pair is the only one of row k.
         has_no_empty_rows: whether each row and each column has at least one compared pair.
-        selection: indices of these rows and columns in the layout, (N,) and (M,), if some are absent.
+        selected_indices: indices of these rows and columns in the layout, (N,) and (M,), if some are absent.
     """
 
-    size: int
+    num_items: int
     row_items: Tensor
     column_items: Tensor
     positives: tuple[Tensor, Tensor]
@@ -63,7 +64,7 @@ class PairPattern:
     num_extra_columns: int = 0
     one_positive_per_row: bool = False
     has_no_empty_rows: bool = False
-    selection: tuple[Tensor, Tensor] | None = None
+    selected_indices: tuple[Tensor, Tensor] | None = None
     _cache: dict[Hashable, CacheEntry[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -99,7 +100,7 @@ class PairPattern:
                 positives=self.positives[::-1],
                 masks=tuple(mask.T for mask in self.masks),
                 one_positive_per_row=self.one_positive_per_row and self.positives[0] is self.positives[1],
-                selection=None if self.selection is None else self.selection[::-1],
+                selected_indices=None if self.selected_indices is None else self.selected_indices[::-1],
             ),
         )
 
@@ -137,16 +138,16 @@ class PairPattern:
             masks=tuple(masks),
             one_positive_per_row=False,
             has_no_empty_rows=False,
-            selection=(rows, columns),
+            selected_indices=(rows, columns),
         )
 
     def pairs_with_equal(self, attribute: Tensor) -> PairIndicator:
         """Return the pairs of items with an equal attribute, (n,) integers."""
         rows = attribute[self.row_items]
         same = self.row_items is self.column_items
-        return PairIndicator.equal((rows, rows if same else attribute[self.column_items]))
+        return PairIndicator.with_equal_labels((rows, rows if same else attribute[self.column_items]))
 
-    def take_items(self, attribute: Tensor) -> tuple[Tensor, Tensor]:
+    def expand_attribute(self, attribute: Tensor) -> tuple[Tensor, Tensor]:
         """Return an attribute of the items, (n, ...), for the rows, (N, ...), and for the columns, (M, ...)."""
         return attribute[self.row_items], attribute[self.column_items]
 
@@ -154,7 +155,7 @@ class PairPattern:
         """Exclude the pairs of different items with equal `ids`, (n,)."""
         if self.num_extra_columns > 0:
             raise UsageError("ids: do not apply, as the columns of this layout show no items.", kind="conflict")
-        duplicates = LabelMask(self.take_items(ids), exceptions=self.items)
+        duplicates = LabelMask(self.expand_attribute(ids), exceptions=self.items)
         has_no_empty_rows = self.has_no_empty_rows and self.compares_positives
         return replace(self, masks=(*self.masks, duplicates), has_no_empty_rows=has_no_empty_rows)
 
@@ -194,11 +195,13 @@ class PairPattern:
 
     def compared_pairs(self) -> PairIndicator:
         """Return the set of compared pairs."""
-        return self.compute_once("compared", lambda: PairIndicator.unmasked(self.masks, self.items))
+        return self.compute_once("compared", lambda: PairIndicator.from_masks(self.masks, self.items))
 
     def negative_pairs(self) -> PairIndicator:
         """Return the set of compared pairs of different items."""
-        return self.compute_once("negatives", lambda: self.compared_pairs().without(PairIndicator.equal(self.items)))
+        return self.compute_once(
+            "negatives", lambda: self.compared_pairs().without(PairIndicator.with_equal_labels(self.items))
+        )
 
     @property
     def compares_positives(self) -> bool:
@@ -231,7 +234,7 @@ class Block:
         return self.pattern.shape
 
     @property
-    def precision(self) -> torch.dtype:
+    def compute_dtype(self) -> torch.dtype:
         """Precision of computations on the block: float64 for float64 embeddings, else float32."""
         return self.x.dtype if self.x.dtype == torch.float64 else torch.float32
 
@@ -505,14 +508,14 @@ class ViewGraph(Layout):
     traits = LayoutTraits(multi_view=True)
 
     @abstractmethod
-    def edges(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return the compared pairs of views."""
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return a block for each pair of views, (n, n)."""
         check(len(views) >= 2, f"views: must be 2 or more for {self!r}, got {len(views)}.")
         pattern = build_pair_pattern(len(views[0]), 1.0, True, views[0].device)
-        return [Block(pattern, one, other) for one, other in self.edges(views)]
+        return [Block(pattern, one, other) for one, other in self.view_pairs(views)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -526,7 +529,7 @@ class AllViewPairs(ViewGraph):
     6
     """
 
-    def edges(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         return list(combinations(views, 2))
 
 
@@ -541,7 +544,7 @@ class CoreViewPairs(ViewGraph):
     3
     """
 
-    def edges(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         return [(views[0], other) for other in views[1:]]
 
 
@@ -691,6 +694,7 @@ class GuidedNegatives(LayoutWrapper):
         return replace(block, pattern=replace(pattern, masks=(*pattern.masks, mask), has_no_empty_rows=False))
 
 
+@accept_deprecated_fields(centered="centred")
 @dataclass(frozen=True, repr=False)
 class Coordinates(LayoutWrapper):
     """Another layout over coordinates instead of items: each coordinate is a vector over the batch (Barlow Twins).

@@ -25,6 +25,7 @@ from contraport.objectives.plan_weights import PlanWeights
 from contraport.objectives.problem import MatchingProblem, build_problem, resolve_target
 from contraport.objectives.process_agreement import report_failure
 from contraport.objectives.targets import Pairs, Target
+from contraport.options import warn_renamed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +38,7 @@ PerItem: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 
 
 @dataclass(frozen=True)
-class Origin:
+class CatalogOrigin:
     """Source of a named objective.
 
     Attributes:
@@ -55,7 +56,7 @@ class Loss(nn.Module, ABC):
     """Base class of objectives and sums of objectives: called on embeddings, with plans and targets to inspect.
 
     Attributes:
-        origin: the catalog entry that built it, or None.
+        catalog_origin: the catalog entry that built it, or None.
         accepts_temperature: whether a call may have its own temperature; recipes without one fix that of their kernel.
         multi_view: whether training calls it on all views at once, rather than on two at a time.
         has_core_view: whether training on more than two views only calls it on the pairs that contain the first view.
@@ -65,7 +66,7 @@ class Loss(nn.Module, ABC):
         stop_gradient: whether it only attracts embeddings to others that are detached.
     """
 
-    origin: Origin | None = None
+    catalog_origin: CatalogOrigin | None = None
     accepts_temperature: bool = True
     multi_view: bool
     has_core_view: bool
@@ -83,7 +84,7 @@ class Loss(nn.Module, ABC):
         """Yield compared pairs, target plan and solved plan of each direction of each block."""
 
     @abstractmethod
-    def answers(self) -> dict[str, str]:
+    def components_by_question(self) -> dict[str, str]:
         """Return the repr of the part that answers each of the five questions."""
 
     @abstractmethod
@@ -124,12 +125,17 @@ class Loss(nn.Module, ABC):
         Reading it synchronizes with the device; a call does not.
         """
 
-    def information(self, value: float) -> float | None:
+    def mutual_information_bound(self, value: float) -> float | None:
         """Return the lower bound on mutual information, in nats, for a value of the last call; see `Objective`.
 
         It is None if the value is not an InfoNCE. Reading it synchronizes with the device; a call does not.
         """
         return None
+
+    def information(self, value: float) -> float | None:
+        """Deprecated name of `mutual_information_bound`."""
+        warn_renamed("information", "mutual_information_bound", stacklevel=3)
+        return self.mutual_information_bound(value)
 
     def forward(
         self,
@@ -247,9 +253,11 @@ class Loss(nn.Module, ABC):
 
     def _repr_html_(self) -> str:
         """Return the answers to the five questions as a table, for a notebook."""
-        if self.origin is None:
-            return format_html_mapping(type(self).__name__, self.answers())
-        return format_html_mapping(self.origin.call, self.answers(), f"Source: {self.origin.citation}")
+        if self.catalog_origin is None:
+            return format_html_mapping(type(self).__name__, self.components_by_question())
+        return format_html_mapping(
+            self.catalog_origin.call, self.components_by_question(), f"Source: {self.catalog_origin.citation}"
+        )
 
     def explain(self) -> str:
         """Return the answers to the five questions and the citation, as text.
@@ -264,9 +272,9 @@ class Loss(nn.Module, ABC):
         How far is one from the other?           KL()
         Source: Chen, Lin, Liu, Xiao and Dyer (2024), Your contrastive learning problem is secretly a ...
         """
-        lines = [f"{question:<40} {answer}" for question, answer in self.answers().items()]
-        if self.origin is not None:
-            lines = [self.origin.call, *lines, f"Source: {self.origin.citation}"]
+        lines = [f"{question:<40} {answer}" for question, answer in self.components_by_question().items()]
+        if self.catalog_origin is not None:
+            lines = [self.catalog_origin.call, *lines, f"Source: {self.catalog_origin.citation}"]
         return "\n".join(lines)
 
 
@@ -379,7 +387,7 @@ class Objective(Loss):
             return False
         return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
 
-    def information(self, value: float) -> float | None:
+    def mutual_information_bound(self, value: float) -> float | None:
         """Return the InfoNCE lower bound on mutual information for a value of the last call: log k less the loss.
 
         k is the number of candidates among which an item's other view was classified, itself included; if the value
@@ -395,10 +403,10 @@ class Objective(Loss):
         >>> import math, torch, contraport
         >>> loss = contraport.info_nce(temperature=0.1)
         >>> value = loss(torch.eye(8), torch.eye(8)).item()
-        >>> round(loss.information(value), 3), round(math.log(8), 3)
+        >>> round(loss.mutual_information_bound(value), 3), round(math.log(8), 3)
         (2.079, 2.079)
         """
-        return self._last.information(value) if self.is_info_nce else None
+        return self._last.mutual_information_bound(value) if self.is_info_nce else None
 
     @property
     def temperature(self) -> float:
@@ -426,14 +434,14 @@ class Objective(Loss):
                     log_mass = result.plan.cached_log_marginal
                     if log_mass is not None and log_mass.requires_grad:
                         log_mass = log_mass.detach()
-                    last.log_masses.append(log_mass)
-                    if problem.is_plain and not torch.compiler.is_compiling():
-                        last.patterns.append(result.block.pattern)
+                    last.log_marginal_masses.append(log_mass)
+                    if problem.is_unweighted_view_matching and not torch.compiler.is_compiling():
+                        last.unweighted_patterns.append(result.block.pattern)
                     for term, factor in ((self.divergence, 1.0), *self.penalties.items()):
                         values = term(result)
-                        value = result.per_row(values, term) if reduction == "none" else result.sum_rows(values)
+                        value = result.scale_to_mean(values, term) if reduction == "none" else result.sum_rows(values)
                         weight = factor * block.pattern.weight
-                        add_part(totals, type(term).__name__, value if weight == 1 else weight * value)
+                        add_to_term(totals, type(term).__name__, value if weight == 1 else weight * value)
         if not totals:
             zero = torch.stack([view[:0].float().sum() for view in split_views(views)]).sum()
             totals[type(self.divergence).__name__] = zero
@@ -453,7 +461,7 @@ class Objective(Loss):
         marginals: Marginals | None = None
         if self.constraint.marginals == "weights":
             marginals = self._marginals(directions[0].block, attributes.get("weights"))
-        if problem.same_pairs:
+        if problem.directions_share_pairs:
             # Both directions in one solve: each pass over the pairs serves a half step of both.
             geometry = directions[0].block.geometry(self.kernel, problem.temperature)
             plans = self.constraint(geometry, PlanRequest(marginals, reciprocal=len(directions) == 2))
@@ -494,10 +502,10 @@ class Objective(Loss):
         if block.pattern.num_extra_columns > 0:
             message = f"weights: cannot be the marginals of {self.constraint!r} for negatives or prototypes."
             raise UsageError(message, kind="columns")
-        log_a, log_b = block.pattern.take_items(weights.to(block.precision).log())
+        log_a, log_b = block.pattern.expand_attribute(weights.to(block.compute_dtype).log())
         return log_a.log_softmax(0), log_b.log_softmax(0)
 
-    def answers(self) -> dict[str, str]:
+    def components_by_question(self) -> dict[str, str]:
         questions = {
             "Which pairs are compared?": self.layout,
             "How alike are two embeddings?": self.kernel,
@@ -521,7 +529,7 @@ def _log_column_weights(block: Block, attributes: Attributes) -> Tensor | None:
     weights = attributes.get("column_weights")
     if weights is None:
         return None
-    return weights.to(block.precision).log()[block.pattern.column_items]
+    return weights.to(block.compute_dtype).log()[block.pattern.column_items]
 
 
 def _reject(views: tuple[Tensor, ...], message: str, kind: str) -> NoReturn:
@@ -531,7 +539,7 @@ def _reject(views: tuple[Tensor, ...], message: str, kind: str) -> NoReturn:
     raise error
 
 
-def add_part(totals: dict[str, Tensor], name: str, value: Tensor) -> None:
+def add_to_term(totals: dict[str, Tensor], name: str, value: Tensor) -> None:
     """Add a value to the term of that name."""
     if name in totals and totals[name].shape != value.shape:
         sizes = len(totals[name]), len(value)

@@ -93,13 +93,13 @@ class PairIndicator:
         return cls((SignedEquality(1, empty, others),))
 
     @classmethod
-    def equal(cls, labels: tuple[Tensor, Tensor]) -> PairIndicator:
+    def with_equal_labels(cls, labels: tuple[Tensor, Tensor]) -> PairIndicator:
         """Return the set of pairs with equal labels, integers (N,) and (M,)."""
         rows = labels[0].long()[:, None]
         return cls((SignedEquality(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
 
     @classmethod
-    def unmasked(cls, masks: Sequence[LabelMask | SimilarityMask], like: tuple[Tensor, Tensor]) -> PairIndicator:
+    def from_masks(cls, masks: Sequence[LabelMask | SimilarityMask], like: tuple[Tensor, Tensor]) -> PairIndicator:
         """Return the set of pairs that no mask excludes.
 
         Raises:
@@ -113,9 +113,9 @@ class PairIndicator:
                     "equal labels; use a target of pairs or a matrix, and KL.",
                     kind="conflict",
                 )
-            excluded = cls.equal(mask.labels)
+            excluded = cls.with_equal_labels(mask.labels)
             if mask.exceptions is not None:
-                excluded = excluded.without(cls.equal(mask.exceptions))
+                excluded = excluded.without(cls.with_equal_labels(mask.exceptions))
             pairs = pairs.without(excluded)
         return pairs
 
@@ -151,7 +151,7 @@ class PairIndicator:
         """Return the number of columns in the set, for each row: (N,) integers."""
         return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
 
-    def counts(self, like: Tensor) -> Tensor:
+    def row_counts(self, like: Tensor) -> Tensor:
         """Return the number of columns in the set, for each row: (N,), in the dtype of `like`."""
         return self.row_mass().to(like.dtype)
 

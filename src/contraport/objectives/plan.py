@@ -34,8 +34,8 @@ class Plan:
         g: potentials of the columns, (M,).
         cached_log_row_mass: log sum_j P_ij, (N,), if the solver already computed it.
         cached_log_column_mass: log sum_i P_ij, (M,), likewise.
-        zero: axes whose potential is zero.
-        unit_mass: whether the total mass is 1 by construction.
+        zero_axes: axes whose potential is zero.
+        has_unit_mass: whether the total mass is 1 by construction.
         log_marginals: target marginals log a, (N,), and log b, (M,); None is uniform.
         iterations: number of iterations of the solver, each a half step on rows and one on columns; None without any.
     """
@@ -45,8 +45,8 @@ class Plan:
     g: Tensor
     cached_log_row_mass: Tensor | None = None
     cached_log_column_mass: Tensor | None = None
-    zero: tuple[Axis, ...] = ()
-    unit_mass: bool = False
+    zero_axes: tuple[Axis, ...] = ()
+    has_unit_mass: bool = False
     log_marginals: tuple[Tensor, Tensor] | None = None
     iterations: int | None = None
 
@@ -64,8 +64,8 @@ class Plan:
             self.f,
             self.cached_log_column_mass,
             self.cached_log_row_mass,
-            tuple(OTHER_AXIS[axis] for axis in self.zero),
-            self.unit_mass,
+            tuple(OTHER_AXIS[axis] for axis in self.zero_axes),
+            self.has_unit_mass,
             None if self.log_marginals is None else self.log_marginals[::-1],
             self.iterations,
         )
@@ -104,10 +104,10 @@ class Plan:
 
     def log_row_sums(self) -> Tensor:
         """Return log sum_j K_ij of the kernel alone, (N,); one pass over the pairs unless cached."""
-        return self.log_row_mass() - self.f if "columns" in self.zero else log_sums(self.geometry, "rows")
+        return self.log_row_mass() - self.f if "columns" in self.zero_axes else log_sums(self.geometry, "rows")
 
     @torch.no_grad()
-    def error(self) -> float:
+    def marginal_error(self) -> float:
         """Return the L1 distance of the marginals from the target marginals, rows and columns added."""
         masses = self.log_row_mass(), self.log_column_mass()
         targets = self.log_row_marginal, self.log_column_marginal
@@ -132,9 +132,9 @@ class Plan:
 
         Masks are ignored, as targets have no mass on excluded pairs.
         """
-        f = None if "rows" in self.zero else self.f
-        g = None if "columns" in self.zero else self.g
-        return target.row_log(self.geometry.log_kernel, f, g)
+        f = None if "rows" in self.zero_axes else self.f
+        g = None if "columns" in self.zero_axes else self.g
+        return target.row_inner_log_plan(self.geometry.log_kernel, f, g)
 
     def row_square_mass(self) -> Tensor:
         """Return sum_j P_ij^2, (N,); one pass over the pairs."""
@@ -240,7 +240,7 @@ class BlockResult:
             return values
         return values.sum() if self.row_weights is None else self.row_weights @ values
 
-    def per_row(self, values: Tensor, term: object) -> Tensor:
+    def scale_to_mean(self, values: Tensor, term: object) -> Tensor:
         """Return a divergence's values of the rows, (N,), weighted and scaled such that their mean is their sum.
 
         Raises:

@@ -14,12 +14,14 @@ from contraport.engine import Kernel
 from contraport.errors import UsageError, check, is_number
 from contraport.objectives.constraints import Balanced
 from contraport.objectives.transport import transport
+from contraport.options import accept_deprecated_fields
 from contraport.schedules import ScalarSchedule, parse_schedule
 
 STRENGTH = 0.9
 ITERATIONS = 20
 
 
+@accept_deprecated_fields(item_weights="given")
 @dataclass(frozen=True, eq=False)
 class PlanWeights:
     """Weights of the items by the batch's own balanced plan: ``weights=PlanWeights()`` or ``weights="plan"`` in a call.
@@ -91,14 +93,14 @@ def resolve_plan_weights(weights: object) -> PlanWeights | None:
 class PlanWeightsSchedule:
     """Schedule of `PlanWeights` over the steps of a training.
 
-    >>> PlanWeightsSchedule(ScalarSchedule(0, 0.9, steps=100, shape="linear"), iterations=20).at(50)
+    >>> PlanWeightsSchedule(ScalarSchedule(0, 0.9, steps=100, shape="linear"), iterations=20).weights_at(50)
     PlanWeights(strength=0.45, iterations=20, item_weights=None)
     """
 
     strength: ScalarSchedule
     iterations: int
 
-    def at(self, step: int) -> PlanWeights:
+    def weights_at(self, step: int) -> PlanWeights:
         """Return the weights at a step, counted from 0."""
         return PlanWeights(self.strength.value(step), self.iterations)
 
@@ -110,7 +112,7 @@ def parse_plan_weights(text: str, steps: int) -> PlanWeightsSchedule:
         UsageError: an unknown setting, or a value that is out of range.
 
     >>> schedules = [parse_plan_weights(text, steps=100) for text in ("plan", "plan:0:0.5:linear")]
-    >>> schedules[0].at(0).strength, schedules[1].at(50).strength
+    >>> schedules[0].weights_at(0).strength, schedules[1].weights_at(50).strength
     (0.9, 0.25)
     """
     settings = parse_spec(

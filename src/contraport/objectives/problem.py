@@ -29,9 +29,9 @@ from contraport.objectives.inputs import (
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.objectives.plan_weights import PlanWeights, resolve_plan_weights
-from contraport.objectives.process_agreement import agree_on_sizes, describe_form, report_failure
+from contraport.objectives.process_agreement import agree_on_row_counts, describe_form, report_failure
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
-from contraport.objectives.targets.feature_targets import call_features
+from contraport.objectives.targets.feature_targets import select_call_features
 
 
 class Direction(NamedTuple):
@@ -52,7 +52,7 @@ class Direction(NamedTuple):
         """Move the row weights into the target, for plans whose marginals are the weights."""
         if self.row_weights is None:
             return self
-        return Direction(self.block, self.target.times(self.row_weights), None)
+        return Direction(self.block, self.target.scale_rows(self.row_weights), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +68,8 @@ class MatchingProblem:
         similarities: similarity matrix in place of embeddings, or None.
         temperature: of this call, or None.
         requires_features: whether the compared pairs of a direction depend on features of the items.
-        same_pairs: whether the second direction of a block compares the same pairs as the first.
-        is_plain: whether the positives are the views of an item, and all items have the same weight.
+        directions_share_pairs: whether the second direction of a block compares the same pairs as the first.
+        is_unweighted_view_matching: whether the positives are the views of an item, and all items have the same weight.
     """
 
     layout: Layout
@@ -80,8 +80,8 @@ class MatchingProblem:
     similarities: Tensor | None = None
     temperature: float | Tensor | None = None
     requires_features: bool = False
-    same_pairs: bool = True
-    is_plain: bool = True
+    directions_share_pairs: bool = True
+    is_unweighted_view_matching: bool = True
 
     def blocks(self) -> list[Block]:
         """Return the blocks of the layout, without the rows and columns that are absent."""
@@ -107,11 +107,11 @@ class MatchingProblem:
         if block.pattern.reciprocal:
             sides.append((block.T, target.transpose()))
         unweighted = weights is None and target.fills_all_rows
-        unweighted = unweighted and not (target.positives_from_views and block.pattern.selection is not None)
+        unweighted = unweighted and not (target.positives_from_views and block.pattern.selected_indices is not None)
         directions = []
         for k, (side, rule) in enumerate(sides):
             if self.requires_features:
-                side = self.layout.mask_by_features(side, call_features(attributes, side, backward=k > 0))
+                side = self.layout.mask_by_features(side, select_call_features(attributes, side, backward=k > 0))
             target_plan = rule(side, attributes)
             row_weights = None if unweighted else _row_weights(side, target_plan, weights)
             directions.append(Direction(side, target_plan, row_weights))
@@ -154,7 +154,9 @@ def build_problem(
     if processes.size > 1:
         shared = f" beside {tuple(views[-1].shape)}" if traits.shared_columns else ""
         rows = 0 if negatives is None else len(negatives.embeddings)
-        sizes = agree_on_sizes(processes, local.forms(shared), len(inputs.views[0]), rows, inputs.views[0].device)
+        sizes = agree_on_row_counts(
+            processes, local.option_forms(shared), len(inputs.views[0]), rows, inputs.views[0].device
+        )
     if traits.shared_columns:
         columns, target = (processes.as_replicated(views[-1]),), target.gather_rows()
     else:
@@ -191,7 +193,7 @@ class _LocalCall(NamedTuple):
     plan_weights: PlanWeights | None
     temperature: float | Tensor | None
 
-    def forms(self, shared: str) -> dict[str, str]:
+    def option_forms(self, shared: str) -> dict[str, str]:
         """Return the form of each option, on which the processes must agree.
 
         Args:
@@ -201,7 +203,7 @@ class _LocalCall(NamedTuple):
         different = "" if inputs.num_first_items is None else " of different items"
         forms = {name: describe_form(value) for name, value in inputs.attributes.items()}
         forms["views"] = f"{len(inputs.views)} views {describe_form(inputs.views[0])}{different}{shared}"
-        forms |= {"target": self.target.form, "present": describe_form(inputs.present)}
+        forms |= {"target": self.target.kind, "present": describe_form(inputs.present)}
         forms["temperature"] = describe_form(self.temperature)
         if self.plan_weights is not None:
             plan = f"plan of strength {self.plan_weights.strength:g}, {self.plan_weights.iterations} iterations"
@@ -236,14 +238,14 @@ def _read_local_call(
         inputs = read_inputs(views[:-1], options, None)
     else:
         if similarities is not None:
-            views = _placeholder_views(layout, views, options, similarities, processes)
+            views = _build_placeholder_views(layout, views, options, similarities, processes)
         inputs = read_inputs(split_views(views), options, options.get("present"))
         matched = len(inputs.views) > 1 and inputs.num_first_items is None
         if not matched and target.positives_from_views and traits.views_are_positives:
-            raise _unmatched_views(target, inputs)
+            raise _unmatched_views_error(target, inputs)
         target.check_inputs(inputs)
     if not traits.compares_items:
-        _check_no_items(layout, target, inputs, options)
+        _reject_item_options(layout, target, inputs, options)
     negatives = read_negatives(inputs, options)
     if "column_weights" in inputs.attributes:
         good = negatives is None and not traits.shared_columns
@@ -280,7 +282,7 @@ def resolve_target(target: object) -> Target:
     return target
 
 
-def _placeholder_views(
+def _build_placeholder_views(
     layout: Layout, views: tuple[Tensor, ...], options: Mapping[str, Any], similarities: Any, processes: Processes
 ) -> tuple[Tensor, ...]:
     """Return empty embeddings with the number of rows that the similarity matrix implies."""
@@ -304,7 +306,7 @@ def _placeholder_views(
     return tuple(similarities.detach().new_zeros(size, 1) for size in view_sizes)
 
 
-def _unmatched_views(target: Target, inputs: CallInputs) -> UsageError:
+def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
     """Return the error for a single view, or for views of different items, under a target that matches views."""
     remedy = "or give target=, such as Labels() with labels="
     if inputs.num_first_items is None:
@@ -315,7 +317,7 @@ def _unmatched_views(target: Target, inputs: CallInputs) -> UsageError:
     return UsageError(message, kind="shape")
 
 
-def _check_no_items(layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]) -> None:
+def _reject_item_options(layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]) -> None:
     """Raise `UsageError` if options or the target refer to items, for a layout that compares coordinates."""
     message = (
         f"target: must match the views, as Pairs() does, for {layout!r}, which compares coordinates, got {target!r}."
@@ -350,7 +352,7 @@ def _select_present(block: Block, marks: Block) -> Block:
 
 def _select_similarities(similarities: Tensor, block: Block) -> Tensor:
     """Return the similarities of the rows and columns that are present."""
-    if tuple(similarities.shape) == block.shape or block.pattern.selection is None:
+    if tuple(similarities.shape) == block.shape or block.pattern.selected_indices is None:
         return similarities
-    rows, columns = block.pattern.selection
+    rows, columns = block.pattern.selected_indices
     return similarities[rows][:, columns]

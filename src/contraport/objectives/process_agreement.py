@@ -24,7 +24,7 @@ OPTIONS = (
 """Options of a call, in the order in which processes compare them."""
 
 
-class Sizes(NamedTuple):
+class RowCounts(NamedTuple):
     """Number of rows on each process.
 
     Attributes:
@@ -48,9 +48,9 @@ def describe_form(value: object) -> str:
     return "none" if value is None else type(value).__name__
 
 
-def agree_on_sizes(
+def agree_on_row_counts(
     processes: Processes, forms: Mapping[str, str], items: int, negatives: int, device: torch.device
-) -> Sizes | None:
+) -> RowCounts | None:
     """Return the sizes on all processes, once all have the same options in the same forms; None with one process.
 
     Args:
@@ -82,7 +82,7 @@ def agree_on_sizes(
                 f"and {texts[other]} on process {other}.",
                 kind="processes_differ",
             )
-    return Sizes(item_counts, negative_counts)
+    return RowCounts(item_counts, negative_counts)
 
 
 def report_failure(views: Sequence[object], error: Exception) -> None:

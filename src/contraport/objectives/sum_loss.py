@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from contraport.errors import UsageError, check, is_number
 from contraport.objectives.constraints import Constraint
-from contraport.objectives.objective import CallOption, Loss, Objective, add_part
+from contraport.objectives.objective import CallOption, Loss, Objective, add_to_term
 from contraport.objectives.plan import BlockResult
 from contraport.objectives.targets import Target
 
@@ -88,18 +88,18 @@ class SumLoss(Loss):
         totals: dict[str, Tensor] = {}
         for objective, factor in self._weighted_objectives():
             for name, value in objective.parts(*views, **options).items():
-                add_part(totals, name, factor * value)
+                add_to_term(totals, name, factor * value)
         return totals
 
     def block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
         for objective, _ in self._weighted_objectives():
             yield from objective.block_results(*views, **options)
 
-    def answers(self) -> dict[str, str]:
+    def components_by_question(self) -> dict[str, str]:
         return {
             f"{position}. {question}": answer
             for position, (objective, _) in enumerate(self._weighted_objectives(), 1)
-            for question, answer in objective.answers().items()
+            for question, answer in objective.components_by_question().items()
         }
 
     def __repr__(self) -> str:

@@ -15,11 +15,12 @@ from contraport.objectives.constraints import Balanced, Marginals, PlanRequest
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.inputs import check_values, check_views
 from contraport.objectives.plan import Plan
+from contraport.options import warn_renamed
 
 
 @dataclass(frozen=True, eq=False)
 class Transport:
-    """Result of `transport`; all but `error` is differentiable in the points, the masses and the temperature.
+    """Result of `transport`; all but `marginal_error` is differentiable in the points, the masses and the temperature.
 
     Attributes:
         plan: P in terms of potentials: ``plan.top(k)``, ``plan.apply(v)``, ``plan.barycentric(v)``, ``plan.dense()``,
@@ -71,9 +72,15 @@ class Transport:
         return self.plan.iterations or 0
 
     @cached_property
-    def error(self) -> float:
+    def marginal_error(self) -> float:
         """L1 distance of the plan's marginals from a and b, added."""
-        return self.plan.error()
+        return self.plan.marginal_error()
+
+    @property
+    def error(self) -> float:
+        """Deprecated name of `marginal_error`."""
+        warn_renamed("error", "marginal_error", stacklevel=3)
+        return self.marginal_error
 
     def __repr__(self) -> str:
         n, m = self.plan.shape

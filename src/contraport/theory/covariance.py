@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport.catalog.objectives import alpha_cl
 from contraport.engine import Gibbs
 from contraport.errors import check, check_all_values
-from contraport.objectives import Cost, Free, Joint, Matrix, Objective, Pairs
+from contraport.objectives import Free, Joint, Matrix, Objective, Pairs, TargetCost
 from contraport.plots.colors import BLUE, GREY
 from contraport.plots.figure_setup import create_panels, heatmap
 
@@ -132,7 +132,7 @@ def fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[
     As transport: half of the transport cost of the positives minus that of the pairs weighted by alpha.
     """
     positives, repelled = Pairs(), Matrix(_checked_weights(x0, x1, alpha))
-    cost = Objective(Joint(), Gibbs("sqeuclidean", 1.0), Free(), positives, Cost())
+    cost = Objective(Joint(), Gibbs("sqeuclidean", 1.0), Free(), positives, TargetCost())
     return lambda z0, z1: (cost(z0, z1) - cost(z0, z1, target=repelled)) / 2
 
 

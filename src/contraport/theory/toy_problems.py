@@ -76,7 +76,7 @@ def alignment_uniformity(z0: Tensor, z1: Tensor) -> AlignmentUniformity:
     Spread(alignment=2.0, uniformity=-8.0)
     """
     terms = align_uniform().terms(z0, z1)
-    return AlignmentUniformity(terms["Cost"], terms["LogMeanKernel"])
+    return AlignmentUniformity(terms["TargetCost"], terms["LogMeanKernel"])
 
 
 class CircleEncoding(NamedTuple):

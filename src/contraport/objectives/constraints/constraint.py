@@ -96,8 +96,8 @@ class Free(Constraint):
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         plans = []
         for pairs, (log_a, log_b) in requested_directions(geometry, request):
-            g, zero = _initial_column_potential(len(log_b), log_b, request.log_weights)
-            plans.append(Plan(pairs, log_a, g, zero=zero, log_marginals=(log_a, log_b)))
+            g, zero_axes = _initial_column_potential(len(log_b), log_b, request.log_weights)
+            plans.append(Plan(pairs, log_a, g, zero_axes=zero_axes, log_marginals=(log_a, log_b)))
         return plans
 
 
@@ -115,11 +115,11 @@ class Simplex(Constraint):
     """
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
-        g, zero = _initial_column_potential(geometry.shape[1], geometry.log_kernel.inputs[0], request.log_weights)
+        g, zero_axes = _initial_column_potential(geometry.shape[1], geometry.log_kernel.inputs[0], request.log_weights)
         log_row_sums = log_sums(geometry, "rows", g)
         log_mass = log_row_sums.logsumexp(0)
         f = (-log_mass).expand_as(log_row_sums)
-        plan = Plan(geometry, f, g, log_row_sums - log_mass, zero=zero, unit_mass=True)
+        plan = Plan(geometry, f, g, log_row_sums - log_mass, zero_axes=zero_axes, has_unit_mass=True)
         return [plan, plan.T] if request.reciprocal else [plan]
 
 

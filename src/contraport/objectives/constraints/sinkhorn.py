@@ -117,7 +117,7 @@ class SinkhornConstraint(Constraint):
             relaxation = _stack_relaxations(relaxations, like, reference, 1)
             f, g, iterations = solve_fixed_point(geometry, masses, self.stop_tolerance, len(axes) // 2, relaxation)
             solved = _build_plan(geometry, request.marginals, masses, reference, axes[:2], [f, g], relaxations[1])
-            plan = replace(solved, iterations=iterations, unit_mass=False)
+            plan = replace(solved, iterations=iterations, has_unit_mass=False)
             return [plan, plan.T] if request.reciprocal else [plan]
         initial, directions = [] if reference is None else list(reference[::-1]), 2 if request.reciprocal else 1
         steps = _build_steps(axes, directions, bool(initial))

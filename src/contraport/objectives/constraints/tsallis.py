@@ -39,25 +39,25 @@ class TsallisPlan(Plan):
     """Plan of a Tsallis regularizer, P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)).
 
     Attributes:
-        compared: compared pairs under the kernel; ``geometry`` is that of the plan's power function.
+        kernel_geometry: compared pairs under the kernel; ``geometry`` is that of the plan's power function.
         logits: compared pairs under theta, without a link.
         potential: of the rows, (N,), from which the threshold t follows; it carries its own gradient.
-        family: power function of logits and potential.
-        per_row: whether each row has its own potential.
+        power_function: power function of logits and potential.
+        has_row_potentials: whether each row has its own potential.
     """
 
-    compared: Geometry
+    kernel_geometry: Geometry
     logits: Geometry
     potential: Tensor
-    family: QExponential
-    per_row: bool
+    power_function: QExponential
+    has_row_potentials: bool
 
     @property
     def cost_kernel(self) -> LogKernel:
-        return self.compared.log_kernel.with_link(None)
+        return self.kernel_geometry.log_kernel.with_link(None)
 
     def log_row_sums(self) -> Tensor:
-        return log_sums(self.compared, "rows")
+        return log_sums(self.kernel_geometry, "rows")
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
         # From the cost itself: the plan's own kernel only knows theta - t, whose rounding loses the cost when t is
@@ -79,9 +79,9 @@ class TsallisPlan(Plan):
 
         The potential is not detached: its first derivative is 0, but its second is not.
         """
-        row_sums = self.family.log_sums(self.logits, self.potential, power=2).exp() / 2
-        threshold = self.potential - self.family.gap
-        return row_sums + threshold if self.per_row else row_sums.sum() + threshold[0]
+        row_sums = self.power_function.log_sums(self.logits, self.potential, power=2).exp() / 2
+        threshold = self.potential - self.power_function.threshold_offset
+        return row_sums + threshold if self.has_row_potentials else row_sums.sum() + threshold[0]
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ class QExponential:
 
     Attributes:
         order: of the entropy, at most 2 and not 1.
-        count: number of pairs that share a mass.
+        num_pairs: number of pairs that share a mass.
     """
 
     order: float
-    count: int
+    num_pairs: int
 
     @property
     def power(self) -> float:
@@ -106,28 +106,28 @@ class QExponential:
         return 1 / (self.order - 1)
 
     @property
-    def level(self) -> float:
+    def base_level(self) -> float:
         """Above order 1 the base of uniform entries; below, less than 1, the least base: `LogDecay` ends there."""
-        return self.count ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
+        return self.num_pairs ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
 
     @property
-    def gap(self) -> float:
+    def threshold_offset(self) -> float:
         """Difference of the potential and the threshold t."""
-        return self.power * self.level
+        return self.power * self.base_level
 
-    def log_scale(self, power: float | None = None) -> float:
+    def log_kernel_constant(self, power: float | None = None) -> float:
         """Return log level^power, the constant that `kernel` leaves out; None is p."""
-        return (self.power if power is None else power) * math.log(self.level)
+        return (self.power if power is None else power) * math.log(self.base_level)
 
     def kernel(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Geometry:
         """Return the pairs under the kernel [1 + (theta - v) / (p level)]_+^power; None is p."""
         power = self.power if power is None else power
-        link, scale = LogHinge(power) if self.order > 1 else LogDecay(-power), 1 / abs(self.gap)
+        link, scale = LogHinge(power) if self.order > 1 else LogDecay(-power), 1 / abs(self.threshold_offset)
         return logits.with_link(link, scale=scale, row_bias=-potential * scale)
 
     def log_sums(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Tensor:
         """Return log sum_j [(order - 1) (theta - t)]_+^power, (N,); None is p."""
-        return log_sums(self.kernel(logits, potential, power), "rows") + self.log_scale(power)
+        return log_sums(self.kernel(logits, potential, power), "rows") + self.log_kernel_constant(power)
 
 
 @dataclass(frozen=True, repr=False)
@@ -183,63 +183,63 @@ class Tsallis(Constraint):
 
     def _solve(self, geometry: Geometry) -> TsallisPlan:
         n, m = geometry.shape
-        per_row = self.over == "rows"
-        share, count = (1 / n, m) if per_row else (1.0, n * m)
-        family = QExponential(self.order, count)
+        has_row_potentials = self.over == "rows"
+        share, count = (1 / n, m) if has_row_potentials else (1.0, n * m)
+        power_function = QExponential(self.order, count)
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
         like = logits.log_kernel.inputs[0]
         _check_range(self.order, count, like.dtype)
-        potential, empty = run_host_loop(_NewtonLoop(self, logits.reduce_to_pass_inputs(), family))
+        potential, empty = run_host_loop(_NewtonLoop(self, logits.reduce_to_pass_inputs(), power_function))
         potential = potential.detach()  # forward-mode differentiation ignores no_grad
         # One further step, differentiated, gives the potential its gradient; if the slopes change too, a second one
         # gives the gradient of the gradient. Neither changes the value: the remaining rounding error is divided off.
         for _ in range(1 if self.order == 2 else 2):
-            step, log_total = self.newton_step(logits, potential, family)
+            step, log_total = self.newton_step(logits, potential, power_function)
             potential = potential + (step - step.detach())
-        log_scale = math.log(share) + family.log_scale()
+        log_constant = math.log(share) + power_function.log_kernel_constant()
         return TsallisPlan(
-            geometry=family.kernel(logits, potential),
-            compared=geometry,
-            f=(log_scale - log_total.detach()).masked_fill(empty, log_scale),
+            geometry=power_function.kernel(logits, potential),
+            kernel_geometry=geometry,
+            f=(log_constant - log_total.detach()).masked_fill(empty, log_constant),
             g=like.new_zeros(m),
-            cached_log_row_mass=like.new_full((n,), math.log(share)) if per_row else None,
+            cached_log_row_mass=like.new_full((n,), math.log(share)) if has_row_potentials else None,
             logits=logits,
             potential=potential,
-            family=family,
-            per_row=per_row,
+            power_function=power_function,
+            has_row_potentials=has_row_potentials,
         )
 
-    def initial_potential(self, logits: Geometry, family: QExponential) -> Tensor:
+    def initial_potential(self, logits: Geometry, power_function: QExponential) -> Tensor:
         """Return lower bounds of the potentials, (N,): minus infinity for rows without compared pairs.
 
         Below order 1 the weight of a pair is above exp(theta - t - p), so that a log-sum-exp of the logits gives a
         bound. Above order 1 the largest logit gives one; a sharp log-sum-exp exceeds it by at most half of its distance
         to the threshold.
         """
-        lift = family.gap - family.power
+        lift = power_function.threshold_offset - power_function.power
         if self.order < 1:
-            return self._pool(log_sums(logits, "rows")) + lift
-        breadth = math.log(family.count)
+            return self._pool_row_sums(log_sums(logits, "rows")) + lift
+        breadth = math.log(power_function.num_pairs)
         sharpness = max(1.0, 2 * (self.order - 1) * breadth)
-        sharp = self._pool(log_sums(logits.with_link(None, scale=sharpness), "rows"))
+        sharp = self._pool_row_sums(log_sums(logits.with_link(None, scale=sharpness), "rows"))
         return sharp / sharpness + (lift - breadth / sharpness)
 
-    def newton_step(self, logits: Geometry, potential: Tensor, family: QExponential) -> tuple[Tensor, Tensor]:
+    def newton_step(self, logits: Geometry, potential: Tensor, power_function: QExponential) -> tuple[Tensor, Tensor]:
         """Return the Newton step towards h(t) = sum [(order - 1) (theta - t)]_+^p = 1, and log h(t), (N,) each.
 
         The step is that of h^(order - 1), which is nearly linear: above order 1 a norm, convex and decreasing, and
         below a mean of powers, concave and increasing. From a lower bound neither overshoots.
         """
         slope = self.order - 1
-        log_total = self._pool(family.log_sums(logits, potential))
+        log_total = self._pool_row_sums(power_function.log_sums(logits, potential))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_slopes = self._pool(family.log_sums(logits, potential, family.power - 1))
+            log_slopes = self._pool_row_sums(power_function.log_sums(logits, potential, power_function.power - 1))
         empty = log_slopes == -torch.inf
         log_total = log_total.masked_fill(empty, 0)
         step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
         return step, log_total
 
-    def _pool(self, row_sums: Tensor) -> Tensor:
+    def _pool_row_sums(self, row_sums: Tensor) -> Tensor:
         """Return log-sums of the rows over the pairs that share a potential."""
         return row_sums if self.over == "rows" else row_sums.logsumexp(0).expand_as(row_sums)
 
@@ -253,18 +253,18 @@ class _NewtonLoop(HostLoop):
 
     constraint: Tsallis
     logits: Geometry
-    family: QExponential
+    power_function: QExponential
 
     def run(self) -> list[Tensor]:
-        logits, family, like = self.logits, self.family, self.logits.log_kernel.inputs[0]
-        potential = self.constraint.initial_potential(logits, family)
+        logits, power_function, like = self.logits, self.power_function, self.logits.log_kernel.inputs[0]
+        potential = self.constraint.initial_potential(logits, power_function)
         empty = potential == -torch.inf
         potential = potential.masked_fill(empty, 0)
         rounding = 64 * torch.finfo(like.dtype).eps
-        scale = min(1, abs(family.gap))
+        scale = min(1, abs(power_function.threshold_offset))
         biases = sum(v.abs().amax() for v in logits.log_kernel.biases() or ())
         for _ in range(_MAX_NEWTON_STEPS):
-            step, _ = self.constraint.newton_step(logits, potential, family)
+            step, _ = self.constraint.newton_step(logits, potential, power_function)
             potential = potential + step.clamp_min(0)  # negative steps are rounding errors
             # NaN stays NaN and ends the loop. Within torch.func no value can be read: all steps are taken.
             if is_in_torch_func() or (step > rounding * (potential.abs() + biases + scale)).any():

@@ -1,37 +1,36 @@
 """Divergences: how far the plan is from the target plan."""
 
 from contraport.objectives.divergences.attraction_repulsion import (
-    KernelAlignment,
-    LogKernelAlignment,
+    KernelAttraction,
+    LogKernelAttraction,
     LogSumKernel,
     MeanKernel,
     MeanSquaredCost,
     VarianceHinge,
 )
-from contraport.objectives.divergences.costs import Cost, Energy
+from contraport.objectives.divergences.costs import ContrastiveEnergy, TargetCost
 from contraport.objectives.divergences.debiased_negatives import DebiasedContrastive
 from contraport.objectives.divergences.distances import Hellinger, JensenShannon, TotalVariation
 from contraport.objectives.divergences.divergence import Divergence
 from contraport.objectives.divergences.logistic import Logistic, NoiseContrastiveEstimation
 from contraport.objectives.divergences.moving_average import MovingAverageLogSum
-from contraport.objectives.divergences.pairwise import PRESETS, Pairwise, SignedPairwise
+from contraport.objectives.divergences.pairwise import PAIRWISE_PRESETS, Pairwise, SignedPairwise
 from contraport.objectives.divergences.penalties import LogMeanKernel, MarginalPenalty, PlanUniformity
 from contraport.objectives.divergences.plan_divergences import KL, ReverseKL, Rince, SquaredL2
 from contraport.objectives.divergences.quadratic import ClosedFormQuadratic, FenchelYoung
 
 __all__ = [
     "KL",
-    "PRESETS",
+    "PAIRWISE_PRESETS",
     "ClosedFormQuadratic",
-    "Cost",
+    "ContrastiveEnergy",
     "DebiasedContrastive",
     "Divergence",
-    "Energy",
     "FenchelYoung",
     "Hellinger",
     "JensenShannon",
-    "KernelAlignment",
-    "LogKernelAlignment",
+    "KernelAttraction",
+    "LogKernelAttraction",
     "LogMeanKernel",
     "LogSumKernel",
     "Logistic",
@@ -46,6 +45,7 @@ __all__ = [
     "Rince",
     "SignedPairwise",
     "SquaredL2",
+    "TargetCost",
     "TotalVariation",
     "VarianceHinge",
 ]

@@ -26,13 +26,13 @@ SQUARE = LogFunction(torch.square)
 
 
 @dataclass(frozen=True, repr=False)
-class KernelAlignment(ReprMixin, Divergence):
+class KernelAttraction(ReprMixin, Divergence):
     """Minus the mean kernel of the positives, -<t, K> (KCL): an attraction that vanishes for distant pairs.
 
     Source: the alignment of kernel contrastive learning, Koromilas et al. (2024).
 
     >>> import torch, contraport as cp
-    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.KernelAlignment())
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.KernelAttraction())
     >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
     -1.0
     """
@@ -46,7 +46,7 @@ class KernelAlignment(ReprMixin, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class LogKernelAlignment(ReprMixin, Divergence):
+class LogKernelAttraction(ReprMixin, Divergence):
     """Minus the log of the summed kernel over the view pairs of each item; for two views, minus the log-kernel.
 
     With more views, the pairs of an item that are most similar attract most.
@@ -61,7 +61,7 @@ class LogKernelAlignment(ReprMixin, Divergence):
     Source: Koromilas et al. (2025), MV-DHEL; with sigma, Yeh et al. (2022), Decoupled contrastive learning, eq. 7.
 
     >>> import torch, contraport as cp
-    >>> kernel, alignment = cp.Gibbs("negative-cosine", 0.5), cp.LogKernelAlignment()
+    >>> kernel, alignment = cp.Gibbs("negative-cosine", 0.5), cp.LogKernelAttraction()
     >>> loss = cp.Objective(cp.Cross(), kernel, cp.Free(), cp.Pairs(), alignment)
     >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
     -2.0
@@ -81,10 +81,10 @@ class LogKernelAlignment(ReprMixin, Divergence):
         target, log_kernel = result.target, result.plan.geometry.log_kernel
         if not isinstance(target, SparseTarget):
             got = type(target).__name__
-            raise UsageError(f"target: must consist of pairs for LogKernelAlignment, got a {got}.", kind="conflict")
-        items, size = result.block.pattern.row_items, result.block.pattern.size
+            raise UsageError(f"target: must consist of pairs for LogKernelAttraction, got a {got}.", kind="conflict")
+        items, size = result.block.pattern.row_items, result.block.pattern.num_items
         entries = target.log_entries(log_kernel)
-        total, pairs = log_mean_by(items[target.rows], entries, target.values, size)
+        total, pairs = log_mean_exp_by_group(items[target.rows], entries, target.values, size)
         # If an item has a row for each view, each of its pairs occurs in both directions.
         rows = torch.zeros_like(pairs).index_add(0, items, pairs.new_ones(len(items)))
         total = total + torch.where(rows > 1, pairs / 2, pairs).clamp_min(1).log()
@@ -132,7 +132,7 @@ class LogSumKernel(ReprMixin, Divergence):
         values = result.plan.log_row_mass() - result.plan.f
         if self.pooled:
             pattern = result.block.pattern
-            values = log_sum_by(pattern.row_items, values, pattern.size)[pattern.row_items]
+            values = log_sum_exp_by_group(pattern.row_items, values, pattern.num_items)[pattern.row_items]
         return _repulsion_of_rows(result, values)
 
 
@@ -222,7 +222,7 @@ class VarianceHinge(ReprMixin, KernelDivergence):
 
 def log_candidate_counts(result: BlockResult) -> Tensor:
     """Return the log of the number of compared pairs of each row, (N,), 0 for rows without any."""
-    return result.block.pattern.compared_pairs().counts(result.plan.f).clamp_min(1).log()
+    return result.block.pattern.compared_pairs().row_counts(result.plan.f).clamp_min(1).log()
 
 
 def _repulsion_of_rows(result: BlockResult, values: Tensor) -> Tensor:
@@ -232,7 +232,7 @@ def _repulsion_of_rows(result: BlockResult, values: Tensor) -> Tensor:
     return a * torch.where((a > 0) & (values != -torch.inf), values, 0)
 
 
-def log_mean_by(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Return the log of the weighted mean of exp(values) of each group, (size,), 0 if empty, and the group sizes.
 
     Args:
@@ -244,11 +244,11 @@ def log_mean_by(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> t
     zeros = values.new_zeros(size)
     counts = zeros.index_add(0, groups, torch.ones_like(values))
     mass = zeros.index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)
-    total = log_sum_by(groups, values + weights.to(values).log(), size)
+    total = log_sum_exp_by_group(groups, values + weights.to(values).log(), size)
     return total.masked_fill(counts == 0, 0) - mass.log(), counts
 
 
-def log_sum_by(groups: Tensor, values: Tensor, size: int) -> Tensor:
+def log_sum_exp_by_group(groups: Tensor, values: Tensor, size: int) -> Tensor:
     """Return the log of the sum of exp(values) of each group, (size,); minus infinity for empty groups."""
     with torch.no_grad():  # the maximum is subtracted for stability, and cancels in the gradient
         top = values.new_full((size,), -torch.inf).scatter_reduce(0, groups, values, "amax")

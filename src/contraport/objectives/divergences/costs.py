@@ -18,7 +18,7 @@ from contraport.objectives.repr_mixin import ReprMixin
 
 
 @dataclass(frozen=True, repr=False)
-class Cost(ReprMixin, Divergence):
+class TargetCost(ReprMixin, Divergence):
     """Transport cost of the target plan, <t, C>: mean cost of the positives; attraction without repulsion.
 
     Args:
@@ -28,7 +28,7 @@ class Cost(ReprMixin, Divergence):
         UsageError: the power is not a positive integer.
 
     >>> import torch, contraport as cp
-    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.Cost())
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.TargetCost())
     >>> round(loss(torch.eye(3), torch.eye(3).roll(1, 0)).item(), 4)
     1.0
     """
@@ -57,7 +57,7 @@ def target_mean_of_cost(result: BlockResult, function: Callable[[Tensor], Tensor
 
 
 @dataclass(frozen=True, repr=False)
-class Energy(ReprMixin, Divergence):
+class ContrastiveEnergy(ReprMixin, Divergence):
     """Contrastive energy (alpha-CL): transport cost of the target less that of the plan, <t, C> - <P, C>.
 
     It is the encoder's side of a min-max game, in which the plan chooses the weights of the negatives.
@@ -76,7 +76,7 @@ class Energy(ReprMixin, Divergence):
     Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 3-5, theorem 1.
 
     >>> import torch, contraport as cp
-    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.Energy())
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.ContrastiveEnergy())
     >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
     -0.4239
     """
@@ -87,7 +87,7 @@ class Energy(ReprMixin, Divergence):
 
     def constraint_conflict(self, constraint: Constraint) -> str | None:
         if self.phi is not None and not isinstance(constraint, Rows):
-            return f"phi of Energy requires the constraint Rows, got {constraint!r}."
+            return f"phi of ContrastiveEnergy requires the constraint Rows, got {constraint!r}."
         return None
 
     @property
@@ -103,11 +103,11 @@ class Energy(ReprMixin, Divergence):
         require_negatives(result)
         if pattern.has_no_empty_rows:
             return self._difference(result)
-        empty = pattern.compared_pairs().counts(result.plan.f) == 0
+        empty = pattern.compared_pairs().row_counts(result.plan.f) == 0
         return self._difference(result).masked_fill(empty, 0)
 
     def _difference(self, result: BlockResult) -> Tensor:
-        attraction, plan = Cost()(result), result.plan
+        attraction, plan = TargetCost()(result), result.plan
         pull = attraction
         if self.paired:
             share = torch.exp(plan.log_row_mass() - plan.log_row_marginal)

@@ -37,7 +37,7 @@ class PlanDistance(ReprMixin, Divergence):
         def excess(mass: Tensor, log_plan: Tensor) -> Tensor:
             return self.distance(mass, log_plan) - self.slope * log_plan.exp()
 
-        return target.row_sum(plan, excess) + self.slope * plan.log_row_mass().exp()
+        return target.sum_over_support(plan, excess) + self.slope * plan.log_row_mass().exp()
 
 
 @dataclass(frozen=True, repr=False)

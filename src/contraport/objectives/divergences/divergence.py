@@ -69,7 +69,7 @@ def updates_averages(divergence: nn.Module) -> bool:
 def require_negatives(result: BlockResult) -> None:
     """Raise `UsageError` if there is a single item and no additional column to compare it with."""
     pattern = result.block.pattern
-    good = pattern.size > 1 or pattern.num_extra_columns > 0
+    good = pattern.num_items > 1 or pattern.num_extra_columns > 0
     check(good, "z0: must have at least 2 items, as this objective needs negatives, got 1.", "single_item")
 
 

@@ -88,7 +88,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         """Return the cross-entropy of each row; in training mode with gradients, update the average before."""
         good = result.block.shape[1] > 1
         check(good, "z0: must have at least 2 items, or negatives=, as NCE needs noise, got 1.", "single_item")
-        compared = result.block.pattern.compared_pairs().counts(result.plan.f)
+        compared = result.block.pattern.compared_pairs().row_counts(result.plan.f)
         return _cross_entropy(result, -self._average(result) - (compared - 1).clamp_min(1).log())
 
     def _average(self, result: BlockResult) -> Tensor:
@@ -97,7 +97,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         training = updates_averages(self)
         with torch.no_grad():
             present = log_mean_kernel(result)
-            updated = past if not training else log_mix(past.to(present), present, self.momentum)
+            updated = past if not training else log_weighted_average(past.to(present), present, self.momentum)
             average = torch.where(past.isnan(), present, updated)
             if training:
                 past.copy_(average)
@@ -107,7 +107,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         return f"NoiseContrastiveEstimation({self.momentum!r})"
 
 
-def log_mix(past: Tensor, present: Tensor, momentum: float) -> Tensor:
+def log_weighted_average(past: Tensor, present: Tensor, momentum: float) -> Tensor:
     """Return log(momentum e^past + (1 - momentum) e^present)."""
     return torch.logaddexp(past + math.log(momentum) if momentum else past - torch.inf, present + math.log1p(-momentum))
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from contraport.errors import check, check_integer, is_number
-from contraport.objectives.divergences.attraction_repulsion import log_candidate_counts, log_mean_by
+from contraport.objectives.divergences.attraction_repulsion import log_candidate_counts, log_mean_exp_by_group
 from contraport.objectives.divergences.divergence import KernelDivergence, require_negatives, updates_averages
-from contraport.objectives.divergences.logistic import log_mix
+from contraport.objectives.divergences.logistic import log_weighted_average
 from contraport.objectives.inputs import check_values
 from contraport.objectives.pair_masks import group_indices
 from contraport.objectives.plan import BlockResult
@@ -69,7 +69,7 @@ class MovingAverageLogSum(nn.Module, KernelDivergence):
         # Rows without compared pairs form a group of their own, behind those of the items.
         nonempty, ones = values > -torch.inf, torch.ones_like(values)
         groups = torch.where(nonempty, rows, size)
-        means, counts = log_mean_by(groups, torch.where(nonempty, values, 0), ones, size + 1)
+        means, counts = log_mean_exp_by_group(groups, torch.where(nonempty, values, 0), ones, size + 1)
         means, counts = means[indices], counts[indices]
         averages = self._update(
             items, torch.where(counts > 0, means.detach(), math.nan), training=updates_averages(self)
@@ -86,7 +86,7 @@ class MovingAverageLogSum(nn.Module, KernelDivergence):
         """
         past = self.log_average[items].to(means)
         if training:
-            updated = torch.where(means.isnan(), past, log_mix(past, means, self.momentum))
+            updated = torch.where(means.isnan(), past, log_weighted_average(past, means, self.momentum))
             past = torch.where(past.isnan(), means, updated)
             self.log_average[items] = past.to(self.log_average)
         return torch.where(past.isnan(), means, past)

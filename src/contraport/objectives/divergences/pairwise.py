@@ -131,28 +131,28 @@ def _sigmoid(t: Tensor, *, slope: float) -> Tensor:
     return torch.sigmoid(slope * t)
 
 
-class Preset(NamedTuple):
+class PairwisePreset(NamedTuple):
     """Loss of the paper's table.
 
     Attributes:
         accepts_temperature: whether it has a temperature.
-        make: returns the divergence for the constants e and c.
+        build_divergence: returns the divergence for the constants e and c.
     """
 
     accepts_temperature: bool
-    make: Callable[[float, float], Pairwise | SignedPairwise]
+    build_divergence: Callable[[float, float], Pairwise | SignedPairwise]
 
 
-PRESETS: dict[str, Preset] = {
-    "info_nce": Preset(True, lambda e, c: Pairwise("info_nce", partial(_log_plus, epsilon=e))),
-    "mine": Preset(False, lambda e, c: Pairwise("mine", _logarithm)),
-    "triplet": Preset(False, lambda e, c: Pairwise("triplet", _sum, LogPower(), e)),
-    "soft_triplet": Preset(True, lambda e, c: Pairwise("soft_triplet", _tempered_softplus, shift=e)),
-    "n_plus_1_tuplet": Preset(False, lambda e, c: Pairwise("n_plus_1_tuplet", _softplus)),
-    "lifted_structured": Preset(False, lambda e, c: Pairwise("lifted_structured", _positive_square, shift=e)),
-    "sigmoid_pairs": Preset(
+PAIRWISE_PRESETS: dict[str, PairwisePreset] = {
+    "info_nce": PairwisePreset(True, lambda e, c: Pairwise("info_nce", partial(_log_plus, epsilon=e))),
+    "mine": PairwisePreset(False, lambda e, c: Pairwise("mine", _logarithm)),
+    "triplet": PairwisePreset(False, lambda e, c: Pairwise("triplet", _sum, LogPower(), e)),
+    "soft_triplet": PairwisePreset(True, lambda e, c: Pairwise("soft_triplet", _tempered_softplus, shift=e)),
+    "n_plus_1_tuplet": PairwisePreset(False, lambda e, c: Pairwise("n_plus_1_tuplet", _softplus)),
+    "lifted_structured": PairwisePreset(False, lambda e, c: Pairwise("lifted_structured", _positive_square, shift=e)),
+    "sigmoid_pairs": PairwisePreset(
         False, lambda e, c: Pairwise("sigmoid_pairs", _sum, LogFunction(partial(_sigmoid, slope=c)))
     ),
-    "linear_pairs": Preset(False, lambda e, c: SignedPairwise(torch.clone, torch.clone)),
+    "linear_pairs": PairwisePreset(False, lambda e, c: SignedPairwise(torch.clone, torch.clone)),
 }
 """Pairwise losses of the paper's table, by name."""

@@ -49,7 +49,7 @@ class PlanUniformity(ReprMixin, Divergence):
     def __call__(self, result: BlockResult) -> Tensor:
         plan, negatives = result.plan, result.block.pattern.negative_pairs()
         positive_mass = plan.log_at(*result.block.pattern.positives).exp().sum()
-        row_counts, column_counts = negatives.counts(plan.f), negatives.T.counts(plan.g)
+        row_counts, column_counts = negatives.row_counts(plan.f), negatives.T.row_counts(plan.g)
         count = row_counts.sum()
         # A difference of nearly equal masses if the positives have almost all: below 0 it is a rounding error.
         mean = (plan.mass() - positive_mass).clamp_min(0) / count.clamp_min(1)
@@ -84,7 +84,7 @@ def log_mean_kernel(result: BlockResult) -> Tensor:
     """
     plan = result.plan
     log_row_sums = plan.log_row_sums()
-    count = result.block.pattern.compared_pairs().counts(plan.f).sum()
+    count = result.block.pattern.compared_pairs().row_counts(plan.f).sum()
     nonempty = count > 0
     total = torch.where(nonempty, log_row_sums, 0).logsumexp(0)
     return total - torch.where(nonempty, count, len(log_row_sums)).log()

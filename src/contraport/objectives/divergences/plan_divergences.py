@@ -55,7 +55,7 @@ class KL(ReprMixin, Divergence):
             mass, log_mass = target.row_mass(), plan.log_row_mass()
             log_mass = torch.where(log_mass == -torch.inf, 0, log_mass)  # rows without compared pairs add nothing
             return mass * log_mass - torch.xlogy(mass, mass) - rows
-        return -rows if plan.unit_mass else target.row_mass() * (plan.mass() - 1) - rows
+        return -rows if plan.has_unit_mass else target.row_mass() * (plan.mass() - 1) - rows
 
 
 @dataclass(frozen=True, repr=False)

@@ -36,7 +36,7 @@ class FenchelYoung(ReprMixin, Divergence):
 
     def constraint_conflict(self, constraint: Constraint) -> str | None:
         if not (isinstance(constraint, Tsallis) and constraint.order == 2):
-            return f"FenchelYoung requires the constraint Tsallis of order 2; for {constraint!r} use KL or Energy."
+            return f"FenchelYoung requires the constraint Tsallis of order 2; for {constraint!r} use KL or ContrastiveEnergy."
         return None
 
     def __call__(self, result: BlockResult) -> Tensor:
@@ -46,7 +46,7 @@ class FenchelYoung(ReprMixin, Divergence):
             message = f"divergence: FenchelYoung requires a plan of Tsallis of order 2, got a {got}."
             raise UsageError(message, kind="constraint")
         mass = target.row_mass()
-        shared = mass if plan.per_row else mass.sum()
+        shared = mass if plan.has_row_potentials else mass.sum()
         own = target.row_square_mass() / safe_divisor(shared) / 2
         return mass * plan.conjugate() - plan.row_inner_logits(target) + own
 
@@ -84,7 +84,7 @@ class ClosedFormQuadratic(ReprMixin, KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         plan, compared = result.plan, result.block.pattern.compared_pairs()
-        totals, counts = -plan.geometry.log_kernel.row_inner_products(compared), compared.counts(plan.f)
+        totals, counts = -plan.geometry.log_kernel.row_inner_products(compared), compared.row_counts(plan.f)
         mass = 1.0
         if self.over == "simplex":
             totals, counts, mass = totals.sum(), counts.sum(), float(len(plan.f))

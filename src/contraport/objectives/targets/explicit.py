@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes, gather
 from contraport.errors import check, describe_value
-from contraport.objectives.inputs import Attributes, CallInputs, as_numbers, check_values
+from contraport.objectives.inputs import Attributes, CallInputs, check_values, to_numeric_tensor
 from contraport.objectives.layouts import Block, PairPattern
 from contraport.objectives.targets.target import DenseTarget, SparseTarget, Target, TargetPlan, normalize_row_masses
 
@@ -46,21 +46,21 @@ class PairList(Target):
     _transposed: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
-        pairs = as_numbers("target", self.pairs)
+        pairs = to_numeric_tensor("target", self.pairs)
         good = pairs.ndim == 2 and pairs.shape[1] == 2 and len(pairs) > 0 and not pairs.is_floating_point()
         check(good, f"target: must be a list of pairs of integers, (k, 2), got {describe_value(pairs)}.", "pairs")
         if self.shares is not None:
-            shares = as_numbers("shares", self.shares)
+            shares = to_numeric_tensor("shares", self.shares)
             shape = tuple(shares.shape)
             check(shape == (len(pairs),), f"shares: must be one per pair, ({len(pairs)},), got shape {shape}.", "shape")
             check_values("shares", shares, torch.isfinite(shares) & (shares >= 0), "nonnegative finite numbers")
 
     @property
     def _indices(self) -> Tensor:
-        return as_numbers("target", self.pairs).long()
+        return to_numeric_tensor("target", self.pairs).long()
 
     @property
-    def form(self) -> str:
+    def kind(self) -> str:
         return "PairList" if self.shares is None else "PairList with shares"
 
     def check_inputs(self, inputs: CallInputs) -> None:
@@ -73,13 +73,15 @@ class PairList(Target):
     def gather_items(self, processes: Processes, inputs: CallInputs) -> PairList:
         z = inputs.views[0]
         offset = torch.tensor([0, inputs.num_first_items or 0], device=z.device) + processes.row_offset(z)
-        shares = None if self.shares is None else processes.gather(as_numbers("shares", self.shares).to(z.device))
+        shares = (
+            None if self.shares is None else processes.gather(to_numeric_tensor("shares", self.shares).to(z.device))
+        )
         return PairList(processes.gather(self._indices.to(z.device) + offset), shares)
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
         pattern, pairs, same = block.pattern, self._indices, block.x is block.y
-        shares = torch.ones(len(pairs)) if self.shares is None else as_numbers("shares", self.shares)
-        shares = shares.to(pairs.device, block.precision)
+        shares = torch.ones(len(pairs)) if self.shares is None else to_numeric_tensor("shares", self.shares)
+        shares = shares.to(pairs.device, block.compute_dtype)
         if same:
             others = pairs[:, 0] != pairs[:, 1]
             pairs, shares = torch.cat([pairs, pairs[others].flip(1)]), torch.cat([shares, shares[others]])
@@ -102,7 +104,8 @@ class PairList(Target):
 def _find_entries(pairs: Tensor, pattern: PairPattern) -> tuple[Tensor, Tensor, Tensor]:
     """Return row and column of every entry that shows one of the pairs of items, and the index of that pair."""
     places = [
-        _places_by_item(items, pattern.size)[side] for side, items in zip(pairs.unbind(1), pattern.items, strict=True)
+        _places_by_item(items, pattern.num_items)[side]
+        for side, items in zip(pairs.unbind(1), pattern.items, strict=True)
     ]
     indices = torch.arange(len(pairs), device=pairs.device)[:, None, None]
     rows, columns, which = torch.broadcast_tensors(places[0][:, :, None], places[1][:, None, :], indices)
@@ -157,7 +160,7 @@ class Matrix(Target):
         check(bool(values.sum() > 0), f"target: must be {expected}, got zeros.", "zero")
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
-        matrix = self._select_present(block).to(block.x.device, block.precision)
+        matrix = self._select_present(block).to(block.x.device, block.compute_dtype)
         shape = tuple(matrix.shape)
         good = shape == block.shape
         check(good, f"target: must have the shape of the layout's pairs, {block.shape}, got {shape}.", "shape")
@@ -171,7 +174,7 @@ class Matrix(Target):
 
     def _select_present(self, block: Block) -> Tensor:
         """Return the entries of the rows and columns that are present; a matrix of only these is accepted too."""
-        selection = block.pattern.selection
+        selection = block.pattern.selected_indices
         if selection is None or tuple(self.matrix.shape) == block.shape:
             return self.matrix
         rows, columns = (side.to(self.matrix.device) for side in selection)
@@ -228,12 +231,12 @@ class SimilarityMatrix(Target):
         return SimilarityMatrix(self.matrix, processes.gather(self.items))
 
     def __call__(self, block: Block, attributes: Attributes) -> DenseTarget:
-        size, total = block.pattern.size, self.matrix.shape[0]
+        size, total = block.pattern.num_items, self.matrix.shape[0]
         good = len(self.items) == size
         check(good, f"items: must be one index per item of the batch, ({size},), got {len(self.items)}.", "shape")
         within = (self.items >= 0) & (self.items < total)
         check_values("items", self.items, within, f"from 0 to {total - 1}, indices into the matrix")
-        similarities = _select_items(self.matrix, self.items).to(block.x.device, block.precision)
+        similarities = _select_items(self.matrix, self.items).to(block.x.device, block.compute_dtype)
         good_values = (similarities >= 0) & similarities.isfinite()
         check_values("target", similarities, good_values, "nonnegative finite numbers between the items of the batch")
         between = similarities[block.pattern.row_items][:, block.pattern.column_items]

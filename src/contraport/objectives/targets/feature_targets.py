@@ -53,13 +53,13 @@ class SoftNeighbors(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> KernelTarget:
         if self.features is None:
-            x, y = call_features(attributes, block, backward=self._backward)
+            x, y = select_call_features(attributes, block, backward=self._backward)
         else:
-            x, y = _gathered_features(self.features, block)
+            x, y = _gather_features(self.features, block)
         with torch.no_grad():
-            same, x = x is y, x.to(block.precision)
+            same, x = x is y, x.to(block.compute_dtype)
             geometry = Geometry(self.kernel(x, x if same else y.to(x)), block.pattern.masks)
-            return KernelTarget.normalize_rows(geometry)
+            return KernelTarget.from_row_normalized(geometry)
 
     def transpose(self) -> SoftNeighbors:
         if self.features is None:
@@ -96,19 +96,19 @@ class Neighbors(Target):
     def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
         n, m = block.shape
         with torch.no_grad():
-            x, y = _gathered_features(self.features, block)
+            x, y = _gather_features(self.features, block)
             distances = block.pattern.fill_masked(torch.cdist(x, y), torch.inf)
             nearest = distances.topk(min(self.neighbors, m), largest=False)
         compared = nearest.values < torch.inf
         rows = torch.arange(n, device=x.device)[:, None].expand_as(compared)[compared]
-        share = 1 / (n * compared.sum(1).clamp_min(1)).to(block.precision)
+        share = 1 / (n * compared.sum(1).clamp_min(1)).to(block.compute_dtype)
         return SparseTarget(rows, nearest.indices[compared], share[rows], block.shape)
 
     def transpose(self) -> Neighbors:
         return Neighbors(_exchange_views(self.features), self.neighbors)
 
 
-def call_features(attributes: Attributes, block: Block, *, backward: bool) -> tuple[Tensor, Tensor]:
+def select_call_features(attributes: Attributes, block: Block, *, backward: bool) -> tuple[Tensor, Tensor]:
     """Return ``features=`` of the call for rows and columns; one tensor if rows and columns are the same.
 
     Args:
@@ -123,18 +123,18 @@ def call_features(attributes: Attributes, block: Block, *, backward: bool) -> tu
     check("features" in attributes, f"features: required in this call, {expected}, got none.", "missing")
     features = attributes["features"]
     views = (features,) if features.ndim == 2 else features.unbind(1)
-    return _take_features(views[::-1] if backward else views, block)
+    return _select_features(views[::-1] if backward else views, block)
 
 
-def _gathered_features(features: Features, block: Block) -> tuple[Tensor, Tensor]:
+def _gather_features(features: Features, block: Block) -> tuple[Tensor, Tensor]:
     """Return features given on each process, for rows and columns of all processes."""
     views = features if isinstance(features, tuple) else (features,)
-    return _take_features(tuple(gather(view) for view in views), block)
+    return _select_features(tuple(gather(view) for view in views), block)
 
 
-def _take_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
+def _select_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
     """Return the features of rows and columns; the same tensor if rows and columns are the same."""
-    items, same = block.pattern.size, block.x is block.y
+    items, same = block.pattern.num_items, block.x is block.y
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim == 2 and len(view) == items):
             got = f"{tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
@@ -142,9 +142,9 @@ def _take_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Ten
         if not is_in_torch_func():
             check_values("features", view, view.isfinite(), "finite numbers")
     if len(views) == 1:
-        x, y = block.pattern.take_items(views[0])
+        x, y = block.pattern.expand_attribute(views[0])
         return (x, x) if same else (x, y)
-    stacked, selection = torch.cat(views), block.pattern.selection
+    stacked, selection = torch.cat(views), block.pattern.selected_indices
     if same and selection is None and len(stacked) != block.shape[0]:
         message = f"features: must have {block.shape[0] // items} views, as the embeddings, got {len(views)}."
         raise UsageError(message, kind="views")

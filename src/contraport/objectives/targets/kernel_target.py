@@ -44,7 +44,7 @@ class KernelTarget(TargetPlan):
     num_appended: int = 0
 
     @classmethod
-    def normalize_rows(cls, geometry: Geometry) -> KernelTarget:
+    def from_row_normalized(cls, geometry: Geometry) -> KernelTarget:
         """Return the kernel with every row scaled to mass 1/N; rows without compared pairs have no mass."""
         (n, m), like = geometry.shape, geometry.log_kernel.inputs[0]
         zeros = constant_vector(m, 0.0, like)
@@ -94,7 +94,7 @@ class KernelTarget(TargetPlan):
         mass = None if self.cached_row_mass is None else self.cached_row_mass[rows]
         return replace(self, geometry=self.geometry.take_rows(rows), f=self.f[rows], cached_row_mass=mass)
 
-    def times(self, factors: Tensor) -> KernelTarget:
+    def scale_rows(self, factors: Tensor) -> KernelTarget:
         mass = None if self.cached_row_mass is None else factors * self.cached_row_mass
         return replace(self, f=self.f + factors.to(self.f).log(), cached_row_mass=mass)
 

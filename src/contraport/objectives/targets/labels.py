@@ -55,7 +55,7 @@ class Labels(Target):
         if labels.ndim == 2:
             good = (labels == 0) | (labels == 1)
             check_values("labels", labels, good, "zeros and ones, (n, classes), for items of several classes")
-            rows, columns = pattern.take_items(labels.to(block.precision))
+            rows, columns = pattern.expand_attribute(labels.to(block.compute_dtype))
             return DenseTarget(normalize_row_masses(pattern.fill_masked(rows @ columns.T, 0)))
         same_class = pattern.pairs_with_equal(_integer_attribute("labels", attributes))
         return _structured_target(block, ((1.0, pattern.compared_pairs() & same_class),))
@@ -143,7 +143,7 @@ class Domains(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> StructuredTarget:
         pattern = block.pattern
-        same_item = PairIndicator.equal(pattern.items)
+        same_item = PairIndicator.with_equal_labels(pattern.items)
         same_domain = pattern.pairs_with_equal(_integer_attribute("domains", attributes))
         others = pattern.compared_pairs().without(same_item)
         levels = (
@@ -156,8 +156,8 @@ class Domains(Target):
 
 def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], ...]) -> StructuredTarget:
     """Return the target plan with the given levels, each row scaled to mass 1/N; empty rows have no mass."""
-    n, like = block.shape[0], torch.empty(0, dtype=block.precision, device=block.x.device)
-    counts = [pairs.counts(like) if level == 1 else level * pairs.counts(like) for level, pairs in levels]
+    n, like = block.shape[0], torch.empty(0, dtype=block.compute_dtype, device=block.x.device)
+    counts = [pairs.row_counts(like) if level == 1 else level * pairs.row_counts(like) for level, pairs in levels]
     totals = sum(counts[1:], counts[0]) if counts else constant_vector(n, 0.0, like)
     nonempty = (totals > 0).to(like.dtype)
     row_scale = (totals.clamp_min(1e-30) * n).reciprocal() * nonempty

@@ -66,7 +66,7 @@ class TargetPlan(ABC):
         """Return the plan on some of its rows."""
 
     @abstractmethod
-    def times(self, factors: Tensor) -> TargetPlan:
+    def scale_rows(self, factors: Tensor) -> TargetPlan:
         """Return the plan with each row multiplied by its factor, (N,), nonnegative."""
 
     @abstractmethod
@@ -77,13 +77,13 @@ class TargetPlan(ABC):
         """Return sum_j p_ij log K_ij, (N,), ignoring masks."""
         return log_kernel.row_inner_products(self)
 
-    def row_log(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
+    def row_inner_log_plan(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
         """Return sum_j p_ij (log K_ij + f_i + g_j), (N,), ignoring masks; None is zero."""
         inner = self.row_inner_products(log_kernel)
         inner = inner if f is None else inner + self.row_mass() * f
         return inner if g is None else inner + self.apply(g)
 
-    def row_sum(self, plan: LogPlan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def sum_over_support(self, plan: LogPlan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """Return sum_j function(p_ij, log P_ij), (N,), of another plan P, over the entries where p is positive."""
 
         def sum_block(rows: slice) -> Tensor:
@@ -97,7 +97,7 @@ class TargetPlan(ABC):
 
     def row_expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Return sum_j p_ij function(log P_ij), (N,), of another plan P, over the entries where p is positive."""
-        return self.row_sum(plan, lambda mass, log_plan: mass * function(log_plan))
+        return self.sum_over_support(plan, lambda mass, log_plan: mass * function(log_plan))
 
 
 class Target(ReprMixin, ABC):
@@ -125,7 +125,7 @@ class Target(ReprMixin, ABC):
         return self
 
     @property
-    def form(self) -> str:
+    def kind(self) -> str:
         """Kind of the target, which must be the same on all processes of a call."""
         return type(self).__name__
 
@@ -150,7 +150,7 @@ class SparseTarget(TargetPlan):
     """Target plan by its nonzero entries: p at (rows[k], columns[k]) is values[k].
 
     Attributes:
-        in_order: whether entry k is the only one of row k.
+        one_entry_per_row: whether entry k is the only one of row k.
         cached_row_entropy: -sum_j p_ij log p_ij, (N,), if known.
     """
 
@@ -158,11 +158,11 @@ class SparseTarget(TargetPlan):
     columns: Tensor
     values: Tensor
     shape: tuple[int, int]
-    in_order: bool = False
+    one_entry_per_row: bool = False
     cached_row_entropy: Tensor | None = None
 
     def _sum_by_row(self, values: Tensor) -> Tensor:
-        if self.in_order:
+        if self.one_entry_per_row:
             return values
         return values.new_zeros(self.shape[0], *values.shape[1:]).index_add(0, self.rows, values)
 
@@ -181,22 +181,22 @@ class SparseTarget(TargetPlan):
         return self._sum_by_row(self.values.square())
 
     def row_inner_products(self, log_kernel: LogKernel) -> Tensor:
-        return self.row_log(log_kernel, None, None)
+        return self.row_inner_log_plan(log_kernel, None, None)
 
-    def row_log(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
+    def row_inner_log_plan(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
         entries = self.log_entries(log_kernel)
         if f is not None:
-            entries = entries + (f if self.in_order else f[self.rows])
+            entries = entries + (f if self.one_entry_per_row else f[self.rows])
         entries = self.values * (entries if g is None else entries + g[self.columns])
         return self._sum_by_row(entries)
 
     def log_entries(self, log_kernel: LogKernel) -> Tensor:
         """Return log K at the entries, (k,)."""
-        if self.in_order:
+        if self.one_entry_per_row:
             return log_kernel.gather_one_per_row(self.columns, diagonal=self.rows is self.columns)
         return log_kernel.gather_entries(self.rows, self.columns)
 
-    def row_sum(self, plan: LogPlan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def sum_over_support(self, plan: LogPlan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         positive = self.values > 0
         terms = function(torch.where(positive, self.values, 1), plan.log_at(self.rows, self.columns))
         return self._sum_by_row(torch.where(positive, terms, 0))
@@ -210,7 +210,7 @@ class SparseTarget(TargetPlan):
         shape = bottom - top, self.shape[1]
         return SparseTarget(self.rows[here] - top, self.columns[here], self.values[here], shape)
 
-    def times(self, factors: Tensor) -> SparseTarget:
+    def scale_rows(self, factors: Tensor) -> SparseTarget:
         return replace(self, values=self.values * factors[self.rows], cached_row_entropy=None)
 
     def append_columns(self, columns: int) -> SparseTarget:
@@ -241,7 +241,7 @@ class DenseTarget(TargetPlan):
     def take_rows(self, rows: slice) -> DenseTarget:
         return DenseTarget(self.matrix[rows])
 
-    def times(self, factors: Tensor) -> DenseTarget:
+    def scale_rows(self, factors: Tensor) -> DenseTarget:
         return DenseTarget(self.matrix * factors[:, None])
 
     def append_columns(self, columns: int) -> DenseTarget:
@@ -309,7 +309,7 @@ class StructuredTarget(TargetPlan):
         levels = tuple((level, pairs.take_rows(rows)) for level, pairs in self.levels)
         return StructuredTarget(levels, self.row_scale[rows], self.column_scale)
 
-    def times(self, factors: Tensor) -> StructuredTarget:
+    def scale_rows(self, factors: Tensor) -> StructuredTarget:
         mass = None if self.cached_row_mass is None else self.cached_row_mass * factors
         return replace(self, row_scale=self.row_scale * factors, cached_row_mass=mass)
 
@@ -335,7 +335,7 @@ class Pairs(Target):
     fills_all_rows: ClassVar[bool] = True
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
-        pattern, dtype = block.pattern, block.precision
+        pattern, dtype = block.pattern, block.compute_dtype
         return pattern.compute_once((Pairs, dtype), lambda: _positives_target(pattern, dtype))
 
 

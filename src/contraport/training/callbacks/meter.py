@@ -136,7 +136,7 @@ class Meter(Callback):
             "seconds": round(self._earlier_seconds + self.seconds, 3),
             "loss": loss,
             **self._step_values,
-            "mi_bound": self._objective.information(loss) if isinstance(self._objective, Loss) else None,
+            "mi_bound": self._objective.mutual_information_bound(loss) if isinstance(self._objective, Loss) else None,
             "images_per_second": round((self.items - items) / elapsed, 1),
             "data_wait": round((self.waited - waited) / elapsed, 4),
             **self._online_values,

@@ -116,11 +116,11 @@ def check_objective_accepts(
     target = None if loss.target is None else loss.target(dataset.__getitems__([0] * PROBE_ITEMS))
     _check_teacher(objective, loss.teacher, target)
     if target is not None and (mismatch := objective.target_conflict(target)) is not None:
-        name = type(objective).__name__ if objective.origin is None else objective.origin.name
+        name = type(objective).__name__ if objective.catalog_origin is None else objective.catalog_origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
     views, kwargs = loss.example_inputs(torch.randn(PROBE_ITEMS, dimensions), _probe_batch(dataset), target)
     if plan_weights is not None:
-        kwargs["weights"] = replace(plan_weights.at(0), item_weights=kwargs["weights"])
+        kwargs["weights"] = replace(plan_weights.weights_at(0), item_weights=kwargs["weights"])
     try:
         with torch.no_grad(), local_batch():
             copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers

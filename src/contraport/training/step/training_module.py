@@ -94,7 +94,7 @@ class TrainingModule(nn.Module):
         for schedule in self.schedules:
             assert isinstance(self.objective, Loss)
             schedule.apply(self.objective, step)
-        plan_weights = None if self.weights is None else self.weights.at(step)
+        plan_weights = None if self.weights is None else self.weights.weights_at(step)
         if self.freezing is not None:
             self.freezing.apply(step)
         # One stream each for views, networks and loss, so that draws in one do not shift those of another.
