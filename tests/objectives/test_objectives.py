@@ -365,7 +365,7 @@ def test_the_mass_is_the_mean_of_the_directions():
     assert contraport.align_uniform().mass is None
 
 
-@pytest.mark.parametrize(("name", "code"), [("byol", "byol.unknown"), ("gca_uot", "gca-uot.unknown")])
+@pytest.mark.parametrize(("name", "code"), [("byol", "byol.unknown"), ("gca_uot", "gca_uot.unknown")])
 def test_rejects_an_unknown_setting_under_the_name_of_the_objective(name, code):
     with raises_usage_error(code, "tempreature"):
         contraport.objective(name, tempreature=0.1)

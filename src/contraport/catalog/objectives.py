@@ -159,7 +159,7 @@ def objective(name: str, **settings: Any) -> Loss:
     parameters = inspect.signature(entry.build).parameters
     for setting in settings:
         if setting not in parameters:
-            raise unknown_name_error(entry.name, setting, parameters, noun="setting")
+            raise unknown_name_error(entry.build.__name__, setting, parameters, noun="setting")
     try:
         return entry.build(**settings)
     except TypeError as error:
