@@ -36,7 +36,8 @@ class FenchelYoung(ReprMixin, Divergence):
 
     def constraint_conflict(self, constraint: Constraint) -> str | None:
         if not (isinstance(constraint, Tsallis) and constraint.order == 2):
-            return f"FenchelYoung requires the constraint Tsallis of order 2; for {constraint!r} use KL or ContrastiveEnergy."
+            use = "use KL or ContrastiveEnergy"
+            return f"FenchelYoung requires the constraint Tsallis of order 2; for {constraint!r} {use}."
         return None
 
     def __call__(self, result: BlockResult) -> Tensor:
