@@ -40,7 +40,7 @@ def test_equals_the_dense_matrix(both):
     assert_same(target.T, DenseTarget(matrix.matrix.T))
     assert_same(target.take_rows(slice(2, 6)), matrix.take_rows(slice(2, 6)))
     factors = torch.arange(7.0, dtype=torch.float64)
-    assert_same(target.times(factors), matrix.times(factors))
+    assert_same(target.scale_rows(factors), matrix.scale_rows(factors))
     assert_same(target.append_columns(3), matrix.append_columns(3))
 
 
