@@ -37,10 +37,10 @@ class ObjectiveEntry:
     """Registry entry of an objective.
 
     Attributes:
-        name: hyphenated name.
-        build: function that builds the objective from its settings.
-        citation: paper and equation.
-        formula: value of the loss, in LaTeX.
+        name: Name of the objective, hyphenated.
+        build: Function that builds the objective from its settings.
+        citation: Paper and equation that define the objective.
+        formula: Formula of the loss, in LaTeX.
     """
 
     name: str
@@ -50,7 +50,7 @@ class ObjectiveEntry:
 
     @property
     def summary(self) -> str:
-        """First line of the builder's docstring."""
+        """One-line summary: the first line of the builder's docstring."""
         return (inspect.getdoc(self.build) or "").split("\n")[0]
 
 
@@ -78,7 +78,7 @@ _DHEL = (
 
 
 def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callable[P, Loss]]:
-    """Register a builder of an objective under its own name, hyphenated, and record its origin in what it builds.
+    """Decorator that registers a builder of an objective under its own name, hyphenated.
 
     A ``temperature`` argument then accepts a number; ``"learn"``, a parameter of the objective that starts at the
     default, or ``"learn:0.07"`` at another value; or a tensor of one element that a model owns.
@@ -184,7 +184,7 @@ def _learned_temperature(text: str, signature: inspect.Signature) -> float:
 
 
 def _choose(option: str, name: object, choices: Mapping[str, Choice]) -> Choice:
-    """Return the choice of that name, or raise `UsageError`."""
+    """Return the choice with a given name, or raise `UsageError`."""
     if name not in choices:
         raise unknown_name_error(option, name, choices)
     return choices[str(name)]
@@ -196,7 +196,7 @@ def _joint_or_cross(name: str, *, symmetric: bool = True) -> Layout:
 
 
 def _negatives_layout(views: str) -> cp.Joint:
-    """Return the layout that compares each row with the negatives of both views, of its own or of the other."""
+    """Build the layout that compares each row with negatives of both views, of its own or of the other view."""
     return cp.Joint(candidates=_choose("negatives", views, {name: name for name in ("both", "same", "other")}))
 
 
@@ -351,7 +351,7 @@ def gca_uot(
     lam: float = 0.01,
     reference: str = "product",
 ) -> Loss:
-    """GCA-UOT: InfoNCE on an unbalanced transport plan, in which rows and columns may give up mass at a price.
+    """GCA-UOT: InfoNCE on an unbalanced transport plan, in which outliers may give up mass at a price.
 
     `Objective.mass` is the share of the mass that was transported, at most 1 with the product reference. Measured on
     digits and Fashion-MNIST (docs/results.md), clean and with a fifth of the pairs mismatched, 10 iterations: within
@@ -392,7 +392,7 @@ def gca_uot(
     r"\tfrac1n \sum_i (2 - 2 \cos(p_i, \mathrm{sg}(t_i)))",
 )
 def byol() -> Loss:
-    """BYOL: squared distance from predictions to targets of a momentum encoder; no negatives, targets are detached.
+    """BYOL: squared distance of predictions from detached targets of a momentum encoder, without negatives.
 
     Call it on ``(prediction, target)``, and once more with the views exchanged.
 
@@ -411,7 +411,7 @@ def byol() -> Loss:
 def iot(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 0.0
 ) -> Loss:
-    """IOT-CL: inverse optimal transport; learns the cost whose transport plan matches the views of each item.
+    """IOT-CL (inverse optimal transport): learns embeddings whose transport plan matches the views of each item.
 
     Args:
         temperature: weight of the entropy (epsilon), in units of the cosine distance.
@@ -441,7 +441,7 @@ def iot(
 def iot_uniform(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 1.0
 ) -> Loss:
-    """IOT-CL with its uniformity penalty on the plan over the negatives; the settings are those of `iot`.
+    """IOT-CL with a penalty that spreads the plan evenly over the negatives; same settings as `iot`.
 
     >>> import torch, contraport as cp
     >>> round(cp.iot_uniform(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -513,7 +513,7 @@ def pairwise(
     phi: Callable[[Tensor], Tensor] | None = None,
     psi: Callable[[Tensor], Tensor] | None = None,
 ) -> Loss:
-    """Pairwise contrastive losses phi(sum psi(d+^2 - d-^2)): triplet, soft triplet, N+1 tuplet, lifted structure, ...
+    """Pairwise losses phi(sum psi(d+^2 - d-^2)): triplet, soft triplet, N+1 tuplet, lifted structure and others.
 
     Args:
         preset: a loss of the paper's table (``info_nce``, ``mine``, ``triplet``, ``soft_triplet``, ``n_plus_1_tuplet``,
@@ -708,7 +708,7 @@ def cmc(temperature: TemperatureLike = 0.1, graph: str = "full") -> Loss:
     r" h_{ij} = \frac{e^{s_{ij}/\tau}}{K Z}",
 )
 def cmc_nce(temperature: TemperatureLike = 0.07, momentum: float = 0.9, graph: str = "full") -> Loss:
-    """CMC with noise-contrastive estimation (NCE): classifies each pair as matched or noise, with a memory bank.
+    """CMC with noise-contrastive estimation (NCE): classifies each pair as matched or as noise from a memory bank.
 
     Noise is the rest of the batch and ``negatives=``, from a bank for example. The loss goes from the first view to the
     second; use one objective per direction, each with the bank of its second view and its own normalizer.
@@ -881,7 +881,7 @@ def _align_and_repel(
     attraction_weight: float = 1.0,
     repulsion_weight: float = 1.0,
 ) -> Loss:
-    """Return the sum of an attraction between views and a repulsion within each view, under one kernel."""
+    """Build the sum of an attraction between views and a repulsion within each view, under one kernel."""
     attract = cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), attraction)
     repel = cp.Objective(cp.WithinView(summed=True), kernel, cp.Free(), cp.Pairs(), repulsion)
     return cp.SumLoss({attract: attraction_weight, repel: repulsion_weight})
@@ -922,7 +922,7 @@ def spectral(normalized: bool = True) -> Loss:
     r" g_i = \max\big(\tfrac{\mathrm{mean}_j e^{s_{ij}/\tau} - \pi e^{s_{ii'}/\tau}}{1 - \pi}, e^{-1/\tau}\big)",
 )
 def debiased(temperature: TemperatureLike = 0.5, prior: float = 0.1) -> Loss:
-    """Debiased contrastive loss: NT-Xent corrected for negatives of the anchor's own class.
+    """Debiased contrastive loss: NT-Xent corrected for false negatives, those of the anchor's own class.
 
     Args:
         temperature: in units of the cosine similarity.

@@ -63,7 +63,7 @@ def compute_affinities(x: Tensor, perplexity: float, *, symmetric: bool, exact: 
 
 @torch.no_grad()
 def find_nearest_neighbors(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
-    """Return the squared distances and the indices of each item's nearest others, (n, neighbors) both.
+    """Return the squared distances and indices of each item's nearest neighbors, each (n, neighbors).
 
     Args:
         x: the data, (n, d).
@@ -84,7 +84,7 @@ def find_nearest_neighbors(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def calibrated_softmax(distances: Tensor, perplexity: float) -> Tensor:
-    """Return softmax(-precision_i distances_i), with the precision by bisection that gives each row the perplexity.
+    """Return the softmax of minus the scaled distances, the scale of each row set by bisection to give the perplexity.
 
     If a row has more equal smallest distances than the perplexity, as with duplicates, it distributes evenly over them.
 
@@ -101,6 +101,7 @@ def calibrated_softmax(distances: Tensor, perplexity: float) -> Tensor:
     excess = excess / torch.where(scale > 0, scale, 1)
     # The entropy decreases with the log-precision.
     low, high = torch.full_like(scale, -_LOG_PRECISION_RANGE), torch.full_like(scale, _LOG_PRECISION_RANGE)
+    # A fixed number of bisections, without a test of convergence, which would synchronize with the device.
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         shares = (-excess * middle.exp()).softmax(1)

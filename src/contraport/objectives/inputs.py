@@ -1,4 +1,4 @@
-"""Inputs of a call, checked and in one form: views of items, attributes of the items, and additional negatives.
+"""Checked inputs of a call of an objective: views, attributes of the items, and additional negatives.
 
 Items may lack a view, and two views may show different items. Both are one mark per item and view; rows marked as
 absent are never read.
@@ -25,13 +25,13 @@ NON_ITEM_OPTIONS = ("present", "negatives", "negative_ids", "shared_negatives")
 
 
 class CallInputs(NamedTuple):
-    """Views of some items and the attributes of the items.
+    """Inputs of a call: views of the items and attributes of the items.
 
     Attributes:
-        views: (n, d) each; zeros where an item lacks the view.
-        attributes: of the items, (n, ...) each.
-        present: which items have which views, (n, views) Booleans; None if all have all.
-        num_first_items: number of items that the first view shows, if two views show different items; else None.
+        views: Embeddings of the items, (n, d) for each view; zeros where an item lacks the view.
+        attributes: Attributes of the items by name, such as labels, (n, ...) each.
+        present: Whether each item has each view, (n, views) Booleans; None if all have all.
+        num_first_items: Number of items that the first view shows, if two views show different items; else None.
     """
 
     views: tuple[Tensor, ...]
@@ -62,12 +62,12 @@ class CallInputs(NamedTuple):
 
 
 class Negatives(NamedTuple):
-    """Additional columns of all processes.
+    """Additional negatives of all processes, which become columns of every block.
 
     Attributes:
-        embeddings: (k, d).
-        ids: item of each, (k,), if known.
-        owners: the item of the batch that each is a negative of, (k,); None is all items.
+        embeddings: Embeddings of the negatives, (k, d).
+        ids: Item id of each negative, (k,); None if unknown.
+        owners: Item of the batch that each negative belongs to, (k,); None if each is a negative of all items.
     """
 
     embeddings: Tensor
@@ -76,12 +76,12 @@ class Negatives(NamedTuple):
 
 
 class LocalNegatives(NamedTuple):
-    """Additional columns given on this process.
+    """Additional negatives that this process gives, before they are gathered.
 
     Attributes:
-        embeddings: (k, d), or separate ones for each item, (n, k, d).
-        ids: (k,) or (n, k), if known.
-        shared: whether every process gives the same.
+        embeddings: Embeddings of the negatives, (k, d), or separate ones for each item, (n, k, d).
+        ids: Item id of each negative, (k,) or (n, k); None if unknown.
+        shared: Whether every process gives the same negatives.
     """
 
     embeddings: Tensor
@@ -127,7 +127,7 @@ def split_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def read_inputs(views: tuple[Tensor, ...], options: Mapping[str, Any], present: Any) -> CallInputs:
-    """Check views and attributes of items, and return them in one form.
+    """Check the views and attributes of a call, and return them as `CallInputs`.
 
     Args:
         views: embeddings, (n, d) each; two may differ in their rows, and then show different items.
@@ -163,7 +163,7 @@ def read_inputs(views: tuple[Tensor, ...], options: Mapping[str, Any], present: 
 
 
 def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any]) -> CallInputs:
-    """Return two views of n and m items as two views of n + m items, each of which lacks one view."""
+    """Turn two views of different items, n and m, into two views of n + m items, of which each item lacks one."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first=v)
@@ -188,7 +188,7 @@ def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any]) 
 
 
 def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> LocalNegatives | None:
-    """Check the additional negatives given on this process, and return them.
+    """Check the additional negatives of this process, and return them; None without any.
 
     Args:
         inputs: views of this process.
@@ -266,9 +266,9 @@ def check_negatives(negatives: object, ids: Tensor | None, views: Sequence[Tenso
 
 
 def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> None:
-    """Raise `UsageError` unless all values are good; under `torch.compile` the graph asserts it at run time.
+    """Raise `UsageError` unless all values of an argument are good.
 
-    While a graph is traced no value can be read.
+    While `torch.compile` traces a graph no value can be read: the graph then asserts it at run time.
     """
     if torch.compiler.is_compiling():
         torch._assert_async(good.all(), f"{argument}: must be {expected}.")
@@ -277,7 +277,7 @@ def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> 
 
 
 def to_numeric_tensor(name: str, value: object) -> Tensor:
-    """Return a tensor, an array or a list of numbers as a tensor.
+    """Convert a tensor, an array or a list of numbers to a tensor.
 
     Raises:
         UsageError: it is none of these.
@@ -295,7 +295,7 @@ def to_numeric_tensor(name: str, value: object) -> Tensor:
 
 
 def _show_different_items(views: Sequence[object], values: Mapping[str, Any]) -> bool:
-    """Return whether two views show different items: other numbers of rows, or pairs of attributes."""
+    """Return whether two views show different items: their row counts differ, or attributes are given as pairs."""
     sizes = []
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim == 2):
@@ -305,7 +305,7 @@ def _show_different_items(views: Sequence[object], values: Mapping[str, Any]) ->
 
 
 def _is_pair(value: object) -> bool:
-    """Return whether an attribute is a pair, one part for each view, rather than a tuple of numbers."""
+    """Return whether an attribute is a pair of arrays, one for each view, rather than a tuple of numbers."""
     return isinstance(value, tuple) and len(value) == 2 and all(np.ndim(part) > 0 for part in value)
 
 
@@ -341,7 +341,7 @@ def _check_weights(attributes: Attributes) -> None:
 
 
 def _in_one_precision(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the views in the widest precision among them."""
+    """Return all views in the widest of their floating-point types."""
     dtype = views[0].dtype
     for view in views:
         dtype = dtype if view.dtype == dtype else torch.promote_types(dtype, view.dtype)

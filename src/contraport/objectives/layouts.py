@@ -1,4 +1,4 @@
-"""Layouts: which pairs of embeddings are compared. A layout turns the views of a batch into blocks of pairs."""
+"""Layouts: turn the views of a batch into blocks of compared pairs of embeddings."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, eq=False)
 class PairPattern:
-    """The part of a block that does not depend on embeddings: compared pairs, positives and items.
+    """Pattern of a block, independent of embeddings: its items, its compared pairs and its positives.
 
     Attributes:
-        num_items: number of items of the batch, n.
-        row_items: item of each row, (N,).
-        column_items: item of each column, (M,); -1 for columns without an item.
-        positives: row and column of every positive pair, two index tensors (k,).
-        masks: excluded pairs.
-        weight: weight of the block in the objective, for each direction.
-        reciprocal: whether both directions are compared, rows to columns and columns to rows, each with its own plan.
-        num_extra_columns: number of columns without an item; they are the last ones.
-        one_positive_per_row: whether the k-th positive pair is the only one of row k.
-        has_no_empty_rows: whether each row and each column has at least one compared pair.
-        selected_indices: indices of these rows and columns in the layout, (N,) and (M,), if some are absent.
+        num_items: Number of items in the batch, n.
+        row_items: Item of each row, (N,).
+        column_items: Item of each column, (M,); -1 for columns without an item.
+        positives: Row and column of every positive pair, two index tensors (k,).
+        masks: Masks of the pairs that are not compared.
+        weight: Weight of each direction of the block in the objective.
+        reciprocal: Whether both directions are compared, rows to columns and columns to rows, each with its own plan.
+        num_extra_columns: Number of columns without an item, such as additional negatives; they are the last ones.
+        one_positive_per_row: Whether the k-th positive pair is the only one of row k.
+        has_no_empty_rows: Whether each row and each column has at least one compared pair.
+        selected_indices: Indices of the rows and columns in the full block, (N,) and (M,), if some are left out.
     """
 
     num_items: int
@@ -78,7 +78,7 @@ class PairPattern:
         return self.row_items, self.column_items
 
     def compute_once(self, key: Hashable, function: Callable[[], Value]) -> Value:
-        """Return the cached value of a function that depends on the pattern and the key alone."""
+        """Return the value of a function that depends on the pattern and the key alone, computed once and cached."""
         if torch.compiler.is_compiling():
             return function()
         entry: CacheEntry[Value] | None = self._cache.get(key)
@@ -105,7 +105,10 @@ class PairPattern:
         )
 
     def select(self, rows: Tensor, columns: Tensor) -> PairPattern:
-        """Return the pattern of some rows and columns: index tensors (N',) and (M',), the same tensor if both agree."""
+        """Return the pattern of some rows and columns, given by their indices, (N',) and (M',).
+
+        If both are the same indices they must be the same tensor.
+        """
         taken: dict[tuple[int, int], Tensor] = {}
 
         def take(sides: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -142,17 +145,17 @@ class PairPattern:
         )
 
     def pairs_with_equal(self, attribute: Tensor) -> PairIndicator:
-        """Return the pairs of items with an equal attribute, (n,) integers."""
+        """Return the set of pairs whose items have an equal attribute, given as (n,) integers."""
         rows = attribute[self.row_items]
         same = self.row_items is self.column_items
         return PairIndicator.with_equal_labels((rows, rows if same else attribute[self.column_items]))
 
     def expand_attribute(self, attribute: Tensor) -> tuple[Tensor, Tensor]:
-        """Return an attribute of the items, (n, ...), for the rows, (N, ...), and for the columns, (M, ...)."""
+        """Expand an attribute of the items, (n, ...), to the rows, (N, ...), and to the columns, (M, ...)."""
         return attribute[self.row_items], attribute[self.column_items]
 
     def without_duplicates(self, ids: Tensor) -> PairPattern:
-        """Exclude the pairs of different items with equal `ids`, (n,)."""
+        """Return the pattern without the pairs of different items that have equal `ids`, (n,)."""
         if self.num_extra_columns > 0:
             raise UsageError("ids: do not apply, as the columns of this layout show no items.", kind="conflict")
         duplicates = LabelMask(self.expand_attribute(ids), exceptions=self.items)
@@ -162,16 +165,19 @@ class PairPattern:
     def append_columns(
         self, columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> PairPattern:
-        """Append columns without positives to one direction of the pattern.
+        """Return the pattern with additional columns, which have no positives, in one direction.
 
         Args:
             columns: their number, k.
             ids: ids of the items, (n,), and of the columns, (k,); pairs with equal ids are excluded.
             owners: the only item that each column is compared with, (k,); None is all items.
         """
+        # Masks are equalities of labels, in O(N + M) memory: a Boolean matrix would take O(N M), and could not be read
+        # within a pass over tiles.
         masks = tuple(mask.append_columns(columns) for mask in self.masks)
         if owners is not None:
             zeros, no_owner = torch.zeros_like(self.row_items), torch.full_like(self.column_items, -1)
+            # Label 0 marks all rows and the new columns; pairs of equal label are excluded except with their owner.
             labels = zeros, torch.cat([no_owner, torch.zeros_like(owners)])
             masks += (LabelMask(labels, exceptions=(self.row_items, torch.cat([no_owner, owners]))),)
         if ids is not None:
@@ -188,7 +194,7 @@ class PairPattern:
         )
 
     def fill_masked(self, matrix: Tensor, value: float) -> Tensor:
-        """Return a matrix, (N, M), with the excluded pairs set to a value."""
+        """Return a matrix, (N, M), with a value in place of the entries of excluded pairs."""
         for mask in self.masks:
             matrix = matrix.masked_fill(mask.dense(), value)
         return matrix
@@ -205,7 +211,7 @@ class PairPattern:
 
     @property
     def compares_positives(self) -> bool:
-        """Whether positives are compared, so that no mask excludes all pairs of equal items."""
+        """Whether positives are among the compared pairs, rather than excluded by a mask."""
         for mask in self.masks:
             if isinstance(mask, LabelMask) and mask.exceptions is None and mask.labels[0] is self.row_items:
                 return False
@@ -214,13 +220,13 @@ class PairPattern:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Rows of embeddings compared with columns of embeddings.
+    """Block of compared pairs: embeddings of the rows against embeddings of the columns.
 
     Attributes:
-        pattern: compared pairs, positives and items.
-        x: embeddings of the rows, (N, d).
-        y: embeddings of the columns, (M, d); the same tensor as x if both are the same embeddings.
-        similarities: of the rows with the columns, (N, M), if given in place of embeddings.
+        pattern: Compared pairs, positives and items of the block.
+        x: Embeddings of the rows, (N, d).
+        y: Embeddings of the columns, (M, d); the same tensor as x if both are the same embeddings.
+        similarities: Similarities of rows and columns, (N, M), if given in place of embeddings; else None.
     """
 
     pattern: PairPattern
@@ -235,7 +241,7 @@ class Block:
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """Precision of computations on the block: float64 for float64 embeddings, else float32."""
+        """Floating-point type of computations on the block: float64 for float64 embeddings, else float32."""
         return self.x.dtype if self.x.dtype == torch.float64 else torch.float32
 
     @property
@@ -244,19 +250,19 @@ class Block:
         return Block(self.pattern.T, self.y, self.x, None if self.similarities is None else self.similarities.T)
 
     def select(self, rows: Tensor, columns: Tensor) -> Block:
-        """Return the block of some rows and columns, without similarities; see `PairPattern.select`."""
+        """Return the block of some rows and columns, given by their indices; see `PairPattern.select`."""
         x = self.x[rows]
         return Block(self.pattern.select(rows, columns), x, x if self.y is self.x else self.y[columns])
 
     def append_columns(
         self, embeddings: Tensor, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> Block:
-        """Append columns, (k, d), to this direction of the block; see `PairPattern.append_columns`."""
+        """Return the block with additional columns of embeddings, (k, d); see `PairPattern.append_columns`."""
         pattern = self.pattern.append_columns(len(embeddings), ids, owners)
         return Block(pattern, self.x, torch.cat([self.y, embeddings]))
 
     def geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
-        """Return the compared pairs under a kernel, at the kernel's own temperature unless one is given."""
+        """Return the compared pairs under a kernel, at its own temperature unless another is given."""
         if self.similarities is None:
             log_kernel = kernel(self.x, self.y, temperature)
         else:
@@ -268,7 +274,7 @@ class Block:
 def build_pair_pattern(
     size: int, weight: float, reciprocal: bool, device: torch.device, decoupled: bool = False
 ) -> PairPattern:
-    """Build the pattern of two views of the same items, whose positives are the diagonal.
+    """Build the pattern of two views of the same items: row i and column i are a positive pair.
 
     Args:
         size: number of items.
@@ -297,18 +303,18 @@ def _no_items(columns: int, like: Tensor) -> Tensor:
 
 
 class LayoutTraits(NamedTuple):
-    """Properties of a layout that do not depend on its input.
+    """Traits of a layout: properties that do not depend on the views.
 
     Attributes:
-        shared_columns: the last view is not one of items: it has any number of columns, the same on every process.
-        stop_gradient: columns are detached.
-        multi_view: training calls the layout on all views at once, rather than on two at a time.
-        views_are_positives: the views of an item are positives of each other.
-        compares_positives: positives are among the compared pairs.
-        compares_items: rows and columns are items, which may have ids, labels and other attributes.
-        requires_features: the compared pairs depend on ``features=`` of the call.
-        requires_view_features: they depend on features of each view: features of whole items change nothing.
-        core_view: training on more than two views only calls it on the pairs that contain the first view.
+        shared_columns: Whether the columns are not items but, for example, prototypes, the same on every process.
+        stop_gradient: Whether columns are detached.
+        multi_view: Whether training calls the layout on all views at once, rather than on two at a time.
+        views_are_positives: Whether the views of an item are positives of each other.
+        compares_positives: Whether positives are among the compared pairs.
+        compares_items: Whether rows and columns are items, which may have ids, labels and other attributes.
+        requires_features: Whether the compared pairs depend on ``features=`` of the call.
+        requires_view_features: Whether features must differ between views: features of whole items change nothing.
+        core_view: Whether training on more than two views only compares the first view with each other view.
     """
 
     shared_columns: bool = False
@@ -323,15 +329,15 @@ class LayoutTraits(NamedTuple):
 
 
 class Layout(ReprMixin, ABC):
-    """Turns the views of a batch, tensors (n, d), into blocks of compared pairs."""
+    """Base class of layouts: a layout turns the views of a batch, (n, d) each, into blocks of compared pairs."""
 
     @property
     def traits(self) -> LayoutTraits:
-        """Properties that do not depend on the input."""
+        """Properties of the layout that do not depend on the views."""
         return LayoutTraits()
 
     def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return one direction of a block with the pairs excluded that features of rows, (N, k), and columns select."""
+        """Return a block without the pairs that features of its rows and columns, (N, k) and (M, k), exclude."""
         return block
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
@@ -351,16 +357,16 @@ class Layout(ReprMixin, ABC):
 
     @abstractmethod
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return the blocks."""
+        """Return the blocks of compared pairs of the views."""
 
     def embed_negatives(self, negatives: Tensor) -> Tensor:
-        """Return additional negatives, (k, d), in the form in which the layout compares embeddings."""
+        """Transform additional negatives, (k, d), as the layout transforms the views."""
         return negatives
 
 
 @dataclass(frozen=True, repr=False)
 class Cross(Layout):
-    """Compares the first view (rows) with the second view (columns); positives are the diagonal.
+    """Layout that compares the first view (rows) with the second (columns); positives are the diagonal.
 
     Args:
         symmetric: average both directions, view 0 to view 1 and back.
@@ -429,7 +435,7 @@ CANDIDATES = {
 
 @dataclass(frozen=True, repr=False)
 class Joint(Layout):
-    """Compares all embeddings of all views with each other (2n x 2n for two views), without self pairs.
+    """Layout that compares all embeddings of all views with each other (2n x 2n for two views), without self pairs.
 
     With two views each row has one positive; with more, all other views of its item; with one view, none.
 
@@ -503,13 +509,13 @@ def _joint_pattern(size: int, views: int, candidates: str, device: torch.device)
 
 
 class ViewGraph(Layout):
-    """Sum over some pairs of views, each in both directions. A subclass defines the pairs."""
+    """Base class of layouts that sum over pairs of views, each compared in both directions."""
 
     traits = LayoutTraits(multi_view=True)
 
     @abstractmethod
     def view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Return the compared pairs of views."""
+        """Return the pairs of views to compare."""
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return a block for each pair of views, (n, n)."""
@@ -520,7 +526,9 @@ class ViewGraph(Layout):
 
 @dataclass(frozen=True, repr=False)
 class AllViewPairs(ViewGraph):
-    """Sum over all pairs of V views (CMC, full graph): V (V - 1) / 2 blocks, (n, n) each, in both directions.
+    """Layout that compares all pairs of V views (CMC, full graph), each in both directions.
+
+    There are V (V - 1) / 2 blocks, (n, n) each.
 
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
 
@@ -535,7 +543,9 @@ class AllViewPairs(ViewGraph):
 
 @dataclass(frozen=True, repr=False)
 class CoreViewPairs(ViewGraph):
-    """Sum over the pairs of the first view with each other view (CMC, core view): V - 1 blocks, in both directions.
+    """Layout that compares the first view with each other view (CMC, core view), in both directions.
+
+    There are V - 1 blocks, (n, n) each.
 
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
 
@@ -550,7 +560,9 @@ class CoreViewPairs(ViewGraph):
 
 @dataclass(frozen=True, repr=False)
 class WithinView(Layout):
-    """Compares each view with itself, averaged over the views; self pairs are positives, but not compared.
+    """Layout that compares each view with itself, averaged over the views.
+
+    Self pairs are positives, but are not compared.
 
     Args:
         summed: sum over the views rather than average.
@@ -573,17 +585,17 @@ class WithinView(Layout):
         return [Block(pattern, z, z) for z in views]
 
     def embed_negatives(self, negatives: Tensor) -> Tensor:
-        """Raise `UsageError`: views are only compared with themselves."""
+        """Raise `UsageError`: the layout compares views only with themselves, and accepts no negatives."""
         raise UsageError(
             "negatives: not accepted by WithinView, which compares each view with itself.", kind="conflict"
         )
 
 
 class LayoutWrapper(Layout):
-    """Layout that modifies another one; everything else is delegated.
+    """Base class of layouts that modify another layout, to which they delegate the rest.
 
     Attributes:
-        layout: the other layout.
+        layout: The layout that is modified.
     """
 
     layout: Layout
@@ -604,7 +616,7 @@ class LayoutWrapper(Layout):
 
 @dataclass(frozen=True, repr=False)
 class LeadingCoordinates(LayoutWrapper):
-    """Another layout on the first coordinates of each embedding (DirectCLR).
+    """Layout wrapper that compares only the first coordinates of each embedding (DirectCLR).
 
     Args:
         dimensions: number of coordinates, at least 1.
@@ -636,7 +648,7 @@ class LeadingCoordinates(LayoutWrapper):
 
 @dataclass(frozen=True, repr=False)
 class GuidedNegatives(LayoutWrapper):
-    """Another layout without the negatives that a teacher rates more similar than the positive (GISTEmbed).
+    """Layout wrapper without the negatives that a teacher rates more similar than the positive (GISTEmbed).
 
     The call needs the teacher's ``features=``. The pair (i, j) is excluded if cos(t_i, t_j) > cos(t_i, t_i+) - margin;
     positives are never excluded; of several positives the least similar one counts. Additional columns
@@ -682,7 +694,7 @@ class GuidedNegatives(LayoutWrapper):
         return self.layout.traits._replace(requires_features=True, requires_view_features=self.margin <= 0)
 
     def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return one direction of a block without the pairs that are too similar."""
+        """Return a block without the pairs that the teacher rates more similar than the positive."""
         block = super().mask_by_features(block, features)
         pattern = block.pattern
         x = normalize(features[0])
@@ -697,7 +709,7 @@ class GuidedNegatives(LayoutWrapper):
 @accept_deprecated_fields(centered="centred")
 @dataclass(frozen=True, repr=False)
 class Coordinates(LayoutWrapper):
-    """Another layout over coordinates instead of items: each coordinate is a vector over the batch (Barlow Twins).
+    """Layout wrapper that compares coordinates instead of items (Barlow Twins): each is a vector over the batch.
 
     Views (n, d) become d vectors of n numbers, whose inner products are covariances and whose cosines are correlations.
     The call takes no ``ids``, ``weights``, ``present`` or ``negatives``, which belong to items.
@@ -738,12 +750,12 @@ class Coordinates(LayoutWrapper):
         return [replace(block, pattern=_scale_weight(block.pattern, d)) for block in blocks] if self.summed else blocks
 
     def embed_negatives(self, negatives: Tensor) -> Tensor:
-        """Raise `UsageError`: coordinates have no negatives."""
+        """Raise `UsageError`: the layout compares coordinates, and accepts no negatives."""
         raise UsageError("negatives: not accepted by Coordinates, which compares coordinates.", kind="conflict")
 
 
 def _center(z: Tensor) -> Tensor:
-    """Return each coordinate less its mean.
+    """Subtract the mean of each coordinate.
 
     Coordinates that vary by rounding only are 0 and have no gradient: their correlation would be noise.
     """

@@ -1,4 +1,4 @@
-"""Schedules of a loss over training: its temperature and its constraint as functions of the step.
+"""Schedules of the temperature and of the constraint of a loss over training.
 
 A schedule is a pure function of the step: `apply(loss, step)` sets one property and keeps no state, so that a resumed
 run continues exactly. Steps are optimizer steps or epochs, whichever the loop counts.
@@ -28,15 +28,15 @@ from contraport.schedules import ScalarSchedule, parse_temperature
 
 
 class LossSchedule(Protocol):
-    """Sets one property of a loss from the step alone."""
+    """Protocol of schedules that set one property of a loss as a function of the step."""
 
     def apply(self, loss: Loss, step: int) -> None:
-        """Set the property for a step, counted from 0."""
+        """Set the scheduled property of a loss for a step, counted from 0."""
 
 
 @dataclass(frozen=True, repr=False)
 class TemperatureSchedule(ReprMixin):
-    """Temperature schedule: geometric interpolation from one value to another, so that equal steps are equal factors.
+    """Temperature schedule: geometric interpolation from one value to another over a number of steps.
 
     Args:
         start: at step 0, positive.
@@ -86,7 +86,7 @@ _NARROWING: tuple[Constraint, ...] = (Rows(), Balanced(1), Balanced(2), Balanced
 
 @dataclass(frozen=True, repr=False)
 class Tighten(ReprMixin):
-    """Constraint schedule that tightens: rows only, then balanced with 1, 2, 4 and 8 iterations, at a fixed interval.
+    """Constraint schedule that tightens: `Rows`, then `Balanced` with 1, 2, 4 and 8 iterations, at a fixed interval.
 
     Args:
         every: number of steps between changes, at least 1.
@@ -123,7 +123,7 @@ class Tighten(ReprMixin):
 
 @dataclass(frozen=True, repr=False)
 class Loosen(Tighten):
-    """Constraint schedule that loosens: the reverse of `Tighten`.
+    """Constraint schedule that loosens: from `Balanced` with 8 iterations to `Rows`, the reverse of `Tighten`.
 
     Source: inverse optimal transport for contrastive learning, eq. 18.
     """
@@ -133,7 +133,7 @@ class Loosen(Tighten):
 
 @dataclass(frozen=True, repr=False)
 class FixedConstraint(ReprMixin):
-    """Constraint schedule with one constraint throughout, in place of the objective's own.
+    """Constraint schedule that sets one constraint at every step, in place of the objective's own.
 
     Args:
         constraint: the constraint.

@@ -1,4 +1,4 @@
-"""Objective: one layout, kernel, constraint, target and divergence, and the loss that follows from them."""
+"""Objectives: losses composed of a layout, a kernel, a constraint, a target and a divergence."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ PerItem: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 
 @dataclass(frozen=True)
 class CatalogOrigin:
-    """Source of a named objective.
+    """Catalog entry from which an objective was built: name, call and citation.
 
     Attributes:
-        name: its name in the catalog.
-        call: the call that built it.
-        citation: paper and equation.
+        name: Name of the objective in the catalog.
+        call: Python call that built the objective, as text.
+        citation: Paper and equation that define the objective.
     """
 
     name: str
@@ -53,17 +53,17 @@ class CatalogOrigin:
 
 
 class Loss(nn.Module, ABC):
-    """Base class of objectives and sums of objectives: called on embeddings, with plans and targets to inspect.
+    """Base class of losses: modules called on embeddings, whose plans and targets can be inspected.
 
     Attributes:
-        catalog_origin: the catalog entry that built it, or None.
-        accepts_temperature: whether a call may have its own temperature; recipes without one fix that of their kernel.
-        multi_view: whether training calls it on all views at once, rather than on two at a time.
-        has_core_view: whether training on more than two views only calls it on the pairs that contain the first view.
-        compares_items: whether rows and columns are items, rather than coordinates of embeddings.
-        has_negatives: whether it pushes items apart, so that a batch needs several.
-        requires_ids: whether it keeps a state for each item, and a call needs ``ids=``.
-        stop_gradient: whether it only attracts embeddings to others that are detached.
+        catalog_origin: Catalog entry from which the loss was built, or None.
+        accepts_temperature: Whether a call may set the temperature; recipes without one fix that of their kernel.
+        multi_view: Whether training calls the loss on all views at once, rather than on two at a time.
+        has_core_view: Whether training on more than two views only compares the first view with each other view.
+        compares_items: Whether rows and columns are items, rather than coordinates of embeddings.
+        has_negatives: Whether the loss pushes items apart, so that a batch needs several items.
+        requires_ids: Whether the loss keeps a state for each item, so that a call needs ``ids=``.
+        stop_gradient: Whether the columns are detached, as the targets of a momentum encoder are.
     """
 
     catalog_origin: CatalogOrigin | None = None
@@ -77,19 +77,19 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def parts(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
-        """Return the named terms of the value, weights included, as tensors; the loss is their sum."""
+        """Return the weighted terms of the loss by name, as tensors; the loss is the sum of these terms."""
 
     @abstractmethod
     def block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
-        """Yield compared pairs, target plan and solved plan of each direction of each block."""
+        """Yield the compared pairs, target plan and solved plan of each direction of each block."""
 
     @abstractmethod
     def components_by_question(self) -> dict[str, str]:
-        """Return the repr of the part that answers each of the five questions."""
+        """Return the layout, kernel, constraint, target and divergence as text, by the question that each answers."""
 
     @abstractmethod
     def constrain(self, constraint: Constraint) -> None:
-        """Replace the constraint.
+        """Replace the constraint of the loss.
 
         Raises:
             UsageError: there is no single constraint, or the divergence does not support this one.
@@ -106,11 +106,11 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def requires_features(self, target: Target | None = None) -> bool:
-        """Return whether a call needs ``features=``, with another target in place of its own if one is given."""
+        """Return whether a call needs ``features=``, with its own target or with the given one."""
 
     @abstractmethod
     def target_conflict(self, target: Target) -> str | None:
-        """Return why a call cannot have this target, or None if it can."""
+        """Return why a call cannot have a given target, or None if it can."""
 
     @property
     @abstractmethod
@@ -126,9 +126,9 @@ class Loss(nn.Module, ABC):
         """
 
     def mutual_information_bound(self, value: float) -> float | None:
-        """Return the lower bound on mutual information, in nats, for a value of the last call; see `Objective`.
+        """Return the lower bound on mutual information, in nats, for a value of the last call; None without one.
 
-        It is None if the value is not an InfoNCE. Reading it synchronizes with the device; a call does not.
+        Only InfoNCE has a bound, see `Objective`. Reading it synchronizes with the device; a call does not.
         """
         return None
 
@@ -222,22 +222,22 @@ class Loss(nn.Module, ABC):
         return total
 
     def terms(self, *views: Tensor, **options: CallOption) -> dict[str, float]:
-        """Return the named terms of the value as numbers, weights included; options are those of the call."""
+        """Return the weighted terms of the loss by name, as numbers; views and options as in a call."""
         with torch.no_grad():
             return {name: value.item() for name, value in self.parts(*views, **options).items()}
 
     def plan(self, *views: Tensor, **options: CallOption) -> Tensor:
-        """Return the plan of the first block as a matrix, (N, M), for inspection; options are those of the call."""
+        """Return the solved plan of the first block as a matrix, (N, M); views and options as in a call."""
         with torch.no_grad():
             return next(self.block_results(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOption) -> Tensor:
-        """Return the target plan of the first block as a matrix, (N, M), for inspection; options as in the call."""
+        """Return the target plan of the first block as a matrix, (N, M); views and options as in a call."""
         with torch.no_grad():
             return next(self.block_results(*views, **options)).target.dense()
 
     def plot(self, *views: Tensor, **options: CallOption) -> Figure:
-        """Plot the plan of the first block beside the target plan; options are those of the call.
+        """Plot the solved plan of the first block beside its target plan; views and options as in a call.
 
         Raises:
             UsageError: matplotlib is not installed; or as in the call.
@@ -252,7 +252,7 @@ class Loss(nn.Module, ABC):
         return figure
 
     def _repr_html_(self) -> str:
-        """Return the answers to the five questions as a table, for a notebook."""
+        """Return the components of the loss as an HTML table, for a notebook."""
         if self.catalog_origin is None:
             return format_html_mapping(type(self).__name__, self.components_by_question())
         return format_html_mapping(
@@ -260,7 +260,7 @@ class Loss(nn.Module, ABC):
         )
 
     def explain(self) -> str:
-        """Return the answers to the five questions and the citation, as text.
+        """Return the components of the loss, each beside the question that it answers, and the citation, as text.
 
         >>> import contraport
         >>> print(contraport.gca_ince(iterations=3).explain())
@@ -279,7 +279,7 @@ class Loss(nn.Module, ABC):
 
 
 class Objective(Loss):
-    """Loss: divergence of the target plan from the allowed plan, over the compared pairs, plus weighted penalties.
+    """Contrastive objective: divergence of the solved plan from the target plan, plus weighted penalties.
 
     Call it on the embeddings of two views, (n, d) each, of any floating-point type; it returns a scalar tensor.
     Computations run in single precision at least, whatever autocast is set to. Under `torch.distributed` each process
@@ -295,7 +295,7 @@ class Objective(Loss):
         penalties: additional terms with their weights.
 
     Attributes:
-        depends_on_constraint: whether the value depends on the constraint, rather than on the kernel alone.
+        depends_on_constraint: Whether the value depends on the constraint, rather than on the kernel alone.
 
     Raises:
         UsageError: the parts do not fit together; in the call, an argument has the wrong type or shape.
@@ -356,7 +356,7 @@ class Objective(Loss):
         return self.layout.traits.requires_features or (target or self.target).requires_features
 
     def target_conflict(self, target: Target) -> str | None:
-        """Return that only the views of an item can be positives, if the layout compares nothing else with them."""
+        """Return why a call cannot have a target, or None: a layout that excludes positives allows `Pairs` only."""
         if target.positives_from_views or self.layout.traits.compares_positives:
             return None
         return f"excludes an item's views from the compared pairs, so that only these can be positives; got {target!r}"
@@ -388,7 +388,7 @@ class Objective(Loss):
         return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
 
     def mutual_information_bound(self, value: float) -> float | None:
-        """Return the InfoNCE lower bound on mutual information for a value of the last call: log k less the loss.
+        """Return the InfoNCE lower bound on mutual information for a value of the last call: log k minus the loss.
 
         k is the number of candidates among which an item's other view was classified, itself included; if the value
         sums over pairs of views, the bound is that of their mean. It is in nats, and at most log k.
@@ -418,9 +418,9 @@ class Objective(Loss):
         self.kernel.temperature = value
 
     def parts(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
-        """Return the divergence and each penalty, weights included; see `forward` for the options.
+        """Return the divergence and the weighted penalties by name, as tensors; see `forward` for the options.
 
-        They are 0 if nothing is left to compare, as no item has two views.
+        The divergence is 0 if nothing is left to compare, as no item has two views.
         """
         reduction = options.pop("reduction", "mean")
         self._check_options(views, options, reduction)
@@ -456,7 +456,7 @@ class Objective(Loss):
                 yield from self._solve(problem, block)
 
     def _solve(self, problem: MatchingProblem, block: Block) -> list[BlockResult]:
-        """Return target plan and solved plan of each direction of a block."""
+        """Solve the plan of each direction of a block, and return it with the target plan."""
         directions, attributes = problem.directions(block), problem.inputs.attributes
         marginals: Marginals | None = None
         if self.constraint.marginals == "weights":
@@ -495,7 +495,7 @@ class Objective(Loss):
             raise UsageError(message, kind="not_differentiable")
 
     def _marginals(self, block: Block, weights: Tensor | None) -> Marginals:
-        """Return the weights of the items as marginals of the rows and columns of a block."""
+        """Return the weights of the items as log marginals of the rows and columns of a block."""
         if weights is None or not bool((weights > 0).all()):
             message = f"weights: must be positive for each item, as they are the marginals of {self.constraint!r}."
             raise UsageError(message, kind="marginals")
@@ -525,7 +525,7 @@ class Objective(Loss):
 
 
 def _log_column_weights(block: Block, attributes: Attributes) -> Tensor | None:
-    """Return the log weights of the columns of one direction, (M,), or None without column weights."""
+    """Return the log of ``column_weights=`` for the columns of one direction, (M,); None without them."""
     weights = attributes.get("column_weights")
     if weights is None:
         return None
@@ -533,14 +533,14 @@ def _log_column_weights(block: Block, attributes: Attributes) -> Tensor | None:
 
 
 def _reject(views: tuple[Tensor, ...], message: str, kind: str) -> NoReturn:
-    """Raise `UsageError`, after the other processes have been told to raise too."""
+    """Raise `UsageError` on this process and report the failure, so that the others raise too."""
     error = UsageError(message, kind=kind)
     report_failure(views, error)
     raise error
 
 
 def add_to_term(totals: dict[str, Tensor], name: str, value: Tensor) -> None:
-    """Add a value to the term of that name."""
+    """Add a value to the term with a given name."""
     if name in totals and totals[name].shape != value.shape:
         sizes = len(totals[name]), len(value)
         message = f"reduction: must be 'mean', as the directions have different numbers of rows, {sizes}."

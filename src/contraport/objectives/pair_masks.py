@@ -1,4 +1,6 @@
-"""Sets of pairs defined by equal labels (classes, domains, masks, duplicates), as signed sums of equalities.
+"""Sets of pairs defined by equal labels (classes, domains, masks, duplicates), without an (N, M) matrix.
+
+A set is a signed sum of equalities.
 
 Intersections and complements of equalities are signed sums of equalities again, and a sum against one of them is a sum
 over groups: O((N + M) d) time and memory, without an (N, M) matrix.
@@ -17,7 +19,7 @@ from contraport.errors import UsageError
 
 
 def group_indices(labels: Tensor) -> Tensor:
-    """Return for each label, (n,) integers, the number of smaller labels: equal for equal labels, and below n.
+    """Return a group index below n for each label, (n,) integers: equal labels have equal indices.
 
     >>> group_indices(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
@@ -27,7 +29,10 @@ def group_indices(labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class SignedEquality:
-    """The matrix sign * [labels of row i = labels of column j], from labels (N, k) and (M, k); k = 0 is all pairs."""
+    """Signed set of pairs with equal labels: the matrix sign * [labels of row i = labels of column j].
+
+    Labels are (N, k) and (M, k); k = 0 is the set of all pairs.
+    """
 
     sign: int
     rows: Tensor
@@ -36,7 +41,7 @@ class SignedEquality:
 
     @property
     def groups(self) -> tuple[Tensor, Tensor, int]:
-        """Group index of each row and of each column, equal on the pairs of the set, and a bound on the indices."""
+        """Group index of each row and each column, equal on pairs of the set, and an upper bound on the indices."""
         if not self._cached_groups:
             self._cached_groups.append(self._compute_groups())
         return self._cached_groups[0]
@@ -48,7 +53,7 @@ class SignedEquality:
         return SignedEquality(self.sign * other.sign, rows, columns)
 
     def append_columns(self, columns: int) -> SignedEquality:
-        """Append columns whose labels are 0."""
+        """Return the set with additional columns, whose labels are 0."""
         extra = self.columns.new_zeros(columns, self.columns.shape[1])
         return SignedEquality(self.sign, self.rows, torch.cat([self.columns, extra]))
 
@@ -67,7 +72,7 @@ class SignedEquality:
 
 
 def _concatenate_labels(labels: Tensor, others: Tensor) -> Tensor:
-    """Return labels (n, k) and (n, l) as (n, k + l)."""
+    """Concatenate labels (n, k) and (n, l) to (n, k + l)."""
     if labels.shape[1] == 0:
         return others
     return labels if others.shape[1] == 0 else torch.cat([labels, others], 1)
@@ -75,7 +80,10 @@ def _concatenate_labels(labels: Tensor, others: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PairIndicator:
-    """Indicator of a set of pairs, as a signed sum of equalities, the first of which has sign 1."""
+    """Set of pairs of rows and columns, stored as a signed sum of equalities of labels.
+
+    The first equality has sign 1.
+    """
 
     equalities: tuple[SignedEquality, ...]
 
@@ -86,7 +94,7 @@ class PairIndicator:
 
     @classmethod
     def all_pairs(cls, like: tuple[Tensor, Tensor]) -> PairIndicator:
-        """Return the set of all pairs between as many rows and columns as the given labels have."""
+        """Build the set of all pairs of N rows and M columns, the lengths of the given labels."""
         rows, columns = like
         empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)
@@ -94,13 +102,13 @@ class PairIndicator:
 
     @classmethod
     def with_equal_labels(cls, labels: tuple[Tensor, Tensor]) -> PairIndicator:
-        """Return the set of pairs with equal labels, integers (N,) and (M,)."""
+        """Build the set of pairs with equal labels, integers (N,) and (M,)."""
         rows = labels[0].long()[:, None]
         return cls((SignedEquality(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
 
     @classmethod
     def from_masks(cls, masks: Sequence[LabelMask | SimilarityMask], like: tuple[Tensor, Tensor]) -> PairIndicator:
-        """Return the set of pairs that no mask excludes.
+        """Build the set of pairs that no mask excludes.
 
         Raises:
             UsageError: a mask depends on features rather than on equal labels.
@@ -123,7 +131,7 @@ class PairIndicator:
         return PairIndicator(tuple(a & b for a in self.equalities for b in other.equalities))
 
     def without(self, other: PairIndicator) -> PairIndicator:
-        """Return the pairs of this set that are not in the other."""
+        """Return the difference of two sets: the pairs of this set that are not in the other."""
         both = self & other
         return PairIndicator(
             self.equalities + tuple(SignedEquality(-e.sign, e.rows, e.columns) for e in both.equalities)
@@ -134,11 +142,11 @@ class PairIndicator:
         return PairIndicator(tuple(SignedEquality(e.sign, e.rows[rows], e.columns) for e in self.equalities))
 
     def append_columns(self, columns: int) -> PairIndicator:
-        """Append columns; their pairs may or may not be in the set."""
+        """Return the set with additional columns, whose pairs may or may not be in it."""
         return PairIndicator(tuple(e.append_columns(columns) for e in self.equalities))
 
     def apply(self, y: Tensor) -> Tensor:
-        """Return the sum of y over the columns in the set, for each row: (M, ...) to (N, ...)."""
+        """Return for each row the sum of y over its columns in the set: (M, ...) to (N, ...)."""
         total: Tensor | None = None
         for equality in self.equalities:
             rows, columns, count = equality.groups
@@ -148,11 +156,11 @@ class PairIndicator:
         return total
 
     def row_mass(self) -> Tensor:
-        """Return the number of columns in the set, for each row: (N,) integers."""
+        """Return the number of pairs of the set in each row, (N,) integers."""
         return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
 
     def row_counts(self, like: Tensor) -> Tensor:
-        """Return the number of columns in the set, for each row: (N,), in the dtype of `like`."""
+        """Return the number of pairs of the set in each row, (N,), in the dtype of `like`."""
         return self.row_mass().to(like.dtype)
 
     def dense(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Transport plan in terms of potentials, and the result of one block on which divergences are evaluated."""
+"""Transport plan in terms of potentials, and the block result on which divergences are evaluated."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Plan:
     """Transport plan P_ij = exp(log K_ij + f_i + g_j), differentiable in the embeddings.
 
     Attributes:
-        geometry: compared pairs, (N, M).
-        f: potentials of the rows, (N,).
-        g: potentials of the columns, (M,).
-        cached_log_row_mass: log sum_j P_ij, (N,), if the solver already computed it.
-        cached_log_column_mass: log sum_i P_ij, (M,), likewise.
-        zero_axes: axes whose potential is zero.
-        has_unit_mass: whether the total mass is 1 by construction.
-        log_marginals: target marginals log a, (N,), and log b, (M,); None is uniform.
-        iterations: number of iterations of the solver, each a half step on rows and one on columns; None without any.
+        geometry: Compared pairs under the kernel, (N, M).
+        f: Log potential of each row, (N,).
+        g: Log potential of each column, (M,).
+        cached_log_row_mass: Log mass of each row, (N,), if the solver computed it; else None.
+        cached_log_column_mass: Log mass of each column, (M,), if the solver computed it; else None.
+        zero_axes: Axes whose potential is zero.
+        has_unit_mass: Whether the total mass is 1 by construction.
+        log_marginals: Target marginals log a, (N,), and log b, (M,); None is uniform.
+        iterations: Number of Sinkhorn iterations, each a half-step on rows and one on columns; None without any.
     """
 
     geometry: Geometry
@@ -71,7 +71,7 @@ class Plan:
         )
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log P at some entries: index tensors (k,) to a tensor (k,)."""
+        """Return log P at some entries, (k,), given by their row and column indices, (k,) each."""
         return self.geometry.gather_entries(rows, columns) + self.f[rows] + self.g[columns]
 
     @property
@@ -91,34 +91,37 @@ class Plan:
         return self.f.new_zeros(size) - log_size(size, self.f)
 
     def log_row_mass(self) -> Tensor:
-        """Return log sum_j P_ij, (N,); one pass over the pairs unless cached."""
+        """Return the log mass of each row, log sum_j P_ij, (N,); one pass over the pairs unless cached."""
         if self.cached_log_row_mass is not None:
             return self.cached_log_row_mass
         return self.f + log_sums(self.geometry, "rows", self.g)
 
     def log_column_mass(self) -> Tensor:
-        """Return log sum_i P_ij, (M,); one pass over the pairs unless cached."""
+        """Return the log mass of each column, log sum_i P_ij, (M,); one pass over the pairs unless cached."""
         if self.cached_log_column_mass is not None:
             return self.cached_log_column_mass
         return self.g + log_sums(self.geometry, "columns", self.f)
 
     def log_row_sums(self) -> Tensor:
-        """Return log sum_j K_ij of the kernel alone, (N,); one pass over the pairs unless cached."""
+        """Return the log row sums of the kernel, log sum_j K_ij, (N,); one pass over the pairs unless cached."""
         return self.log_row_mass() - self.f if "columns" in self.zero_axes else log_sums(self.geometry, "rows")
 
     @torch.no_grad()
     def marginal_error(self) -> float:
-        """Return the L1 distance of the marginals from the target marginals, rows and columns added."""
+        """Return the marginal error: the L1 distance of row and column masses from the target marginals."""
         masses = self.log_row_mass(), self.log_column_mass()
         targets = self.log_row_marginal, self.log_column_marginal
         return sum(float((mass.exp() - target.exp()).abs().sum()) for mass, target in zip(masses, targets, strict=True))
 
     def relative_to_marginal(self) -> Plan:
-        """Return P_ij / a_i: a row that meets its target marginal has mass 1."""
+        """Return the plan divided by the target marginal of the rows, P_ij / a_i.
+
+        A row that meets its target marginal then has mass 1.
+        """
         return Plan(self.geometry, self.f - self.log_row_marginal, self.g)
 
     def mass(self) -> Tensor:
-        """Return the total mass, from a cached marginal if there is one."""
+        """Return the total mass of the plan, a scalar tensor, from a cached marginal if there is one."""
         cached = self.cached_log_marginal
         return (self.log_row_mass() if cached is None else cached).exp().sum()
 
@@ -148,11 +151,13 @@ class Plan:
 
     @property
     def cost_kernel(self) -> LogKernel:
-        """The log-kernel without its link, T = -C / unit."""
+        """Minus the cost in units of the kernel, T = -C / unit: the log-kernel without its link."""
         return self.geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
-        """Return sum_j P_ij C_ij, (N,); one pass over the pairs, and another for a cost that is not a distance.
+        """Return the transport cost of each row, sum_j P_ij C_ij, (N,).
+
+        It takes one pass over the pairs, and another for a cost that is not a distance.
 
         Args:
             detach_plan: hold P fixed, so that the gradient is that of the cost alone.
@@ -171,7 +176,9 @@ class Plan:
         return Plan(self.geometry.take_rows(rows), self.f[rows], self.g)
 
     def apply(self, values: Tensor) -> Tensor:
-        """Return sum_j P_ij v_j: values (M, ...) to (N, ...), in the memory of a block of rows; differentiable.
+        """Apply the plan to values of the columns: return sum_j P_ij v_j, (M, ...) to (N, ...).
+
+        It is differentiable, and takes the memory of a block of rows.
 
         Raises:
             UsageError: the values are not a tensor with one row per column of the plan.
@@ -217,15 +224,14 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class BlockResult:
-    """One direction of a block: compared pairs, target plan and solved plan, the input of divergences.
+    """Result of one direction of a block, the input of divergences: compared pairs, target plan and solved plan.
 
     Attributes:
-        block: compared pairs, (N, M).
-        target: target plan.
-        plan: solved plan.
-        row_weights: weight of each row, (N,), 0 for rows without target mass, under which the target has mass 1; None
-            is 1 throughout.
-        ids: id of each item, (n,), if given.
+        block: Compared pairs, (N, M).
+        target: Target plan of the block.
+        plan: Solved plan of the block.
+        row_weights: Weight of each row in the loss, (N,), 0 for rows without target mass; None is 1 throughout.
+        ids: Id of each item, (n,), or None.
     """
 
     block: Block
@@ -235,13 +241,13 @@ class BlockResult:
     ids: Tensor | None = None
 
     def sum_rows(self, values: Tensor) -> Tensor:
-        """Return the weighted sum of a divergence's values of the rows, (N,); a scalar is returned as it is."""
+        """Return the weighted sum of per-row values of a divergence, (N,); a scalar is returned unchanged."""
         if values.ndim == 0:
             return values
         return values.sum() if self.row_weights is None else self.row_weights @ values
 
     def scale_to_mean(self, values: Tensor, term: object) -> Tensor:
-        """Return a divergence's values of the rows, (N,), weighted and scaled such that their mean is their sum.
+        """Return per-row values of a divergence, (N,), weighted and scaled so that their mean is the loss.
 
         Raises:
             UsageError: the divergence, ``term``, is not a sum over rows.
@@ -254,13 +260,13 @@ class BlockResult:
 
 @torch.no_grad()
 def _cost_shift(kernel: LogKernel) -> Tensor:
-    """Return twice the largest |T|, ``()``, or 1 if all are zero: T + shift is then positive by a margin."""
+    """Return a shift that makes T positive by a margin: twice the largest |T|, or 1 if all are zero."""
     largest = torch.stack(map_row_blocks(lambda rows: kernel.take_rows(rows).dense().abs().amax(), kernel.shape)).amax()
     return 2 * largest + (largest == 0)
 
 
 def generalized_kl(log_mass: Tensor, log_target: Tensor) -> Tensor:
-    """Return sum m log(m / a) - sum m + sum a of masses m and a, given by their logarithms, (N,)."""
+    """Return the generalized KL divergence of masses, sum m log(m / a) - sum m + sum a, from log m and log a."""
     mass = log_mass.exp()
     present = mass > 0
     ratio = torch.where(present, log_mass, log_target) - log_target

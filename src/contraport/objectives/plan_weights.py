@@ -1,4 +1,4 @@
-"""Item weights from the batch's own balanced plan: its confidence that the views of an item match."""
+"""Item weights from the balanced plan of a batch: the confidence that the views of an item match."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ITERATIONS = 20
 @accept_deprecated_fields(item_weights="given")
 @dataclass(frozen=True, eq=False)
 class PlanWeights:
-    """Weights of the items by the batch's own balanced plan: ``weights=PlanWeights()`` or ``weights="plan"`` in a call.
+    """Weights of the items from the balanced plan of the batch: ``weights=PlanWeights()`` or ``weights="plan"``.
 
     In the balanced plan P of two views of n items, each item has mass 1/n, and n P_ii is the share that goes to its own
     other view. The weight of the item is 1 - strength + strength n P_ii, detached: pairs that the rest of the batch
@@ -56,7 +56,7 @@ class PlanWeights:
         Balanced(self.iterations)  # checks the number
 
     def __call__(self, views: tuple[Tensor, ...], kernel: Kernel) -> Tensor:
-        """Return the weights of the items, ``(n,)``, detached.
+        """Return the weight of each item, ``(n,)``, detached.
 
         Args:
             views: of the items of all processes, ``(n, d)`` each.
@@ -78,7 +78,7 @@ class PlanWeights:
 
 
 def resolve_plan_weights(weights: object) -> PlanWeights | None:
-    """Return the rule if weights are given as ``"plan"`` or as a `PlanWeights`, or None if they are numbers.
+    """Return `PlanWeights` if weights are given as ``"plan"`` or as such; None if they are numbers.
 
     Raises:
         UsageError: an unknown text.
@@ -91,7 +91,7 @@ def resolve_plan_weights(weights: object) -> PlanWeights | None:
 
 @dataclass(frozen=True)
 class PlanWeightsSchedule:
-    """Schedule of `PlanWeights` over the steps of a training.
+    """Schedule of the strength of `PlanWeights` over the steps of a training.
 
     >>> PlanWeightsSchedule(ScalarSchedule(0, 0.9, steps=100, shape="linear"), iterations=20).weights_at(50)
     PlanWeights(strength=0.45, iterations=20, item_weights=None)
@@ -101,12 +101,12 @@ class PlanWeightsSchedule:
     iterations: int
 
     def weights_at(self, step: int) -> PlanWeights:
-        """Return the weights at a step, counted from 0."""
+        """Return the `PlanWeights` at a step, counted from 0."""
         return PlanWeights(self.strength.value(step), self.iterations)
 
 
 def parse_plan_weights(text: str, steps: int) -> PlanWeightsSchedule:
-    """Parse ``"plan"``, ``"plan:0.5"`` or ``"plan:strength=0:0.9:linear,iterations=20"``.
+    """Parse a schedule of plan weights: ``"plan"``, ``"plan:0.5"`` or ``"plan:strength=0:0.9:linear,iterations=20"``.
 
     Raises:
         UsageError: an unknown setting, or a value that is out of range.

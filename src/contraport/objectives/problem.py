@@ -1,4 +1,4 @@
-"""Matching problem of a call: compared pairs, directions and target plans, from inputs of all processes.
+"""Matching problem of a call: blocks of compared pairs and target plans, from the inputs of all processes.
 
 A call has views and attributes of items; a layout makes blocks of the views; a target gives the target plan of a block.
 Constraints and divergences play no part here; the kernel only does if the batch's own plan weights its items.
@@ -35,13 +35,12 @@ from contraport.objectives.targets.feature_targets import select_call_features
 
 
 class Direction(NamedTuple):
-    """One direction of a block.
+    """One direction of a block, rows to columns or columns to rows, with its target plan.
 
     Attributes:
-        block: compared pairs, (N, M).
-        target: target plan.
-        row_weights: weight of each row, (N,), 0 for rows without target mass, under which the target has mass 1; None
-            is 1 throughout.
+        block: Compared pairs, (N, M).
+        target: Target plan of the direction.
+        row_weights: Weight of each row in the loss, (N,), 0 for rows without target mass; None is 1 throughout.
     """
 
     block: Block
@@ -49,7 +48,7 @@ class Direction(NamedTuple):
     row_weights: Tensor | None
 
     def with_weighted_target(self) -> Direction:
-        """Move the row weights into the target, for plans whose marginals are the weights."""
+        """Move the row weights into the target plan, for solved plans whose marginals are the weights."""
         if self.row_weights is None:
             return self
         return Direction(self.block, self.target.scale_rows(self.row_weights), None)
@@ -57,19 +56,19 @@ class Direction(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MatchingProblem:
-    """Inputs of a call under a layout and a target.
+    """Matching problem of one call: its inputs under a layout and a target.
 
     Attributes:
-        layout: which pairs are compared.
-        target: rule of the target plan.
-        inputs: views and attributes of the items of all processes.
-        negatives: additional columns, or None.
-        columns: embeddings that are not a view of the items, such as prototypes.
-        similarities: similarity matrix in place of embeddings, or None.
-        temperature: of this call, or None.
-        requires_features: whether the compared pairs of a direction depend on features of the items.
-        directions_share_pairs: whether the second direction of a block compares the same pairs as the first.
-        is_unweighted_view_matching: whether the positives are the views of an item, and all items have the same weight.
+        layout: Layout, which selects the compared pairs.
+        target: Rule of the target plan.
+        inputs: Views and attributes of the items of all processes.
+        negatives: Additional negatives of all processes, or None.
+        columns: Embeddings of columns that are not items, such as prototypes.
+        similarities: Similarity matrix in place of embeddings, or None.
+        temperature: Temperature of the kernel in this call; None is the kernel's own.
+        requires_features: Whether the compared pairs depend on features of the items.
+        directions_share_pairs: Whether both directions of a block compare the same pairs.
+        is_unweighted_view_matching: Whether positives are the views of an item, and all items weigh the same.
     """
 
     layout: Layout
@@ -84,7 +83,7 @@ class MatchingProblem:
     is_unweighted_view_matching: bool = True
 
     def blocks(self) -> list[Block]:
-        """Return the blocks of the layout, without the rows and columns that are absent."""
+        """Return the blocks of the layout, without the rows and columns of absent views."""
         inputs = self.inputs
         blocks = self.layout(*inputs.views, *self.columns)
         if inputs.present is not None:
@@ -98,7 +97,7 @@ class MatchingProblem:
         return blocks
 
     def directions(self, block: Block) -> list[Direction]:
-        """Return the directions of a block: one, or two if the layout compares both ways."""
+        """Return the directions of a block: rows to columns, and columns to rows if the layout compares both."""
         attributes, target = self.inputs.attributes, self.target
         weights = attributes.get("weights")
         if "ids" in attributes:
@@ -129,7 +128,7 @@ class MatchingProblem:
 def build_problem(
     layout: Layout, kernel: Kernel, target: Target, views: tuple[Tensor, ...], options: Mapping[str, Any]
 ) -> MatchingProblem:
-    """Build the matching problem of a call, with the inputs of all processes.
+    """Build the matching problem of a call: check the inputs and gather those of all processes.
 
     Args:
         layout: which pairs are compared.
@@ -145,6 +144,7 @@ def build_problem(
     processes, traits = current_processes(), layout.traits
     columns: tuple[Tensor, ...] = ()
     try:
+        # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
         local = _read_local_call(layout, traits, target, views, options, processes)
     except Exception as error:
         report_failure(views, error)
@@ -161,6 +161,7 @@ def build_problem(
         columns, target = (processes.as_replicated(views[-1]),), target.gather_rows()
     else:
         target = target.gather_items(processes, inputs)
+    # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
     inputs = inputs.gather(processes, sizes)
     similarities = options.get("similarities")
     if plan_weights is not None:
@@ -185,7 +186,7 @@ def build_problem(
 
 
 class _LocalCall(NamedTuple):
-    """Checked inputs of this process, before anything is gathered."""
+    """Checked inputs of a call on this process, before they are gathered."""
 
     inputs: CallInputs
     negatives: LocalNegatives | None
@@ -194,7 +195,7 @@ class _LocalCall(NamedTuple):
     temperature: float | Tensor | None
 
     def option_forms(self, shared: str) -> dict[str, str]:
-        """Return the form of each option, on which the processes must agree.
+        """Return the form (type and shape) of each option, on which the processes must agree.
 
         Args:
             shared: form of the shared columns, behind that of the views.
@@ -222,7 +223,7 @@ def _read_local_call(
     options: Mapping[str, Any],
     processes: Processes,
 ) -> _LocalCall:
-    """Check the inputs of this process; see `build_problem`."""
+    """Check the inputs of a call on this process; see `build_problem`."""
     options, plan_weights = dict(options), None
     own_target, similarities = options.pop("target", None), options.pop("similarities", None)
     temperature = options.pop("temperature", None)
@@ -264,7 +265,7 @@ def _check_temperature(value: Any) -> float | Tensor:
 
 
 def resolve_target(target: object) -> Target:
-    """Return a target given as a rule, a matrix or a list of pairs as a rule.
+    """Convert a target given as a matrix or a list of pairs to a `Target`; a `Target` is returned unchanged.
 
     Raises:
         UsageError: it is none of these.
@@ -285,7 +286,7 @@ def resolve_target(target: object) -> Target:
 def _build_placeholder_views(
     layout: Layout, views: tuple[Tensor, ...], options: Mapping[str, Any], similarities: Any, processes: Processes
 ) -> tuple[Tensor, ...]:
-    """Return empty embeddings with the number of rows that the similarity matrix implies."""
+    """Build zero embeddings in place of views, with the row counts that a similarity matrix implies."""
     check(not views, "similarities: cannot be combined with embeddings.", "conflict")
     matrix = isinstance(similarities, Tensor) and similarities.ndim == 2 and similarities.is_floating_point()
     got = describe_value(similarities)
@@ -307,7 +308,7 @@ def _build_placeholder_views(
 
 
 def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
-    """Return the error for a single view, or for views of different items, under a target that matches views."""
+    """Build the error for views that a target cannot match: a single one, or views of different items."""
     remedy = "or give target=, such as Labels() with labels="
     if inputs.num_first_items is None:
         message = f"views: must be two or more, as {target!r} matches the views of an item, got one; {remedy}."
@@ -318,7 +319,7 @@ def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
 
 
 def _reject_item_options(layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if options or the target refer to items, for a layout that compares coordinates."""
+    """Raise `UsageError` for options or targets that refer to items, if the layout compares coordinates."""
     message = (
         f"target: must match the views, as Pairs() does, for {layout!r}, which compares coordinates, got {target!r}."
     )
@@ -331,7 +332,7 @@ def _reject_item_options(layout: Layout, target: Target, inputs: CallInputs, opt
 
 
 def _row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:
-    """Return the weight of each row, (N,), with which the sum of the rows' values is their weighted mean.
+    """Return the weight of each row, (N,), such that the weighted sum of per-row values is their weighted mean.
 
     Rows without target mass get 0; the others share the mass.
     """
@@ -345,13 +346,13 @@ def _row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Te
 
 
 def _select_present(block: Block, marks: Block) -> Block:
-    """Return the rows and columns of a block that are marked as present."""
+    """Return the block without the rows and columns of absent views."""
     rows = marks.x[:, 0].nonzero()[:, 0]
     return block.select(rows, rows if block.x is block.y else marks.y[:, 0].nonzero()[:, 0])
 
 
 def _select_similarities(similarities: Tensor, block: Block) -> Tensor:
-    """Return the similarities of the rows and columns that are present."""
+    """Return the similarity matrix without the rows and columns of absent views."""
     if tuple(similarities.shape) == block.shape or block.pattern.selected_indices is None:
         return similarities
     rows, columns = block.pattern.selected_indices

@@ -1,4 +1,6 @@
-"""Agreement of all processes on the options of a call, before anything is gathered; with one process, nothing is sent.
+"""Agreement of all processes on the options of a call, before their inputs are gathered.
+
+With one process, nothing is sent.
 
 Collectives block until every process takes part: if one process gave weights and another none, they would wait forever
 or mistake one tensor for another. So every process first sends the form of each option and whether it rejected its
@@ -25,11 +27,11 @@ OPTIONS = (
 
 
 class RowCounts(NamedTuple):
-    """Number of rows on each process.
+    """Number of items and of negatives on each process, in the order of ranks.
 
     Attributes:
-        items: of the views and of the attributes of items.
-        negatives: of the negatives.
+        items: Number of items on each process.
+        negatives: Number of additional negatives on each process.
     """
 
     items: tuple[int, ...]
@@ -37,7 +39,7 @@ class RowCounts(NamedTuple):
 
 
 def describe_form(value: object) -> str:
-    """Return the form of an option: for a tensor, its dtype and its shape except for the number of rows.
+    """Describe the form of an option as text: for a tensor, its dtype and its shape without the number of rows.
 
     >>> describe_form(torch.zeros(5, 3)), describe_form(None), describe_form(0.5)
     ('torch.float32 (n, 3)', 'none', 'float')
@@ -51,7 +53,7 @@ def describe_form(value: object) -> str:
 def agree_on_row_counts(
     processes: Processes, forms: Mapping[str, str], items: int, negatives: int, device: torch.device
 ) -> RowCounts | None:
-    """Return the sizes on all processes, once all have the same options in the same forms; None with one process.
+    """Check that all processes give the same options, and return their row counts; None with one process.
 
     Args:
         processes: the processes that take part.
@@ -66,6 +68,7 @@ def agree_on_row_counts(
     if processes.size == 1:
         return None
     complete = {name: forms.get(name, "none") for name in OPTIONS}
+    # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.
     codes = [zlib.crc32(text.encode()) for text in complete.values()]
     accepted, *columns = zip(*processes.gather_integers([1, items, negatives, *codes], device), strict=True)
     if not all(accepted):
@@ -86,7 +89,7 @@ def agree_on_row_counts(
 
 
 def report_failure(views: Sequence[object], error: Exception) -> None:
-    """Send the error of this process in place of its part in the agreement, so that all other processes raise too.
+    """Report the error of this process in place of its row counts, so that all other processes raise too.
 
     Args:
         views: of the call; the agreement runs on the device of the first tensor.

@@ -1,4 +1,4 @@
-"""Repr of the parts of an objective: only the settings that differ from their defaults."""
+"""Repr of the components of an objective, with only the settings that differ from their defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weighted sum of objectives."""
+"""Weighted sums of objectives as one loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contraport.objectives.targets import Target
 
 
 class SumLoss(Loss):
-    """Weighted sum of objectives of the same views, for methods whose terms compare different pairs.
+    """Weighted sum of objectives on the same views, for methods whose terms compare different pairs.
 
     Args:
         objectives: each objective with its weight; the temperature of the first is that of the sum.
@@ -81,7 +81,7 @@ class SumLoss(Loss):
 
     @property
     def mass(self) -> float | None:
-        """Mass of the first objective's plan in the last call; see `Objective.mass`."""
+        """Total mass of the first objective's plan in the last call; see `Objective.mass`."""
         return self._first.mass
 
     def parts(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Entropic optimal transport between two sets of points: the plan, its cost and the Sinkhorn divergence."""
+"""Entropic optimal transport between two sets of points, the Sinkhorn divergence and cluster assignments."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from contraport.options import warn_renamed
 
 @dataclass(frozen=True, eq=False)
 class Transport:
-    """Result of `transport`; all but `marginal_error` is differentiable in the points, the masses and the temperature.
+    """Result of `transport`: the plan, its cost, the dual potentials and the value of the problem.
+
+    All but `marginal_error` is differentiable in the points, the masses and the temperature.
 
     Attributes:
-        plan: P in terms of potentials: ``plan.top(k)``, ``plan.apply(v)``, ``plan.barycentric(v)``, ``plan.dense()``,
-            ``plan.mass()``.
-        constraint: constraint of the plan.
-        marginals: log a, (N,), and log b, (M,).
-        kernel: between the points.
+        plan: Plan P in terms of potentials: ``plan.top(k)``, ``plan.apply(v)``, ``plan.barycentric(v)``,
+            ``plan.dense()``, ``plan.mass()``.
+        constraint: Constraint of the plan.
+        marginals: Log masses of the points, log a, (N,), and log b, (M,).
+        kernel: Kernel between the points: cost and temperature.
     """
 
     plan: Plan
@@ -41,13 +43,14 @@ class Transport:
 
     @cached_property
     def value(self) -> Tensor:
-        """Minimum of <C, P> + temperature KL(P | a x b) plus the price of missing the marginals, ``()``.
+        """Value of the transport problem: <C, P> + temperature KL(P | a x b) plus the price of missed marginals.
 
         With ``reference="counting"`` the second term is temperature times sum P (log P - 1).
         """
         plan = self.plan
         rows, columns = plan.log_row_mass().exp(), plan.log_column_mass().exp()
         log_a, log_b = self.marginals
+        # From potentials and masses, as log P = log K + f + g: no pass that would sum P log P.
         if self.constraint.reference == "counting":
             entropy = rows @ plan.f + columns @ plan.g - columns.sum()
         else:
@@ -57,7 +60,10 @@ class Transport:
 
     @cached_property
     def cost(self) -> Tensor:
-        """Transport cost <C, P>, ``()``; one pass over the pairs, and another for a cost that is not a distance."""
+        """Transport cost <C, P> of the plan, a scalar tensor.
+
+        It takes one pass over the pairs, and another for a cost that is not a distance.
+        """
         return self.plan.row_cost(detach_plan=False).sum()
 
     @property
@@ -68,12 +74,12 @@ class Transport:
 
     @property
     def iterations(self) -> int:
-        """Number of iterations."""
+        """Number of Sinkhorn iterations that ran."""
         return self.plan.iterations or 0
 
     @cached_property
     def marginal_error(self) -> float:
-        """L1 distance of the plan's marginals from a and b, added."""
+        """Marginal error of the plan: the L1 distance of its row and column masses from a and b."""
         return self.plan.marginal_error()
 
     @property
@@ -158,7 +164,7 @@ def sinkhorn_divergence(
     a: Tensor | None = None,
     b: Tensor | None = None,
 ) -> Tensor:
-    """Return the Sinkhorn divergence, ``()``: a debiased transport cost, zero for equal sets of points, else positive.
+    """Compute the Sinkhorn divergence of two sets of points: a debiased transport cost, zero for equal sets.
 
     It is OT(x, y) - (OT(x, x) + OT(y, y)) / 2, plus half the temperature times the squared difference of the total
     masses. The arguments are those of `transport`.
@@ -194,7 +200,7 @@ def _log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Te
 
 @torch.no_grad()
 def assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, iterations: int = 3) -> Tensor:
-    """Return soft cluster assignments (SwAV): the share of each prototype in each item by a balanced plan, (n, k).
+    """Compute soft cluster assignments (SwAV): the share of each prototype in each item, (n, k), by a balanced plan.
 
     The rows sum to 1 and are detached: use them as the target of another view of the same items. Under
     `torch.distributed` the plan is that of the items of all processes, and each gets its own rows.

@@ -1,4 +1,4 @@
-"""Constraints: which plans are allowed."""
+"""Constraints of the objectives: the set of transport plans that are allowed."""
 
 from contraport.objectives.constraints.constraint import Constraint, Free, Marginals, PlanRequest, Simplex
 from contraport.objectives.constraints.exact import Exact

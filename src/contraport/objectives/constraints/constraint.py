@@ -1,4 +1,4 @@
-"""Base class of constraints, and the two without marginals: no constraint at all, and a fixed total mass."""
+"""Base class of constraints, and the two without marginals: `Free` (no constraint) and `Simplex` (total mass 1)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class PlanRequest(NamedTuple):
     """Options of a constraint's solver.
 
     Attributes:
-        marginals: of rows and columns, None is uniform. Constraints without marginals ignore them.
-        reciprocal: whether to solve both directions, rows to columns and columns to rows.
-        log_weights: log w, (M,), of a reference measure of the columns: the plan is that of the kernel w_j K_ij. Not
-            with ``reciprocal``, as rows have no weights.
+        marginals: Target marginals of rows and columns; None is uniform. Constraints without marginals ignore them.
+        reciprocal: Whether to solve both directions, rows to columns and columns to rows.
+        log_weights: Log weights of the columns, (M,): the plan is that of the kernel w_j K_ij. Not combined with
+            ``reciprocal``, as rows have no weights.
     """
 
     marginals: Marginals | None = None
@@ -39,8 +39,8 @@ class Constraint(ReprMixin, ABC):
     """Set of allowed plans, of total mass 1 unless documented otherwise.
 
     Attributes:
-        differentiable: whether the plan has a gradient.
-        marginals: ``"weights"`` if the weights of the items are the marginals, else ``"uniform"``.
+        differentiable: Whether the plan has a gradient in the embeddings.
+        marginals: Target masses of rows and columns: ``"weights"``, the weights of the items, or ``"uniform"``.
     """
 
     differentiable: ClassVar[bool] = True
@@ -48,7 +48,7 @@ class Constraint(ReprMixin, ABC):
 
     @property
     def has_exact_zeros(self) -> bool:
-        """Whether the plan has exact zeros, whose logarithm is infinite."""
+        """Whether entries of the plan can be exactly zero, where KL is infinite."""
         return False
 
     @property
@@ -70,13 +70,13 @@ class Constraint(ReprMixin, ABC):
 
 
 def uniform_marginals(geometry: Geometry) -> Marginals:
-    """Return log 1/N, (N,), and log 1/M, (M,)."""
+    """Return uniform log marginals: log 1/N for each row, (N,), and log 1/M for each column, (M,)."""
     like, (n, m) = geometry.log_kernel.inputs[0], geometry.shape
     return like.new_zeros(n) - log_size(n, like), like.new_zeros(m) - log_size(m, like)
 
 
 def requested_directions(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, Marginals]]:
-    """Return pairs and marginals of each requested direction."""
+    """Return the compared pairs and the marginals of each requested direction, one or two."""
     log_a, log_b = request.marginals or uniform_marginals(geometry)
     forward = geometry, (log_a, log_b)
     return [forward, (geometry.T, (log_b, log_a))] if request.reciprocal else [forward]
@@ -84,7 +84,7 @@ def requested_directions(geometry: Geometry, request: PlanRequest) -> list[tuple
 
 @dataclass(frozen=True, repr=False)
 class Free(Constraint):
-    """No constraint: the plan is the kernel with rows scaled by the marginal, P = diag(a) K, without normalization.
+    """No constraint: the plan is the kernel itself, its rows scaled by the row marginal, P = diag(a) K.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.KL())
@@ -103,7 +103,7 @@ class Free(Constraint):
 
 @dataclass(frozen=True, repr=False)
 class Simplex(Constraint):
-    """Total mass 1: P = K / sum K, the plan of t-SNE and t-SimCLR.
+    """Constraint that the total mass is 1: P = K / sum K, the plan of t-SNE and t-SimCLR.
 
     Source: the set U(1) of inverse optimal transport.
 
@@ -117,6 +117,7 @@ class Simplex(Constraint):
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         g, zero_axes = _initial_column_potential(geometry.shape[1], geometry.log_kernel.inputs[0], request.log_weights)
         log_row_sums = log_sums(geometry, "rows", g)
+        # From row sums: one pass over the pairs gives the total and, divided by it, the row masses.
         log_mass = log_row_sums.logsumexp(0)
         f = (-log_mass).expand_as(log_row_sums)
         plan = Plan(geometry, f, g, log_row_sums - log_mass, zero_axes=zero_axes, has_unit_mass=True)
@@ -126,7 +127,7 @@ class Simplex(Constraint):
 def _initial_column_potential(
     columns: int, like: Tensor, log_weights: Tensor | None
 ) -> tuple[Tensor, tuple[Axis, ...]]:
-    """Return the potential of the columns under their reference measure, and the axes whose potential is zero."""
+    """Return the column potential (the log weights of the columns, or zero), and the axes whose potential is zero."""
     if log_weights is not None:
         return log_weights, ()
     return like.new_zeros(columns), ("columns",)

@@ -1,4 +1,4 @@
-"""Unregularized optimal transport, by linear programming."""
+"""Unregularized optimal transport as a constraint, solved by linear programming."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class Exact(Constraint):
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         check(request.log_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
         optimize = import_optional("scipy.optimize", "train", "The constraint Exact")
+        # Double precision, in which the solvers of SciPy work.
         s = geometry.dense().double()
         n, m = s.shape
         cost = (-s).cpu().numpy()

@@ -1,4 +1,4 @@
-"""Constraints on the marginals of rows and columns, solved from the kernel by Sinkhorn half-steps."""
+"""Constraints on the marginals of rows and columns, solved by Sinkhorn half-steps (row or column updates)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ REFERENCES = ("product", "counting")
 
 
 class StepRelaxation(NamedTuple):
-    """Relaxation of one half-step; `contraport.engine.Relaxation` holds those of all steps.
+    """Relaxation of one Sinkhorn half-step: how far it may miss its marginal.
 
     Attributes:
-        damping: factor of the step towards the marginal, in (0, 1]; None is 1.
-        bound: largest step; None is unbounded.
+        damping: Factor of the step towards the marginal, in (0, 1]; None is 1.
+        bound: Largest absolute step of a log potential; None is unbounded.
     """
 
     damping: float | Tensor | None = None
@@ -53,13 +53,14 @@ def _check_reference(name: str | None) -> None:
 
 
 class SinkhornConstraint(Constraint):
-    """Constraint whose plan is computed from the kernel by half-steps on rows and columns.
+    """Base class of constraints whose plan is computed by Sinkhorn half-steps on rows and columns.
 
     A subclass defines the half-steps, and optionally their relaxation. With relaxation the plan depends on the
     reference measure of its entropy, and the subclass must declare one: the masses differ by orders of magnitude.
 
     Attributes:
-        reference: ``"product"`` of the marginals, or ``"counting"``, 1 everywhere; None if both marginals are met.
+        reference: Reference measure of the entropy: ``"product"`` of the marginals, or ``"counting"``, 1 everywhere;
+            None without relaxation.
 
     Raises:
         UsageError: when a subclass with relaxation is defined without a reference.
@@ -83,7 +84,10 @@ class SinkhornConstraint(Constraint):
 
     @abstractmethod
     def half_steps(self) -> tuple[Axis, ...]:
-        """Return the axis of each half-step, in order; each reads the potential of the one before."""
+        """Return the axis of each half-step, ``"rows"`` or ``"columns"``, in order.
+
+        Each half-step reads the potential of the one before.
+        """
 
     def step_relaxation(self, axis: Axis, temperature: float | Tensor) -> StepRelaxation:
         """Return the relaxation of the half-steps on an axis."""
@@ -91,16 +95,16 @@ class SinkhornConstraint(Constraint):
 
     @property
     def stop_tolerance(self) -> float | None:
-        """Tolerance at which alternating half-steps stop; None runs all of them."""
+        """Tolerance at which the iterations stop; None runs all of them."""
         return None
 
     @property
     def meets_both_marginals(self) -> bool:
-        """Whether both marginals are met, which must then have the same total."""
+        """Whether the plan meets both marginals, which must then have the same total mass."""
         return len(set(self.half_steps())) == 2
 
     def marginal_price(self, plan: Plan) -> Tensor:
-        """Return the price of a plan for missing its marginals, ``()``."""
+        """Return the price that a plan pays for missing its marginals, a scalar tensor."""
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
@@ -125,6 +129,7 @@ class SinkhornConstraint(Constraint):
         if self._is_relaxed:
             relaxations = [self.step_relaxation(axis, temperature) for axis in axes]
             relaxation = _stack_relaxations(relaxations, like, reference, directions)
+        # The potentials are logarithms: scalings of the kernel overflow single precision at small temperatures.
         potentials = run_half_steps(geometry, steps, masses, relaxation, initial[:directions])
         forward, last = potentials[::directions], relaxations[-1]
         plans = [_build_plan(geometry, request.marginals, masses, reference, axes, forward, last)]
@@ -136,9 +141,9 @@ class SinkhornConstraint(Constraint):
         return plans
 
     def _log_reference(self, masses: Marginals, log_weights: Tensor | None) -> Marginals | None:
-        """Return r, (N,), and c, (M,), of the reference measure exp(r_i + c_j); None is zero.
+        """Return the logarithms r, (N,), and c, (M,), of the reference measure exp(r_i + c_j); None is zero.
 
-        The potentials start from them, and relaxation is measured from them.
+        The potentials start from r and c, and relaxation is measured from them.
         """
         if self.reference is not None or self._is_relaxed:
             _check_reference(self.reference)
@@ -152,7 +157,7 @@ class SinkhornConstraint(Constraint):
 def _stack_relaxations(
     relaxations: Sequence[StepRelaxation], like: Tensor, reference: Marginals | None, directions: int
 ) -> Relaxation:
-    """Return the relaxation of each half-step of all directions."""
+    """Stack the relaxations of single half-steps into one relaxation for the half-steps of all directions."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):
@@ -161,6 +166,7 @@ def _stack_relaxations(
         stacked = torch.stack([torch.as_tensor(value, dtype=like.dtype, device=like.device) for value in filled])
         return stacked.repeat_interleave(directions)
 
+    # None, not a vector of neutral values: the engine then takes the cheaper half-steps without relaxation.
     dampings = stack([relaxation.damping for relaxation in relaxations], 1.0)
     return Relaxation(dampings, stack([relaxation.bound for relaxation in relaxations], math.inf), reference)
 
@@ -174,7 +180,9 @@ def _build_plan(
     potentials: list[Tensor],
     last: StepRelaxation,
 ) -> Plan:
-    """Return the plan after a chain of half-steps; the mass along its last axis follows without another pass.
+    """Build the plan from the potentials of a chain of half-steps.
+
+    The mass along the last axis follows from the last half-step, without another pass over the pairs.
 
     Args:
         geometry: compared pairs.
@@ -216,16 +224,17 @@ def _build_plan(
 
 @cached
 def _cached_uniform(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Marginals:
-    """Return log 1/N, (N,), and log 1/M, (M,), shared by plans."""
+    """Return cached uniform log marginals, log 1/N, (N,), and log 1/M, (M,)."""
     like = torch.empty(0, dtype=dtype, device=device)
     return like.new_zeros(rows) - log_size(rows, like), like.new_zeros(columns) - log_size(columns, like)
 
 
 @cached
 def _build_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStep, ...]:
-    """Return the half-steps of all directions, interleaved, each of which reads the previous one of its direction.
+    """Build the half-steps of all directions, interleaved.
 
-    The first ones read the initial potentials, one of each direction, or else zero.
+    Each reads the previous half-step of its direction. The first ones read the initial potentials,
+    one of each direction, or else zero.
     """
     offset = 0 if has_initial else -1
     return tuple(
@@ -237,7 +246,7 @@ def _build_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> 
 
 @dataclass(frozen=True, repr=False)
 class Rows(SinkhornConstraint):
-    """Every row has mass 1/N: P = diag(a) softmax over the columns, the plan of InfoNCE and NT-Xent.
+    """Constraint that every row has mass 1/N: P = diag(a) softmax over the columns, the plan of InfoNCE and NT-Xent.
 
     Source: the set U(a) of inverse optimal transport; C1 of generalized contrastive alignment.
 
@@ -254,7 +263,7 @@ class Rows(SinkhornConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Columns(SinkhornConstraint):
-    """Every column has mass 1/M: the mirror of `Rows`.
+    """Constraint that every column has mass 1/M: the mirror of `Rows`.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Columns(), cp.Pairs(), cp.KL())
@@ -268,7 +277,7 @@ class Columns(SinkhornConstraint):
 
 
 class AlternatingConstraint(SinkhornConstraint):
-    """Base class of `Balanced` and `Unbalanced`: half-steps on rows and columns in turn."""
+    """Base class of `Balanced` and `Unbalanced`, which alternate half-steps on rows and on columns."""
 
     iterations: int
     tolerance: float | None
@@ -291,7 +300,9 @@ class AlternatingConstraint(SinkhornConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Balanced(AlternatingConstraint):
-    """Rows have mass 1/N and columns 1/M, by Sinkhorn iterations (rows, then columns, from zero potentials).
+    """Balanced transport: rows have mass 1/N and columns 1/M, by Sinkhorn iterations.
+
+    An iteration is a half-step on rows, then one on columns; potentials start at zero.
 
     Args:
         iterations: number of pairs of half-steps, at least 1; with a tolerance, the maximum number.
@@ -319,7 +330,7 @@ class Balanced(AlternatingConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Unbalanced(AlternatingConstraint):
-    """Unbalanced transport: rows and columns may miss their mass at a price, so that outliers give up their mass.
+    """Unbalanced transport: rows and columns may miss their mass at a price, so that outliers count less.
 
     The plan minimizes <C, P> + temperature KL(P | R) + relaxation (D(P 1 | a) + D(P^T 1 | b)). With the reference
     measure R = a x b its mass is at most 1 if no cost is negative; the missing mass was given up.
@@ -388,6 +399,7 @@ class Unbalanced(AlternatingConstraint):
     def step_relaxation(self, axis: Axis, temperature: float | Tensor) -> StepRelaxation:
         price = self._prices()[axis]
         if self.price == "kl":
+            # Not price / (price + temperature): an infinite price gives damping 1 rather than NaN.
             return StepRelaxation(damping=1 / (1 + temperature / price))
         return StepRelaxation(bound=price / temperature)
 

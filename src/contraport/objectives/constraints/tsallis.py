@@ -1,4 +1,4 @@
-"""Tsallis regularizers in place of the entropy: plans whose entries are powers instead of exponentials of the cost."""
+"""Tsallis-regularized transport plans: entries are powers of the cost where entropic plans have exponentials."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class TsallisPlan(Plan):
     """Plan of a Tsallis regularizer, P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)).
 
     Attributes:
-        kernel_geometry: compared pairs under the kernel; ``geometry`` is that of the plan's power function.
-        logits: compared pairs under theta, without a link.
-        potential: of the rows, (N,), from which the threshold t follows; it carries its own gradient.
-        power_function: power function of logits and potential.
-        has_row_potentials: whether each row has its own potential.
+        kernel_geometry: Compared pairs under the kernel; ``geometry`` is that of the plan's power function.
+        logits: Compared pairs under the logits theta, which the power function maps to entries of the plan.
+        potential: Potential of each row, (N,), from which the threshold t follows; it has its own gradient.
+        power_function: Function that maps logits and potentials to entries of the plan.
+        has_row_potentials: Whether each row has its own potential, rather than all rows one.
     """
 
     kernel_geometry: Geometry
@@ -86,15 +86,17 @@ class TsallisPlan(Plan):
 
 @dataclass(frozen=True)
 class QExponential:
-    """Power function [(order - 1) (theta - t)]_+^p, p = 1/(order - 1), as level^p [1 + (theta - v) / (p level)]_+^p.
+    """Tsallis q-exponential: the power [(order - 1) (theta - t)]_+^p, p = 1/(order - 1), of logits theta.
+
+    It is computed as level^p [1 + (theta - v) / (p level)]_+^p.
 
     The potential v = t + p level is stored instead of t, since no precision is lost in v or in the sum with 1: near
     order 1 the level is near 1 and the function near exp(theta - v); for entries near the uniform one, the level is
     near their base.
 
     Attributes:
-        order: of the entropy, at most 2 and not 1.
-        num_pairs: number of pairs that share a mass.
+        order: Order of the Tsallis entropy, at most 2 and not 1.
+        num_pairs: Number of pairs that share one mass: those of a row, or all.
     """
 
     order: float
@@ -102,37 +104,40 @@ class QExponential:
 
     @property
     def power(self) -> float:
-        """Exponent p."""
+        """Exponent p = 1/(order - 1) of the power function."""
         return 1 / (self.order - 1)
 
     @property
     def base_level(self) -> float:
-        """Above order 1 the base of uniform entries; below, less than 1, the least base: `LogDecay` ends there."""
+        """Level of the power function: above order 1 the base of uniform entries, below order 1 the least base.
+
+        Below order 1 it is less than 1: `LogDecay` ends there.
+        """
         return self.num_pairs ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
 
     @property
     def threshold_offset(self) -> float:
-        """Difference of the potential and the threshold t."""
+        """Difference v - t of the potential v and the threshold t."""
         return self.power * self.base_level
 
     def log_kernel_constant(self, power: float | None = None) -> float:
-        """Return log level^power, the constant that `kernel` leaves out; None is p."""
+        """Return log level^power, the constant factor that `kernel` leaves out; ``power=None`` is p."""
         return (self.power if power is None else power) * math.log(self.base_level)
 
     def kernel(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Geometry:
-        """Return the pairs under the kernel [1 + (theta - v) / (p level)]_+^power; None is p."""
+        """Return the compared pairs under the kernel [1 + (theta - v) / (p level)]_+^power; ``power=None`` is p."""
         power = self.power if power is None else power
         link, scale = LogHinge(power) if self.order > 1 else LogDecay(-power), 1 / abs(self.threshold_offset)
         return logits.with_link(link, scale=scale, row_bias=-potential * scale)
 
     def log_sums(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Tensor:
-        """Return log sum_j [(order - 1) (theta - t)]_+^power, (N,); None is p."""
+        """Return the log of the row sums of [(order - 1) (theta - t)]_+^power, (N,); ``power=None`` is p."""
         return log_sums(self.kernel(logits, potential, power), "rows") + self.log_kernel_constant(power)
 
 
 @dataclass(frozen=True, repr=False)
 class Tsallis(Constraint):
-    """Tsallis-regularized plans: the entries are powers of the cost, sparse (sparsemax) at order 2.
+    """Tsallis-regularized transport: plans whose entries are powers of the cost, sparse (sparsemax) at order 2.
 
     The plan minimizes <C, P> + temperature Omega(P), Omega(P) = sum P^order / (order (order - 1)). Order 2 is the
     quadratic regularizer, sparsemax in place of softmax; order 1 is the entropy; below 1 the tails are heavy: order
@@ -210,7 +215,9 @@ class Tsallis(Constraint):
         )
 
     def initial_potential(self, logits: Geometry, power_function: QExponential) -> Tensor:
-        """Return lower bounds of the potentials, (N,): minus infinity for rows without compared pairs.
+        """Return lower bounds of the row potentials, (N,), from which Newton's iteration starts.
+
+        The bound is minus infinity for rows without compared pairs.
 
         Below order 1 the weight of a pair is above exp(theta - t - p), so that a log-sum-exp of the logits gives a
         bound. Above order 1 the largest logit gives one; a sharp log-sum-exp exceeds it by at most half of its distance
@@ -225,10 +232,11 @@ class Tsallis(Constraint):
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def newton_step(self, logits: Geometry, potential: Tensor, power_function: QExponential) -> tuple[Tensor, Tensor]:
-        """Return the Newton step towards h(t) = sum [(order - 1) (theta - t)]_+^p = 1, and log h(t), (N,) each.
+        """Return the Newton step of each potential towards mass 1, and the log of the present mass, (N,) each.
 
-        The step is that of h^(order - 1), which is nearly linear: above order 1 a norm, convex and decreasing, and
-        below a mean of powers, concave and increasing. From a lower bound neither overshoots.
+        The mass is h(t) = sum [(order - 1) (theta - t)]_+^p. The step is that of h^(order - 1), which is nearly linear:
+        above order 1 a norm, convex and decreasing, and below a mean of powers, concave and increasing. From a lower
+        bound neither overshoots.
         """
         slope = self.order - 1
         log_total = self._pool_row_sums(power_function.log_sums(logits, potential))
@@ -240,13 +248,13 @@ class Tsallis(Constraint):
         return step, log_total
 
     def _pool_row_sums(self, row_sums: Tensor) -> Tensor:
-        """Return log-sums of the rows over the pairs that share a potential."""
+        """Pool the log-sums of the rows over all pairs if all rows share one potential; else return them unchanged."""
         return row_sums if self.over == "rows" else row_sums.logsumexp(0).expand_as(row_sums)
 
 
 @dataclass(frozen=True, eq=False)
 class _NewtonLoop(HostLoop):
-    """Newton iteration for the potentials of a Tsallis plan, until they no longer change.
+    """Newton iteration for the potentials of a Tsallis plan, repeated until they no longer change.
 
     Its outputs are the potentials, (N,), 0 for rows without compared pairs, and a mask of these rows, (N,).
     """
@@ -281,7 +289,7 @@ class _NewtonLoop(HostLoop):
 
 
 def _check_range(order: float, count: int, dtype: torch.dtype) -> None:
-    """Raise `UsageError` if thresholds, up to count^(1 - order), overflow the precision."""
+    """Raise `UsageError` if thresholds, up to count^(1 - order), would overflow the floating-point type."""
     limit = 0.9 * math.log(torch.finfo(dtype).max)
     minimum, name = 1 - limit / math.log(max(count, 2)), str(dtype).removeprefix("torch.")
     check(

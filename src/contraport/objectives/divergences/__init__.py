@@ -1,4 +1,4 @@
-"""Divergences: how far the plan is from the target plan."""
+"""Divergences of the solved plan from the target plan, and penalties on the plan."""
 
 from contraport.objectives.divergences.attraction_repulsion import (
     KernelAttraction,

@@ -1,4 +1,4 @@
-"""Attraction and repulsion as separate terms: positives do not compete with the compared pairs.
+"""Attraction of positives and repulsion of compared pairs as separate terms of a loss.
 
 If both are over the same pairs, one is an objective's divergence and the other its penalty; else they are two
 objectives of a `SumLoss`. They depend on the kernel alone, so that their constraint is `Free`.
@@ -27,7 +27,9 @@ SQUARE = LogFunction(torch.square)
 
 @dataclass(frozen=True, repr=False)
 class KernelAttraction(ReprMixin, Divergence):
-    """Minus the mean kernel of the positives, -<t, K> (KCL): an attraction that vanishes for distant pairs.
+    """Attraction of the positives by the kernel (KCL): minus their mean kernel, -<t, K>.
+
+    The attraction vanishes for distant pairs.
 
     Source: the alignment of kernel contrastive learning, Koromilas et al. (2024).
 
@@ -41,13 +43,16 @@ class KernelAttraction(ReprMixin, Divergence):
     repels: ClassVar[bool] = False
 
     def __call__(self, result: BlockResult) -> Tensor:
+        # The plan with zero potentials is the kernel itself.
         f, g = torch.zeros_like(result.plan.f), torch.zeros_like(result.plan.g)
         return -result.target.row_expectation(Plan(result.plan.geometry, f, g), torch.exp)
 
 
 @dataclass(frozen=True, repr=False)
 class LogKernelAttraction(ReprMixin, Divergence):
-    """Minus the log of the summed kernel over the view pairs of each item; for two views, minus the log-kernel.
+    """Attraction of the positives by the log-kernel: minus the log of the kernel summed over an item's view pairs.
+
+    For two views it is minus the log-kernel of the positive.
 
     With more views, the pairs of an item that are most similar attract most.
 
@@ -77,7 +82,7 @@ class LogKernelAttraction(ReprMixin, Divergence):
             check_positive("sigma", self.sigma)
 
     def __call__(self, result: BlockResult) -> Tensor:
-        """Return the value of each row's item, times the target mass of the row."""
+        """Return for each row the attraction of its item, times the target mass of the row, (N,)."""
         target, log_kernel = result.target, result.plan.geometry.log_kernel
         if not isinstance(target, SparseTarget):
             got = type(target).__name__
@@ -99,7 +104,7 @@ class LogKernelAttraction(ReprMixin, Divergence):
 
 @dataclass(frozen=True, repr=False)
 class LogSumKernel(ReprMixin, Divergence):
-    """Log of the summed kernel over the compared pairs of a row, averaged over rows: the log-denominator of InfoNCE.
+    """Log-denominator of InfoNCE: the log of the summed kernel over a row's compared pairs, averaged over rows.
 
     Args:
         pooled: sum over the rows of an item, one per view, before the logarithm: one denominator per item.
@@ -138,7 +143,7 @@ class LogSumKernel(ReprMixin, Divergence):
 
 @dataclass(frozen=True, repr=False)
 class MeanKernel(ReprMixin, KernelDivergence):
-    """Mean of the kernel over the compared pairs of a row, averaged over rows (uniformity of KCL).
+    """Repulsion by the kernel (KCL): its mean over the compared pairs of a row, averaged over rows.
 
     Raises:
         UsageError: in the call, a single item.
@@ -157,7 +162,7 @@ class MeanKernel(ReprMixin, KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class MeanSquaredCost(ReprMixin, KernelDivergence):
-    """Mean squared cost over the compared pairs of a row, averaged over rows (repulsion of the spectral loss).
+    """Repulsion of the spectral loss: the mean squared cost over the compared pairs of a row, averaged over rows.
 
     With the cost -cos it makes different items orthogonal.
 
@@ -182,6 +187,7 @@ class MeanSquaredCost(ReprMixin, KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         plan = result.plan
+        # A link of the kernel: the squares are summed within the pass, without an (N, M) matrix of costs.
         log_squares = log_sums(plan.geometry.with_link(SQUARE), "rows")
         log_squares = log_squares if self.summed else log_squares - log_candidate_counts(result)
         return _repulsion_of_rows(result, plan.cost_kernel.unit**2 * torch.exp(log_squares))
@@ -189,7 +195,7 @@ class MeanSquaredCost(ReprMixin, KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class VarianceHinge(ReprMixin, KernelDivergence):
-    """Variance hinge of VICReg, <t, [1 - sqrt(-C + epsilon)]_+>: the shortfall of a standard deviation below 1.
+    """Variance hinge of VICReg, <t, [1 - sqrt(-C + epsilon)]_+>: penalizes standard deviations below 1.
 
     For `WithinView` over `Coordinates` with the cost ``"dot"``: minus the cost of a coordinate is its variance.
 
@@ -221,19 +227,19 @@ class VarianceHinge(ReprMixin, KernelDivergence):
 
 
 def log_candidate_counts(result: BlockResult) -> Tensor:
-    """Return the log of the number of compared pairs of each row, (N,), 0 for rows without any."""
+    """Return the log of the number of compared pairs in each row, (N,); 0 for rows without any."""
     return result.block.pattern.compared_pairs().row_counts(result.plan.f).clamp_min(1).log()
 
 
 def _repulsion_of_rows(result: BlockResult, values: Tensor) -> Tensor:
-    """Return the values of the rows, (N,), times their target mass; rows without compared pairs add nothing."""
+    """Return the repulsion of each row, (N,), times its target mass; 0 for rows without compared pairs."""
     require_negatives(result)
     a = result.target.row_mass()
     return a * torch.where((a > 0) & (values != -torch.inf), values, 0)
 
 
 def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return the log of the weighted mean of exp(values) of each group, (size,), 0 if empty, and the group sizes.
+    """Return the log-mean-exp of the values in each group, (size,), and the group sizes; empty groups get 0.
 
     Args:
         groups: group of each value, (k,).
@@ -249,7 +255,7 @@ def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, size:
 
 
 def log_sum_exp_by_group(groups: Tensor, values: Tensor, size: int) -> Tensor:
-    """Return the log of the sum of exp(values) of each group, (size,); minus infinity for empty groups."""
+    """Return the log-sum-exp of the values in each group, (size,); minus infinity for empty groups."""
     with torch.no_grad():  # the maximum is subtracted for stability, and cancels in the gradient
         top = values.new_full((size,), -torch.inf).scatter_reduce(0, groups, values, "amax")
         top = top.masked_fill(top == -torch.inf, 0)

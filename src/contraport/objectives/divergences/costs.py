@@ -1,4 +1,4 @@
-"""Transport costs: attraction alone, and attraction against weighted repulsion."""
+"""Transport costs as divergences: `TargetCost` attracts positives, `ContrastiveEnergy` also repels other pairs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from contraport.objectives.repr_mixin import ReprMixin
 
 @dataclass(frozen=True, repr=False)
 class TargetCost(ReprMixin, Divergence):
-    """Transport cost of the target plan, <t, C>: mean cost of the positives; attraction without repulsion.
+    """Transport cost of the target plan, <t, C>: the mean cost of the positives, without repulsion.
 
     Args:
         power: of the cost, <t, C^power>, a positive integer.
@@ -50,7 +50,10 @@ class TargetCost(ReprMixin, Divergence):
 
 
 def target_mean_of_cost(result: BlockResult, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return sum_j t_ij function(T_ij), (N,), t the target plan and T minus the cost in units of the kernel."""
+    """Return for each row the target-weighted sum of a function of the cost, sum_j t_ij function(T_ij), (N,).
+
+    t is the target plan, T minus the cost in units of the kernel.
+    """
     plan = result.plan
     bare = Plan(Geometry(plan.cost_kernel), torch.zeros_like(plan.f), torch.zeros_like(plan.g))
     return result.target.row_expectation(bare, function)
@@ -58,7 +61,9 @@ def target_mean_of_cost(result: BlockResult, function: Callable[[Tensor], Tensor
 
 @dataclass(frozen=True, repr=False)
 class ContrastiveEnergy(ReprMixin, Divergence):
-    """Contrastive energy (alpha-CL): transport cost of the target less that of the plan, <t, C> - <P, C>.
+    """Contrastive energy (alpha-CL): transport cost of the target plan minus that of the solved plan.
+
+    It is <t, C> - <P, C>.
 
     It is the encoder's side of a min-max game, in which the plan chooses the weights of the negatives.
 
@@ -92,11 +97,11 @@ class ContrastiveEnergy(ReprMixin, Divergence):
 
     @property
     def has_temperature_gradient(self) -> bool:
-        """Whether the plan, through which alone the value depends on the temperature, is not detached."""
+        """Whether the temperature has a gradient: it has one only through the plan, if that is not detached."""
         return not self.detach
 
     def __call__(self, result: BlockResult) -> Tensor:
-        """Return the difference of each row; rows without compared pairs add nothing."""
+        """Return the energy of each row, (N,); 0 for rows without compared pairs."""
         pattern = result.block.pattern
         if pattern.compares_positives:
             return self._difference(result)
@@ -118,6 +123,7 @@ class ContrastiveEnergy(ReprMixin, Divergence):
         distance = attraction / safe_divisor(result.target.row_mass())
         temperature = plan.cost_kernel.temperature
         xi = torch.exp(distance / temperature + plan.log_row_marginal - plan.f)
+        # A vector-Jacobian product, so that phi may be any function and the gradient of its slope exists.
         slope: Tensor = torch.func.vjp(self.phi, xi)[1](torch.ones_like(xi))[0]
         mass = xi * slope / temperature
         return (mass.detach() if self.detach else mass) * difference

@@ -1,4 +1,4 @@
-"""Contrastive loss with debiased and hard negatives: the mean over negatives is corrected and reweighted."""
+"""Debiased contrastive loss: corrects the mean over negatives for false negatives, and weights hard ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from contraport.objectives.repr_mixin import ReprMixin
 
 @dataclass(frozen=True, repr=False)
 class DebiasedContrastive(ReprMixin, KernelDivergence):
-    """Debiased contrastive loss, -log(K_i+ / (K_i+ + N g_i)), g_i an estimate of the kernel's mean over true negatives.
+    """Debiased contrastive loss with hard-negative weights, -log(K_i+ / (K_i+ + N g_i)).
+
+    g_i estimates the mean of the kernel over true negatives.
 
     g_i = max((mean - tau K_i+) / (1 - tau), e^(-1/temperature)): the mean over the N compared pairs of the row, each
     weighted by K_ij^beta, less the share tau of the row's own class, for which the positive stands; e^(-1/temperature)

@@ -1,4 +1,6 @@
-"""Bounded distances between plans, finite where one plan has mass and the other has none.
+"""Bounded distances between plans: total variation, Hellinger and Jensen-Shannon.
+
+They are finite where one plan has mass and the other has none.
 
 Where the target has no mass each is a constant times the plan's mass: only the row masses of the plan and its entries
 on the target's support are needed.
@@ -19,21 +21,24 @@ from contraport.objectives.repr_mixin import ReprMixin
 
 
 class PlanDistance(ReprMixin, Divergence):
-    """Sum over all pairs of a distance of t_ij and P_ij that is a multiple of P_ij where t_ij is 0.
+    """Base class of distances between plans: the sum over all pairs of a distance of t_ij and P_ij.
+
+    Where t_ij is 0, the distance must be a multiple of P_ij.
 
     Attributes:
-        slope: the multiple.
+        slope: Distance of a pair per unit of P_ij where t_ij is 0.
     """
 
     slope: float
 
     @abstractmethod
     def distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
-        """Return the distance of t > 0 and P, given by its logarithm, elementwise."""
+        """Return the elementwise distance of t > 0 from P, given as log P."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan
 
+        # The distance beyond slope * P vanishes off the support of the target, so that only its entries are read.
         def excess(mass: Tensor, log_plan: Tensor) -> Tensor:
             return self.distance(mass, log_plan) - self.slope * log_plan.exp()
 

@@ -1,4 +1,4 @@
-"""Base class of divergences and penalties: functions of a block's target plan and solved plan.
+"""Base class of divergences and penalties: functions of the target plan and the solved plan of a block.
 
 They read both plans through sums over rows, and never an (N, M) matrix. A divergence that is a sum over rows returns
 one value per row: the objective weights the rows, leaves out those without target mass, and sums.
@@ -19,13 +19,13 @@ from contraport.objectives.plan import BlockResult
 
 
 class Divergence:
-    """Difference of the solved plan from the target plan; as a penalty, a function of the plan alone.
+    """Base class of divergences of the solved plan from the target plan, and of penalties on the plan alone.
 
     Attributes:
-        repels: whether it pushes any embeddings apart.
-        supports_column_weights: whether its sums over pairs include the reference measure of the columns.
-        depends_on_constraint: whether it depends on the constraint, rather than on the kernel alone.
-        requires_ids: whether it keeps a state for each item, and a call needs ``ids=``.
+        repels: Whether the divergence pushes any embeddings apart.
+        supports_column_weights: Whether the divergence supports ``column_weights=`` of the call.
+        depends_on_constraint: Whether the value depends on the constraint, rather than on the kernel alone.
+        requires_ids: Whether the divergence keeps a state for each item, so that a call needs ``ids=``.
     """
 
     repels: ClassVar[bool] = True
@@ -35,11 +35,11 @@ class Divergence:
 
     @property
     def has_temperature_gradient(self) -> bool:
-        """Whether its value has a gradient in the temperature, so that the temperature can be learned."""
+        """Whether the value has a gradient in the temperature, so that the temperature can be learned."""
         return True
 
     def constraint_conflict(self, constraint: Constraint) -> str | None:
-        """Return why the constraint is not supported, or None if it is."""
+        """Return why the divergence does not support a constraint, or None if it does."""
         return None
 
     @abstractmethod
@@ -48,14 +48,14 @@ class Divergence:
 
 
 class KernelDivergence(Divergence):
-    """Base class of divergences of the kernel itself: the constraint does not matter, and columns have no weights."""
+    """Base class of divergences computed from the kernel: independent of the constraint, without column weights."""
 
     supports_column_weights: ClassVar[bool] = False
     depends_on_constraint: ClassVar[bool] = False
 
 
 def updates_averages(divergence: nn.Module) -> bool:
-    """Return whether a divergence updates its moving averages in this call: in training mode, with gradients enabled.
+    """Return whether a divergence updates its moving averages: in training mode, with gradients enabled.
 
     Raises:
         UsageError: within `torch.func`, where no state can be updated.
@@ -67,12 +67,12 @@ def updates_averages(divergence: nn.Module) -> bool:
 
 
 def require_negatives(result: BlockResult) -> None:
-    """Raise `UsageError` if there is a single item and no additional column to compare it with."""
+    """Raise `UsageError` if a batch has a single item and no additional negatives."""
     pattern = result.block.pattern
     good = pattern.num_items > 1 or pattern.num_extra_columns > 0
     check(good, "z0: must have at least 2 items, as this objective needs negatives, got 1.", "single_item")
 
 
 def safe_divisor(mass: Tensor) -> Tensor:
-    """Return masses with zeros replaced by 1, to divide by."""
+    """Return the masses with zeros replaced by 1, safe to divide by."""
     return torch.where(mass > 0, mass, 1)

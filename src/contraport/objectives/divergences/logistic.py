@@ -45,7 +45,7 @@ class Logistic(nn.Module, KernelDivergence):
         self.bias = scalar_parameter(self, float(bias))
 
     def forward(self, result: BlockResult) -> Tensor:
-        """Return the cross-entropy of each row."""
+        """Return the cross-entropy of each row, (N,)."""
         return _cross_entropy(result, current_processes().as_replicated(self.bias))
 
     def __repr__(self) -> str:
@@ -53,7 +53,9 @@ class Logistic(nn.Module, KernelDivergence):
 
 
 class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
-    """Noise-contrastive estimation (NCE): classifies a row's positive against the K other compared pairs as noise.
+    """Noise-contrastive estimation (NCE): classifies each pair of a row as positive or as noise.
+
+    The noise of a row is its K other compared pairs.
 
     The odds of a pair are K_ij / (K Z), Z the mean of the kernel over the compared pairs. As the estimate of a single
     batch is noisy, Z is a moving average over the calls in training mode, without gradient; its first value is that of
@@ -85,14 +87,14 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         self.register_buffer("log_normalizer", torch.tensor(math.nan))
 
     def forward(self, result: BlockResult) -> Tensor:
-        """Return the cross-entropy of each row; in training mode with gradients, update the average before."""
+        """Return the cross-entropy of each row, (N,); in training mode, update the moving average first."""
         good = result.block.shape[1] > 1
         check(good, "z0: must have at least 2 items, or negatives=, as NCE needs noise, got 1.", "single_item")
         compared = result.block.pattern.compared_pairs().row_counts(result.plan.f)
         return _cross_entropy(result, -self._average(result) - (compared - 1).clamp_min(1).log())
 
     def _average(self, result: BlockResult) -> Tensor:
-        """Return log Z."""
+        """Return the log-normalizer log Z: the moving average, updated in training mode."""
         past = self.log_normalizer
         training = updates_averages(self)
         with torch.no_grad():
@@ -108,12 +110,16 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
 
 
 def log_weighted_average(past: Tensor, present: Tensor, momentum: float) -> Tensor:
-    """Return log(momentum e^past + (1 - momentum) e^present)."""
+    """Return the log of an exponential moving average, log(momentum e^past + (1 - momentum) e^present)."""
+    # In logarithms: sums of a sharp kernel overflow single precision.
     return torch.logaddexp(past + math.log(momentum) if momentum else past - torch.inf, present + math.log1p(-momentum))
 
 
 def _cross_entropy(result: BlockResult, bias: Tensor) -> Tensor:
-    """Return a_i sum_j log(1 + e^s_ij) - sum_j t_ij s_ij of each row, s = log K + bias, a the row mass of t."""
+    """Return the binary cross-entropy of each row, (N,), with logits s = log K + bias.
+
+    It is a_i sum_j log(1 + e^s_ij) - sum_j t_ij s_ij, a the row mass of the target plan t.
+    """
     geometry, target = result.plan.geometry, result.target
     good = geometry.log_kernel.link is None
     check(good, "kernel: must be a Gibbs kernel of power 1 for a logistic divergence.", "conflict")

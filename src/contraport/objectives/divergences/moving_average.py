@@ -1,4 +1,4 @@
-"""Log-sum of the kernel with a moving average of each item's denominator over the calls, for small batches."""
+"""Log-denominator with a moving average per item over the calls (SogCLR), for small batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from contraport.objectives.plan import BlockResult
 
 
 class MovingAverageLogSum(nn.Module, KernelDivergence):
-    """Log of a moving average, per item, of the mean kernel over the compared pairs (SogCLR).
+    """Log-denominator of SogCLR: a moving average, per item, of the mean kernel over its compared pairs.
 
     A batch updates the averages u of its own items, u <- momentum u + (1 - momentum) mean; the first mean of an item
     is its first average. The gradient is that of the batch's mean divided by the average, so that small batches have
@@ -55,7 +55,7 @@ class MovingAverageLogSum(nn.Module, KernelDivergence):
         self.register_buffer("log_average", torch.full((items,), math.nan))
 
     def forward(self, result: BlockResult) -> Tensor:
-        """Return the log-average of each row's item; in training mode with gradients, update it before."""
+        """Return the log of the moving average of each row's item, (N,); in training mode, update it first."""
         require_negatives(result)
         items, total = result.ids, len(self.log_average)
         message = "ids: required, one per item, as the option ids= of the call: the averages are those of items."
@@ -74,13 +74,14 @@ class MovingAverageLogSum(nn.Module, KernelDivergence):
         averages = self._update(
             items, torch.where(counts > 0, means.detach(), math.nan), training=updates_averages(self)
         )
+        # The value is that of the average; the gradient is that of the batch's mean over the average.
         ratio = torch.exp(torch.where(counts > 0, means - averages, 0))
         item_values = torch.where(counts > 0, averages + ratio - ratio.detach(), 0)
         return result.target.row_mass() * item_values[result.block.pattern.row_items]
 
     @torch.no_grad()
     def _update(self, items: Tensor, means: Tensor, *, training: bool) -> Tensor:
-        """Return the averages of some items, (n,), in training updated by their means, NaN for items without one.
+        """Return the moving averages of some items, (n,), updated by their means in training; NaN without one.
 
         An item that occurs several times has the same mean each time, so that the order of writes does not matter.
         """

@@ -1,4 +1,4 @@
-"""Pairwise family of contrastive losses, mean_i phi(sum_j psi(d_i^2 - d_ij^2)), for any phi and psi.
+"""Pairwise family of contrastive losses (triplet and others): mean_i phi(sum_j psi(d_i^2 - d_ij^2)).
 
 psi is a link on T_ij = -d_ij^2 / temperature with the bias d_i^2 / temperature on its row, so that one log-sum-exp over
 the negatives serves all of them, with its exact gradient. Losses without a temperature have temperature 1.
@@ -29,7 +29,7 @@ Phi = Callable[[Tensor, "float | Tensor"], Tensor]
 
 @dataclass(frozen=True, repr=False)
 class Pairwise(ReprMixin, KernelDivergence):
-    """Pairwise loss with psi > 0: phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)), mean over rows.
+    """Pairwise loss with psi > 0, such as the triplet loss: phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)).
 
     Args:
         name: name of the loss.
@@ -55,7 +55,7 @@ class Pairwise(ReprMixin, KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class SignedPairwise(ReprMixin, KernelDivergence):
-    """Pairwise loss with psi of any sign: phi(sum_j psi(d_i^2 - d_ij^2)), one pass for each sign of psi.
+    """Pairwise loss with psi of any sign: phi(sum_j psi(d_i^2 - d_ij^2)), averaged over rows.
 
     Args:
         phi: pointwise function of the sum.
@@ -69,6 +69,7 @@ class SignedPairwise(ReprMixin, KernelDivergence):
     psi: Pointwise
 
     def __call__(self, result: BlockResult) -> Tensor:
+        # Two passes, as each sums logarithms: the parts of either sign are summed separately.
         positive, negative = (
             _log_sum_psi(result, LogFunction(_SignedPart(self.psi, sign)), 0.0).exp() for sign in (1, -1)
         )
@@ -77,7 +78,7 @@ class SignedPairwise(ReprMixin, KernelDivergence):
 
 @dataclass(frozen=True)
 class _SignedPart:
-    """Positive part of a function, or of its negative for the sign -1."""
+    """Positive part of a function (sign 1), or of its negative (sign -1)."""
 
     psi: Pointwise
     sign: int
@@ -132,11 +133,11 @@ def _sigmoid(t: Tensor, *, slope: float) -> Tensor:
 
 
 class PairwisePreset(NamedTuple):
-    """Loss of the paper's table.
+    """Preset of a pairwise loss from the table of the alpha-CL paper.
 
     Attributes:
-        accepts_temperature: whether it has a temperature.
-        build_divergence: returns the divergence for the constants e and c.
+        accepts_temperature: Whether the loss has a temperature.
+        build_divergence: Builds the divergence from the constants epsilon and c.
     """
 
     accepts_temperature: bool

@@ -1,4 +1,4 @@
-"""Penalties on a plan or its kernel, without regard to the target."""
+"""Penalties on a plan or its kernel, independent of the target plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contraport.objectives.repr_mixin import ReprMixin
 
 @dataclass(frozen=True, repr=False)
 class LogMeanKernel(ReprMixin, KernelDivergence):
-    """Log of the mean kernel over the compared pairs: the uniformity of Wang and Isola with a Gaussian kernel.
+    """Log of the mean kernel over the compared pairs: with a Gaussian kernel, the uniformity of Wang and Isola.
 
     Raises:
         UsageError: in the call, a single item.
@@ -34,7 +34,7 @@ class LogMeanKernel(ReprMixin, KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class PlanUniformity(ReprMixin, Divergence):
-    """Uniformity penalty of IOT-CL, KL(Q | P): Q is the plan with its negative mass spread evenly over the negatives.
+    """Uniformity penalty of IOT-CL: KL(Q | P), Q the plan P with the mass of all negatives spread evenly.
 
     With the cosine cost it takes no pass over the pairs.
 

@@ -46,7 +46,7 @@ class KL(ReprMixin, Divergence):
         return None
 
     def __call__(self, result: BlockResult) -> Tensor:
-        """Return the part of each row; the difference of the total masses is divided among the rows."""
+        """Return the divergence of each row, (N,); the difference of the total masses is divided among the rows."""
         if not result.block.pattern.compares_positives:
             require_negatives(result)
         target, plan = result.target, result.plan
@@ -55,6 +55,7 @@ class KL(ReprMixin, Divergence):
             mass, log_mass = target.row_mass(), plan.log_row_mass()
             log_mass = torch.where(log_mass == -torch.inf, 0, log_mass)  # rows without compared pairs add nothing
             return mass * log_mass - torch.xlogy(mass, mass) - rows
+        # With total mass 1 by construction no pass is needed for it.
         return -rows if plan.has_unit_mass else target.row_mass() * (plan.mass() - 1) - rows
 
 

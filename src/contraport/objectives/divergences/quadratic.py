@@ -1,4 +1,4 @@
-"""Divergences for the quadratic regularizer (Tsallis of order 2)."""
+"""Divergences for quadratically regularized plans (Tsallis regularizer of order 2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from contraport.objectives.repr_mixin import ReprMixin
 
 @dataclass(frozen=True, repr=False)
 class FenchelYoung(ReprMixin, Divergence):
-    """Fenchel-Young loss of a quadratically regularized plan (sparsemax loss), as KL is for entropic plans.
+    """Fenchel-Young loss of quadratically regularized plans (sparsemax loss): the counterpart of KL.
 
     Per unit of shared mass, with logits theta: Omega*(theta) - <theta, t> + Omega(t), Omega = |.|^2 / 2; zero if P = t.
 
@@ -54,7 +54,9 @@ class FenchelYoung(ReprMixin, Divergence):
 
 @dataclass(frozen=True, repr=False)
 class ClosedFormQuadratic(ReprMixin, KernelDivergence):
-    """Closed-form loss of the quadratic regularizer (IOT-CL): allows negative entries, takes no pass over the pairs.
+    """Closed-form loss of the quadratic regularizer (IOT-CL), whose plan may have negative entries.
+
+    It takes no pass over all pairs.
 
     rows: -mean_i log((1 + sum_j (C_ij - C_i+)) / n); simplex: -mean_i log((N + sum_st (C_st - C_i+)) / n^2), with sums
     over the compared pairs, n of them in a row and n^2 in all. Below a small floor the logarithm continues as its
@@ -95,5 +97,6 @@ class ClosedFormQuadratic(ReprMixin, KernelDivergence):
         return -result.target.row_expectation(arguments, self._log)
 
     def _log(self, argument: Tensor) -> Tensor:
+        # Tangent continuation: below the floor log x becomes its tangent, which attracts where log is undefined.
         safe = argument.clamp_min(self.floor)
         return safe.log() + (argument - safe) / self.floor

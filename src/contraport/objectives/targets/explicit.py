@@ -1,4 +1,4 @@
-"""Targets given entry by entry: a list of pairs, a matrix of the block, or a similarity matrix of all items."""
+"""Explicit targets: a list of positive pairs, a target matrix, or a similarity matrix of all items."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from contraport.objectives.targets.target import DenseTarget, SparseTarget, Targ
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PairList(Target):
-    """Target that lists the positive pairs: each row has mass 1/N, divided equally or by shares among its pairs.
+    """Target given as a list of positive pairs: each row has mass 1/N, divided equally or by shares.
 
     A pair is a row of the first view and a row of the second; (i, i) are the two views of item i, which are positive
     only if listed. In layouts that compare all views with each other (`Joint`), all views of the one item are positives
@@ -87,6 +87,7 @@ class PairList(Target):
             pairs, shares = torch.cat([pairs, pairs[others].flip(1)]), torch.cat([shares, shares[others]])
         rows, columns, which = _find_entries(pairs.flip(1) if self._transposed else pairs, pattern)
         keep = rows != columns if same else torch.ones_like(rows, dtype=torch.bool)
+        # One integer per entry: a unique of integers finds duplicates faster than one of rows.
         entries, place = torch.unique(rows[keep] * block.shape[1] + columns[keep], return_inverse=True)
         values = shares.new_zeros(len(entries)).index_add(0, place, shares[which[keep]])
         values = values if self.shares is not None else torch.ones_like(values)
@@ -102,7 +103,7 @@ class PairList(Target):
 
 
 def _find_entries(pairs: Tensor, pattern: PairPattern) -> tuple[Tensor, Tensor, Tensor]:
-    """Return row and column of every entry that shows one of the pairs of items, and the index of that pair."""
+    """Return the row, the column and the pair index of every block entry that shows one of the pairs of items."""
     places = [
         _places_by_item(items, pattern.num_items)[side]
         for side, items in zip(pairs.unbind(1), pattern.items, strict=True)
@@ -114,7 +115,7 @@ def _find_entries(pairs: Tensor, pattern: PairPattern) -> tuple[Tensor, Tensor, 
 
 
 def _places_by_item(shown: Tensor, size: int) -> Tensor:
-    """Return the places of each item among the items of rows or columns, (N,), as (size, most), padded with -1."""
+    """Return the positions at which each item is shown, (size, most shown), padded with -1."""
     items, places = shown.sort(stable=True)
     counts = torch.bincount(items, minlength=size)
     position = torch.arange(len(items), device=items.device) - (counts.cumsum(0) - counts)[items]
@@ -124,7 +125,7 @@ def _places_by_item(shown: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Matrix(Target):
-    """Target plan given as a matrix.
+    """Target given as a matrix, proportional to the target plan.
 
     Args:
         matrix: proportional to the target plan, (N, M) of the layout, nonnegative, dense or `torch.sparse`; it is
@@ -173,7 +174,7 @@ class Matrix(Target):
         return DenseTarget(_normalize_mass(matrix))
 
     def _select_present(self, block: Block) -> Tensor:
-        """Return the entries of the rows and columns that are present; a matrix of only these is accepted too."""
+        """Return the matrix without the rows and columns of absent views, unless these are left out already."""
         selection = block.pattern.selected_indices
         if selection is None or tuple(self.matrix.shape) == block.shape:
             return self.matrix
@@ -192,7 +193,9 @@ class Matrix(Target):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SimilarityMatrix(Target):
-    """Soft positives from a similarity matrix of all items: each row has mass 1/N, in proportion to its similarities.
+    """Target of soft positives from a similarity matrix of all items.
+
+    Each row has mass 1/N, divided in proportion to its similarities.
 
     All views of one item are positives of all views of the other; the item's own other view counts by the diagonal.
     Pairs that the layout excludes are excluded, and rows without positives add nothing to the loss. The target of a
@@ -244,7 +247,7 @@ class SimilarityMatrix(Target):
 
 
 def _select_items(matrix: Tensor, items: Tensor) -> Tensor:
-    """Return the entries between some items, (n, n), dense, on the device of the matrix."""
+    """Return the dense submatrix between some items, (n, n), on the device of the matrix."""
     items = items.to(matrix.device)
     if not _is_sparse(matrix):
         return matrix[items][:, items]
@@ -269,7 +272,7 @@ def _check_compared(excluded: list[Tensor]) -> None:
 
 
 def _normalize_mass(masses: Tensor) -> Tensor:
-    """Return masses scaled to a total of 1; zeros stay zero."""
+    """Scale masses to a total of 1; zeros stay zero."""
     total = masses.sum()
     return masses / torch.where(total > 0, total, 1)
 

@@ -1,4 +1,4 @@
-"""Targets from features of the items in another space: the input space, or a teacher's."""
+"""Targets from features of the items in another space, such as the input or a teacher's features."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Features = Tensor | tuple[Tensor, ...]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SoftNeighbors(Target):
-    """Soft positives by similarity in another space: the row-normalized kernel of given features (SNE, distillation).
+    """Target of soft positives by similarity in another space (SNE, distillation).
+
+    The target plan is the row-normalized kernel of the features.
 
     Args:
         features: of the batch in that space (the input, or a teacher's), one tensor (n, k) for all views or one per
@@ -69,7 +71,7 @@ class SoftNeighbors(Target):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Neighbors(Target):
-    """Positives are the k nearest neighbors in another space: each row has mass 1/N, divided equally.
+    """Target whose positives are the k nearest neighbors in another space; each row has mass 1/N, divided equally.
 
     Args:
         features: of the batch in that space, one tensor (n, k) for all views or one per view.
@@ -109,7 +111,9 @@ class Neighbors(Target):
 
 
 def select_call_features(attributes: Attributes, block: Block, *, backward: bool) -> tuple[Tensor, Tensor]:
-    """Return ``features=`` of the call for rows and columns; one tensor if rows and columns are the same.
+    """Return ``features=`` of the call for the rows and for the columns of a block.
+
+    Both are one tensor if rows and columns are the same.
 
     Args:
         attributes: of the items.
@@ -127,13 +131,13 @@ def select_call_features(attributes: Attributes, block: Block, *, backward: bool
 
 
 def _gather_features(features: Features, block: Block) -> tuple[Tensor, Tensor]:
-    """Return features given on each process, for rows and columns of all processes."""
+    """Gather features from all processes, and return those of the rows and of the columns of a block."""
     views = features if isinstance(features, tuple) else (features,)
     return _select_features(tuple(gather(view) for view in views), block)
 
 
 def _select_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
-    """Return the features of rows and columns; the same tensor if rows and columns are the same."""
+    """Return the features of the rows and of the columns of a block, one tensor if both are the same."""
     items, same = block.pattern.num_items, block.x is block.y
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim == 2 and len(view) == items):

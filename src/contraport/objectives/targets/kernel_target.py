@@ -1,4 +1,4 @@
-"""Target plan that is a kernel in another space, given by potentials and evaluated some rows at a time."""
+"""Target plan that is a kernel in another space, evaluated a few rows at a time."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ from contraport.objectives.targets.target import TargetPlan
 
 @dataclass(frozen=True, eq=False)
 class KernelTarget(TargetPlan):
-    """Target plan p_ij = exp(S_ij + f_i + g_j), S the log of a kernel, without gradient.
+    """Target plan given by a kernel in another space, p_ij = exp(S_ij + f_i + g_j), without gradient.
+
+    S is the log of the kernel.
 
     Sums are computed for some rows at a time, and again in backward: no (N, M) matrix is stored.
 
     Attributes:
-        geometry: compared pairs under S.
-        f: (N,); minus infinity for rows without mass.
-        g: (M,).
-        cached_row_mass: mass of the rows, (N,), if known.
-        num_appended: number of columns without mass, appended to these.
+        geometry: Compared pairs under the log-kernel S.
+        f: Log potential of each row, (N,); minus infinity for rows without mass.
+        g: Log potential of each column, (M,).
+        cached_row_mass: Mass of each row, (N,), if known; else None.
+        num_appended: Number of columns without mass that follow those of the kernel.
     """
 
     geometry: Geometry
@@ -45,7 +47,7 @@ class KernelTarget(TargetPlan):
 
     @classmethod
     def from_row_normalized(cls, geometry: Geometry) -> KernelTarget:
-        """Return the kernel with every row scaled to mass 1/N; rows without compared pairs have no mass."""
+        """Build the target plan from a kernel with every row scaled to mass 1/N; rows without compared pairs stay 0."""
         (n, m), like = geometry.shape, geometry.log_kernel.inputs[0]
         zeros = constant_vector(m, 0.0, like)
         with torch.no_grad():
@@ -55,7 +57,7 @@ class KernelTarget(TargetPlan):
         return cls(geometry, f, zeros, nonempty.to(f) / n)
 
     def _map_rows(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return a function of the plan, computed some rows at a time."""
+        """Return a function of the rows of the plan, computed a few rows at a time."""
 
         def evaluate(rows: slice) -> Tensor:
             return function(torch.exp(self.geometry.take_rows(rows).dense() + self.f[rows, None] + self.g))
@@ -86,7 +88,7 @@ class KernelTarget(TargetPlan):
 
     @property
     def T(self) -> KernelTarget:
-        """The plan with rows and columns exchanged."""
+        """Transposed target plan, with rows and columns exchanged."""
         check(self.num_appended == 0, "target: cannot be transposed with appended columns.", "appended_columns")
         return KernelTarget(self.geometry.T, self.g, self.f)
 
@@ -103,7 +105,7 @@ class KernelTarget(TargetPlan):
 
 
 class _KernelProduct(torch.autograd.Function):
-    """Product of the plan with a matrix; its adjoint is the product of the transposed plan."""
+    """Product of the plan with a matrix; its backward is the product with the transposed plan."""
 
     @staticmethod
     def forward(ctx: Any, target: KernelTarget, y: Tensor) -> Tensor:

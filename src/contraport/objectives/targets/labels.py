@@ -24,7 +24,7 @@ from contraport.objectives.targets.target import (
 
 @dataclass(frozen=True, repr=False)
 class Labels(Target):
-    """Positives are all other embeddings of the same class: each row has mass 1/N, divided equally.
+    """Target whose positives are all other embeddings of the same class; each row has mass 1/N, divided equally.
 
     The call needs ``labels``, (n,). A row without another one of its class has no positive and adds nothing to the
     loss. Items of several classes have labels (n, classes) of zeros and ones: positives then count in proportion to the
@@ -63,7 +63,9 @@ class Labels(Target):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DuplicateGroups(Target):
-    """Positives are all views of an item and of items that share content with it: mass 1/N a row, divided equally.
+    """Target whose positives are all views of an item and of items that share content with it.
+
+    Each row has mass 1/N, divided equally.
 
     Several captions of one image are then positives of it, and none is a negative; likewise several images of one
     caption.
@@ -112,7 +114,7 @@ class DuplicateGroups(Target):
 
 @dataclass(frozen=True, repr=False)
 class Domains(Target):
-    """Positives are the views of an item and, with smaller weights, items of the same and of other domains (GCA).
+    """Target with the views of an item as positives and, at smaller weights, items of its own and other domains (GCA).
 
     Mass is proportional to 1 at the views of the item, alpha at other items of its domain, beta at items of other
     domains; 1/N per row. The call needs ``domains``, (n,).
@@ -155,7 +157,7 @@ class Domains(Target):
 
 
 def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], ...]) -> StructuredTarget:
-    """Return the target plan with the given levels, each row scaled to mass 1/N; empty rows have no mass."""
+    """Build the target plan from sets of pairs and their levels, each row scaled to mass 1/N; empty rows stay 0."""
     n, like = block.shape[0], torch.empty(0, dtype=block.compute_dtype, device=block.x.device)
     counts = [pairs.row_counts(like) if level == 1 else level * pairs.row_counts(like) for level, pairs in levels]
     totals = sum(counts[1:], counts[0]) if counts else constant_vector(n, 0.0, like)

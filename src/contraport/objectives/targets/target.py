@@ -1,4 +1,8 @@
-"""Base class of targets, the forms of target plans (sparse, dense, structured), and the target `Pairs`."""
+"""Base class of targets, the forms of target plans (sparse, dense, structured), and the target `Pairs`.
+
+Target plans never enter a pass over the pairs: divergences need only row sums of a target plan against a log-kernel or
+a plan, which each form computes in its own way. All targets can then share the passes, whose memory stays O(N + M).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from contraport.objectives.repr_mixin import ReprMixin
 
 
 class LogPlan(Protocol):
-    """Logarithm of a plan, (N, M), evaluated at entries or for some rows: the part of a plan that targets read."""
+    """Protocol of a plan, (N, M), whose logarithm targets evaluate at entries or for some rows."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -32,18 +36,18 @@ class LogPlan(Protocol):
         """Return the plan on some of its rows."""
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log P at some entries: index tensors (k,) to a tensor (k,)."""
+        """Return log P at some entries, (k,), given by their row and column indices, (k,) each."""
 
     def log_dense(self) -> Tensor:
         """Return log P as an (N, M) tensor."""
 
 
 class TargetPlan(ABC):
-    """Target plan p of one block: an (N, M) matrix of nonnegative numbers, in a form that is cheap for it."""
+    """Base class of target plans: the target plan p of a block, an (N, M) nonnegative matrix in a compact form."""
 
     @abstractmethod
     def apply(self, y: Tensor) -> Tensor:
-        """Return the plan times y: (M, ...) to (N, ...)."""
+        """Return the product of the plan and y: (M, ...) to (N, ...)."""
 
     @abstractmethod
     def row_mass(self) -> Tensor:
@@ -51,11 +55,11 @@ class TargetPlan(ABC):
 
     @abstractmethod
     def row_entropy(self) -> Tensor:
-        """Return -sum_j p_ij log p_ij, (N,)."""
+        """Return the entropy of each row, -sum_j p_ij log p_ij, (N,)."""
 
     @abstractmethod
     def row_square_mass(self) -> Tensor:
-        """Return sum_j p_ij^2, (N,)."""
+        """Return the sum of squared masses of each row, sum_j p_ij^2, (N,)."""
 
     @abstractmethod
     def dense(self) -> Tensor:
@@ -71,20 +75,23 @@ class TargetPlan(ABC):
 
     @abstractmethod
     def append_columns(self, columns: int) -> TargetPlan:
-        """Append a number of columns without mass."""
+        """Return the plan with a number of additional columns without mass."""
 
     def row_inner_products(self, log_kernel: LogKernel) -> Tensor:
-        """Return sum_j p_ij log K_ij, (N,), ignoring masks."""
+        """Return the inner product of each row with the log-kernel, sum_j p_ij log K_ij, (N,), ignoring masks."""
         return log_kernel.row_inner_products(self)
 
     def row_inner_log_plan(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
-        """Return sum_j p_ij (log K_ij + f_i + g_j), (N,), ignoring masks; None is zero."""
+        """Return the inner product of each row with a log-plan, sum_j p_ij (log K_ij + f_i + g_j), (N,).
+
+        Masks are ignored; a potential of None is zero.
+        """
         inner = self.row_inner_products(log_kernel)
         inner = inner if f is None else inner + self.row_mass() * f
         return inner if g is None else inner + self.apply(g)
 
     def sum_over_support(self, plan: LogPlan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Return sum_j function(p_ij, log P_ij), (N,), of another plan P, over the entries where p is positive."""
+        """Return the row sums of a function of p_ij and log P_ij, (N,), over the entries where p is positive."""
 
         def sum_block(rows: slice) -> Tensor:
             matrix = self.take_rows(rows).dense()
@@ -96,16 +103,16 @@ class TargetPlan(ABC):
         return torch.cat(map_row_blocks(sum_block, plan.shape))
 
     def row_expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return sum_j p_ij function(log P_ij), (N,), of another plan P, over the entries where p is positive."""
+        """Return the target-weighted row sums of a function of log P_ij, sum_j p_ij function(log P_ij), (N,)."""
         return self.sum_over_support(plan, lambda mass, log_plan: mass * function(log_plan))
 
 
 class Target(ReprMixin, ABC):
-    """Rule that gives the target plan of a block, from attributes of the items.
+    """Base class of targets: a rule that gives the target plan of a block from attributes of its items.
 
     Attributes:
-        positives_from_views: whether the views of an item are its positives, so that several views are needed.
-        fills_all_rows: whether every row has target mass if all views are present.
+        positives_from_views: Whether the views of an item are its positives, so that several views are needed.
+        fills_all_rows: Whether every row has target mass if all views are present.
     """
 
     positives_from_views: ClassVar[bool] = False
@@ -118,10 +125,10 @@ class Target(ReprMixin, ABC):
 
     @abstractmethod
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
-        """Return the target plan, of total mass 1 less that of rows without any positive."""
+        """Return the target plan of a block; its mass is 1, less the share of rows without a positive."""
 
     def transpose(self) -> Target:
-        """Return the rule for blocks with rows and columns exchanged."""
+        """Return the target for blocks with rows and columns exchanged."""
         return self
 
     @property
@@ -133,11 +140,11 @@ class Target(ReprMixin, ABC):
         """Raise `UsageError` if the target does not fit the items of this process, before anything is gathered."""
 
     def gather_items(self, processes: Processes, inputs: CallInputs) -> Target:
-        """Return the rule for the items of all processes, if it refers to items by their position on this one."""
+        """Return the target for the items of all processes, if it refers to items by position."""
         return self
 
     def gather_rows(self) -> Target:
-        """Return the rule with the rows of all processes, for shared columns, which are not items.
+        """Return the target with the rows of all processes, for layouts whose columns are shared and not items.
 
         Raises:
             UsageError: the rule applies to items only.
@@ -147,11 +154,11 @@ class Target(ReprMixin, ABC):
 
 @dataclass(frozen=True, eq=False)
 class SparseTarget(TargetPlan):
-    """Target plan by its nonzero entries: p at (rows[k], columns[k]) is values[k].
+    """Sparse target plan, stored by its nonzero entries: p at (rows[k], columns[k]) is values[k].
 
     Attributes:
-        one_entry_per_row: whether entry k is the only one of row k.
-        cached_row_entropy: -sum_j p_ij log p_ij, (N,), if known.
+        one_entry_per_row: Whether entry k is the only one of row k.
+        cached_row_entropy: Entropy of each row, (N,), if known; else None.
     """
 
     rows: Tensor
@@ -191,7 +198,7 @@ class SparseTarget(TargetPlan):
         return self._sum_by_row(entries)
 
     def log_entries(self, log_kernel: LogKernel) -> Tensor:
-        """Return log K at the entries, (k,)."""
+        """Return the log-kernel at the nonzero entries of the plan, (k,)."""
         if self.one_entry_per_row:
             return log_kernel.gather_one_per_row(self.columns, diagonal=self.rows is self.columns)
         return log_kernel.gather_entries(self.rows, self.columns)
@@ -219,7 +226,7 @@ class SparseTarget(TargetPlan):
 
 @dataclass(frozen=True, eq=False)
 class DenseTarget(TargetPlan):
-    """Target plan as a matrix, (N, M)."""
+    """Dense target plan, stored as an (N, M) matrix."""
 
     matrix: Tensor
 
@@ -250,13 +257,13 @@ class DenseTarget(TargetPlan):
 
 @dataclass(frozen=True, eq=False)
 class StructuredTarget(TargetPlan):
-    """Target plan that is constant on a few sets of pairs: p_ij = r_i c_j sum_k level_k [(i, j) in set k].
+    """Structured target plan, constant on a few sets of pairs: p_ij = r_i c_j sum_k level_k [(i, j) in set k].
 
     Attributes:
-        levels: disjoint sets, each with its positive level.
-        row_scale: r, (N,).
-        column_scale: c, (M,); None is 1 throughout.
-        cached_row_mass: mass of the rows, (N,), if known.
+        levels: Disjoint sets of pairs, each with its positive level.
+        row_scale: Factor r of each row, (N,).
+        column_scale: Factor c of each column, (M,); None is 1 throughout.
+        cached_row_mass: Mass of each row, (N,), if known; else None.
     """
 
     levels: tuple[tuple[float, PairIndicator], ...]
@@ -270,12 +277,12 @@ class StructuredTarget(TargetPlan):
         return _scale_rows(self.row_scale.to(y.dtype), self._sum_levels(y))
 
     def _sum_levels(self, y: Tensor) -> Tensor:
-        """Return for each row the sums of y over the sets, each times its level."""
+        """Return for each row the sum of y over the sets of pairs, each times its level."""
         parts = [pairs.apply(y) if level == 1 else level * pairs.apply(y) for level, pairs in self.levels]
         return sum(parts[1:], parts[0]) if parts else y.new_zeros(len(self.row_scale), *y.shape[1:])
 
     def _filled_column_scale(self) -> Tensor:
-        """Return c, (M,)."""
+        """Return the factor of each column, (M,), with ones if there is none."""
         if self.column_scale is not None:
             return self.column_scale
         return constant_vector(self.levels[0][1].shape[1], 1.0, self.row_scale)
@@ -321,7 +328,7 @@ class StructuredTarget(TargetPlan):
 
 @dataclass(frozen=True, repr=False)
 class Pairs(Target):
-    """Positives are the other views of the same item: each row has mass 1/N, divided equally.
+    """Target whose positives are the other views of the same item; each row has mass 1/N, divided equally.
 
     >>> import torch
     >>> from contraport.objectives import Cross
@@ -340,7 +347,7 @@ class Pairs(Target):
 
 
 def _positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTarget:
-    """Return the target plan of the positives; rows without positives have no mass."""
+    """Build the sparse target plan of the positive pairs of a pattern; rows without positives have no mass."""
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
     if pattern.one_positive_per_row:
@@ -354,6 +361,6 @@ def _scale_rows(factors: Tensor, rows: Tensor) -> Tensor:
 
 
 def normalize_row_masses(masses: Tensor) -> Tensor:
-    """Return masses, (N, M), with each row scaled to 1/N; rows without mass stay zero."""
+    """Scale each row of a matrix of masses, (N, M), to a total of 1/N; rows without mass stay zero."""
     total = masses.sum(1, keepdim=True)
     return masses / (torch.where(total > 0, total, 1) * len(masses))
