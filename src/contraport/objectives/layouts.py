@@ -498,6 +498,7 @@ def _joint_pattern(size: int, views: int, candidates: str, device: torch.device)
         masks.append(LabelMask((torch.zeros_like(view),) * 2, exceptions=(view, view)))
     elif candidates == "other":
         masks.append(LabelMask((view, view)))
+    # A shift by whole views pairs every embedding with another view of its item.
     others = [places.roll(-shift * size) for shift in range(1, views)]
     positives = places.repeat(len(others)), torch.cat(others) if others else places[:0]
     if views == 2:

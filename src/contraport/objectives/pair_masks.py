@@ -149,6 +149,7 @@ class PairIndicator:
         """Return for each row the sum of y over its columns in the set: (M, ...) to (N, ...)."""
         total: Tensor | None = None
         for equality in self.equalities:
+            # Sums by group, then one look-up per row: O((N + M) d) in place of a product with an (N, M) matrix.
             rows, columns, count = equality.groups
             sums = y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
             total = sums if total is None else torch.add(total, sums, alpha=equality.sign)

@@ -74,6 +74,7 @@ class PlanWeights:
     def _share(self, z0: Tensor, z1: Tensor, kernel: Kernel) -> Tensor:
         items = torch.arange(len(z0), device=z0.device)
         plan = transport(z0, z1, kernel, Balanced(self.iterations)).plan
+        # Row masses are met only approximately after a few iterations, so that a share can exceed 1.
         return (len(z0) * plan.log_at(items, items).exp()).clamp(max=1)
 
 

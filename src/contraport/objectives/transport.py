@@ -142,6 +142,7 @@ def transport(
         good = isinstance(points, Tensor) and points.ndim == 2 and len(points) > 0 and points.is_floating_point()
         check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {describe_value(points)}.")
     check(x.shape[1] == y.shape[1], f"y: must have {x.shape[1]} coordinates as x, got {y.shape[1]}.", "shape")
+    # Within local_batch() kernels do not gather: every process solves its own problem.
     with without_autocast(x), local_batch():
         geometry = Geometry(kernel(x, y), has_no_empty_rows=True)
         like = geometry.log_kernel.inputs[0]

@@ -117,6 +117,7 @@ class SinkhornConstraint(Constraint):
         masses = request.marginals or _cached_uniform(*kernel.shape, like.dtype, like.device)
         reference, axes = self._log_reference(masses, request.log_weights), self.half_steps()
         if self.stop_tolerance is not None:
+            # At convergence the gradient depends on the final potentials alone: no iteration is kept for backward.
             relaxations = [self.step_relaxation(axis, temperature) for axis in axes[:2]]
             relaxation = _stack_relaxations(relaxations, like, reference, 1)
             f, g, iterations = solve_fixed_point(geometry, masses, self.stop_tolerance, len(axes) // 2, relaxation)
@@ -147,6 +148,8 @@ class SinkhornConstraint(Constraint):
         """
         if self.reference is not None or self._is_relaxed:
             _check_reference(self.reference)
+        # With the product reference, potentials start at the marginals: a plan that gives up no mass has total mass 1. The
+        # counting reference starts at zero, and its entropy creates mass.
         product = self.reference == "product"
         if log_weights is None:
             return masses if product else None

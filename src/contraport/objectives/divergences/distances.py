@@ -98,5 +98,6 @@ class JensenShannon(PlanDistance):
 
     def distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
         log_mean = torch.logaddexp(target.log(), log_plan) - math.log(2)
+        # Where P is 0 its term is 0: a finite logarithm in place of -inf avoids 0 times infinity.
         own = torch.where(log_plan > -torch.inf, log_plan, log_mean)
         return (target * (target.log() - log_mean) + own.exp() * (own - log_mean)) / 2

@@ -101,6 +101,7 @@ class Neighbors(Target):
             x, y = _gather_features(self.features, block)
             distances = block.pattern.fill_masked(torch.cdist(x, y), torch.inf)
             nearest = distances.topk(min(self.neighbors, m), largest=False)
+        # Masked pairs are infinitely far: they are among the nearest only if too few pairs are compared.
         compared = nearest.values < torch.inf
         rows = torch.arange(n, device=x.device)[:, None].expand_as(compared)[compared]
         share = 1 / (n * compared.sum(1).clamp_min(1)).to(block.compute_dtype)

@@ -52,6 +52,7 @@ class KernelTarget(TargetPlan):
         zeros = constant_vector(m, 0.0, like)
         with torch.no_grad():
             log_row_sums = log_sums(geometry, "rows", zeros)
+        # Rows without compared pairs have log sum -inf: their potential must not become +inf.
         nonempty = log_row_sums > -torch.inf
         f = torch.where(nonempty, -log_row_sums - log_size(n, like), -torch.inf)
         return cls(geometry, f, zeros, nonempty.to(f) / n)

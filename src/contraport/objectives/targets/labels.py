@@ -107,6 +107,7 @@ class DuplicateGroups(Target):
         remaining, levels = block.pattern.compared_pairs(), []
         for column in self.numbers.reshape(len(self.numbers), -1).unbind(1):
             same = block.pattern.pairs_with_equal(column)
+            # Each column takes only pairs that earlier columns left, so that the levels are disjoint.
             levels.append((1.0, remaining & same))
             remaining = remaining.without(same)
         return _structured_target(block, tuple(levels))
@@ -162,6 +163,7 @@ def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], 
     counts = [pairs.row_counts(like) if level == 1 else level * pairs.row_counts(like) for level, pairs in levels]
     totals = sum(counts[1:], counts[0]) if counts else constant_vector(n, 0.0, like)
     nonempty = (totals > 0).to(like.dtype)
+    # Bounded before the reciprocal, so that empty rows give 0 rather than NaN.
     row_scale = (totals.clamp_min(1e-30) * n).reciprocal() * nonempty
     return StructuredTarget(levels, row_scale, cached_row_mass=nonempty / n)
 
