@@ -148,7 +148,7 @@ class SinkhornConstraint(Constraint):
         """
         if self.reference is not None or self._is_relaxed:
             _check_reference(self.reference)
-        # With the product reference, potentials start at the marginals, and the mass is at most 1 if no cost is negative.
+        # With the product reference, potentials start at the marginals: the mass is at most 1 if no cost is negative.
         # With the counting reference they start at zero, and the entropy creates mass.
         product = self.reference == "product"
         if log_weights is None:
