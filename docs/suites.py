@@ -198,11 +198,14 @@ def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
     names = [column.split(", ", 1)[1] for column in shown]
     rows = []
     for row in table.rows:
-        cells = dict(zip(table.columns, table.cells(row, metric), strict=True))
+        cells = dict(zip(table.columns, table.entries_with_differences(row, metric), strict=True))
         rows.append(
             [row, *(format_mean(metric, entry) + significance_arrow(apart) for entry, apart in map(cells.get, shown))]
         )
-    rows += [[f"*{name}*", *(table.reference(name, column, metric) for column in shown)] for name in table.references]
+    rows += [
+        [f"*{name}*", *(table.format_reference(name, column, metric) for column in shown)]
+        for name in table.reference_values
+    ]
     unit = "%" if metric.unit.startswith("share") else metric.unit
     return [
         f"### {run.values['title']}",

@@ -83,11 +83,11 @@ class LoaderConfig(NamedTuple):
     num_workers: int | None = None
     bars: ProgressBars = ProgressBars()
 
-    def to_device(self, batch: Batch) -> tuple[Tensor, ...]:
+    def views_to_device(self, batch: Batch) -> tuple[Tensor, ...]:
         """Return the views of a batch on the device."""
         return tuple([view.to(self.device) for view in batch.views])
 
-    def apply(
+    def apply_to_dataset(
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Tensor:
         """Return the outputs of a function of views for all items, on the CPU; it is called by `apply_in_blocks`.
@@ -95,9 +95,9 @@ class LoaderConfig(NamedTuple):
         Raises:
             UsageError: `batch_size` is not a positive integer.
         """
-        return torch.cat([part for part, _ in self.iterate_batches(function, model, views, dataset, description)])
+        return torch.cat([part for part, _ in self.iterate_outputs(function, model, views, dataset, description)])
 
-    def iterate_batches(
+    def iterate_outputs(
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Iterator[tuple[Tensor, Batch]]:
         """Yield the outputs of `apply` batch by batch, each with its batch.
@@ -113,7 +113,10 @@ class LoaderConfig(NamedTuple):
         total = None if isinstance(dataset, Stream) else math.ceil(len(dataset) / batch_size)
         try:
             for batch in self.bars.track(batches, description, total):
-                yield apply_in_blocks(function, self.to_device(batch), model=model, prepare=views).float().cpu(), batch
+                yield (
+                    apply_in_blocks(function, self.views_to_device(batch), model=model, prepare=views).float().cpu(),
+                    batch,
+                )
         finally:
             batches.close()
 
@@ -263,7 +266,7 @@ def embed_batches(
     model.to(loader_config.device)
     views.to(loader_config.device)
     with evaluation_mode(model):
-        for features, batch in loader_config.iterate_batches(
+        for features, batch in loader_config.iterate_outputs(
             model, model, views.plain, dataset, f"{dataset.split} items"
         ):
             check_finite(features)
@@ -290,7 +293,7 @@ def extract_features(
     encoder.to(loader_config.device)
     views.to(loader_config.device)
     with evaluation_mode(encoder):
-        features = loader_config.apply(
+        features = loader_config.apply_to_dataset(
             encoder, encoder, prepare or views.plain, dataset, f"{name}: {dataset.split} items"
         )
     check_finite(features)
@@ -323,7 +326,9 @@ def embed_views(
         return torch.stack(features[:number], dim=1)
 
     with fixed_seed(0, loader_config.device), evaluation_mode(encoder):
-        stacked = loader_config.apply(encode, encoder, views.plain if plain else views, dataset, f"{name}: views")
+        stacked = loader_config.apply_to_dataset(
+            encode, encoder, views.plain if plain else views, dataset, f"{name}: views"
+        )
     return stacked.unbind(dim=1)
 
 

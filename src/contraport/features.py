@@ -179,7 +179,7 @@ class FeatureBuffer:
         self._labels.append(None if labels is None else np.asarray(labels))
         self._keys.append(keys)
 
-    def features(self, class_names: Sequence[str] | None, run: str) -> Features:
+    def to_features(self, class_names: Sequence[str] | None, run: str) -> Features:
         """Return all items; the features are memory-mapped."""
         self._file.close()
         rows = np.concatenate(self._rows)

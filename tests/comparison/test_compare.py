@@ -122,10 +122,10 @@ def test_intermediate_models_give_tables_by_epoch(tmp_path: Path) -> None:
     assert [(one.row, one.epoch) for one in found.epoch_means] == [
         (row, epoch) for row in ("info-nce", "gca-ince") for epoch in (1, 2, 3)
     ]
-    entry = found.entry("gca-ince", "digits, standard", "knn")
+    entry = found.find_entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
     assert found.epoch_means[-1].mean == pytest.approx(entry.mean)
-    assert {*found.references} == {"untrained encoder", "raw inputs"}
+    assert {*found.reference_values} == {"untrained encoder", "raw inputs"}
     assert "by epoch, digits, standard" in found.markdown()
     assert "| objective | 1 | 2 | 3 |" in found.markdown()
     assert "By epoch, digits, standard" in (tmp_path / "page.html").read_text()
@@ -159,10 +159,10 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     assert [*grid.reference_row_settings] == rows
     found = compare(**asked, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
-    assert [*found.references] == names
-    own, other = (found.references[name]["digits, standard"] for name in (names[0], names[2]))
+    assert [*found.reference_values] == names
+    own, other = (found.reference_values[name]["digits, standard"] for name in (names[0], names[2]))
     cells = [cell for cell in grid.cells if cell.row.name == rows[1]]
-    evaluated = Run(build_cell_job(grid, cells[0]).path).evaluation()["rows"]
+    evaluated = Run(build_cell_job(grid, cells[0]).run_folder).evaluation()["rows"]
     assert other == evaluated["untrained"]
     assert other != own
 
@@ -182,7 +182,7 @@ def test_job_results_and_commands(tmp_path: Path) -> None:
     grid = build_grid(SMALL | {"out": tmp_path, "root": "my data", "train": {"batch_size": 64, "keep_every": 1}})
     jobs = [build_cell_job(grid, cell) for cell in grid.cells]
     assert [job.evaluates_references for job in jobs] == [True, False, False, False]
-    trained, judged = jobs[0].command.splitlines()
+    trained, judged = jobs[0].shell_commands.splitlines()
     assert "--root 'my data'" in trained
     assert judged.partition(" --")[2] == "metrics knn uniformity --checkpoints all --alone true"
     asked = {"measures": ["knn", "uniformity"]}
@@ -196,9 +196,9 @@ def test_job_results_and_commands(tmp_path: Path) -> None:
         for job, so in zip(jobs, finished, strict=False):
             job.result_path.parent.mkdir(parents=True, exist_ok=True)
             job.result_path.write_text(json.dumps(found))
-            assert (job.result == found) == so, found
+            assert (job.saved_result == found) == so, found
     jobs[0].result_path.unlink()
-    Run.create(jobs[0].path, {"data": "digits"})  # as of a training that ended before its first checkpoint
+    Run.create(jobs[0].run_folder, {"data": "digits"})  # as of a training that ended before its first checkpoint
     assert run_cell_job(jobs[0])["values"]["knn"] > 0.5
 
 
@@ -212,14 +212,16 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
         own(**{**given, "epochs": 1})
         raise KeyboardInterrupt
 
-    stopped_job = CellJob(whole.path.with_name("stopped"), whole.options, whole.machine_options, whole.measures)
+    stopped_job = CellJob(
+        whole.run_folder.with_name("stopped"), whole.options, whole.machine_options, whole.metric_names
+    )
     monkeypatch.setattr(running, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
         run_cell_job(stopped_job)
     with pytest.raises(KeyboardInterrupt, match=str(tmp_path)):
         compare(**{**SMALL, "epochs": 3, "seeds": 1, "objectives": ["rince"]}, out=tmp_path)
-    assert stopped_job.result is None
-    assert Run(stopped_job.path).last_checkpoint.exists()
+    assert stopped_job.saved_result is None
+    assert Run(stopped_job.run_folder).last_checkpoint.exists()
     begun: list[bool] = []
 
     def going_on(**given: Any) -> Run:
@@ -230,7 +232,7 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
     found = run_cell_job(stopped_job)
     assert begun == [True]
     assert found["values"].keys() == one["values"].keys()
-    assert job.result is None
+    assert job.saved_result is None
 
 
 def test_killed_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,8 +246,8 @@ def test_killed_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_another_baseline_gets_references_too(tmp_path: Path) -> None:
     asked = SMALL | {"seeds": 1, "metrics": ["knn"]}
-    first = compare(**asked | {"baseline": "gca-ince"}, out=tmp_path).references
-    second = compare(**asked, out=tmp_path).references
+    first = compare(**asked | {"baseline": "gca-ince"}, out=tmp_path).reference_values
+    second = compare(**asked, out=tmp_path).reference_values
     assert {*second} == {*first} == {"untrained encoder", "raw inputs"}
     assert second["raw inputs"] == first["raw inputs"]
 
@@ -255,7 +257,7 @@ def test_short_runs_have_no_intermediate_models(tmp_path: Path) -> None:
     found = compare(**asked | {"objectives": ["info-nce"]}, out=tmp_path)
     assert (found.missing, found.epoch_means) == (0, [])
     longer = build_grid(asked | {"epochs": 2, "out": tmp_path}).cells[0]
-    assert build_cell_job(build_grid(asked | {"out": tmp_path}), longer).checkpoints == "all"
+    assert build_cell_job(build_grid(asked | {"out": tmp_path}), longer).evaluated_checkpoints == "all"
 
 
 def test_processes_are_assigned_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,14 +283,14 @@ def test_budget_limits_the_trainings(tmp_path: Path) -> None:
     assert any(note.startswith("4 of 4 trainings") for note in found.notes)
     clock = TimeBudget(100.0)
     assert clock.allows_next()
-    clock.expected = 150.0
+    clock.expected_job_seconds = 150.0
     assert not clock.allows_next()
-    clock.durations += [10.0]
+    clock.job_seconds += [10.0]
     assert clock.allows_next()
-    clock.durations.clear()
-    clock.durations += [150.0, 90.0]
+    clock.job_seconds.clear()
+    clock.job_seconds += [150.0, 90.0]
     assert not clock.allows_next()
-    clock.durations.append(30.0)
+    clock.job_seconds.append(30.0)
     assert clock.allows_next(), "it is the mean that counts"
     assert TimeBudget(None).allows_next()
 
@@ -297,17 +299,17 @@ def test_budget_uses_the_durations_of_finished_jobs(tmp_path: Path, monkeypatch:
     grid, clock = build_grid(SMALL | {"out": tmp_path}), TimeBudget(None)
     jobs = [build_cell_job(grid, cell) for cell in grid.cells]
     jobs[1].result_path.parent.mkdir(parents=True)
-    jobs[1].result_path.write_text(json.dumps({"measures": list(jobs[1].measures), "took": 100.0}))
+    jobs[1].result_path.write_text(json.dumps({"measures": list(jobs[1].metric_names), "took": 100.0}))
     monkeypatch.setattr(running, "run_cell_job", lambda job: {"took": float(jobs.index(job))})
     done = [job for job, _ in run_cell_jobs(jobs, processes=1, budget=clock)]
     assert done == [jobs[1], jobs[0], jobs[2], jobs[3]]
-    assert clock.durations == [0.0, 2.0, 3.0], "what was there took nothing now"
+    assert clock.job_seconds == [0.0, 2.0, 3.0], "what was there took nothing now"
 
 
 def test_search_has_the_same_number_of_trials_and_no_test_items(tmp_path: Path) -> None:
     found = compare(**SMALL | {"objectives": ["info-nce", "rince"], "seeds": 1}, tune=3, out=tmp_path)
     assert len(found.trials) == 6
-    assert found.spaces["rince"] == {"temperature": "0.05 to 1", "q": "0.05 to 0.95"}
+    assert found.search_spaces["rince"] == {"temperature": "0.05 to 1", "q": "0.05 to 0.95"}
     assert "- info-nce: temperature from 0.05 to 1" in (tmp_path / "table.md").read_text()
     assert "rince: temperature from 0.05 to 1, q from 0.05 to 0.95" in (tmp_path / "page.html").read_text()
     assert sum(one["chosen"] for one in found.trials) == 2
@@ -450,7 +452,7 @@ def test_rejects_changed_data(tmp_path: Path) -> None:
 def test_refused_settings_are_noted_beside_other_rows(tmp_path: Path) -> None:
     rows = ["info-nce", {"too wide": {"recipe": "direct-clr", "objective_settings": {"dimensions": 100000}}}]
     found = compare(**SMALL | {"objectives": rows, "seeds": 1}, out=tmp_path)
-    entry = found.entry("too wide", "digits, standard", "knn")
+    entry = found.find_entry("too wide", "digits, standard", "knn")
     assert entry is not None
     assert entry.mean is None
     assert entry.failed
@@ -632,14 +634,14 @@ def test_sentence_names_failures_and_missing_intervals() -> None:
 def test_sentence_names_references_as_good_as_the_best() -> None:
     cells = [cell("base", 0.9, measure="knn"), cell("other", 0.8, Difference(-0.1, -0.2, -0.01), measure="knn")]
     known = {"untrained encoder": {"on": {"knn": 0.85}}, "raw inputs": {"on": {"knn": 0.953}}}
-    (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells, references=known).sentences
+    (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells, reference_values=known).sentences
     assert told.endswith("; other is significantly worse; as good or better without training: raw inputs 95.3%.")
     known["untrained encoder"]["on"]["knn"] = 0.9
-    (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells, references=known).sentences
+    (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells, reference_values=known).sentences
     assert told.endswith("; as good or better without training: untrained encoder 90.0% and raw inputs 95.3%.")
     lower = [cell("base", 0.5, measure="alignment")]
     known = {"raw inputs": {"on": {"alignment": 0.3}}, "untrained encoder": {"on": {"alignment": 0.7}}}
-    (told,) = Comparison("", Path(), "base", ["base"], ["on"], lower, references=known).sentences
+    (told,) = Comparison("", Path(), "base", ["base"], ["on"], lower, reference_values=known).sentences
     assert told.endswith("; as good or better without training: raw inputs 0.300.")
 
 
@@ -705,11 +707,15 @@ def test_single_seed_differences_are_noted(tmp_path: Path) -> None:
 def test_cells_of_another_process_are_skipped(tmp_path: Path, by: str) -> None:
     grid = build_grid({**SMALL, "out": tmp_path})
     taken = build_cell_job(grid, grid.cells[1])
-    where = (taken.path, "lock.json") if by == "train" else (taken.path.parent, f"{taken.path.name}.lock.json")
+    where = (
+        (taken.run_folder, "lock.json")
+        if by == "train"
+        else (taken.run_folder.parent, f"{taken.run_folder.name}.lock.json")
+    )
     with lock_folder(where[0], by, name=where[1]):
         found = compare(**SMALL, out=tmp_path)
     assert found.missing == 1
-    entry = found.entry("gca-ince", "digits, standard", "knn")
+    entry = found.find_entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
     assert (entry.failed, entry.seeds) == (None, 1)
     assert any(note.startswith("1 of 4 trainings") for note in found.notes)
@@ -728,7 +734,7 @@ def test_cell_is_locked_until_it_is_evaluated(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(running, "evaluate", judge)
     assert run_cell_job(job) is not None
     assert met == [None]
-    assert run_cell_job(job) == job.result
+    assert run_cell_job(job) == job.saved_result
 
 
 def test_tables_are_written_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -751,7 +757,7 @@ def test_results_of_another_process_are_used(tmp_path: Path, monkeypatch: pytest
     own, asked = running.run_cell_job, list[Path]()
 
     def once_in_use(job: CellJob) -> Any:
-        asked.append(job.path)
+        asked.append(job.run_folder)
         return None if len(asked) == 1 else own(job)
 
     monkeypatch.setattr(running, "run_cell_job", once_in_use)
@@ -770,7 +776,7 @@ def test_out_of_memory_fails_one_cell(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(running, "train", train)
     found = compare(**SMALL | {"seeds": 1}, out=tmp_path)
-    entry = found.entry("gca-ince", "digits, standard", "knn")
+    entry = found.find_entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
     assert "CUDA out of memory" in str(entry.failed)
     assert not [*(tmp_path / "cells").glob("*gca-ince*.json")], "it is tried again"
@@ -780,7 +786,7 @@ def test_out_of_memory_fails_one_cell(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_cell_fails_if_all_trials_fail(tmp_path: Path) -> None:
     rows = ["info-nce", {"hot": {"objective": "info-nce", "lr": 1e30}}]
     found = compare(**SMALL | {"objectives": rows, "metrics": ["knn"]}, tune=1, out=tmp_path)
-    entry = found.entry("hot", "digits, standard", "knn")
+    entry = found.find_entry("hot", "digits, standard", "knn")
     assert entry is not None
     assert "every trial of its search failed" in str(entry.failed)
     assert found.missing == 0
@@ -844,7 +850,7 @@ def test_stops_if_the_first_cell_has_no_metric(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cmp" / "cells").glob("*.json"))) == 1
     found = compare(**asked, metrics=["recall@1"])
     assert found.missing == 0
-    assert found.entry("nt-xent", found.columns[0], "recall@1").mean is not None
+    assert found.find_entry("nt-xent", found.columns[0], "recall@1").mean is not None
 
 
 @pytest.mark.parametrize(

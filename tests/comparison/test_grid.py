@@ -140,7 +140,7 @@ def test_options_of_fewer_cells_override_others() -> None:
     (options,) = {json.dumps(cell.options | {"seed": 0}) for cell in grid.cells}
     assert json.loads(options).items() >= {"epochs": 3, "weight_decay": 0.1}.items()
     own = {"q": 0.3, "lam": 0.2}
-    cell = grid.cell(grid.rows[0], grid.columns[0], 7, trial=0, epochs=4, objective_settings=own)
+    cell = grid.build_cell(grid.rows[0], grid.columns[0], 7, trial=0, epochs=4, objective_settings=own)
     assert (cell.options["epochs"], cell.options["objective_settings"], cell.seed) == (4, own, 7)
     assert "--trial-0-" in cell.folder_name
     assert grid.out == Path("runs", "compare")

@@ -43,7 +43,7 @@ THREE = SMALL | {"objectives": ["info-nce", "gca-ince", "rince"], "metrics": ["k
 
 def judged(job: CellJob) -> JobResult:
     """Return what is found of a job, and write what its run keeps of each test item."""
-    run = Run.create(job.path, {"data": "digits"}, overwrite=True)
+    run = Run.create(job.run_folder, {"data": "digits"}, overwrite=True)
     write_arrays(run.items_path, {"knn": np.arange(20) % 4 > 0})
     return {"measures": ["knn"], "values": {"knn": 0.75}, "took": 1.0}
 
@@ -93,12 +93,12 @@ def test_small_budget_is_noted(tmp_path: Path, begun: bool, number: int) -> None
 
 
 def test_sufficient_budget_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TimeBudget, "allows_next", lambda clock: not clock.durations)
+    monkeypatch.setattr(TimeBudget, "allows_next", lambda clock: not clock.job_seconds)
     monkeypatch.setattr(running, "run_cell_job", judged)
     found = compare(**SMALL | {"metrics": ["knn"]}, budget="1h", out=tmp_path)
     assert found.missing == 3
     assert not any("none was started" in note for note in found.notes)
-    assert found.spaces == {}, "nothing was searched"
+    assert found.search_spaces == {}, "nothing was searched"
     commands = (tmp_path / "commands.sh").read_text().splitlines()
     assert len(commands) == 2 + 2 * 4, "those that lack have a command too"
     told = json.loads((tmp_path / "results.json").read_text())

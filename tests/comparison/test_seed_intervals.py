@@ -41,14 +41,14 @@ def test_interval_for_one_seed_uses_items() -> None:
 def test_difference_without_items_is_a_paired_t_test() -> None:
     values, others = random.normal(0.9, 0.01, 6), random.normal(0.88, 0.01, 6)
     expected = ttest_rel(values, others).confidence_interval()
-    found = paired_difference(values, others).difference()
+    found = paired_difference(values, others).with_interval()
     assert found is not None
     assert found[1:] == pytest.approx((expected.low, expected.high))
 
 
 def test_bonferroni_widens_intervals() -> None:
     values, others = random.normal(0.9, 0.01, 6), random.normal(0.88, 0.01, 6)
-    one, many = (paired_difference(values, others).difference(comparisons=number) for number in (1, 20))
+    one, many = (paired_difference(values, others).with_interval(comparisons=number) for number in (1, 20))
     assert one is not None
     assert many is not None
     assert one.value == many.value
@@ -100,7 +100,7 @@ def test_no_prior_from_two_or_zero_variances() -> None:
 
 def test_interval_for_one_seed_uses_the_prior() -> None:
     likely = VarianceEstimate(0.01**2, 4.0)
-    found = paired_difference(np.array([0.92]), np.array([0.9]), prior=likely).difference()
+    found = paired_difference(np.array([0.92]), np.array([0.9]), prior=likely).with_interval()
     assert found is not None
     assert found.high - found.value == pytest.approx(2.776 * 0.01, rel=1e-3)
     low, high = mean_interval_over_seeds(np.array([0.9]), prior=likely)
@@ -108,13 +108,13 @@ def test_interval_for_one_seed_uses_the_prior() -> None:
 
 
 def test_no_interval_for_one_seed_without_items() -> None:
-    assert paired_difference(np.array([0.9]), np.array([0.8])).difference() is None
+    assert paired_difference(np.array([0.9]), np.array([0.8])).with_interval() is None
 
 
 def test_no_interval_for_equal_values() -> None:
     same = np.array([0.9, 0.9])
     assert mean_interval_over_seeds(same) is None
-    assert paired_difference(same, same - 0.1).difference() is None
+    assert paired_difference(same, same - 0.1).with_interval() is None
     assert mean_interval_over_seeds(same, prior=VarianceEstimate(1e-4, 3.0)) is not None
 
 
@@ -128,7 +128,7 @@ def test_intervals_cover_at_their_level() -> None:
         means = values.mean(axis=2)
         likely = estimate_variance_prior(filter(None, (estimate_variance(one - means[0]) for one in means[1:])))
         for one in range(1, rows):
-            found = paired_difference(means[one], means[0], values[one], values[0], prior=likely).difference()
+            found = paired_difference(means[one], means[0], values[one], values[0], prior=likely).with_interval()
             assert found is not None
             held.append(not found.is_significant)
     assert 0.93 <= np.mean(held) <= 0.995
@@ -142,7 +142,7 @@ def test_seed_and_item_variances_add_as_in_welch() -> None:
     apart = items - others
     welch = ttest_ind(apart.mean(axis=1), apart.mean(axis=0), equal_var=False)
     low, high = welch.confidence_interval(1 - 0.05 / comparisons)
-    found = paired_difference(items.mean(axis=1), others.mean(axis=1), items, others).difference(
+    found = paired_difference(items.mean(axis=1), others.mean(axis=1), items, others).with_interval(
         comparisons=comparisons
     )
     assert found is not None
@@ -162,12 +162,12 @@ def _of_seeds(seeds: int, items: int = 1000) -> PairedDifference:
 
 def test_predicted_interval_agrees_with_more_seeds() -> None:
     few, many = _of_seeds(20), _of_seeds(200)
-    foretold, told = few.difference(seeds=200), many.difference()
+    foretold, told = few.with_interval(seeds=200), many.with_interval()
     assert foretold is not None
     assert told is not None
     assert foretold.value == few.value
     assert foretold.high - foretold.low == pytest.approx(told.high - told.low, rel=0.15)
-    now = few.difference()
+    now = few.with_interval()
     assert now is not None
     assert foretold.high - foretold.low < 0.6 * (now.high - now.low)
 
@@ -180,7 +180,7 @@ def test_the_seeds_that_would_decide_are_the_fewest_that_do() -> None:
 
     seeds = num_seeds_to_decide(sure, [few], comparisons=3)
     assert seeds is not None
-    least, one_less = (few.difference(comparisons=3, seeds=number) for number in (seeds, seeds - 1))
+    least, one_less = (few.with_interval(comparisons=3, seeds=number) for number in (seeds, seeds - 1))
     assert least is not None
     assert one_less is not None
     assert least.is_significant
@@ -205,7 +205,7 @@ def test_seeds_are_no_fewer_than_there_are_and_no_more_than_decide() -> None:
 
     alone = num_seeds_to_decide(sure, [few], comparisons=1)
     assert alone == 5
-    assert not sure([one for one in (few.difference(), many.difference()) if one is not None])
+    assert not sure([one for one in (few.with_interval(), many.with_interval()) if one is not None])
     assert num_seeds_to_decide(sure, [few, many], comparisons=1) == 9
 
 
@@ -213,8 +213,8 @@ def test_items_that_even_out_over_seeds_leave_no_variance_less_than_none() -> No
     items = np.where((np.arange(50) % 2 == np.arange(2)[:, None]), 1.0, -1.0) + np.array([[0.1], [0.2]])
     found = paired_difference(items.mean(axis=1), np.zeros(2), items, 0 * items)
     for seeds in (2, 100):
-        told = found.difference(seeds=seeds)
+        told = found.with_interval(seeds=seeds)
         assert told is not None
-        by_seeds = PairedDifference(found.value, 2, found.seed_variance, None).difference(seeds=seeds)
+        by_seeds = PairedDifference(found.value, 2, found.seed_variance, None).with_interval(seeds=seeds)
         assert by_seeds is not None
         assert told[1:] == pytest.approx(by_seeds[1:])

@@ -76,7 +76,7 @@ def check_as_trained(evaluator: Evaluator) -> None:
     assert held_out.digests is not None
     assert sorted(evaluator.test.digests[:, 0].tolist()) == sorted(held_out.digests[:, 0].tolist())
     assert shared(evaluator.test, evaluator.train) == 0
-    assert evaluator.notes == ()
+    assert evaluator.data_notes == ()
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,10 @@ def test_leaves_out_items_of_other_data_that_were_trained_on(
     run_items = load("g.csv", columns={"labels": "kind"}, test_fraction=0.5)
     evaluator = judged(trained, data="other.csv", columns={"labels": "kind"})
     assert shared(evaluator.test, run_items) == 0
-    assert len(evaluator.notes) == 1
+    assert len(evaluator.data_notes) == 1
     assert (
-        evaluator.notes[0] in evaluate(trained, data="other.csv", columns={"labels": "kind"}, progress=False)["notes"]
+        evaluator.data_notes[0]
+        in evaluate(trained, data="other.csv", columns={"labels": "kind"}, progress=False)["notes"]
     )
     evaluator = judged(trained, test_data=(rows := from_arrays(more[:20], labels=np.arange(20) % 3, split="test")))
     assert len(evaluator.test) == len(rows)

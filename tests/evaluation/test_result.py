@@ -56,7 +56,7 @@ def test_context_uses_the_options(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     asked = {"neighbors": 7, "classes": ["a", "b", "c"], "templates": ["one {}", "two {}"]}
     evaluator = Evaluator.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False, **asked))
-    context = evaluator.context("trained", evaluator.model)
+    context = evaluator.build_context("trained", evaluator.model)
     assert (context.neighbors, tuple(context.class_names), context.templates) == (
         7,
         ("a", "b", "c"),

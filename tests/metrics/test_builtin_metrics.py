@@ -64,7 +64,7 @@ ROWS = [one for row in METRICS.values() for one in row.expand_numbers()]
 def test_no_metric_changes_the_encoder(measure: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "EPOCHS", 2)
     monkeypatch.setattr(tuning, "STEPS", 2)
-    make = captioned if TEXT_ENCODER in measure.requires else pictures
+    make = captioned if TEXT_ENCODER in measure.requirements else pictures
     model = model_of(make(6, "train")).train()
     model.towers[0].requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
@@ -87,7 +87,7 @@ def number(result: np.ndarray | MetricResult | float) -> float:
     finding = MetricResult(result) if isinstance(result, np.ndarray) else result
     if isinstance(finding, float):
         return finding
-    assert len(finding.items) == 30
+    assert len(finding.item_values) == 30
     return finding.value
 
 
@@ -212,7 +212,7 @@ def test_knn_uses_the_requested_number_of_neighbors() -> None:
 def test_number_of_clusters_equals_number_of_classes() -> None:
     context = context_of()
     context.__dict__["test_x"] = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
-    assert sorted(set(context.clusters)) == [0, 1, 2]
+    assert sorted(set(context.test_clusters)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", CORRUPTIONS)
@@ -249,8 +249,8 @@ def test_equal_captions_are_one_candidate() -> None:
     """Thirty images share three captions, so that no caption has a rank beyond 3."""
     context = context_of(make=captioned)
     assert context.retrieval_directions == ("image to caption", "caption to image")
-    assert context.ranks[:, 0].max() <= 3
-    assert context.ranks[:, 1].max() <= 21, "the best of ten pictures of a caption counts"
+    assert context.retrieval_ranks[:, 0].max() <= 3
+    assert context.retrieval_ranks[:, 1].max() <= 21, "the best of ten pictures of a caption counts"
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -138,7 +138,7 @@ def test_is_mean_marks_the_statistics_that_are_means_of_items() -> None:
     items = RANDOM.uniform(0.1, 0.8, (40, 2))
     for statistic in (mean, bounded_bootstrap_mean, clipped_bootstrap_mean, root_bootstrap_mean, median, r_squared):
         finding = MetricResult(items if statistic is r_squared else items[:, 0], statistic)
-        assert finding.is_mean == (finding.value == pytest.approx(finding.items.mean())), statistic
+        assert finding.is_mean_of_items == (finding.value == pytest.approx(finding.item_values.mean())), statistic
 
 
 def test_median_agrees_with_numpy() -> None:
@@ -149,7 +149,7 @@ def test_median_agrees_with_numpy() -> None:
 def test_a_result_with_parts_is_the_mean_of_its_parts() -> None:
     """Each column is a result by itself, under the same draws of items."""
     hits = RANDOM.random((50, 3)) < [0.2, 0.5, 0.9]
-    whole = MetricResult(hits, parts=("a to b", "b to a", "a to c"))
+    whole = MetricResult(hits, part_names=("a to b", "b to a", "a to c"))
     parts = whole.results_by_part()
     assert whole.value == pytest.approx(np.mean([part.value for part in parts.values()]))
     draws = draw_bootstrap_values({"whole": whole, **parts}, resamples=20)

@@ -124,7 +124,7 @@ def print_comparison(comparison: Comparison) -> None:
         rows = [
             {first: row}
             | {
-                heading: format_mean(metric, comparison.entry(row, column, metric.key))
+                heading: format_mean(metric, comparison.find_entry(row, column, metric.key))
                 for heading, column in zip(headings, comparison.columns, strict=True)
             }
             for row in comparison.rows
@@ -133,7 +133,7 @@ def print_comparison(comparison: Comparison) -> None:
     for sentence in (*comparison.sentences, *comparison.notes):
         print(sentence)
     for verdict in comparison.verdicts:
-        print(f"{verdict.verdict}: {verdict.says} {explain_verdict(verdict)}")
+        print(f"{verdict.verdict}: {verdict.claim} {explain_verdict(verdict)}")
     if comparison.entries:
         print(f"tables, page and results: {comparison.folder}")
 

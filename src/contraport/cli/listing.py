@@ -58,7 +58,7 @@ def _metrics() -> _Rows:
 def _reading(metric: Metric) -> str:
     """Return the group and unit of a metric, which direction is better, and whether it must be requested."""
     direction = "" if metric.better == "neither" else f", {metric.better} is better"
-    return f"{metric.group}: {metric.unit}{direction}{'' if metric.default else '; on request'}"
+    return f"{metric.group}: {metric.unit}{direction}{'' if metric.is_default else '; on request'}"
 
 
 def _suites() -> _Rows:

@@ -91,11 +91,11 @@ def compare(given: dict[str, Any]) -> Comparison:
     _check_settings(plan)
     check_data_unchanged(build_cell_job(grid, cell) for cell in plan)
     console = make_console(stderr=True) if options.progress else None
-    missing = [cell for cell in _known_cells(grid, trials, metric) if build_cell_job(grid, cell).result is None]
+    missing = [cell for cell in _known_cells(grid, trials, metric) if build_cell_job(grid, cell).saved_result is None]
     needs_estimate = console is not None or options.budget is not None
-    budget.expected = _estimate_seconds(grid, missing[0]) if needs_estimate and missing else None
+    budget.expected_job_seconds = _estimate_seconds(grid, missing[0]) if needs_estimate and missing else None
     if console is not None:
-        _print_plan(console, grid, len(trial_cells), len(missing), budget.expected)
+        _print_plan(console, grid, len(trial_cells), len(missing), budget.expected_job_seconds)
     if options.dry_run:
         return Comparison(grid.title, grid.out, grid.baseline, _names(grid.rows), _names(grid.columns), [])
     hint = f"Finished trainings are in {grid.out}; the same command resumes."
@@ -111,19 +111,19 @@ def compare(given: dict[str, Any]) -> Comparison:
             f"processes: one of {options.processes} was killed, perhaps for lack of memory. Use fewer. {hint}",
             kind="killed",
         ) from error
-    return _save_results(grid, trials, trial_results, cells, results, metric, has_started=len(budget.durations) > 0)
+    return _save_results(grid, trials, trial_results, cells, results, metric, has_started=len(budget.job_seconds) > 0)
 
 
 def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone) -> dict[str, JobResult]:
     """Train and evaluate cells, and return the results by folder name."""
     jobs = [build_cell_job(grid, cell) for cell in cells]
-    missing = {job.path.name: cell for job, cell in zip(jobs, cells, strict=True) if job.result is None}
+    missing = {job.run_folder.name: cell for job, cell in zip(jobs, cells, strict=True) if job.saved_result is None}
     results: dict[str, JobResult] = {}
     for job, result in run_cell_jobs(jobs, processes=grid.options.processes, budget=budget):
-        results[job.path.name] = result
+        results[job.run_folder.name] = result
         _check_any_metric(grid, results)
-        if job.path.name in missing:
-            on_done(missing[job.path.name], result)
+        if job.run_folder.name in missing:
+            on_done(missing[job.run_folder.name], result)
     return results
 
 
@@ -141,7 +141,9 @@ def _check_any_metric(grid: Grid, results: Mapping[str, JobResult]) -> None:
 def _known_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
     """Return all trainings as far as they are known: with the selected settings where a search is done."""
     trial_cells = [cell for of in trials.values() for cell in of]
-    results = {cell.folder_name: one for cell in trial_cells if (one := build_cell_job(grid, cell).result) is not None}
+    results = {
+        cell.folder_name: one for cell in trial_cells if (one := build_cell_job(grid, cell).saved_result) is not None
+    }
     unfinished = {place for place, of in trials.items() if any(cell.folder_name not in results for cell in of)}
     others = [cell for cell in grid.cells if (cell.row.name, cell.column.name) in unfinished]
     return [*trial_cells, *_table_cells(grid, trials, results, metric), *others]
@@ -243,7 +245,7 @@ def _progress(console: Console | None, total: int) -> Iterator[OnCellDone]:
 
 def _describe_result(cell: Cell, result: JobResult) -> str:
     """Return a line about a finished cell: its first metric, or why it has none."""
-    kind = f"seed {cell.seed}" if cell.trial is None else f"trial {cell.trial}"
+    kind = f"seed {cell.seed}" if cell.trial_number is None else f"trial {cell.trial_number}"
     values, (metric, *_) = result.get("values", {}), select_metrics_keeping_order(result["measures"])
     if metric.key in values:
         outcome = f"{metric.title} {metric.format(values[metric.key])}"
@@ -269,9 +271,9 @@ def _save_results(
     """Write tables, figure, page and results, and return the comparison."""
     jobs = [(cell, build_cell_job(grid, cell)) for cell in cells]
     results = {
-        (cell.row.name, cell.column.name, cell.seed): (job, cell_results[job.path.name])
+        (cell.row.name, cell.column.name, cell.seed): (job, cell_results[job.run_folder.name])
         for cell, job in jobs
-        if job.path.name in cell_results
+        if job.run_folder.name in cell_results
     }
     every = {**trial_results, **cell_results}
     refused = [one["failed"] for one in every.values() if one.get("refused")]
@@ -288,9 +290,11 @@ def _save_results(
         entries=build_entries(grid, results),
         verdicts=judge_claims(grid, results),
         epoch_means=compute_epoch_means(grid, results),
-        references=_reference_values(grid, results),
-        spaces={
-            row.name: {key: f"{one.low:g} to {one.high:g}" for key, one in search_space(row, grid.common).items()}
+        reference_values=_reference_values(grid, results),
+        search_spaces={
+            row.name: {
+                key: f"{one.low:g} to {one.high:g}" for key, one in search_space(row, grid.common_options).items()
+            }
             for row in grid.rows
         }
         if trials
@@ -299,16 +303,16 @@ def _save_results(
         notes=_notes(grid, results, missing, has_started=has_started),
         missing=missing,
     )
-    out, commands = grid.out, [job.command for _, job in jobs]
+    out, commands = grid.out, [job.shell_commands for _, job in jobs]
     cell_records = [
         {
             "row": cell.row.name,
             "column": cell.column.name,
             "seed": cell.seed,
-            **{key: value for key, value in cell_results[job.path.name].items() if key != "measures"},
+            **{key: value for key, value in cell_results[job.run_folder.name].items() if key != "measures"},
         }
         for cell, job in jobs
-        if job.path.name in cell_results
+        if job.run_folder.name in cell_results
     ]
     # Another process may be running other cells of the same table.
     with lock_folder(out, "compare", wait=True), report_write_errors("out", out):
@@ -366,8 +370,10 @@ def _trial_records(
                 {
                     "row": row,
                     "column": column,
-                    "trial": cell.trial,
-                    "settings": "default" if cell.trial == 0 else describe_trial_settings(cell, grid.common),
+                    "trial": cell.trial_number,
+                    "settings": "default"
+                    if cell.trial_number == 0
+                    else describe_trial_settings(cell, grid.common_options),
                     "value": outcome,
                     "chosen": cell is best,
                 }
@@ -413,7 +419,7 @@ def _notes(grid: Grid, results: Results, missing: int, *, has_started: bool) -> 
         )
         notes += [
             f"{name} fixes {', '.join(fixed)}, which was searched for others: it was tuned less."
-            for name, fixed in fixed_settings_by_row(grid.rows, grid.common).items()
+            for name, fixed in fixed_settings_by_row(grid.rows, grid.common_options).items()
         ]
     return notes
 
@@ -426,7 +432,7 @@ def _provenance(grid: Grid) -> dict[str, Any]:
     """Return the options, command and machine of a comparison, for `results.json`."""
     options = {name: getattr(grid.options, name) for name in COMPARE.options if name not in _MACHINE_OPTIONS}
     suite = grid.options.suite
-    explicit = {name: value for name, value in grid.explicit.items() if name not in _MACHINE_OPTIONS}
+    explicit = {name: value for name, value in grid.explicit_options.items() if name not in _MACHINE_OPTIONS}
     return {
         "suite": None if suite is None else Path(str(suite)).stem,
         "command": f"contraport compare {format_flags(explicit)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,8 +29,8 @@ class Comparison:
         entries: entries of the table, by row, column and metric.
         verdicts: verdicts on the claims.
         epoch_means: means at intermediate epochs (with `keep_every`).
-        references: values of the untrained encoder and the raw inputs, by name, column and metric.
-        spaces: searched ranges, by row and setting.
+        reference_values: values of the untrained encoder and the raw inputs, by name, column and metric.
+        search_spaces: searched ranges, by row and setting.
         trials: trials of the search: row, column, settings, and value on the validation items.
         notes: notes below the tables.
         missing: number of missing trainings.
@@ -43,8 +44,8 @@ class Comparison:
     entries: list[Entry]
     verdicts: list[Verdict] = field(default_factory=list)
     epoch_means: list[EpochMean] = field(default_factory=list)
-    references: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
-    spaces: dict[str, dict[str, str]] = field(default_factory=dict)
+    reference_values: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    search_spaces: dict[str, dict[str, str]] = field(default_factory=dict)
     trials: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     missing: int = 0
@@ -62,18 +63,23 @@ class Comparison:
             return ["objective", *self.columns]
         return [f"on {data.pop()}", *(column.partition(", ")[2] for column in self.columns)]
 
-    def entry(self, row: str, column: str, metric: str) -> Entry | None:
+    def find_entry(self, row: str, column: str, metric: str) -> Entry | None:
         """Return the entry of a row, a column and a metric."""
         place = (row, column, metric)
         return next((one for one in self.entries if (one.row, one.column, one.measure) == place), None)
 
-    def cells(self, row: str, metric: Metric) -> Iterator[tuple[Entry | None, Difference | None]]:
+    def entry(self, row: str, column: str, metric: str) -> Entry | None:
+        """Deprecated name of `find_entry`."""
+        warnings.warn("Comparison.entry is deprecated, use find_entry.", DeprecationWarning, stacklevel=2)
+        return self.find_entry(row, column, metric)
+
+    def entries_with_differences(self, row: str, metric: Metric) -> Iterator[tuple[Entry | None, Difference | None]]:
         """Yield the entries of a row by one metric, each with its difference from the baseline."""
         for column in self.columns:
-            entry = self.entry(row, column, metric.key)
+            entry = self.find_entry(row, column, metric.key)
             yield entry, None if entry is None else entry.difference
 
-    def best(self, column: str, metric: Metric) -> set[str]:
+    def best_rows(self, column: str, metric: Metric) -> set[str]:
         """Return the rows with the best mean of a column; empty if no direction is better, or for a single row."""
         means = {one.row: one.mean for one in self.entries if (one.column, one.measure) == (column, metric.key)}
         values = [mean for mean in means.values() if mean is not None]
@@ -82,9 +88,9 @@ class Comparison:
         best = min(values) if metric.better == "lower" else max(values)
         return {row for row, mean in means.items() if mean == best}
 
-    def reference(self, name: str, column: str, metric: Metric) -> str:
+    def format_reference(self, name: str, column: str, metric: Metric) -> str:
         """Return the formatted value of the untrained encoder or the raw inputs, or a dash."""
-        value = self.references.get(name, {}).get(column, {}).get(metric.key)
+        value = self.reference_values.get(name, {}).get(column, {}).get(metric.key)
         return "—" if value is None else _without_percent(metric, value)
 
     @property
@@ -92,7 +98,7 @@ class Comparison:
         """Searched settings of each row."""
         return [
             f"{row}: {', '.join(f'{key} from {span}' for key, span in spans.items()) or 'no searchable settings'}"
-            for row, spans in self.spaces.items()
+            for row, spans in self.search_spaces.items()
         ]
 
     @property
@@ -106,7 +112,7 @@ class Comparison:
         parts += [part for metric in self.metrics for part in epoch_tables_markdown(self, metric)]
         parts += self.notes
         if self.verdicts:
-            rows = [[one.says, one.verdict, explain_verdict(one)] for one in self.verdicts]
+            rows = [[one.claim, one.verdict, explain_verdict(one)] for one in self.verdicts]
             parts += ["## Claims", markdown_table(["claim", "verdict", "why"], rows, words=True)]
         if self.trials:
             parts += ["## Searched settings", *(f"- {sentence}" for sentence in self.search_space_sentences)]
@@ -136,13 +142,13 @@ class Comparison:
             "entries": [as_dict(entry) for entry in self.entries],
             "sentences": self.sentences,
             "verdicts": [
-                {"says": one.says, "verdict": one.verdict, "measure": one.measure, "why": explain_verdict(one)}
-                | {"seeds": one.seeds, "found": {name: list(gain) for name, gain in one.gains.items()}}
+                {"says": one.claim, "verdict": one.verdict, "measure": one.metric_key, "why": explain_verdict(one)}
+                | {"seeds": one.num_seeds_to_decide, "found": {name: list(gain) for name, gain in one.gains.items()}}
                 for one in self.verdicts
             ],
             "waypoints": [as_dict(one) for one in self.epoch_means],
-            "references": self.references,
-            "spaces": self.spaces,
+            "references": self.reference_values,
+            "spaces": self.search_spaces,
             "trials": self.trials,
             "notes": self.notes,
             "lacking": self.missing,
@@ -160,16 +166,16 @@ def explain_verdict(verdict: Verdict) -> str:
     better = [name for name, gain in verdict.gains.items() if gain.low > 0]
     worse = [name for name, gain in verdict.gains.items() if gain.high < 0]
     largest = max(verdict.gains, key=lambda name: abs(verdict.gains[name].value))
-    (metric,) = select_metrics_keeping_order([verdict.measure])
+    (metric,) = select_metrics_keeping_order([verdict.metric_key])
     text = f"{largest}: {format_difference(metric, verdict.gains[largest])}."
     if len(verdict.gains) > 1:
         counts = [_count_significant(better, "better", largest), _count_significant(worse, "worse", largest)]
         text = f"Of {len(verdict.gains)} comparisons, {' and '.join(counts)}. Largest difference, {text}"
-    if verdict.seeds is None:
+    if verdict.num_seeds_to_decide is None:
         return text
-    if verdict.seeds == MAX_SEEDS:
+    if verdict.num_seeds_to_decide == MAX_SEEDS:
         return f"{text} If the differences stayed the same, more seeds would not decide it: it needs more test items."
-    return f"{text} If the differences stayed the same, about {verdict.seeds} seeds would decide it."
+    return f"{text} If the differences stayed the same, about {verdict.num_seeds_to_decide} seeds would decide it."
 
 
 def _count_significant(names: Sequence[str], direction: str, largest: str) -> str:
@@ -223,13 +229,15 @@ def means_markdown_table(comparison: Comparison, metric: Metric) -> str:
             row,
             *(
                 format_mean(metric, entry) + significance_arrow(difference)
-                for entry, difference in comparison.cells(row, metric)
+                for entry, difference in comparison.entries_with_differences(row, metric)
             ),
         ]
         for row in comparison.rows
     ]
-    for name in comparison.references:
-        rows.append([f"*{name}*", *(comparison.reference(name, column, metric) for column in comparison.columns)])
+    for name in comparison.reference_values:
+        rows.append(
+            [f"*{name}*", *(comparison.format_reference(name, column, metric) for column in comparison.columns)]
+        )
     return markdown_table(comparison.headings, rows)
 
 
@@ -289,7 +297,7 @@ def _tables(comparison: Comparison) -> list[str]:
         rows = []
         for row in comparison.rows:
             if row != comparison.baseline:
-                differences = (difference for _, difference in comparison.cells(row, metric))
+                differences = (difference for _, difference in comparison.entries_with_differences(row, metric))
                 rows.append([row, *("—" if one is None else format_difference(metric, one) for one in differences)])
         if rows:
             parts.append(
@@ -333,10 +341,10 @@ def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entr
     best, sign = _best_entry(metric, entries).mean or 0.0, -1 if metric.better == "lower" else 1
     unit = "%" if metric.in_percent else ""
     names = []
-    for name, by_column in comparison.references.items():
+    for name, by_column in comparison.reference_values.items():
         value = by_column.get(column, {}).get(metric.key)
         if value is not None and sign * value >= sign * best:
-            names.append(f"{name} {comparison.reference(name, column, metric)}{unit}")
+            names.append(f"{name} {comparison.format_reference(name, column, metric)}{unit}")
     return [f"as good or better without training: {join_names(names)}"] if names else []
 
 

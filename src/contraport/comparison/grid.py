@@ -36,20 +36,20 @@ class Column(NamedTuple):
 
     Attributes:
         data: name or path of the data.
-        label: name of the data in the table: the last part of the path, or all of it if other data end in the same.
+        data_label: name of the data in the table: the last part of the path, or all of it if other data end in the same.
         setting: name of the setting.
         options: options of the setting.
     """
 
     data: str
-    label: str
+    data_label: str
     setting: str
     options: OptionMap
 
     @property
     def name(self) -> str:
         """Name of the data and the setting."""
-        return f"{self.label}, {self.setting}"
+        return f"{self.data_label}, {self.setting}"
 
 
 class Claim(NamedTuple):
@@ -79,13 +79,13 @@ class Cell(NamedTuple):
         row: row of the table.
         column: column of the table.
         options: keyword arguments of `contraport.train` that determine the result.
-        trial: number of the search trial, from 0; None for a cell of the table.
+        trial_number: number of the search trial, from 0; None for a cell of the table.
     """
 
     row: Row
     column: Column
     options: dict[str, Any]
-    trial: int | None = None
+    trial_number: int | None = None
 
     @property
     def seed(self) -> int:
@@ -96,7 +96,7 @@ class Cell(NamedTuple):
     def folder_name(self) -> str:
         """Name of the run folder, with a digest of all options."""
         digest = hashlib.sha256(json.dumps(to_config_value(self.options), sort_keys=True).encode()).hexdigest()[:8]
-        kind = f"seed-{self.seed}" if self.trial is None else f"trial-{self.trial}"
+        kind = f"seed-{self.seed}" if self.trial_number is None else f"trial-{self.trial_number}"
         words = (Path(self.column.data).name, self.column.setting, self.row.name, kind)
         return "--".join(_NOT_IN_NAMES.sub("-", word).strip("-.") for word in words)[:120] + f"-{digest}"
 
@@ -110,30 +110,30 @@ class Grid:
         rows: objectives.
         columns: data and settings.
         baseline: name of the row that the others are compared with.
-        common: options of `contraport.train` that hold for all cells.
+        common_options: options of `contraport.train` that hold for all cells.
         claims: claims to judge.
         options: options of the comparison.
-        explicit: the options that were passed explicitly, rather than by a suite or default.
+        explicit_options: the options that were passed explicitly, rather than by a suite or default.
     """
 
     title: str
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
     baseline: str
-    common: OptionMap
+    common_options: OptionMap
     claims: tuple[Claim, ...]
     options: CompareOptions
-    explicit: OptionMap
+    explicit_options: OptionMap
 
     @property
     def seeds(self) -> range:
         """Seeds of each cell of the table."""
         return range(self.options.seeds)
 
-    def cell(self, row: Row, column: Column, seed: int, *, trial: int | None = None, **others: Any) -> Cell:
+    def build_cell(self, row: Row, column: Column, seed: int, *, trial: int | None = None, **others: Any) -> Cell:
         """Return a cell of the grid, with further options."""
         options: dict[str, Any] = {}
-        for layer in (self.common, {"data": column.data}, column.options, row.options, others):
+        for layer in (self.common_options, {"data": column.data}, column.options, row.options, others):
             options = merge_options(options, layer)
         return Cell(row, column, {**options, "seed": seed}, trial)
 
@@ -141,7 +141,7 @@ class Grid:
     def cells(self) -> list[Cell]:
         """All cells without a search, seed by seed, so that the first ones are a complete table with fewer seeds."""
         places = itertools.product(self.seeds, self.columns, self.rows)
-        return [self.cell(row, column, seed) for seed, column, row in places]
+        return [self.build_cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
     def reference_row_settings(self) -> dict[str, dict[str, Any]]:
@@ -151,7 +151,7 @@ class Grid:
         representation do not show what training added.
         """
         ordered = sorted(self.rows, key=lambda row: row.name != self.baseline)
-        kinds = {row.name: _untrained_settings(self.cell(row, self.columns[0], 0).options) for row in ordered}
+        kinds = {row.name: _untrained_settings(self.build_cell(row, self.columns[0], 0).options) for row in ordered}
         base, seen = kinds[self.baseline], list[dict[str, Any]]()
         rows = {}
         for name, kind in kinds.items():

@@ -42,38 +42,38 @@ class CellJob:
     """Training and evaluation of a cell.
 
     Attributes:
-        path: run folder.
+        run_folder: run folder.
         options: options of `contraport.train` that determine the result.
         machine_options: options of `contraport.train` that determine where it is computed.
-        measures: names of the metrics.
+        metric_names: names of the metrics.
         evaluates_references: whether the untrained encoder and the raw inputs are evaluated too.
     """
 
-    path: Path
+    run_folder: Path
     options: Mapping[str, Any]
     machine_options: Mapping[str, Any]
-    measures: Sequence[str]
+    metric_names: Sequence[str]
     evaluates_references: bool = False
 
     @property
     def result_path(self) -> Path:
         """File of the result; it exists once the job is done."""
-        return self.path.with_name(f"{self.path.name}.json")
+        return self.run_folder.with_name(f"{self.run_folder.name}.json")
 
     @property
-    def checkpoints(self) -> Literal["last", "all"]:
+    def evaluated_checkpoints(self) -> Literal["last", "all"]:
         """Models to evaluate: all if the training is long enough to keep intermediate ones."""
         settings = resolve_settings(self.options)
         return "all" if settings.keep_every and settings.keep_every <= settings.epochs else "last"
 
     @property
-    def result(self) -> JobResult | None:
+    def saved_result(self) -> JobResult | None:
         """Saved result; None if the job is not done, or was evaluated with other metrics."""
         try:
             values = json.loads(self.result_path.read_text("utf-8"))
         except (OSError, ValueError):
             return None
-        if not isinstance(values, dict) or values.get("measures") != list(self.measures):
+        if not isinstance(values, dict) or values.get("measures") != list(self.metric_names):
             return None
         lacks_references = self.evaluates_references and not values.get("references") and "failed" not in values
         return None if lacks_references else values
@@ -85,22 +85,22 @@ class CellJob:
         return {name: value for name, value in {**self.machine_options, **self.options}.items() if name in names}
 
     @property
-    def command(self) -> str:
+    def shell_commands(self) -> str:
         """Command lines that train and evaluate the cell alone."""
         folders = {
             name: self.machine_options[name] for name in ("root", "decoded") if self.machine_options[name] is not None
         }
-        training = format_flags({**self.options, **folders, "out": str(self.path)})
-        options = {"metrics": list(self.measures), "checkpoints": self.checkpoints, "alone": True}
+        training = format_flags({**self.options, **folders, "out": str(self.run_folder)})
+        options = {"metrics": list(self.metric_names), "checkpoints": self.evaluated_checkpoints, "alone": True}
         evaluation = format_flags({name: value for name, value in options.items() if value != "last"})
-        return f"contraport train {training}\ncontraport evaluate {shlex.quote(str(self.path))} {evaluation}"
+        return f"contraport train {training}\ncontraport evaluate {shlex.quote(str(self.run_folder))} {evaluation}"
 
 
 def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
     """Raise `UsageError` if the data of a finished job have changed since."""
     digests: dict[str, str | None] = {}
     for job in jobs:
-        result, key = job.result, json.dumps(job.data_options, sort_keys=True)
+        result, key = job.saved_result, json.dumps(job.data_options, sort_keys=True)
         if result is None or "data" not in result:
             continue
         if key not in digests:
@@ -109,7 +109,7 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
             digests[key] = None if record is None else record.digest
         if result["data"] != digests[key]:
             raise UsageError(
-                f"data: {job.options['data']!r} changed since {job.path} was trained on it. Restore it, or use a new "
+                f"data: {job.options['data']!r} changed since {job.run_folder} was trained on it. Restore it, or use a new "
                 "folder (--out).",
                 kind="changed",
             )
@@ -117,7 +117,7 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
 
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
     """Return the job of a cell."""
-    evaluates_references = cell.trial is None and cell.seed == 0 and cell.row.name in grid.reference_row_settings
+    evaluates_references = cell.trial_number is None and cell.seed == 0 and cell.row.name in grid.reference_row_settings
     path = grid.out / "cells" / cell.folder_name
     return CellJob(
         path, to_config_value(cell.options), grid.machine_options, tuple(grid.options.metrics), evaluates_references
@@ -135,15 +135,15 @@ def run_cell_job(job: CellJob) -> JobResult | None:
     """
     try:
         # The lock of the run itself is released after its training, before the evaluation.
-        with lock_folder(job.path.parent, "compare", name=f"{job.path.name}.lock.json"):
-            return job.result or _train_and_evaluate(job)
+        with lock_folder(job.run_folder.parent, "compare", name=f"{job.run_folder.name}.lock.json"):
+            return job.saved_result or _train_and_evaluate(job)
     except FolderInUseError:
         return None
 
 
 def _train_and_evaluate(job: CellJob) -> JobResult:
-    run, machine = Run(job.path), {**job.machine_options, "progress": False}
-    result: JobResult = {"measures": list(job.measures), "options": dict(job.options)}
+    run, machine = Run(job.run_folder), {**job.machine_options, "progress": False}
+    result: JobResult = {"measures": list(job.metric_names), "options": dict(job.options)}
     started = time.perf_counter()
     try:
         if run.last_checkpoint.exists():
@@ -152,8 +152,8 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
             train(**job.options, out=run.path, overwrite=True, **machine)
         evaluation = evaluate(
             run,
-            metrics=list(job.measures),
-            checkpoints=job.checkpoints,
+            metrics=list(job.metric_names),
+            checkpoints=job.evaluated_checkpoints,
             alone=not job.evaluates_references,
             device=job.machine_options["device"],
             num_workers=job.machine_options["num_workers"],
@@ -191,18 +191,20 @@ class TimeBudget:
     """Time budget of a comparison: a training may start if one of average duration would end within it.
 
     Attributes:
-        durations: seconds that each finished job took.
-        expected: estimated seconds of the first job, if known.
+        job_seconds: seconds that each finished job took.
+        expected_job_seconds: estimated seconds of the first job, if known.
     """
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
-        self.durations: list[float] = []
-        self.expected: float | None = None
+        self.job_seconds: list[float] = []
+        self.expected_job_seconds: float | None = None
 
     def allows_next(self) -> bool:
         """Return whether another job may start."""
-        expected = sum(self.durations) / len(self.durations) if self.durations else self.expected or 0.0
+        expected = (
+            sum(self.job_seconds) / len(self.job_seconds) if self.job_seconds else self.expected_job_seconds or 0.0
+        )
         return self._end is None or time.monotonic() + expected <= self._end
 
 
@@ -215,7 +217,7 @@ def run_cell_jobs(
     """
     waiting = []
     for job in jobs:
-        if (result := job.result) is not None:
+        if (result := job.saved_result) is not None:
             yield job, result
         else:
             waiting.append(job)
@@ -226,7 +228,7 @@ def run_cell_jobs(
             if result is None:
                 skipped.append(job)
             else:
-                budget.durations.append(result["took"])
+                budget.job_seconds.append(result["took"])
                 yield job, result
         waiting = skipped
 

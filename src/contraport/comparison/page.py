@@ -50,7 +50,7 @@ def plot_comparison(comparison: Comparison) -> Figure:
             continue
         panel.set_title(heads[number], fontsize=9)
         for place, row in enumerate(rows):
-            entry = comparison.entry(row, comparison.columns[number], metric.key)
+            entry = comparison.find_entry(row, comparison.columns[number], metric.key)
             if entry is None or entry.mean is None:
                 continue
             color = SERIES[0] if row != comparison.baseline else SERIES[1]
@@ -103,19 +103,19 @@ class PanelRow(NamedTuple):
     """Row of a panel: one mean with its interval.
 
     Attributes:
-        row: name of the row.
-        start: start of the interval, in percent of the panel.
-        length: length of the interval, in percent of the panel.
-        mean: position of the mean, in percent of the panel.
-        text: the mean and half of its interval.
+        row_name: name of the row.
+        interval_start: start of the interval, in percent of the panel.
+        interval_length: length of the interval, in percent of the panel.
+        mean_position: position of the mean, in percent of the panel.
+        formatted_mean: the mean and half of its interval.
         is_significant: whether it differs significantly from the baseline.
     """
 
-    row: str
-    start: float
-    length: float
-    mean: float
-    text: str
+    row_name: str
+    interval_start: float
+    interval_length: float
+    mean_position: float
+    formatted_mean: str
     is_significant: bool
 
 
@@ -142,7 +142,7 @@ def _build_panel(comparison: Comparison, column: str, heading: str) -> Panel | N
     means = [
         (row, entry, _ends(entry, entry.mean), entry.mean)
         for row in comparison.rows
-        if (entry := comparison.entry(row, column, metric.key)) is not None and entry.mean is not None
+        if (entry := comparison.find_entry(row, column, metric.key)) is not None and entry.mean is not None
     ]
     if not means:
         return None
@@ -163,7 +163,7 @@ def _build_panel(comparison: Comparison, column: str, heading: str) -> Panel | N
         )
         for row, entry, ends, mean in means
     ]
-    baseline = next((line.mean for line in lines if line.row == comparison.baseline), None)
+    baseline = next((line.mean_position for line in lines if line.row_name == comparison.baseline), None)
     return Panel(heading, metric.format(low), metric.format(high), lines, baseline)
 
 
@@ -174,15 +174,17 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
         rows = []
         for row in comparison.rows:
             cells = []
-            for column, (entry, difference) in zip(comparison.columns, comparison.cells(row, metric), strict=True):
+            for column, (entry, difference) in zip(
+                comparison.columns, comparison.entries_with_differences(row, metric), strict=True
+            ):
                 text = (
                     "" if difference is None else format_difference(metric, difference) + significance_arrow(difference)
                 )
-                cells.append((format_mean(metric, entry), text, row in comparison.best(column, metric)))
+                cells.append((format_mean(metric, entry), text, row in comparison.best_rows(column, metric)))
             rows.append((row, cells))
         references = [
-            (name, [comparison.reference(name, c, metric) for c in comparison.columns])
-            for name in comparison.references
+            (name, [comparison.format_reference(name, c, metric) for c in comparison.columns])
+            for name in comparison.reference_values
         ]
         tables.append((metric, rows, references, epoch_tables(comparison, metric)))
     return render_page(

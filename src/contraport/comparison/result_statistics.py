@@ -38,18 +38,20 @@ class CellValues(NamedTuple):
 
     Attributes:
         seeds: seeds with a value.
-        values: value with each seed, ``(s,)``.
-        items: values per seed and test item, ``(s, n)``, if the metric is a mean over items.
+        seed_values: value with each seed, ``(s,)``.
+        item_values: values per seed and test item, ``(s, n)``, if the metric is a mean over items.
     """
 
     seeds: tuple[int, ...]
-    values: np.ndarray[Any, Any]
-    items: np.ndarray[Any, Any] | None
+    seed_values: np.ndarray[Any, Any]
+    item_values: np.ndarray[Any, Any] | None
 
     def select_seeds(self, seeds: Sequence[int]) -> CellValues:
         """Return the values with some of the seeds."""
         positions = [self.seeds.index(seed) for seed in seeds]
-        return CellValues(tuple(seeds), self.values[positions], None if self.items is None else self.items[positions])
+        return CellValues(
+            tuple(seeds), self.seed_values[positions], None if self.item_values is None else self.item_values[positions]
+        )
 
 
 class Entry(NamedTuple):
@@ -102,45 +104,49 @@ class Verdict(NamedTuple):
     """Verdict on a claim.
 
     Attributes:
-        says: the claim.
+        claim: the claim.
         verdict: held, held in part, did not hold, or not decided at this size.
-        measure: key of the metric.
+        metric_key: key of the metric.
         gains: gain of each row in each column that the claim is about.
-        seeds: for an undecided claim, the number of seeds that would decide it (`num_seeds_to_decide`).
+        num_seeds_to_decide: for an undecided claim, the number of seeds that would decide it (`num_seeds_to_decide`).
     """
 
-    says: str
+    claim: str
     verdict: str
-    measure: str
+    metric_key: str
     gains: dict[str, Difference]
-    seeds: int | None = None
+    num_seeds_to_decide: int | None = None
 
 
 class MetricValues(NamedTuple):
     """Values of one metric in all cells of the table, with priors of their variances.
 
     Attributes:
-        cells: values by row and column.
+        cell_values: values by row and column.
         mean_prior: prior of the variance of a cell between seeds.
         difference_prior: prior of the variance of a difference from the baseline between seeds.
     """
 
-    cells: Mapping[tuple[str, str], CellValues]
+    cell_values: Mapping[tuple[str, str], CellValues]
     mean_prior: VarianceEstimate | None
     difference_prior: VarianceEstimate | None
 
-    def difference(self, row: str, other: str, column: str) -> PairedDifference | None:
+    def paired_difference(self, row: str, other: str, column: str) -> PairedDifference | None:
         """Return the difference of two rows on the seeds that both have, or None without such seeds."""
-        one, two = _on_shared_seeds(self.cells[row, column], self.cells[other, column])
+        one, two = _on_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
         if not one.seeds:
             return None
-        has_items = one.items is not None and two.items is not None and one.items.shape == two.items.shape
-        items = (one.items, two.items) if has_items else (None, None)
-        return paired_difference(one.values, two.values, *items, prior=self.difference_prior)
+        has_items = (
+            one.item_values is not None
+            and two.item_values is not None
+            and one.item_values.shape == two.item_values.shape
+        )
+        items = (one.item_values, two.item_values) if has_items else (None, None)
+        return paired_difference(one.seed_values, two.seed_values, *items, prior=self.difference_prior)
 
     def has_seed_variance(self, row: str, other: str, column: str) -> bool:
         """Return whether the variance of a difference between seeds is known."""
-        one, _ = _on_shared_seeds(self.cells[row, column], self.cells[other, column])
+        one, _ = _on_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
         return len(one.seeds) > 1 or self.difference_prior is not None
 
 
@@ -162,8 +168,8 @@ def collect_metric_values(grid: Grid, results: Results, key: str) -> MetricValue
         for row in grid.rows
         if row.name != grid.baseline
     ]
-    of_means = (estimate_variance(cell.values) for cell in cells.values())
-    of_differences = (estimate_variance(one.values - other.values) for one, other in pairs)
+    of_means = (estimate_variance(cell.seed_values) for cell in cells.values())
+    of_differences = (estimate_variance(one.seed_values - other.seed_values) for one, other in pairs)
     return MetricValues(
         cells, estimate_variance_prior(filter(None, of_means)), estimate_variance_prior(filter(None, of_differences))
     )
@@ -176,7 +182,7 @@ def _cell_values(grid: Grid, results: Results, row: Row, column: Column, key: st
         if (place := (row.name, column.name, seed)) in results and key in results[place][1].get("values", {})
     }
     values = np.array([result["values"][key] for _, result in by_seed.values()])
-    items = [Run(job.path).items().get(key) for job, _ in by_seed.values()]
+    items = [Run(job.run_folder).items().get(key) for job, _ in by_seed.values()]
     arrays = [one.reshape(len(one), -1).mean(axis=1) for one in items if one is not None]
     is_complete = len(arrays) == len(items) > 0 and len({len(one) for one in arrays}) == 1
     return CellValues(tuple(by_seed), values, np.stack(arrays) if is_complete else None)
@@ -190,7 +196,7 @@ def list_single_seed_differences(grid: Grid, results: Results) -> list[str]:
         for column in grid.columns
         for row in grid.rows
         if row.name != grid.baseline
-        and values.difference(row.name, grid.baseline, column.name) is not None
+        and values.paired_difference(row.name, grid.baseline, column.name) is not None
         and not values.has_seed_variance(row.name, grid.baseline, column.name)
     ]
 
@@ -202,9 +208,9 @@ def build_entries(grid: Grid, results: Results) -> list[Entry]:
     for metric in select_metrics_keeping_order(grid.options.metrics):
         values = collect_metric_values(grid, results, metric.key)
         for column, row in itertools.product(grid.columns, grid.rows):
-            cell = values.cells[row.name, column.name]
+            cell = values.cell_values[row.name, column.name]
             is_baseline = row.name == grid.baseline
-            difference = None if is_baseline else values.difference(row.name, grid.baseline, column.name)
+            difference = None if is_baseline else values.paired_difference(row.name, grid.baseline, column.name)
             of_cell = [
                 result for (name, where, _), (_, result) in results.items() if (name, where) == (row.name, column.name)
             ]
@@ -216,11 +222,11 @@ def build_entries(grid: Grid, results: Results) -> list[Entry]:
                     column=column.name,
                     measure=metric.key,
                     seeds=len(cell.seeds),
-                    mean=float(cell.values.mean()) if has_values else None,
-                    interval=mean_interval_over_seeds(cell.values, cell.items, prior=values.mean_prior)
+                    mean=float(cell.seed_values.mean()) if has_values else None,
+                    interval=mean_interval_over_seeds(cell.seed_values, cell.item_values, prior=values.mean_prior)
                     if has_values
                     else None,
-                    difference=None if difference is None else difference.difference(comparisons=comparisons),
+                    difference=None if difference is None else difference.with_interval(comparisons=comparisons),
                     seconds=float(np.mean(seconds)) if seconds else None,
                     failed=next((one["failed"] for one in of_cell if "failed" in one), None),
                 )
@@ -267,10 +273,10 @@ def judge_claims(grid: Grid, results: Results) -> list[Verdict]:
         gains = {
             f"{name} on {column.name}": difference if metric.better != "lower" else -difference
             for name, column in pairs
-            if (difference := values.difference(name, claim.than, column.name)) is not None
+            if (difference := values.paired_difference(name, claim.than, column.name)) is not None
             and values.has_seed_variance(name, claim.than, column.name)
         }
-        differences = {name: gain.difference(comparisons=comparisons) for name, gain in gains.items()}
+        differences = {name: gain.with_interval(comparisons=comparisons) for name, gain in gains.items()}
         intervals = {name: difference for name, difference in differences.items() if difference is not None}
         judge = partial(judge_claim, each=claim.each, small=SMALL if metric.in_percent else 0.0)
         verdict, seeds = judge(list(intervals.values())), None

@@ -121,7 +121,7 @@ class PairedDifference:
     def __neg__(self) -> PairedDifference:
         return replace(self, value=-self.value)
 
-    def difference(self, *, comparisons: int = 1, seeds: int | None = None) -> Difference | None:
+    def with_interval(self, *, comparisons: int = 1, seeds: int | None = None) -> Difference | None:
         """Return the difference with its interval, or None if no variance is known.
 
         Args:
@@ -163,7 +163,7 @@ def paired_difference(
         prior: prior of the variance of the difference between seeds.
 
     >>> better = np.array([0.91, 0.93, 0.92])
-    >>> paired_difference(better, better - np.array([0.02, 0.021, 0.019])).difference().is_significant
+    >>> paired_difference(better, better - np.array([0.02, 0.021, 0.019])).with_interval().is_significant
     True
     """
     differences, item_variance, per_seed = values - others, None, 0.0
@@ -193,7 +193,7 @@ def num_seeds_to_decide(
     if min(numbers, default=1) < 2:
         return None
     for seeds in range(max(numbers), MAX_SEEDS):  # rows with fewer seeds so far get as many
-        predicted = [one.difference(comparisons=comparisons, seeds=seeds) for one in differences]
+        predicted = [one.with_interval(comparisons=comparisons, seeds=seeds) for one in differences]
         if is_decided([one for one in predicted if one is not None]):
             return seeds
     return MAX_SEEDS

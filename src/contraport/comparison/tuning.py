@@ -23,12 +23,12 @@ class SearchRange(NamedTuple):
     Attributes:
         low: smallest value.
         high: largest value.
-        whole: whether values are integers.
+        is_integer: whether values are integers.
     """
 
     low: float
     high: float
-    whole: bool = False
+    is_integer: bool = False
 
     def value_at(self, position: float) -> float | int:
         """Return the value at a position from 0 to 1.
@@ -36,7 +36,7 @@ class SearchRange(NamedTuple):
         >>> SearchRange(0.1, 10.0).value_at(0.5), SearchRange(1, 10, whole=True).value_at(0.999)
         (1.0, 10)
         """
-        if self.whole:
+        if self.is_integer:
             return int(math.exp(math.log(self.low) + position * (math.log(self.high + 1) - math.log(self.low))))
         return float(f"{math.exp(math.log(self.low) + position * math.log(self.high / self.low)):.3g}")
 
@@ -44,7 +44,7 @@ class SearchRange(NamedTuple):
 SPACES = {
     "temperature": SearchRange(0.05, 1.0),
     "relaxation": SearchRange(0.05, 5.0),
-    "iterations": SearchRange(1, 10, whole=True),
+    "iterations": SearchRange(1, 10, is_integer=True),
     "q": SearchRange(0.05, 0.95),
     "p": SearchRange(1.0, 8.0),
     "df": SearchRange(1.0, 20.0),
@@ -93,7 +93,7 @@ def fixed_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, l
 
 def build_trials(grid: Grid, row: Row, column: Column) -> list[Cell]:
     """Return the trainings of the search for a row in a column."""
-    space = search_space(row, grid.common)
+    space = search_space(row, grid.common_options)
     points: list[list[float]] = []
     if space and grid.options.tune > 1:
         engine = SobolEngine(len(space), scramble=True, seed=0)
@@ -103,7 +103,9 @@ def build_trials(grid: Grid, row: Row, column: Column) -> list[Cell]:
         {key: one.value_at(place) for (key, one), place in zip(space.items(), point, strict=True)} for point in points
     ]
     return [
-        grid.cell(row, column, 0, trial=number, validation=grid.options.validation, **settings_as_options(settings))
+        grid.build_cell(
+            row, column, 0, trial=number, validation=grid.options.validation, **settings_as_options(settings)
+        )
         for number, settings in enumerate(trials)
     ]
 

@@ -287,7 +287,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             return torch.stack(model.project(model.encode(views)), dim=1)
 
         with fixed_seed(0, self._loader_config.device), evaluation_mode(model):
-            z = self._loader_config.apply(embed, model, self.pipeline_.views, dataset, "score").unbind(dim=1)
+            z = self._loader_config.apply_to_dataset(embed, model, self.pipeline_.views, dataset, "score").unbind(dim=1)
             losses = [
                 min(float(info_nce(temperature=temperature)(one, other)) for temperature in SCORE_TEMPERATURES)
                 for one, other in combinations(z, 2)

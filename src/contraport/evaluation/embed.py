@@ -56,7 +56,7 @@ def embed(given: dict[str, Any]) -> Path:
     """
     options = EmbedOptions(**given)
     share = current_process_shard()
-    path = share.path(Path(options.out))
+    path = share.output_path(Path(options.out))
     check(
         path.suffix in supported_suffixes(),
         f"out: must end in {', '.join(supported_suffixes())}, got {path.name!r}.",
@@ -101,12 +101,12 @@ def embed(given: dict[str, Any]) -> Path:
         options.batch_size, resolve_device(options.device), options.num_workers, ProgressBars(shown=options.progress)
     )
     with open_feature_buffer(path) as buffer:
-        for dataset in share.part(datasets):
+        for dataset in share.select_items(datasets):
             for features, batch in embed_batches(model, dataset, build_plain_views(settings, dataset), loader_config):
                 with report_write_errors("out", path):
                     _add(buffer, dataset, batch, features.numpy(), by_text=view is not None)
         data = str(settings.data) if is_training_data(settings, options.data) else datasets[0].name
-        embedded = replace(buffer.features(_class_names(datasets[0]), str(run.path)), view=view, data=data)
+        embedded = replace(buffer.to_features(_class_names(datasets[0]), str(run.path)), view=view, data=data)
         written = [path]
         with report_write_errors("out", path):
             if options.shard_items is None:

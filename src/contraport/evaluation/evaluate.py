@@ -102,16 +102,16 @@ class RunEvaluation(NamedTuple):
         test: the test items.
         result: contents of `evaluation.json`.
         samples: contents of `samples.npz`.
-        draws: value and bootstrap draws of the trained encoder, by metric key.
-        items: contents of `items.npz`: values per test item of the metrics that are means of them.
+        bootstrap_draws: value and bootstrap draws of the trained encoder, by metric key.
+        item_values: contents of `items.npz`: values per test item of the metrics that are means of them.
     """
 
     run: Run
     test: Dataset
     result: Evaluation
     samples: Arrays
-    draws: Draws
-    items: Arrays
+    bootstrap_draws: Draws
+    item_values: Arrays
 
 
 def _save(one: RunEvaluation) -> None:
@@ -124,7 +124,7 @@ def _save(one: RunEvaluation) -> None:
     # All files are written before the first is moved into place, so that a full disk leaves the old evaluation.
     with report_write_errors("run", one.run.path), ExitStack() as files:
         write_json(files.enter_context(atomic_write(one.run.evaluation_path)), one.result)
-        write_arrays(files.enter_context(atomic_write(one.run.items_path)), one.items)
+        write_arrays(files.enter_context(atomic_write(one.run.items_path)), one.item_values)
         if one.samples:
             write_arrays(files.enter_context(atomic_write(one.run.samples_path)), one.samples)
         else:
@@ -134,7 +134,7 @@ def _save(one: RunEvaluation) -> None:
 def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
     started = time.perf_counter()
     metrics, evaluator = select_metrics(options.metrics), Evaluator.from_run(run, options)
-    trained, baselines = evaluator.context("trained", evaluator.model), evaluator.baselines()
+    trained, baselines = evaluator.build_context("trained", evaluator.model), evaluator.load_baselines()
     if options.classes:
         _check_classes(trained, options.classes, run)
     unmet = {metric.key: metric.first_unmet_requirement(trained) for metric in metrics}
@@ -149,10 +149,10 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
     plan_notes: list[str] = []
     with evaluator.loader_config.bars.steps(steps) as step:
         for name, encoder in baselines.items():
-            results[name] = _compute(evaluator.context(name, encoder), possible, run, step)
+            results[name] = _compute(evaluator.build_context(name, encoder), possible, run, step)
         results["trained"] = _compute(trained, possible, run, step)
         for epoch, model in load_epoch_models(run, evaluator.model, checkpoints):
-            results[f"epoch {epoch}"] = _compute(evaluator.context(f"epoch {epoch}", model), possible, run, step)
+            results[f"epoch {epoch}"] = _compute(evaluator.build_context(f"epoch {epoch}", model), possible, run, step)
             plans += evaluator.compute_epoch_plan(model, epoch)
         if not options.alone:
             step(f"{run.path.name}: samples for the page")
@@ -173,7 +173,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
     ]
     class_names = evaluator.train.class_names
     result = {
-        "data": describe_test_data(evaluator.settings, evaluator.test, options),
+        "data": describe_test_data(evaluator.training_settings, evaluator.test, options),
         "epochs": evaluator.epochs,
         "train_items": len(evaluator.train),
         "test_items": len(evaluator.test),
@@ -192,7 +192,11 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
         "pairs_of_runs": 0,
         "directions": _directions(results["trained"]),
     }
-    items = {key: one.items for key, one in results["trained"].items() if isinstance(one, MetricResult) and one.is_mean}
+    items = {
+        key: one.item_values
+        for key, one in results["trained"].items()
+        if isinstance(one, MetricResult) and one.is_mean_of_items
+    }
     return RunEvaluation(run, evaluator.test, Evaluation(result), samples, draws["trained"], items)
 
 
@@ -201,7 +205,9 @@ def _page_samples(
 ) -> tuple[Arrays, list[str]]:
     """Return the arrays that the page draws, and the reason if no plan is among them."""
     samples = collect_samples(trained, probed=probed) | (misclassified_samples(trained) if probed else {})
-    if is_training_data(evaluator.settings, evaluator.options.data):  # scored pairs are pairs of the training data
+    if is_training_data(
+        evaluator.training_settings, evaluator.options.data
+    ):  # scored pairs are pairs of the training data
         samples |= worst_pair_samples(evaluator.run, evaluator.train)
     if isinstance(evaluator.objective, str):
         return samples, [evaluator.objective]
@@ -225,7 +231,7 @@ def _compute(
         step(f"{run.path.name}, {context.name}: {metric.title}")
         if metric.first_unmet_requirement(context) is None:
             result = as_metric_result(metric(context))
-            if np.isfinite(result.items if isinstance(result, MetricResult) else result).all():
+            if np.isfinite(result.item_values if isinstance(result, MetricResult) else result).all():
                 results[metric.key] = result
     return results
 
@@ -303,5 +309,8 @@ def _differences_between_runs(
         if other is not one and one.result["data"] == other.result["data"] and have_same_items(one.test, other.test)
     ]
     pairs = math.comb(len(others) + 1, 2)
-    differences = {str(other.run.path): _differences(one.draws, other.draws, comparisons=pairs) for other in others}
+    differences = {
+        str(other.run.path): _differences(one.bootstrap_draws, other.bootstrap_draws, comparisons=pairs)
+        for other in others
+    }
     return {path: _as_dicts(of) for path, of in differences.items()}, pairs

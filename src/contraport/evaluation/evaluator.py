@@ -28,7 +28,7 @@ class Evaluator:
     Attributes:
         run: the run folder.
         options: options of the evaluation.
-        settings: training settings of the run.
+        training_settings: training settings of the run.
         model: the trained encoder.
         epochs: number of epochs after which the model was saved, or None if unknown.
         train: training items.
@@ -37,12 +37,12 @@ class Evaluator:
         loader_config: batch size, device and workers for loading items.
         initial_objective: the objective at the start of training, or the reason why its plan cannot be drawn.
         objective: the objective at the end of training, or the reason why its plan cannot be drawn.
-        notes: facts about the items that readers of the results should know.
+        data_notes: facts about the items that readers of the results should know.
     """
 
     run: Run
     options: EvaluateOptions
-    settings: Settings
+    training_settings: Settings
     model: Model
     epochs: int | None
     train: Dataset
@@ -51,7 +51,7 @@ class Evaluator:
     loader_config: LoaderConfig
     initial_objective: Loss | str
     objective: Loss | str
-    notes: tuple[str, ...] = ()
+    data_notes: tuple[str, ...] = ()
 
     @classmethod
     def from_run(cls, run: Run, options: EvaluateOptions) -> Evaluator:
@@ -76,7 +76,7 @@ class Evaluator:
         objective = initial if isinstance(initial, str) else objective_at_epoch(initial, run, settings, epochs)
         return cls(run, options, settings, model, epochs, train, test, views, loader_config, initial, objective, notes)
 
-    def context(self, name: str, encoder: Model | RawInputEncoder) -> EvalContext:
+    def build_context(self, name: str, encoder: Model | RawInputEncoder) -> EvalContext:
         """Return the evaluation context of an encoder on the items of the run."""
         return EvalContext(
             encoder,
@@ -91,13 +91,13 @@ class Evaluator:
             templates=self.options.templates,
         )
 
-    def baselines(self) -> dict[str, Model | RawInputEncoder]:
+    def load_baselines(self) -> dict[str, Model | RawInputEncoder]:
         """Return the baseline encoders by row name; empty with the option `alone`."""
         if self.options.alone:
             return {}
         initial = self.run.initial_model(trust_remote_code=self.options.trust_remote_code)
         if initial is None:
-            before = {"untrained": build_untrained_model(self.settings, self.model, self.run.encoder)}
+            before = {"untrained": build_untrained_model(self.training_settings, self.model, self.run.encoder)}
         else:
             before = {"given": initial}
         return {"raw": RawInputEncoder(self.model.shapes), **before}
@@ -106,7 +106,7 @@ class Evaluator:
         """Return the epoch and the plan of an intermediate model, or an empty list if it cannot be drawn."""
         if isinstance(self.initial_objective, str):
             return []
-        objective = objective_at_epoch(self.initial_objective, self.run, self.settings, epoch)
+        objective = objective_at_epoch(self.initial_objective, self.run, self.training_settings, epoch)
         if isinstance(objective, Loss):
             with suppress(UsageError):  # a missing fact is reported for the last epoch
                 return [(epoch, plan_samples(model, objective, self.test, self.views, self.loader_config))]

@@ -43,7 +43,7 @@ def skipped_metric_notes(
     skipped: dict[str, list[Metric]] = {}
     for metric in metrics:
         requirement = unmet[metric.key]
-        if requirement is not None and (by_name or not requirement.rare):
+        if requirement is not None and (by_name or not requirement.is_rarely_met):
             skipped.setdefault(requirement.reason, []).append(metric)
     notes = [
         f"Not measured, as {reason}: {', '.join(titles_by_metric_name(of).values())}." for reason, of in skipped.items()
@@ -60,7 +60,7 @@ def skipped_metric_notes(
 def caveat_notes(evaluator: Evaluator, baselines: Mapping[str, Model | RawInputEncoder], results: Results) -> list[str]:
     """Return caveat_notes about the model, its configuration, the raw inputs and the classes."""
     run, raw = evaluator.run, baselines.get("raw")
-    notes = [*evaluator.notes, *filter(None, [run.model_warning()])]
+    notes = [*evaluator.data_notes, *filter(None, [run.model_warning()])]
     if evaluator.options.checkpoints == "all" and not find_epoch_checkpoints(run, before=None):
         notes.append(f"{run.path} has no intermediate checkpoints; only its last model was evaluated.")
     if unknown := sorted(run.config().keys() - RECORDED_OPTIONS.keys()):
@@ -71,7 +71,7 @@ def caveat_notes(evaluator: Evaluator, baselines: Mapping[str, Model | RawInputE
     if isinstance(raw, RawInputEncoder) and raw.side is not None:
         notes.append(f"Raw inputs: images downscaled to {raw.side} × {raw.side} pixels.")
     uses_labels = any(
-        SEVERAL_CLASSES in metric.requires and metric.group != "clustering"
+        SEVERAL_CLASSES in metric.requirements and metric.group != "clustering"
         for metric in collect_metrics_from_rows([results])
     )
     return notes + (_unseen_class_notes(evaluator.train, evaluator.test) if uses_labels else [])
@@ -109,7 +109,7 @@ def zero_width_interval_notes(results: Results) -> list[str]:
     }
     if not unanimous:
         return []
-    items = len(next(iter(unanimous.values())).items)
+    items = len(next(iter(unanimous.values())).item_values)
     unseen = 1 - (1 - LEVEL) ** (1 / items)
     titles = join_names([metric.title for metric in collect_metrics_from_rows([unanimous])])
     return [
@@ -119,7 +119,7 @@ def zero_width_interval_notes(results: Results) -> list[str]:
 
 
 def _all_agree(result: MetricResult) -> bool:
-    items = result.items
+    items = result.item_values
     return result.statistic is mean and bool(np.isin(items, (0, 1)).all()) and bool((items == items[:1]).all())
 
 

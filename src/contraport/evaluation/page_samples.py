@@ -58,7 +58,7 @@ def collect_samples(context: EvalContext, *, probed: bool) -> Arrays:
     arrays = points(test, context.test_x, chosen) | cosines(test, context.test_x)
     arrays |= _losses(context, chosen) | _suspicion(context, chosen)
     if probed:
-        arrays["confusion"] = confusion_matrix(context.probe, context.test_x, context.test_y)
+        arrays["confusion"] = confusion_matrix(context.fitted_probe, context.test_x, context.test_y)
     return arrays
 
 
@@ -134,7 +134,7 @@ def plan_samples(model: Model, objective: Loss, dataset: Dataset, views: Views, 
     batch = dataset.__getitems__(chosen.tolist())
     model.to(loader_config.device)
     with fixed_seed(0, loader_config.device), evaluation_mode(model):
-        made = views(loader_config.to_device(batch))
+        made = views(loader_config.views_to_device(batch))
         z0, z1 = (z.float() for z in model.project(model.encode(made))[:2])
         plan = objective.plan(z0, z1, labels=batch.labels, domains=batch.domains)
         target = objective.target_plan(z0, z1, labels=batch.labels, domains=batch.domains)
@@ -166,8 +166,8 @@ def misclassified_samples(context: EvalContext) -> Arrays:
     `mistaken_sure` the probability of the latter, `mistaken_views` the names of their views, `mistaken_keys` their
     names in the data, if any, and `mistaken_0`, `mistaken_1` and so on the views.
     """
-    probabilities = context.probe.predict_proba(context.test_x.cpu().numpy())
-    predicted, true = context.probe.classes_[probabilities.argmax(axis=1)], context.test_y.cpu().numpy()
+    probabilities = context.fitted_probe.predict_proba(context.test_x.cpu().numpy())
+    predicted, true = context.fitted_probe.classes_[probabilities.argmax(axis=1)], context.test_y.cpu().numpy()
     confidence = np.where(predicted == true, -1.0, probabilities.max(axis=1))
     items = np.argsort(-confidence, kind="stable")[: min(LISTED, int((predicted != true).sum()))]
     if len(items) == 0:

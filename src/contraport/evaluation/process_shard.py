@@ -26,7 +26,7 @@ class ProcessShard(NamedTuple):
     local: int
     """Rank within the machine, which selects the device."""
 
-    def path(self, path: Path) -> Path:
+    def output_path(self, path: Path) -> Path:
         """Return the file that this process writes: the path itself, or its numbered shard.
 
         >>> str(ProcessShard(0, 1, 0).path(Path("a.npz"))), str(ProcessShard(1, 2, 1).path(Path("a.npz")))
@@ -34,7 +34,7 @@ class ProcessShard(NamedTuple):
         """
         return path if self.total == 1 else shard_path(path, self.rank, self.total)
 
-    def part(self, datasets: Sequence[Dataset]) -> list[Dataset]:
+    def select_items(self, datasets: Sequence[Dataset]) -> list[Dataset]:
         """Return the items of this process, dataset by dataset; the shards in order are all items in order.
 
         Raises:

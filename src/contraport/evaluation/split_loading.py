@@ -32,12 +32,12 @@ class Splits(NamedTuple):
     Attributes:
         train: items that probes are trained on.
         test: items that metrics are computed on; the encoder was not trained on any of them.
-        notes: facts about the items that readers of the results should know.
+        data_notes: facts about the items that readers of the results should know.
     """
 
     train: Dataset
     test: Dataset
-    notes: tuple[str, ...] = ()
+    data_notes: tuple[str, ...] = ()
 
 
 def load_splits(run: Run, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
@@ -97,7 +97,7 @@ def load_train_and_test(run: Run, loader: SplitLoader, data: Any, *, leave_out: 
     train, test = loader.load(data, "train"), loader.load(data, "test")
     check_no_stream(train)
     check_no_stream(test)
-    record, is_own = run.split(), is_training_data(loader.settings, data)
+    record, is_own = run.split(), is_training_data(loader.training_settings, data)
     if record is None:
         _check_no_copies(run, train, test, is_own=is_own)
         return Splits(train, test)
@@ -107,7 +107,7 @@ def load_train_and_test(run: Run, loader: SplitLoader, data: Any, *, leave_out: 
     if train.num_held_out is None:
         parts.append(loader.load(data, "test", complete=True))
     divided = record.find_splits(parts)
-    is_subset = any(getattr(loader.settings, name) for name in _SUBSET_SETTINGS)
+    is_subset = any(getattr(loader.training_settings, name) for name in _SUBSET_SETTINGS)
     check(
         not is_own or (divided is not None and (divided[2] == 0 or is_subset)),
         f"data: {train.name!r} changed since {run.path} was trained on it, so its test items are not known. Restore "
@@ -210,16 +210,16 @@ class SplitLoader:
     """Loader of splits with the settings of a run: image size of the model, columns of its table.
 
     Attributes:
-        settings: training settings of the run.
+        training_settings: training settings of the run.
         model: the encoder.
-        columns: roles of the columns of a table; default, for the run's own data: as in the training.
-        root: folder of named data; default: as in the training.
+        column_roles: roles of the columns of a table; default, for the run's own data: as in the training.
+        data_root: folder of named data; default: as in the training.
     """
 
-    settings: Settings
+    training_settings: Settings
     model: Model
-    columns: dict[str, Any] | None = None
-    root: str | Path | None = None
+    column_roles: dict[str, Any] | None = None
+    data_root: str | Path | None = None
 
     def load(self, data: Any, split: str, *, undivided: bool = False, complete: bool = False) -> Dataset:
         """Load a split of some data.
@@ -244,8 +244,10 @@ class SplitLoader:
 
     def _settings(self, data: Any) -> Settings:
         """Return the training settings adapted to some data."""
-        settings, columns = self.settings, self.columns
-        adapted = settings.replace_unchecked(root=self.root or settings.root, image_size=model_image_size(self.model))
+        settings, columns = self.training_settings, self.column_roles
+        adapted = settings.replace_unchecked(
+            root=self.data_root or settings.root, image_size=model_image_size(self.model)
+        )
         if is_training_data(settings, data):
             hint = f"Pass {format_options(data=...)}."
             check(settings.data is not None, f"data: the run's config.yaml has no entry 'data'. {hint}", "missing")

@@ -69,7 +69,7 @@ clustering_metric = partial(
 @accuracy_metric("Linear probe")
 def linear_probe(context: EvalContext) -> ItemValues:
     """Accuracy of a logistic regression on the features; its penalty is selected on held-out training items."""
-    return probes.probe_correctness(context.probe, context.test_x, context.test_y)
+    return probes.probe_correctness(context.fitted_probe, context.test_x, context.test_y)
 
 
 @accuracy_metric("kNN")
@@ -89,7 +89,7 @@ def knn(context: EvalContext) -> ItemValues:
 )
 def rms_calibration_error(context: EvalContext) -> MetricResult:
     """Root mean square gap between the linear probe's confidence and its accuracy, over 15 confidence bins."""
-    confidences = probes.probe_confidence_and_correctness(context.probe, context.test_x, context.test_y)
+    confidences = probes.probe_confidence_and_correctness(context.fitted_probe, context.test_x, context.test_y)
     return intervals.MetricResult(probes.squared_calibration_error_per_item(confidences), intervals.root_bootstrap_mean)
 
 
@@ -127,7 +127,7 @@ def fine_tuning_accuracy(context: EvalContext) -> ItemValues:
 )
 def regression(context: EvalContext) -> MetricResult:
     """R^2 of a ridge regression from the features to the items' numbers, such as ages."""
-    train, test = context.numbers
+    train, test = context.regression_targets
     predictions = probes.ridge_predictions(context.train_x, train, context.test_x, test)
     return intervals.MetricResult(predictions, probes.r_squared)
 
@@ -151,7 +151,7 @@ def unseen_domain(context: EvalContext) -> ItemValues:
 @retrieval_metric("Recall@{}", numbers=(1, 5, 10))
 def recall(context: EvalContext, number: int) -> MetricResult:
     """Share of test items whose other view is among this many nearest candidates: the mean over directions."""
-    return intervals.MetricResult(context.ranks <= number, parts=context.retrieval_directions)
+    return intervals.MetricResult(context.retrieval_ranks <= number, part_names=context.retrieval_directions)
 
 
 @metric(
@@ -164,7 +164,7 @@ def recall(context: EvalContext, number: int) -> MetricResult:
 )
 def median_rank(context: EvalContext) -> MetricResult:
     """Median rank of an item's other view among those of all test items, over directions; 1 is the nearest."""
-    return intervals.MetricResult(context.ranks, intervals.median, parts=context.retrieval_directions)
+    return intervals.MetricResult(context.retrieval_ranks, intervals.median, part_names=context.retrieval_directions)
 
 
 @share_metric("Zero-shot", group="zero-shot", requires=(LABELS, TEXT_ENCODER))
@@ -183,8 +183,10 @@ def zero_shot_accuracy(context: EvalContext) -> ItemValues:
 )
 def mutual_information(context: EvalContext) -> ItemValues:
     """Lower bound on the mutual information of two views: log n minus the InfoNCE loss on all n test items."""
-    assert context.temperature is not None
-    return math.log(len(context.test)) + retrieval.log_match_probabilities(*context.projections, context.temperature)
+    assert context.info_nce_temperature is not None
+    return math.log(len(context.test)) + retrieval.log_match_probabilities(
+        *context.projections, context.info_nce_temperature
+    )
 
 
 @geometry_metric("Alignment", better="lower", unit="squared distance", requires=(SHARED_ENCODER, STORED_AUGMENTATION))
@@ -220,14 +222,14 @@ def hubness(context: EvalContext) -> ItemValues:
 @clustering_metric("NMI", unit="share of information")
 def nmi(context: EvalContext) -> MetricResult:
     """Normalized mutual information between k-means clusters (as many as classes) and the classes."""
-    values = clustering.nmi_influence(context.test_y, context.clusters)
+    values = clustering.nmi_influence(context.test_y, context.test_clusters)
     return intervals.MetricResult(values, intervals.clipped_bootstrap_mean)
 
 
 @clustering_metric("ARI", unit="share of pairs above chance")
 def ari(context: EvalContext) -> MetricResult:
     """Adjusted Rand index between k-means clusters (as many as classes) and the classes."""
-    values = clustering.ari_influence(context.test_y, context.clusters)
+    values = clustering.ari_influence(context.test_y, context.test_clusters)
     return intervals.MetricResult(values, intervals.bounded_bootstrap_mean)
 
 
@@ -235,7 +237,7 @@ def _register_robustness(kind: str, title: str, images: str, *requires: Requirem
     """Register the accuracy of the linear probe on corrupted test images."""
 
     def accuracy(context: EvalContext, number: int) -> ItemValues:
-        return probes.probe_correctness(context.probe, context.corrupted(kind, number), context.test_y)
+        return probes.probe_correctness(context.fitted_probe, context.corrupted_features(kind, number), context.test_y)
 
     accuracy.__doc__ = f"Accuracy of the linear probe on {images}, with severity 1 to 5."
     all_requirements = (LABELS, SEVERAL_CLASSES, IMAGES, *requires)

@@ -150,7 +150,7 @@ class EvalContext:
         return any(True for _ in self.encoder.parameters())
 
     @property
-    def temperature(self) -> float | None:
+    def info_nce_temperature(self) -> float | None:
         """Temperature of the objective if it is InfoNCE on cosines and the encoder has comparable projections."""
         loss = self.objective
         if (
@@ -182,7 +182,7 @@ class EvalContext:
         return _available(self.test.domains)
 
     @property
-    def numbers(self) -> tuple[Tensor, Tensor]:
+    def regression_targets(self) -> tuple[Tensor, Tensor]:
         """Number of each training item `(n,)` and of each test item `(m,)`; requires numbers."""
         return _available(self.train.regression_targets), _available(self.test.regression_targets)
 
@@ -233,7 +233,7 @@ class EvalContext:
         )
 
     @cached_property
-    def ranks(self) -> np.ndarray[Any, Any]:
+    def retrieval_ranks(self) -> np.ndarray[Any, Any]:
         """Rank of each item's other view among those of all test items, `(m, k)`, one column per direction."""
         return retrieval_ranks(
             *self.retrieval_views, content_ids=self.test.content_ids if self.retrieval_directions else None
@@ -258,16 +258,16 @@ class EvalContext:
         return extract_features(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
 
     @cached_property
-    def probe(self) -> Pipeline:
+    def fitted_probe(self) -> Pipeline:
         """Linear probe fitted on the training items."""
         return fit_linear_probe(self.train_x, self.train_y)
 
     @cached_property
-    def clusters(self) -> np.ndarray[Any, Any]:
+    def test_clusters(self) -> np.ndarray[Any, Any]:
         """k-means cluster of each test item, `(m,)`, with as many clusters as classes."""
         return kmeans_clusters(self.test_x, self.num_classes)
 
-    def corrupted(self, kind: str, severity: int) -> Tensor:
+    def corrupted_features(self, kind: str, severity: int) -> Tensor:
         """Return the features of the corrupted test items, `(m, F)`; the corruptions are the same for every encoder."""
 
         def prepare(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -108,31 +108,32 @@ class MetricResult:
     """Result of a metric: values per test item, and the statistic that turns them into one number.
 
     Attributes:
-        items: values per test item, (n,) or (n, k).
+        item_values: values per test item, (n,) or (n, k).
         statistic: function of the items and of the count of each.
-        parts: names of the k columns, if each column is a result by itself, such as a direction of retrieval.
+        part_names: names of the k columns, if each column is a result by itself, such as a direction of retrieval.
     """
 
-    items: ItemValues
+    item_values: ItemValues
     statistic: Statistic = mean
-    parts: tuple[str, ...] = ()
+    part_names: tuple[str, ...] = ()
 
     @cached_property
     def value(self) -> float:
         """The metric's value, with each item counted once."""
-        return float(self.statistic(self.items, np.ones((1, len(self.items))))[0])
+        return float(self.statistic(self.item_values, np.ones((1, len(self.item_values))))[0])
 
     @property
-    def is_mean(self) -> bool:
+    def is_mean_of_items(self) -> bool:
         """Whether the value is the mean of the items."""
         return self.statistic in (mean, bounded_bootstrap_mean, clipped_bootstrap_mean)
 
     def results_by_part(self) -> dict[str, MetricResult]:
         """Return one result per part."""
-        if not self.parts:
+        if not self.part_names:
             return {}
         return {
-            part: MetricResult(column, self.statistic) for part, column in zip(self.parts, self.items.T, strict=True)
+            part: MetricResult(column, self.statistic)
+            for part, column in zip(self.part_names, self.item_values.T, strict=True)
         }
 
 
@@ -171,7 +172,7 @@ def draw_bootstrap_values(
     Raises:
         UsageError: the results have different numbers of items.
     """
-    sizes = {len(result.items) for result in results.values()}
+    sizes = {len(result.item_values) for result in results.values()}
     check(len(sizes) <= 1, f"results: all must have the same number of items, got {sorted(sizes)}.", "shape")
     if not sizes:
         return {}
@@ -184,7 +185,7 @@ def draw_bootstrap_values(
         positions = random.integers(items, size=(rows, items)) + items * np.arange(rows)[:, None]
         counts = np.bincount(positions.ravel(), minlength=rows * items).reshape(rows, items).astype(np.float64)
         for key, result in results.items():
-            chunks[key].append(result.statistic(result.items, counts))
+            chunks[key].append(result.statistic(result.item_values, counts))
     return {key: np.concatenate(values) for key, values in chunks.items()}
 
 

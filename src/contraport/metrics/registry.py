@@ -38,41 +38,45 @@ class Requirement(NamedTuple):
     Attributes:
         is_met: predicate of the context.
         reason: the reason to print if the condition fails.
-        rare: whether most data or runs fail it, so that the reason is printed only if the metric was requested by name.
+        is_rarely_met: whether most data or runs fail it, so that the reason is printed only if the metric was requested by name.
     """
 
     is_met: Callable[[EvalContext], object]
     reason: str
-    rare: bool = False
+    is_rarely_met: bool = False
 
 
 LABELS = Requirement(attrgetter("has_labels"), "there are no labels")
 SEVERAL_CLASSES = Requirement(attrgetter("has_several_classes"), "all labels are of one class")
-NUMBERS = Requirement(attrgetter("has_regression_targets"), "there are no numbers to predict", rare=True)
+NUMBERS = Requirement(attrgetter("has_regression_targets"), "there are no numbers to predict", is_rarely_met=True)
 VARYING_NUMBERS = Requirement(
-    lambda context: len(context.numbers[1].unique()) > 1, "all test items have the same number"
+    lambda context: len(context.regression_targets[1].unique()) > 1, "all test items have the same number"
 )
-DOMAINS = Requirement(lambda context: context.num_domains > 1, "there are fewer than two domains", rare=True)
-SHARED_DOMAINS = Requirement(attrgetter("has_shared_domains"), "training and test items share no domain", rare=True)
+DOMAINS = Requirement(lambda context: context.num_domains > 1, "there are fewer than two domains", is_rarely_met=True)
+SHARED_DOMAINS = Requirement(
+    attrgetter("has_shared_domains"), "training and test items share no domain", is_rarely_met=True
+)
 CLASSES_ACROSS_DOMAINS = Requirement(
     lambda context: context.min_classes_with_one_domain_left_out > 1, "domains share fewer than two classes", True
 )
-IMAGES = Requirement(attrgetter("image_channels"), "the items are not images with pixels in [0, 1]", rare=True)
-GREY_OR_RGB = Requirement(lambda context: context.image_channels <= {1, 3}, "JPEG needs 1 or 3 channels", rare=True)
+IMAGES = Requirement(attrgetter("image_channels"), "the items are not images with pixels in [0, 1]", is_rarely_met=True)
+GREY_OR_RGB = Requirement(
+    lambda context: context.image_channels <= {1, 3}, "JPEG needs 1 or 3 channels", is_rarely_met=True
+)
 SHARED_ENCODER = Requirement(attrgetter("has_shared_encoder"), "each view has its own encoder")
 STORED_AUGMENTATION = Requirement(
     lambda context: context.views.missing_transform is None,
     "the augmentation was an object, which the run folder does not store",
-    rare=True,
+    is_rarely_met=True,
 )
 COMPARABLE_VIEWS = Requirement(attrgetter("has_comparable_views"), "the views have embeddings of different sizes")
 INFO_NCE_OBJECTIVE = Requirement(
-    lambda context: context.temperature is not None, "the objective is not InfoNCE", rare=True
+    lambda context: context.info_nce_temperature is not None, "the objective is not InfoNCE", is_rarely_met=True
 )
 TEXT_ENCODER = Requirement(
-    attrgetter("supports_zero_shot"), "the run has no text encoder beside another encoder", rare=True
+    attrgetter("supports_zero_shot"), "the run has no text encoder beside another encoder", is_rarely_met=True
 )
-TRAINABLE_WEIGHTS = Requirement(attrgetter("has_weights"), "there are no weights to train", rare=True)
+TRAINABLE_WEIGHTS = Requirement(attrgetter("has_weights"), "there are no weights to train", is_rarely_met=True)
 REPEATED_CLASS = Requirement(lambda context: context.largest_class_size > 1, "no class has two test items")
 AN_ITEM_PER_CLASS = Requirement(
     lambda context: len(context.test) >= context.num_classes, "there are fewer test items than classes"
@@ -92,9 +96,9 @@ class Metric:
         better: direction that is better.
         unit: unit of the values.
         pattern: format string of a value.
-        requires: conditions on the evaluation context; if one fails, the metric is skipped with its reason.
-        numbers: default numbers, such as the k of Recall@k; empty if the key has no number.
-        default: whether it is computed if no metric is named.
+        requirements: conditions on the evaluation context; if one fails, the metric is skipped with its reason.
+        default_numbers: default numbers, such as the k of Recall@k; empty if the key has no number.
+        is_default: whether it is computed if no metric is named.
         function: computes it from the context (and the number). It returns an array with a value per test item, whose
             mean is the metric; a `MetricResult`; or one number, which then has no interval.
     """
@@ -106,16 +110,16 @@ class Metric:
     better: Better
     unit: str
     pattern: str
-    requires: tuple[Requirement, ...]
-    numbers: tuple[int, ...]
-    default: bool
+    requirements: tuple[Requirement, ...]
+    default_numbers: tuple[int, ...]
+    is_default: bool
     function: Callable[..., ItemValues | MetricResult | float]
 
     def __call__(self, context: EvalContext) -> ItemValues | MetricResult | float:
         """Compute the metric; see `function`."""
         return self.function(context)
 
-    def value(self, context: EvalContext) -> float:
+    def compute_value(self, context: EvalContext) -> float:
         """Compute the metric as one number."""
         # Imported here because the registry must be readable without numpy.
         from contraport.metrics.intervals import as_metric_result
@@ -129,17 +133,17 @@ class Metric:
             self,
             key=self.key.replace(_NUMBER, str(number)),
             title=self.title.replace(_NUMBER, str(number)),
-            numbers=(),
+            default_numbers=(),
             function=partial(self.function, number=number),
         )
 
     def expand_numbers(self) -> tuple[Metric, ...]:
         """Return the metric at each of its default numbers, or itself if it has none."""
-        return tuple(map(self.with_number, self.numbers)) or (self,)
+        return tuple(map(self.with_number, self.default_numbers)) or (self,)
 
     def first_unmet_requirement(self, context: EvalContext) -> Requirement | None:
         """Return the first requirement that the context does not meet, or None."""
-        for requirement in self.requires:
+        for requirement in self.requirements:
             if not requirement.is_met(context):
                 return requirement
         return None
@@ -237,9 +241,9 @@ def metric_by_key(key: str) -> Metric | None:
     """
     name, _, number = key.partition(_AT)
     entry = METRICS.get(name)
-    if entry is None or bool(entry.numbers) != bool(re.fullmatch("[1-9][0-9]{0,8}", number)):
+    if entry is None or bool(entry.default_numbers) != bool(re.fullmatch("[1-9][0-9]{0,8}", number)):
         return None
-    return entry.with_number(int(number)) if entry.numbers else entry
+    return entry.with_number(int(number)) if entry.default_numbers else entry
 
 
 def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
@@ -292,7 +296,7 @@ def select_metrics(names: Sequence[str] = ()) -> list[Metric]:
     """
     groups = {entry.group for entry in METRICS.values()}
     selected: dict[str, Metric] = {}
-    for name in names or [key for key, entry in METRICS.items() if entry.default]:
+    for name in names or [key for key, entry in METRICS.items() if entry.is_default]:
         key = _key_of(name)
         entry = metric_by_key(key) or METRICS.get(key)  # or without its number
         entries = [entry] if entry else [one for one in METRICS.values() if key in (_key_of(one.group), "all")]

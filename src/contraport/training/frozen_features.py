@@ -98,7 +98,7 @@ def _encode_draw(model: Model, views: Views, dataset: Dataset, reader: LoaderCon
     def encode(*inputs: Tensor) -> Tensor:
         return torch.cat(model.encode(inputs), dim=1)
 
-    return (part for part, _ in reader.iterate_batches(encode, model, views, dataset, title))
+    return (part for part, _ in reader.iterate_outputs(encode, model, views, dataset, title))
 
 
 def _cache_key(components: Components, settings: Settings, views: Views, draws: int) -> dict[str, Any]:

@@ -40,5 +40,5 @@ class OnlineMetrics(Callback):
             return
         start = time.perf_counter()
         subject = self._subject(loop.device)
-        values = {measure.key: measure.value(subject) for measure in due}
+        values = {measure.key: measure.compute_value(subject) for measure in due}
         self._meter.add_online_values(values, seconds=time.perf_counter() - start)
