@@ -129,5 +129,5 @@ def row(metric: Metric) -> str:
     """Return the table row of a metric."""
     name = "`, `".join(one.key for one in metric.expand_numbers())
     summary = metric.summary.replace("|", "\\|")
-    star = "" if metric.default else " *"
+    star = "" if metric.is_default else " *"
     return f"| `{name}`{star} | {_BETTER[metric.better]} | {summary} | {metric.unit} |"

@@ -1,4 +1,4 @@
-"""Embedding of datasets by a frozen model: the model's weights, buffers and flags stay unchanged."""
+"""Embedding of datasets by a frozen model, whose weights, buffers and training flags stay unchanged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Embeddings(NamedTuple):
 
 
 class RawInputEncoder(nn.Module):
-    """Baseline encoder: the items themselves as features `(b, F)`; images in [0, 1], texts as bags of word pieces.
+    """Baseline encoder whose features are the raw inputs `(b, F)`: pixels in [0, 1], or bags of word pieces.
 
     `side` is the size to which large images are downscaled, or None.
     """
@@ -59,11 +59,11 @@ class RawInputEncoder(nn.Module):
         self.side = min((int((RAW_FEATURES / shape[0]) ** 0.5) for shape in large), default=None)
 
     def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return each view, uint8 or float `(b, ...)`, as rows."""
+        """Return each view, uint8 or float `(b, ...)`, as a feature matrix `(b, F)`."""
         return tuple(self._rows(view) for view in views)
 
     def forward(self, *views: Tensor) -> Tensor:
-        """Return all views of each item, concatenated."""
+        """Return the concatenated features of all views of each item, `(b, F)`."""
         return torch.cat(self.encode(views), dim=1)
 
     def _rows(self, items: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class RawInputEncoder(nn.Module):
 
 
 class LoaderConfig(NamedTuple):
-    """Configuration for loading a dataset: batch size, device, number of workers, progress bars."""
+    """Data loading configuration: batch size, device, number of workers, progress bars."""
 
     batch_size: int = 512
     device: torch.device = torch.device("cpu")
@@ -84,13 +84,13 @@ class LoaderConfig(NamedTuple):
     bars: ProgressBars = ProgressBars()
 
     def views_to_device(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Return the views of a batch on the device."""
+        """Return the views of a batch, moved to the device."""
         return tuple([view.to(self.device) for view in batch.views])
 
     def apply_to_dataset(
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Tensor:
-        """Return the outputs of a function of views for all items, on the CPU; it is called by `apply_in_blocks`.
+        """Apply a function of views to all items of a dataset and return the outputs on the CPU.
 
         Raises:
             UsageError: `batch_size` is not a positive integer.
@@ -100,7 +100,7 @@ class LoaderConfig(NamedTuple):
     def iterate_outputs(
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Iterator[tuple[Tensor, Batch]]:
-        """Yield the outputs of `apply` batch by batch, each with its batch.
+        """Apply a function of views to a dataset and yield the outputs of each batch together with the batch.
 
         Raises:
             UsageError: `batch_size` is not a positive integer.
@@ -124,8 +124,9 @@ class LoaderConfig(NamedTuple):
 def apply_in_blocks(
     function: Callable[..., Tensor], items: Sequence[Tensor], *, model: nn.Module, prepare: PrepareViews = tuple
 ) -> Tensor:
-    """Apply a frozen model in blocks of `BLOCK` items; a smaller block is filled up with copies of its items.
+    """Apply a frozen model in blocks of `BLOCK` items, so that results do not depend on the batch size.
 
+    A smaller block is filled up with copies of its items.
     On a CPU each block is computed by one thread, large items `FEW` at a time, and as many blocks run at once as torch
     has threads. The output for an item is therefore bit for bit independent of the number of items, of the batch size
     and of the number of threads.
@@ -177,7 +178,7 @@ def apply_in_blocks(
 
 
 def _channels_last(view: Tensor) -> Tensor:
-    """Return images in the memory layout in which convolutions on a CPU are fastest."""
+    """Return images in channels-last memory format, in which convolutions on a CPU are fastest."""
     return view.contiguous(memory_format=torch.channels_last) if view.ndim == 4 else view
 
 
@@ -188,7 +189,7 @@ def _use_one_thread() -> None:
 
 
 def _is_stateless(model: nn.Module) -> bool:
-    """Return whether several threads may call a model at once: its parts are known and have no hooks."""
+    """Return whether several threads may call a model at once, because its modules are known to be stateless."""
     for part in model.modules():
         is_known = type(part).__module__.partition(".")[0] in ("torch", "torchvision", "timm", "contraport")
         if not is_known or part._forward_hooks or part._forward_pre_hooks:
@@ -198,7 +199,7 @@ def _is_stateless(model: nn.Module) -> bool:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode and disable gradients; on exit, restore the training flag of every module."""
+    """Set a model to evaluation mode without gradients; restore the training flag of every module on exit."""
     training = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -211,7 +212,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def fixed_seed(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators within the block; on exit, restore the caller's random state."""
+    """Seed torch's random generators within a `with` block; restore their state on exit."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         seed_global_generators(torch_seed("embedding", seed))
         yield
@@ -227,7 +228,7 @@ def embed_dataset(
     num_workers: int | None = None,
     progress: bool = False,
 ) -> Embeddings:
-    """Embed the plain views of every item; the model is moved to `device` and not changed otherwise.
+    """Embed all items of a dataset by their plain views; the model is moved to `device` and not changed otherwise.
 
     Args:
         model: the model.
@@ -255,7 +256,7 @@ def embed_dataset(
 def embed_batches(
     model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig
 ) -> Iterator[tuple[Tensor, Batch]]:
-    """Yield the frozen features ``(b, F)`` of each batch, and the batch: `embed_dataset` without holding all in memory.
+    """Yield the frozen features ``(b, F)`` of each batch together with the batch, so that memory stays bounded.
 
     The caller's random state may change.
 
@@ -283,7 +284,7 @@ def extract_features(
     *,
     prepare: PrepareViews | None = None,
 ) -> Tensor:
-    """Return the frozen features of every item, `(n, F)`: of its plain views, or of those that `prepare` makes.
+    """Return the frozen features of all items, `(n, F)`, from their plain views or from views made by `prepare`.
 
     The caller's random state does not change.
 
@@ -310,7 +311,7 @@ def embed_views(
     project: bool = False,
     plain: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Return the frozen features of the first two random views of every item, each `(n, F)`; the views are fixed.
+    """Return the frozen features of two fixed random views of every item, each `(n, F)`.
 
     With `project`, return the projections that the loss compares, `(n, d)`; with `plain`, use all views of the data.
     """
@@ -333,7 +334,7 @@ def embed_views(
 
 
 def check_view_shapes(model: Model, dataset: Dataset, views: Views) -> None:
-    """Raise `UsageError` unless the plain views have the model's shapes and no item lacks one that it needs."""
+    """Raise `UsageError` unless the plain views have the shapes that the model takes and no item lacks a view."""
     expected, actual = (join_names([*map(describe_shape, shapes)]) for shapes in (model.shapes, views.plain_shapes))
     check(expected == actual, f"data: must have {expected}, as the model; {dataset.name!r} has {actual}.", "shape")
     if dataset.present is not None:

@@ -1,4 +1,4 @@
-"""Files of features with a description of each row: written by `embed`, read by all commands that take features.
+"""Feature files: reading and writing of features with their items' rows, splits, keys and labels.
 
 - `.npz`: the arrays `features` `(n, F)` float32, `rows` `(n,)`, `splits` `(n,)`, `run`, `data`, and where available
   `view`, `keys` `(n,)` and `labels` `(n,)` with `class_names`.
@@ -33,17 +33,17 @@ _SHARD = re.compile(r"\.\d{5}-of-\d{5}")
 
 @dataclass(frozen=True)
 class Features:
-    """Features of `n` items, with a description of each item.
+    """Features of `n` items, with the row, split, key and label of each item.
 
     Attributes:
-        features: ``(n, F)`` float32.
+        features: feature matrix, ``(n, F)`` float32.
         rows: row number of each item in its source, counting rows that were left out, ``(n,)``.
         splits: split of each item, ``(n,)``.
         keys: name of each item in its source, such as a file path, ``(n,)``; None if it has only rows.
         labels: class of each item, ``(n,)``, or None.
-        class_names: names of the classes, or None.
+        class_names: names of the classes in the order of their numbers, or None.
         run: folder of the run that embedded the items, or None if unknown.
-        view: the view that was embedded, if it was only one of several; None for features of whole items.
+        view: name of the view that was embedded, if only one of several was; None for features of whole items.
         data: name of the data; for the run's own training data, the name in its settings. None if unknown.
 
     Raises:
@@ -72,7 +72,7 @@ class Features:
         return len(self.features)
 
     def slice(self, first: int, stop: int) -> Features:
-        """Return the items from position `first` up to `stop`, exclusive."""
+        """Return the features of the items from position `first` up to `stop`, exclusive."""
         arrays: dict[str, Any] = {name: getattr(self, name) for name in ("features", *_COLUMNS)}
         sliced: dict[str, Any] = {name: None if array is None else array[first:stop] for name, array in arrays.items()}
         return replace(self, **sliced)
@@ -88,7 +88,7 @@ class Features:
         return f"{self.splits[position]} row {self.rows[position]}"
 
     def class_name_at(self, position: int) -> str | None:
-        """Return the name of the class of the item at a position, or None."""
+        """Return the class name of the item at a position, or None without labels."""
         if self.labels is None:
             return None
         label = int(self.labels[position])
@@ -134,12 +134,12 @@ def write_feature_shards(path: Path, features: Features, items: int) -> list[Pat
 
 
 def shard_path(path: Path, number: int, total: int) -> Path:
-    """Return the path of one of several numbered shards of a file."""
+    """Return the path of a shard of a feature file, such as ``photos.00000-of-00002.npz``."""
     return path.with_name(f"{path.stem}.{number:05d}-of-{total:05d}{path.suffix}")
 
 
 def find_conflicting_files(path: Path, total: int | None = None) -> list[Path]:
-    """Return the existing files that `read_features` would read instead of new shards, or mix with them.
+    """Return existing files that conflict with new shards: `read_features` would read them instead, or mix them in.
 
     Args:
         path: the file that the shards stand for.
@@ -150,14 +150,14 @@ def find_conflicting_files(path: Path, total: int | None = None) -> list[Path]:
 
 
 def remove_feature_file(path: Path) -> None:
-    """Remove a file of features, with the table beside an `.npy` file."""
+    """Remove a feature file and, for an `.npy` file, its table of items."""
     path.unlink(missing_ok=True)
     if path.suffix == ".npy":
         items_table_path(path).unlink(missing_ok=True)
 
 
 class FeatureBuffer:
-    """Buffer for features that arrive in batches: features go to a temporary file, descriptions stay in memory."""
+    """Buffer for features that arrive in batches: features go to a temporary file, rows and labels stay in memory."""
 
     def __init__(self, file: Path) -> None:
         self._path = file
@@ -171,7 +171,7 @@ class FeatureBuffer:
     def add(
         self, features: np.ndarray, *, rows: np.ndarray, split: str, keys: Sequence[str] | None, labels: Any | None
     ) -> None:
-        """Append the features of some items, ``(b, F)`` float32, and their descriptions."""
+        """Append the features ``(b, F)`` float32 of a batch with the rows, split, keys and labels of its items."""
         features.tofile(self._file)
         self._width = features.shape[1]
         self._rows.append(rows)
@@ -180,7 +180,7 @@ class FeatureBuffer:
         self._keys.append(keys)
 
     def to_features(self, class_names: Sequence[str] | None, run: str) -> Features:
-        """Return all items; the features are memory-mapped."""
+        """Return the features of all items added so far, memory-mapped from the temporary file."""
         self._file.close()
         rows = np.concatenate(self._rows)
         keys = None if None in self._keys else [key for batch in self._keys for key in batch or ()]
@@ -206,7 +206,7 @@ class FeatureBuffer:
 
 @contextmanager
 def open_feature_buffer(path: Path) -> Iterator[FeatureBuffer]:
-    """Open a buffer for features that will be written to a path; its temporary file lies beside that."""
+    """Open a feature buffer whose temporary file is beside the output path and is removed on exit."""
     buffer = FeatureBuffer(path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features"))
     try:
         yield buffer
@@ -215,7 +215,7 @@ def open_feature_buffer(path: Path) -> Iterator[FeatureBuffer]:
 
 
 def read_features(path: str | Path) -> Features:
-    """Read the features of a file written by `embed`; those of `.npy` are memory-mapped.
+    """Read a feature file written by `embed`; the features of an `.npy` file are memory-mapped.
 
     If only numbered shards of the file exist, they are joined in memory.
 
@@ -237,7 +237,7 @@ def read_features(path: str | Path) -> Features:
 
 
 def is_feature_file(path: Path) -> bool:
-    """Return whether a file holds features, by the names of its arrays or columns."""
+    """Return whether a file is a feature file, according to the names of its arrays or columns."""
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as file:
@@ -257,7 +257,7 @@ def supported_suffixes() -> list[str]:
 
 
 def items_table_path(path: Path) -> Path:
-    """Return the path of the table that describes the rows of an `.npy` file.
+    """Return the path of the table of items beside an `.npy` file of features.
 
     >>> items_table_path(Path("photos.npy")).name
     'photos.items.parquet'
@@ -266,7 +266,7 @@ def items_table_path(path: Path) -> Path:
 
 
 def _shards_of(path: Path) -> list[Path]:
-    """Return the numbered shards of a file, or an empty list.
+    """Return the paths of the shards of a feature file in order, or an empty list without shards.
 
     Raises:
         UsageError: a shard is missing, or shards of two different totals exist.

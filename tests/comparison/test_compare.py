@@ -665,7 +665,7 @@ def test_values_use_the_unit_and_digits_of_their_metric(
     (chosen,) = measures([measure])
     base = cell("base", 0.95 if measure != "median_rank" else 0.94, measure=measure)
     found = Comparison(
-        "", Path(), "base", ["base"], ["on"], [base], references={"raw inputs": {"on": {measure: 0.612}}}
+        "", Path(), "base", ["base"], ["on"], [base], reference_values={"raw inputs": {"on": {measure: 0.612}}}
     )
     assert format_mean(chosen, base) == mean
     assert format_difference(chosen, Difference(0.01, -0.005, 0.025)) == apart

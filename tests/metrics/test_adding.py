@@ -82,7 +82,7 @@ def test_unmet_requirement_is_noted(mine, tmp_path: Path) -> None:
 def test_names_titles_and_groups_select_metrics(mine) -> None:
     keys = [row.key for row in select_metrics(["near@3", "uniformity", "near"])]
     assert keys == ["uniformity", "near@1", "near@3", "near@1000"]
-    assert all(row.default for row in select_metrics())
+    assert all(row.is_default for row in select_metrics())
     assert {row.group for row in select_metrics(["geometry"])} == {"geometry"}
     assert {row.key for row in select_metrics(["all"])} >= {"knn", "near@1000"}
     for typo in ("near@", "near@0", "near@x", "knn@3", "kn"):

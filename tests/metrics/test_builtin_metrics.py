@@ -110,7 +110,7 @@ def test_raw_inputs_lack_weights_and_objective() -> None:
     ],
 )
 def test_mutual_information_requires_info_nce(objective, temperature: float | None) -> None:
-    assert context_of(objective=objective).temperature == temperature
+    assert context_of(objective=objective).info_nce_temperature == temperature
 
 
 def test_unseen_domain_probe_is_trained_on_the_other_domains() -> None:

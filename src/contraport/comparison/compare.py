@@ -57,10 +57,10 @@ from contraport.training.dry_run import dry_run
 from contraport.training.resolve import resolve_settings
 
 OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
-"""Callback for each finished cell."""
+"""Callback that receives each finished cell with its result."""
 
 Trials = Mapping[tuple[str, str], list[Cell]]
-"""Trials of the search by row and column."""
+"""Trials of the hyperparameter search by row and column."""
 
 
 @COMPARE.with_option_parameters
@@ -128,7 +128,7 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
 
 
 def _check_any_metric(grid: Grid, results: Mapping[str, JobResult]) -> None:
-    """Raise `UsageError` if the first evaluated cell has no metric at all: the others would have none either."""
+    """Raise `UsageError` if no metric of the first evaluated cell could be computed."""
     first = next((one for one in results.values() if "values" in one), None)
     if first is not None and not first["values"]:
         raise UsageError(
@@ -139,7 +139,10 @@ def _check_any_metric(grid: Grid, results: Mapping[str, JobResult]) -> None:
 
 
 def _known_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
-    """Return all trainings as far as they are known: with the selected settings where a search is done."""
+    """Return the cells of all trainings that are known so far.
+
+    Where a hyperparameter search is finished, its cells have the selected settings.
+    """
     trial_cells = [cell for of in trials.values() for cell in of]
     results = {
         cell.folder_name: one for cell in trial_cells if (one := build_cell_job(grid, cell).saved_result) is not None
@@ -150,7 +153,7 @@ def _known_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
 
 
 def _table_cells(grid: Grid, trials: Trials, results: Mapping[str, JobResult], metric: Metric) -> list[Cell]:
-    """Return the cells of the table with the selected settings, without those of unfinished searches."""
+    """Return the cells of the table with the settings selected by the search, without unfinished searches."""
     cells = []
     for cell in grid.cells:
         of = trials.get((cell.row.name, cell.column.name))
@@ -175,7 +178,7 @@ def _check_settings(plan: Iterable[Cell]) -> None:
 
 
 def _estimate_seconds(grid: Grid, cell: Cell) -> float | None:
-    """Estimate the duration of a training by a dry run; None if it refuses its settings."""
+    """Estimate the duration of a training in seconds by a dry run; None if its settings are invalid."""
     try:
         settings = resolve_settings({**cell.options, **grid.machine_options})
         components = build_components(settings)
@@ -187,7 +190,7 @@ def _estimate_seconds(grid: Grid, cell: Cell) -> float | None:
 
 
 def _print_plan(console: Console, grid: Grid, trials: int, missing: int, seconds: float | None) -> None:
-    """Print the number of trainings and, if known, their estimated duration."""
+    """Print the number of trainings and, if there is an estimate, their duration."""
     sizes = ((grid.rows, "objective"), (grid.columns, "setting"), (grid.seeds, "seed"))
     product = " x ".join(pluralize(len(values), name) for values, name in sizes)
     search = f", and {trials} trials of the search" if grid.options.tune else ""
@@ -215,7 +218,7 @@ def format_duration(seconds: float) -> str:
 
 @contextmanager
 def _progress(console: Console | None, total: int) -> Iterator[OnCellDone]:
-    """Provide the callback for finished cells: a progress bar on a terminal, otherwise a line for each cell."""
+    """Provide a callback that reports finished cells: in a progress bar on a terminal, otherwise in one line each."""
     if console is None:
         yield lambda cell, result: None
         return
@@ -244,7 +247,7 @@ def _progress(console: Console | None, total: int) -> Iterator[OnCellDone]:
 
 
 def _describe_result(cell: Cell, result: JobResult) -> str:
-    """Return a line about a finished cell: its first metric, or why it has none."""
+    """Return a line of text about a finished cell: the value of its first metric, or the reason why there is none."""
     kind = f"seed {cell.seed}" if cell.trial_number is None else f"trial {cell.trial_number}"
     values, (metric, *_) = result.get("values", {}), select_metrics_keeping_order(result["measures"])
     if metric.key in values:
@@ -268,7 +271,7 @@ def _save_results(
     *,
     has_started: bool,
 ) -> Comparison:
-    """Write tables, figure, page and results, and return the comparison."""
+    """Write the tables, the figure, the HTML page and `results.json` of a comparison, and return it."""
     jobs = [(cell, build_cell_job(grid, cell)) for cell in cells]
     results = {
         (cell.row.name, cell.column.name, cell.seed): (job, cell_results[job.run_folder.name])
@@ -326,7 +329,7 @@ def _save_results(
 
 
 def _failed_searches(grid: Grid, trials: Trials, results: Mapping[str, JobResult]) -> Results:
-    """Return the cells of the table whose trials all failed as failed cells."""
+    """Return a failed result for each cell whose search trials all failed."""
     failed_cells: dict[tuple[str, str, int], tuple[CellJob, JobResult]] = {}
     for cell in grid.cells:
         of = trials.get((cell.row.name, cell.column.name), [])
@@ -338,7 +341,7 @@ def _failed_searches(grid: Grid, trials: Trials, results: Mapping[str, JobResult
 
 
 def _reference_values(grid: Grid, results: Results) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the metrics of untrained encoders and raw inputs, by name and column (`Grid.reference_row_settings`)."""
+    """Return the metrics of untrained encoders and raw inputs, by their name and the column."""
     values: dict[str, dict[str, dict[str, float]]] = {}
     for row, differing in grid.reference_row_settings.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
@@ -355,7 +358,7 @@ def _reference_values(grid: Grid, results: Results) -> dict[str, dict[str, dict[
 def _trial_records(
     grid: Grid, trials: Trials, results: Mapping[str, JobResult], metric: Metric
 ) -> list[dict[str, Any]]:
-    """Return the settings and results of all trials."""
+    """Return one record for each search trial: row, column, settings, value, and whether it was selected."""
     records = []
     for (row, column), of in trials.items():
         best = select_best_trial(of, results, metric)
@@ -382,7 +385,7 @@ def _trial_records(
 
 
 def _notes(grid: Grid, results: Results, missing: int, *, has_started: bool) -> list[str]:
-    """Return the notes below the tables: meaning of the intervals, missing and failed trainings, the search."""
+    """Return the notes below the tables, about intervals, missing and failed trainings, and the search."""
     comparisons = (len(grid.rows) - 1) * len(grid.columns)
     seeds = Counter((row, column) for (row, column, _), (_, one) in results.items() if one.get("values"))
     most_seeds = max(seeds.values(), default=0)
@@ -429,7 +432,7 @@ _MACHINE_OPTIONS = ("out", "root", "num_workers", "decoded", "progress", "dry_ru
 
 
 def _provenance(grid: Grid) -> dict[str, Any]:
-    """Return the options, command and machine of a comparison, for `results.json`."""
+    """Return the options, the command and the machine of a comparison, as stored in `results.json`."""
     options = {name: getattr(grid.options, name) for name in COMPARE.options if name not in _MACHINE_OPTIONS}
     suite = grid.options.suite
     explicit = {name: value for name, value in grid.explicit_options.items() if name not in _MACHINE_OPTIONS}
@@ -449,6 +452,6 @@ def _provenance(grid: Grid) -> dict[str, Any]:
 
 
 def _device_name(device: str) -> str:
-    """Return the name of a device: the model of a GPU, the kind of others."""
+    """Return the name of a device: the GPU model, or the device type such as "cpu"."""
     kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     return torch.cuda.get_device_name() if kind == "cuda" and torch.cuda.is_available() else kind

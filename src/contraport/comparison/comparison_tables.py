@@ -1,4 +1,4 @@
-"""Result of a comparison as tables and sentences: Markdown, CSV, JSON."""
+"""Comparison result and its tables and summary sentences in Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from contraport.metrics.intervals import Difference
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of a comparison.
+    """Result of a comparison of objectives: table entries, verdicts on claims, search trials and notes.
 
     Attributes:
         title: title of the tables.
-        folder: folder of the files.
+        folder: output folder of the comparison.
         baseline: name of the row that the others are compared with.
-        rows: names of the rows.
-        columns: names of the columns: data and setting.
-        entries: entries of the table, by row, column and metric.
-        verdicts: verdicts on the claims.
-        epoch_means: means at intermediate epochs (with `keep_every`).
-        reference_values: values of the untrained encoder and the raw inputs, by name, column and metric.
-        search_spaces: searched ranges, by row and setting.
-        trials: trials of the search: row, column, settings, and value on the validation items.
-        notes: notes below the tables.
-        missing: number of missing trainings.
+        rows: names of the rows (objectives).
+        columns: names of the columns (data and setting).
+        entries: table entries, one for each row, column and metric.
+        verdicts: verdicts on the claims of the suite.
+        epoch_means: means over seeds at intermediate epochs; empty unless the trainings used `keep_every`.
+        reference_values: metrics of the untrained encoder and of the raw inputs, by their name, column and metric key.
+        search_spaces: range of each searched hyperparameter, by row and hyperparameter.
+        trials: records of the hyperparameter search: row, column, settings, and value on the validation items.
+        notes: notes printed below the tables.
+        missing: number of trainings that are not done.
     """
 
     title: str
@@ -52,19 +52,22 @@ class Comparison:
 
     @property
     def metrics(self) -> list[Metric]:
-        """Metrics of the table; the sentences are about the first."""
+        """Metrics of the tables, in order; the summary sentences are about the first."""
         return select_metrics_keeping_order([entry.measure for entry in self.entries])
 
     @property
     def headings(self) -> list[str]:
-        """Headings of a table: of the rows, then of each column; data that all columns share are in the first."""
+        """Headings of a table: that of the row names, then that of each column.
+
+        Data that all columns share are named in the first heading only.
+        """
         data = {column.partition(", ")[0] for column in self.columns}
         if len(self.columns) == 1 or len(data) > 1:
             return ["objective", *self.columns]
         return [f"on {data.pop()}", *(column.partition(", ")[2] for column in self.columns)]
 
     def find_entry(self, row: str, column: str, metric: str) -> Entry | None:
-        """Return the entry of a row, a column and a metric."""
+        """Return the table entry for a row, a column and a metric key, or None if there is none."""
         place = (row, column, metric)
         return next((one for one in self.entries if (one.row, one.column, one.measure) == place), None)
 
@@ -74,13 +77,16 @@ class Comparison:
         return self.find_entry(row, column, metric)
 
     def entries_with_differences(self, row: str, metric: Metric) -> Iterator[tuple[Entry | None, Difference | None]]:
-        """Yield the entries of a row by one metric, each with its difference from the baseline."""
+        """Yield the entry of a row in each column for one metric, with its difference from the baseline."""
         for column in self.columns:
             entry = self.find_entry(row, column, metric.key)
             yield entry, None if entry is None else entry.difference
 
     def best_rows(self, column: str, metric: Metric) -> set[str]:
-        """Return the rows with the best mean of a column; empty if no direction is better, or for a single row."""
+        """Return the names of the rows with the best mean in a column.
+
+        The set is empty if the metric has no better direction, or if there is only one row with a mean.
+        """
         means = {one.row: one.mean for one in self.entries if (one.column, one.measure) == (column, metric.key)}
         values = [mean for mean in means.values() if mean is not None]
         if metric.better == "neither" or len(values) < 2:
@@ -89,13 +95,13 @@ class Comparison:
         return {row for row, mean in means.items() if mean == best}
 
     def format_reference(self, name: str, column: str, metric: Metric) -> str:
-        """Return the formatted value of the untrained encoder or the raw inputs, or a dash."""
+        """Format the metric value of a reference (untrained encoder or raw inputs) in a column, or a dash."""
         value = self.reference_values.get(name, {}).get(column, {}).get(metric.key)
         return "—" if value is None else _without_percent(metric, value)
 
     @property
     def search_space_sentences(self) -> list[str]:
-        """Searched settings of each row."""
+        """One sentence for each row that lists the ranges of its searched hyperparameters."""
         return [
             f"{row}: {', '.join(f'{key} from {span}' for key, span in spans.items()) or 'no searchable settings'}"
             for row, spans in self.search_spaces.items()
@@ -103,11 +109,11 @@ class Comparison:
 
     @property
     def sentences(self) -> list[str]:
-        """Summary of each column by the first metric."""
+        """One summary sentence for each column, about the first metric."""
         return [_column_sentence(self, column) for column in self.columns] if self.entries else []
 
     def markdown(self) -> str:
-        """Return all of it as Markdown."""
+        """Return the comparison as Markdown: tables, summary sentences, notes, verdicts and search trials."""
         parts = [f"# {self.title}", *_tables(self), "\n".join(f"- {sentence}" for sentence in self.sentences)]
         parts += [part for metric in self.metrics for part in epoch_tables_markdown(self, metric)]
         parts += self.notes
@@ -120,7 +126,7 @@ class Comparison:
         return "\n\n".join(parts) + "\n"
 
     def csv(self) -> str:
-        """Return the entries as CSV, one line each."""
+        """Return the table entries as CSV, one line each."""
         heading = ("row", "column", "measure", "seeds", "mean", "low", "high", "difference", "from", "to", "seconds")
         rows = (
             (*one[:4], one.mean, *(one.interval or (None,) * 2), *(one.difference or (None,) * 3), one.seconds)
@@ -129,7 +135,7 @@ class Comparison:
         return format_csv(heading, rows)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return the contents of `results.json`."""
+        """Return the comparison as a dictionary for `results.json`."""
 
         def as_dict(one: Entry | EpochMean) -> dict[str, Any]:
             return {key: list(value) if isinstance(value, tuple) else value for key, value in one._asdict().items()}
@@ -179,7 +185,7 @@ def explain_verdict(verdict: Verdict) -> str:
 
 
 def _count_significant(names: Sequence[str], direction: str, largest: str) -> str:
-    """Return the number of significant comparisons with their names, unless the largest one is named anyway."""
+    """Return the number of significant differences as text, with their names if these are not many."""
     listed = f" ({'; '.join(names)})" if 0 < len(names) <= _MAX_NAMED and list(names) != [largest] else ""
     return f"{len(names)} significantly {direction}{listed}"
 
@@ -200,7 +206,7 @@ def _without_percent(metric: Metric, value: float) -> str:
 
 
 def format_mean(metric: Metric, entry: Entry | EpochMean | None) -> str:
-    """Format a mean over seeds with half the width of its interval, if known."""
+    """Format a mean over seeds, as mean ± half the width of its confidence interval if it has one."""
     if entry is None or entry.mean is None:
         return "failed" if isinstance(entry, Entry) and entry.failed else "—"
     mean = _without_percent(metric, entry.mean)
@@ -210,7 +216,7 @@ def format_mean(metric: Metric, entry: Entry | EpochMean | None) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
-    """Return a Markdown table; the columns after the first are numbers, or words."""
+    """Return a Markdown table; columns after the first are right-aligned, or left-aligned if `words` is true."""
     lines = [head, ["---", *["---" if words else "---:"] * (len(head) - 1)], *rows]
     return "\n".join(
         f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in line)} |" for line in lines
@@ -218,12 +224,12 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words:
 
 
 def significance_arrow(difference: Difference | None) -> str:
-    """Return an significance_arrow for a significant difference from the baseline, up or down."""
+    """Return an arrow, up or down, for a significant difference from the baseline; otherwise an empty text."""
     return "" if difference is None or not difference.is_significant else " ▲" if difference.value > 0 else " ▼"
 
 
 def means_markdown_table(comparison: Comparison, metric: Metric) -> str:
-    """Return the table of means in Markdown, with arrows at significant differences from the baseline."""
+    """Return the Markdown table of means for a metric, with arrows at significant differences from the baseline."""
     rows = [
         [
             row,
@@ -245,9 +251,9 @@ class EpochTable(NamedTuple):
     """Table of formatted means by epoch, for one column and one metric.
 
     Attributes:
-        column: data and setting.
-        epochs: numbers of epochs.
-        rows: formatted mean at each epoch, by row.
+        column: name of the column (data and setting).
+        epochs: epochs at which models were evaluated, ascending.
+        rows: formatted means, one for each epoch, by row name.
     """
 
     column: str
@@ -256,7 +262,7 @@ class EpochTable(NamedTuple):
 
 
 def epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
-    """Return a table by epoch for each column that has intermediate models."""
+    """Return one table of means by epoch for each column that has intermediate models."""
     tables = []
     for column in comparison.columns:
         means = {
@@ -272,7 +278,7 @@ def epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
 
 
 def epoch_tables_markdown(comparison: Comparison, metric: Metric) -> list[str]:
-    """Return the tables by epoch in Markdown, each after a line that describes it."""
+    """Return the tables of means by epoch as Markdown blocks, each preceded by a caption."""
     parts = []
     for table in epoch_tables(comparison, metric):
         parts.append(f"{metric.title} by epoch, {table.column}")
@@ -282,7 +288,7 @@ def epoch_tables_markdown(comparison: Comparison, metric: Metric) -> list[str]:
 
 
 def _tables(comparison: Comparison) -> list[str]:
-    """Return the table of means of each metric, and the table of differences of the first."""
+    """Return Markdown blocks: a table of means for each metric and a table of differences for the first metric."""
     parts = []
     for metric in comparison.metrics:
         unit = "%" if metric.in_percent else metric.unit
@@ -335,7 +341,7 @@ def _best_clause(comparison: Comparison, metric: Metric, entries: Sequence[Entry
 
 
 def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entries: Sequence[Entry]) -> list[str]:
-    """Return the references that are at least as good as the best row."""
+    """Return clauses about references (untrained encoder, raw inputs) that are at least as good as the best row."""
     if metric.better == "neither":
         return []
     best, sign = _best_entry(metric, entries).mean or 0.0, -1 if metric.better == "lower" else 1
@@ -349,13 +355,13 @@ def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entr
 
 
 def _best_entry(metric: Metric, entries: Sequence[Entry]) -> Entry:
-    """Return the best entry, or the highest if neither direction is better."""
+    """Return the entry with the best mean, or with the highest if the metric has no better direction."""
     sign = -1 if metric.better == "lower" else 1
     return max(entries, key=lambda one: sign * (one.mean or 0.0))
 
 
 def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[Entry]) -> list[str]:
-    """Return which rows are significantly better, worse, or neither, compared with the baseline."""
+    """Return clauses that name the rows significantly better or worse than the baseline, and those that are neither."""
     baseline = comparison.baseline
     differences = {one.row: one.difference for one in entries if one.difference is not None}
     above = [name for name, one in differences.items() if one.low > 0]

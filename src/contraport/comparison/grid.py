@@ -1,4 +1,4 @@
-"""Grid of a comparison: rows (objectives), columns (data and settings), seeds, their cells, and claims about them."""
+"""Grid of a comparison: rows (objectives) x columns (data and settings) x seeds, with claims about the results."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Column(NamedTuple):
 
     Attributes:
         data: name or path of the data.
-        data_label: name of the data in the table: the last part of the path, or all of it if other data end in the same.
-        setting: name of the setting.
-        options: options of the setting.
+        data_label: name of the data in the table: the last part of the path, or the whole path if that is ambiguous.
+        setting: name of the setting (augmentation, corruption or other options of the column).
+        options: options of `contraport.train` that the setting stands for.
     """
 
     data: str
@@ -48,20 +48,20 @@ class Column(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the data and the setting."""
+        """Name of the column in the table: data and setting."""
         return f"{self.data_label}, {self.setting}"
 
 
 class Claim(NamedTuple):
-    """Claim that some rows are better than another row.
+    """Claim of a suite: some rows (objectives) are better than another row.
 
     Attributes:
         says: the claim as a sentence.
         better: names of the rows that should be better.
         than: name of the row that they should be better than.
-        settings: settings that the claim is about; empty: all.
-        measure: key of the metric; None: the first.
-        each: whether the claim is about each of the rows and settings, rather than about some.
+        settings: names of the settings that the claim is about; empty: all settings.
+        measure: key of the metric; None: the first metric of the comparison.
+        each: whether the claim is about each of the rows and settings, rather than about at least one.
     """
 
     says: str
@@ -73,13 +73,13 @@ class Claim(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Training of the grid.
+    """One training of the grid: an objective on some data with one seed.
 
     Attributes:
         row: row of the table.
         column: column of the table.
-        options: keyword arguments of `contraport.train` that determine the result.
-        trial_number: number of the search trial, from 0; None for a cell of the table.
+        options: keyword arguments of `contraport.train` that determine the training result.
+        trial_number: number of the hyperparameter search trial, from 0; None for a cell of the table.
     """
 
     row: Row
@@ -94,7 +94,7 @@ class Cell(NamedTuple):
 
     @property
     def folder_name(self) -> str:
-        """Name of the run folder, with a digest of all options."""
+        """Name of the run folder of the training, which contains a digest of all options."""
         digest = hashlib.sha256(json.dumps(to_config_value(self.options), sort_keys=True).encode()).hexdigest()[:8]
         kind = f"seed-{self.seed}" if self.trial_number is None else f"trial-{self.trial_number}"
         words = (Path(self.column.data).name, self.column.setting, self.row.name, kind)
@@ -103,17 +103,17 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """Grid of a comparison.
+    """Grid of a comparison: rows, columns and seeds, with the options of all trainings.
 
     Attributes:
         title: title of the tables.
-        rows: objectives.
-        columns: data and settings.
+        rows: rows of the table (objectives).
+        columns: columns of the table (data and settings).
         baseline: name of the row that the others are compared with.
         common_options: options of `contraport.train` that hold for all cells.
-        claims: claims to judge.
-        options: options of the comparison.
-        explicit_options: the options that were passed explicitly, rather than by a suite or default.
+        claims: claims of the suite that the results are tested against.
+        options: options of `contraport.compare`, after the suite and the defaults were filled in.
+        explicit_options: options of `contraport.compare` that were passed explicitly, not by a suite or default.
     """
 
     title: str
@@ -127,11 +127,11 @@ class Grid:
 
     @property
     def seeds(self) -> range:
-        """Seeds of each cell of the table."""
+        """Random seeds of the trainings, from 0."""
         return range(self.options.seeds)
 
     def build_cell(self, row: Row, column: Column, seed: int, *, trial: int | None = None, **others: Any) -> Cell:
-        """Return a cell of the grid, with further options."""
+        """Build the cell for a row, a column and a seed; further options override those of the grid."""
         options: dict[str, Any] = {}
         for layer in (self.common_options, {"data": column.data}, column.options, row.options, others):
             options = merge_options(options, layer)
@@ -139,13 +139,16 @@ class Grid:
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells without a search, seed by seed, so that the first ones are a complete table with fewer seeds."""
+        """All cells of the table without search trials, ordered by seed.
+
+        The first cells are thus a complete table with fewer seeds.
+        """
         places = itertools.product(self.seeds, self.columns, self.rows)
         return [self.build_cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
     def reference_row_settings(self) -> dict[str, dict[str, Any]]:
-        """Rows whose untrained encoder and raw inputs are evaluated, with the settings that differ from the baseline's.
+        """Settings that differ from the baseline, for each row whose untrained encoder and raw inputs are evaluated.
 
         These are the baseline and the first row of each other encoder or representation: metrics of another
         representation do not show what training added.
@@ -162,7 +165,7 @@ class Grid:
 
     @property
     def machine_options(self) -> dict[str, Any]:
-        """Options of `contraport.train` that determine where cells are computed."""
+        """Options of `contraport.train` that select where cells are computed, such as device and data folder."""
         folders = {"root": self.options.root, "decoded": self.options.decoded}
         return {
             "device": self.options.device,
@@ -172,7 +175,7 @@ class Grid:
 
     @property
     def out(self) -> Path:
-        """Folder of the comparison."""
+        """Output folder of the comparison."""
         if self.options.out is not None:
             return Path(self.options.out)
         suite = self.options.suite
@@ -180,7 +183,7 @@ class Grid:
 
 
 def _untrained_settings(options: OptionMap) -> dict[str, Any]:
-    """Return the settings that determine an untrained encoder and its metrics."""
+    """Return the options that determine the untrained encoder and its metrics."""
     # Imported here because suites are listed without torch.
     from contraport.training.resolve import resolve_settings
 

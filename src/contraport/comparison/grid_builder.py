@@ -1,4 +1,4 @@
-"""Builds the grid of a comparison from its options and the file of a suite."""
+"""Builds the grid of a comparison from its options and a suite file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from contraport.training.config import OPTIONS
 
 
 def build_grid(explicit: OptionMap) -> Grid:
-    """Build the grid: explicit options override those of the suite.
+    """Build the grid of a comparison from explicit options, which override those of the suite.
 
     Raises:
         UsageError: unknown or invalid suite, wrong options, or an empty grid.

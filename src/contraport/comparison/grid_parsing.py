@@ -1,4 +1,4 @@
-"""Parses rows and columns of a grid from text: objectives and settings by name, with options after a colon."""
+"""Parser of a comparison grid: turns text into rows (objectives) and columns (settings) with options."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _RESERVED = ("data", "seed", "out", "resume", "overwrite", "dry_run", "progress"
 
 
 def saved_entries(key: str, *grids: OptionMap) -> dict[str, OptionMap]:
-    """Return the named rows or columns of saved grids, by name."""
+    """Return the rows or columns that are stored under a name in saved grids, by that name."""
     return {str(name): one for grid in grids for one in grid.get(key, ()) if isinstance(one, Mapping) for name in one}
 
 
 def split_entries(values: Iterable[str | OptionMap], saved: Mapping[str, OptionMap]) -> list[str | OptionMap]:
-    """Split texts at commas into entries; a part without a colon before its ``=`` continues the settings before it.
+    """Split texts at commas into entries.
 
+    A part without a colon before its ``=`` continues the settings before it.
     Quoted values keep their commas. The name of a saved entry is replaced by that entry.
 
     >>> split_entries(["info-nce,gca-uot:relaxation=0.2,temperature=0.1", "U(a, b)"], {"U(a, b)": {"U(a, b)": "iot"}})
@@ -47,7 +48,7 @@ def split_entries(values: Iterable[str | OptionMap], saved: Mapping[str, OptionM
 
 
 def parse_row(value: str | OptionMap, saved: OptionMap) -> Row:
-    """Parse a row: an objective with its settings as text, or a name with options.
+    """Parse a row of the table from an objective with settings as text, or from a name with options.
 
     Args:
         value: the entry.
@@ -122,7 +123,7 @@ def _with_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
 
 
 def objective_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of the objective that some options select, by name."""
+    """Return the parameters of the objective selected by the options, by name."""
     recipe = RECIPES.get(str(options.get("recipe")))
     name = options.get("objective", "nt-xent" if recipe is None else recipe.settings.get("objective"))
     return inspect.signature(OBJECTIVES[name].build).parameters if name in OBJECTIVES else {}
@@ -138,7 +139,7 @@ def check_options(argument: str, options: OptionMap) -> None:
 
 
 def expand_over(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
-    """Return each row with each value of each option in `over`, such as ``temperature=0.1,0.2``."""
+    """Expand rows: one copy of each row for each value of the options in `over`, such as ``temperature=0.1,0.2``."""
     expanded = tuple(rows)
     for text in over:
         key, equals, values = text.partition("=")

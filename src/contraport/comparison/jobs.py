@@ -1,4 +1,7 @@
-"""Jobs of a comparison: train and evaluate cells, several at once, within a time budget, resuming interrupted ones."""
+"""Jobs of a comparison: train and evaluate cells, in parallel and within a time budget.
+
+Interrupted trainings are resumed, and finished ones are not repeated.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from contraport.training.resolve import resolve_settings
 from contraport.training.train import train
 
 JobResult = dict[str, Any]
-"""Result of a job, as written to its JSON file: values of the metrics, or the reason of the failure."""
+"""Result of a job, as stored in its JSON file: metric values, or the reason of the failure."""
 
 _EPOCH = "epoch "
 """Prefix of the rows of intermediate models in an evaluation."""
@@ -39,13 +42,13 @@ _EPOCH = "epoch "
 
 @dataclass(frozen=True)
 class CellJob:
-    """Training and evaluation of a cell.
+    """Job that trains and evaluates one cell of a comparison.
 
     Attributes:
-        run_folder: run folder.
-        options: options of `contraport.train` that determine the result.
-        machine_options: options of `contraport.train` that determine where it is computed.
-        metric_names: names of the metrics.
+        run_folder: run folder of the training.
+        options: options of `contraport.train` that determine the training result.
+        machine_options: options of `contraport.train` that select where the job runs, such as device and data folder.
+        metric_names: names of the metrics to evaluate.
         evaluates_references: whether the untrained encoder and the raw inputs are evaluated too.
     """
 
@@ -57,18 +60,18 @@ class CellJob:
 
     @property
     def result_path(self) -> Path:
-        """File of the result; it exists once the job is done."""
+        """Path of the JSON file with the result, which exists once the job is done."""
         return self.run_folder.with_name(f"{self.run_folder.name}.json")
 
     @property
     def evaluated_checkpoints(self) -> Literal["last", "all"]:
-        """Models to evaluate: all if the training is long enough to keep intermediate ones."""
+        """Checkpoints to evaluate: "all" if the training saves intermediate ones (`keep_every`), otherwise "last"."""
         settings = resolve_settings(self.options)
         return "all" if settings.keep_every and settings.keep_every <= settings.epochs else "last"
 
     @property
     def saved_result(self) -> JobResult | None:
-        """Saved result; None if the job is not done, or was evaluated with other metrics."""
+        """Result read from the JSON file; None if the job is not done, or was evaluated with other metrics."""
         try:
             values = json.loads(self.result_path.read_text("utf-8"))
         except (OSError, ValueError):
@@ -80,13 +83,13 @@ class CellJob:
 
     @property
     def data_options(self) -> dict[str, Any]:
-        """Options that determine the training and test items."""
+        """Options of `contraport.train` that determine the training and test items."""
         names = {*get_declared_options(DataSettings), *get_declared_options(ReadingSettings)} - {"mismatch"}
         return {name: value for name, value in {**self.machine_options, **self.options}.items() if name in names}
 
     @property
     def shell_commands(self) -> str:
-        """Command lines that train and evaluate the cell alone."""
+        """Shell commands that train and evaluate this cell alone."""
         folders = {
             name: self.machine_options[name] for name in ("root", "decoded") if self.machine_options[name] is not None
         }
@@ -97,7 +100,7 @@ class CellJob:
 
 
 def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
-    """Raise `UsageError` if the data of a finished job have changed since."""
+    """Raise `UsageError` if the data of a finished job have changed since its training."""
     digests: dict[str, str | None] = {}
     for job in jobs:
         result, key = job.saved_result, json.dumps(job.data_options, sort_keys=True)
@@ -109,14 +112,14 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
             digests[key] = None if record is None else record.digest
         if result["data"] != digests[key]:
             raise UsageError(
-                f"data: {job.options['data']!r} changed since {job.run_folder} was trained on it. Restore it, or use a new "
-                "folder (--out).",
+                f"data: {job.options['data']!r} changed since {job.run_folder} was trained on it. "
+                "Restore it, or use a new folder (--out).",
                 kind="changed",
             )
 
 
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
-    """Return the job of a cell."""
+    """Build the job that trains and evaluates a cell."""
     evaluates_references = cell.trial_number is None and cell.seed == 0 and cell.row.name in grid.reference_row_settings
     path = grid.out / "cells" / cell.folder_name
     return CellJob(
@@ -125,9 +128,10 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
 
 
 def run_cell_job(job: CellJob) -> JobResult | None:
-    """Train and evaluate a cell unless it is done, resuming an interrupted training; write and return the result.
+    """Train and evaluate a cell, write the result to its JSON file and return it.
 
-    A diverged training is done too, with the reason in ``failed``. Nothing is written if the settings or data are
+    A saved result is returned without training, and an interrupted training is resumed.
+    A diverged training counts as done, with the reason in ``failed``. Nothing is written if the settings or data are
     refused or memory runs out, since these can be fixed. None is returned if another process runs the job.
 
     Raises:
@@ -188,11 +192,11 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
 
 
 class TimeBudget:
-    """Time budget of a comparison: a training may start if one of average duration would end within it.
+    """Time budget of a comparison: a job may start if a job of average duration would still end in time.
 
     Attributes:
-        job_seconds: seconds that each finished job took.
-        expected_job_seconds: estimated seconds of the first job, if known.
+        job_seconds: duration of each finished job in seconds.
+        expected_job_seconds: estimated duration of the first job in seconds, or None if there is no estimate.
     """
 
     def __init__(self, seconds: float | None) -> None:
@@ -201,7 +205,7 @@ class TimeBudget:
         self.expected_job_seconds: float | None = None
 
     def allows_next(self) -> bool:
-        """Return whether another job may start."""
+        """Return whether the budget allows another job to start."""
         expected = (
             sum(self.job_seconds) / len(self.job_seconds) if self.job_seconds else self.expected_job_seconds or 0.0
         )
@@ -211,9 +215,9 @@ class TimeBudget:
 def run_cell_jobs(
     jobs: Sequence[CellJob], *, processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult]]:
-    """Yield each job with its result, as they finish.
+    """Run jobs and yield each with its result as soon as it is finished.
 
-    Jobs beyond the budget are skipped, and those that another process still runs when all others are done.
+    Jobs beyond the time budget are skipped. So are jobs that another process still runs when all others are done.
     """
     waiting = []
     for job in jobs:

@@ -1,4 +1,4 @@
-"""Figure and HTML page of a comparison; the page opens without a network."""
+"""Figure and self-contained HTML page of a comparison."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ACROSS = 4
 
 
 def plot_comparison(comparison: Comparison) -> Figure:
-    """Plot the means of the first metric with their intervals, one panel per column of the table."""
+    """Plot the means of the first metric with their confidence intervals, in one panel for each column of the table."""
     metric, rows = comparison.metrics[0], comparison.rows
     across = min(_ACROSS, len(comparison.columns))
     down = -(-len(comparison.columns) // across)
@@ -77,17 +77,17 @@ def _wrapped(name: str) -> str:
 
 
 def _ends(entry: Entry, mean: float) -> Interval:
-    """Return the interval of a mean, or the mean itself if no interval is known."""
+    """Return the confidence interval of a mean, or an interval without width if it has none."""
     return entry.interval or Interval(mean, mean)
 
 
 def _shared_data(comparison: Comparison) -> str:
-    """Return the data that all columns share, if their headings do not contain it."""
+    """Return the name of the data that all columns share, or an empty text if the headings contain it."""
     return f", {comparison.headings[0]}" if comparison.headings[1:] != comparison.columns else ""
 
 
 def save_figure(comparison: Comparison, path: Path) -> None:
-    """Write the figure if there is any mean."""
+    """Write the figure to a file, unless the comparison has no means."""
     if any(entry.mean is not None for entry in comparison.entries):
         with atomic_write(path) as temporary:
             temporary.write_bytes(_png(comparison))
@@ -100,15 +100,15 @@ def _png(comparison: Comparison) -> bytes:
 
 
 class PanelRow(NamedTuple):
-    """Row of a panel: one mean with its interval.
+    """One mean with its confidence interval, drawn as a row of a panel.
 
     Attributes:
-        row_name: name of the row.
-        interval_start: start of the interval, in percent of the panel.
-        interval_length: length of the interval, in percent of the panel.
-        mean_position: position of the mean, in percent of the panel.
-        formatted_mean: the mean and half of its interval.
-        is_significant: whether it differs significantly from the baseline.
+        row_name: name of the row of the table (objective).
+        interval_start: left end of the confidence interval, in percent of the panel width.
+        interval_length: length of the confidence interval, in percent of the panel width.
+        mean_position: position of the mean, in percent of the panel width.
+        formatted_mean: text of the mean ± half the width of its interval.
+        is_significant: whether the mean differs significantly from the baseline.
     """
 
     row_name: str
@@ -120,7 +120,7 @@ class PanelRow(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Means of the first metric with their intervals in one column of the table, on a scale from low to high."""
+    """Panel of the page: means of the first metric and their confidence intervals in one column of the table."""
 
     heading: str
     low: str
@@ -130,7 +130,7 @@ class Panel(NamedTuple):
 
 
 def build_panels(comparison: Comparison) -> list[Panel]:
-    """Return a panel for each column of the table that has any mean."""
+    """Build a panel for each column of the table that has at least one mean."""
     if not comparison.entries:
         return []
     heads = zip(comparison.columns, comparison.headings[1:], strict=True)
@@ -168,7 +168,7 @@ def _build_panel(comparison: Comparison, column: str, heading: str) -> Panel | N
 
 
 def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
-    """Return the page as HTML."""
+    """Render the HTML page of a comparison, with the shell commands of its trainings."""
     tables = []
     for metric in comparison.metrics:
         rows = []

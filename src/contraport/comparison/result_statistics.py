@@ -1,4 +1,4 @@
-"""Statistics of a comparison: table entries, values by epoch, and verdicts on claims, from the results of all seeds."""
+"""Statistics over the seeds of a comparison: table entries, means by epoch, and verdicts on claims."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Results = Mapping[tuple[str, str, int], tuple[CellJob, JobResult]]
 
 
 class CellValues(NamedTuple):
-    """Values of one metric in one cell of the table.
+    """Values of one metric in one cell of the table, for all seeds.
 
     Attributes:
-        seeds: seeds with a value.
-        seed_values: value with each seed, ``(s,)``.
-        item_values: values per seed and test item, ``(s, n)``, if the metric is a mean over items.
+        seeds: random seeds whose training has a value of the metric.
+        seed_values: metric value for each seed, ``(s,)``.
+        item_values: metric values by seed and test item, ``(s, n)``; None if the metric is not a mean over items.
     """
 
     seeds: tuple[int, ...]
@@ -47,7 +47,7 @@ class CellValues(NamedTuple):
     item_values: np.ndarray[Any, Any] | None
 
     def select_seeds(self, seeds: Sequence[int]) -> CellValues:
-        """Return the values with some of the seeds."""
+        """Return the values of the given seeds only, in their order."""
         positions = [self.seeds.index(seed) for seed in seeds]
         return CellValues(
             tuple(seeds), self.seed_values[positions], None if self.item_values is None else self.item_values[positions]
@@ -55,17 +55,17 @@ class CellValues(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Entry of the table: one cell by one metric.
+    """Entry of a comparison table: statistics of one metric for one row and column.
 
     Attributes:
         row: name of the row.
-        column: data and setting.
+        column: name of the column (data and setting).
         measure: key of the metric.
         seeds: number of seeds with a value; less than requested if trainings are missing or failed.
-        mean: mean over these seeds.
-        interval: interval of the mean; None if no variance is known.
-        difference: difference from the baseline, with an interval that holds for all differences of the table at once.
-        seconds: mean training time.
+        mean: mean of the metric over these seeds; None without any.
+        interval: confidence interval of the mean; None if the variance cannot be estimated.
+        difference: difference from the baseline with its confidence interval (Bonferroni-corrected within the table).
+        seconds: mean training time in seconds.
         failed: reason of the first failed training, or None.
     """
 
@@ -81,15 +81,15 @@ class Entry(NamedTuple):
 
 
 class EpochMean(NamedTuple):
-    """Mean of one cell by one metric at an intermediate epoch (with `keep_every`).
+    """Mean of one metric over seeds for one row and column at an intermediate epoch (with `keep_every`).
 
     Attributes:
         row: name of the row.
-        column: data and setting.
+        column: name of the column (data and setting).
         measure: key of the metric.
-        epoch: number of epochs.
-        mean: mean over seeds.
-        interval: interval of the mean; None for one seed.
+        epoch: number of training epochs after which the model was saved.
+        mean: mean of the metric over seeds.
+        interval: confidence interval of the mean; None for one seed.
     """
 
     row: str
@@ -101,14 +101,14 @@ class EpochMean(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Verdict on a claim.
+    """Verdict on a claim of a suite, with the differences that it is based on.
 
     Attributes:
-        claim: the claim.
+        claim: sentence of the claim.
         verdict: held, held in part, did not hold, or not decided at this size.
         metric_key: key of the metric.
-        gains: gain of each row in each column that the claim is about.
-        num_seeds_to_decide: for an undecided claim, the number of seeds that would decide it (`num_seeds_to_decide`).
+        gains: difference in favor of the claim, by row and column.
+        num_seeds_to_decide: number of seeds that would decide an undecided claim; None otherwise, or if unknown.
     """
 
     claim: str
@@ -119,12 +119,12 @@ class Verdict(NamedTuple):
 
 
 class MetricValues(NamedTuple):
-    """Values of one metric in all cells of the table, with priors of their variances.
+    """Values of one metric in all cells of a comparison, with priors of their variances.
 
     Attributes:
-        cell_values: values by row and column.
-        mean_prior: prior of the variance of a cell between seeds.
-        difference_prior: prior of the variance of a difference from the baseline between seeds.
+        cell_values: values of each cell, by row and column.
+        mean_prior: prior for the variance between seeds of the values of a cell.
+        difference_prior: prior for the variance between seeds of a difference from the baseline.
     """
 
     cell_values: Mapping[tuple[str, str], CellValues]
@@ -132,7 +132,7 @@ class MetricValues(NamedTuple):
     difference_prior: VarianceEstimate | None
 
     def paired_difference(self, row: str, other: str, column: str) -> PairedDifference | None:
-        """Return the difference of two rows on the seeds that both have, or None without such seeds."""
+        """Return the difference of two rows in a column, paired by seed, or None if they have no seed in common."""
         one, two = _on_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
         if not one.seeds:
             return None
@@ -145,7 +145,7 @@ class MetricValues(NamedTuple):
         return paired_difference(one.seed_values, two.seed_values, *items, prior=self.difference_prior)
 
     def has_seed_variance(self, row: str, other: str, column: str) -> bool:
-        """Return whether the variance of a difference between seeds is known."""
+        """Return whether the variance between seeds of the difference of two rows can be estimated."""
         one, _ = _on_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
         return len(one.seeds) > 1 or self.difference_prior is not None
 
@@ -189,7 +189,10 @@ def _cell_values(grid: Grid, results: Results, row: Row, column: Column, key: st
 
 
 def list_single_seed_differences(grid: Grid, results: Results) -> list[str]:
-    """Return the differences from the baseline, by the first metric, whose intervals do not cover other seeds."""
+    """Return the names of cells whose difference from the baseline has one seed only and no variance prior.
+
+    Their intervals do not cover other seeds. The first metric is used.
+    """
     values = collect_metric_values(grid, results, select_metrics_keeping_order(grid.options.metrics)[0].key)
     return [
         f"{row.name} on {column.name}"
@@ -202,7 +205,7 @@ def list_single_seed_differences(grid: Grid, results: Results) -> list[str]:
 
 
 def build_entries(grid: Grid, results: Results) -> list[Entry]:
-    """Return the entries of the table, metric by metric."""
+    """Build the table entries for all metrics, columns and rows."""
     comparisons = max(1, (len(grid.rows) - 1) * len(grid.columns))
     entries = []
     for metric in select_metrics_keeping_order(grid.options.metrics):
@@ -235,7 +238,7 @@ def build_entries(grid: Grid, results: Results) -> list[Entry]:
 
 
 def compute_epoch_means(grid: Grid, results: Results) -> list[EpochMean]:
-    """Return the means of all cells at their intermediate epochs and at the end."""
+    """Compute the means over seeds at the intermediate and the last epochs, for all cells and metrics."""
     means = []
     for metric, column, row in itertools.product(
         select_metrics_keeping_order(grid.options.metrics), grid.columns, grid.rows
@@ -257,7 +260,7 @@ def compute_epoch_means(grid: Grid, results: Results) -> list[EpochMean]:
 
 
 def judge_claims(grid: Grid, results: Results) -> list[Verdict]:
-    """Return the verdict on each claim; the intervals hold for all comparisons of all claims at once."""
+    """Test each claim of a suite against the results, with intervals corrected for all comparisons of all claims."""
     names = [row.name for row in grid.rows]
     default = select_metrics_keeping_order(grid.options.metrics)[0]
     claims: list[tuple[Claim, Metric, list[tuple[str, Column]]]] = []
@@ -291,7 +294,7 @@ def judge_claims(grid: Grid, results: Results) -> list[Verdict]:
 
 
 def judge_claim(gains: Sequence[Difference], *, each: bool = False, small: float = SMALL) -> str:
-    """Return the verdict on a claim from the gains that it is about.
+    """Return the verdict on a claim, given the differences in its favor with their confidence intervals.
 
     Without `each`, it held if some gain is significantly positive and none significantly negative, and in part if some
     are both. It did not hold if some are significantly negative and none positive, or if all gains are below `small`.

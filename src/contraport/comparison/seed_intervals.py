@@ -1,4 +1,4 @@
-"""Confidence intervals over seeds: of means, and of differences paired by seed and test item.
+"""Confidence intervals over random seeds, for means and for differences paired by seed and test item.
 
 Two or three seeds determine a variance poorly. Each variance is therefore shrunk toward a prior from the variances of
 the whole table (moderated): its own estimate has the weight of its degrees of freedom, and the prior has more weight
@@ -31,13 +31,13 @@ MAX_SEEDS = 1_000
 
 
 class VarianceEstimate(NamedTuple):
-    """Variance with its degrees of freedom."""
+    """Variance estimate with its degrees of freedom."""
 
     variance: float
     freedom: float
 
     def shrink_toward(self, prior: VarianceEstimate | None) -> VarianceEstimate:
-        """Return the variance shrunk toward a prior.
+        """Return the variance shrunk toward a prior, weighted by the degrees of freedom of both.
 
         >>> VarianceEstimate(4.0, 1.0).shrink_toward(VarianceEstimate(1.0, 3.0))
         VarianceEstimate(variance=1.75, freedom=4.0)
@@ -49,7 +49,7 @@ class VarianceEstimate(NamedTuple):
 
 
 def estimate_variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEstimate | None:
-    """Estimate the prior of a variance from several estimates (Smyth); None for fewer than three.
+    """Estimate a prior for variances from several variance estimates (Smyth, 2004); None for fewer than three.
 
     The logarithms of estimates of one variance spread as their degrees of freedom imply; the excess is the spread of
     the variances themselves. The degrees of freedom are at most half of the total, as the estimates share a baseline.
@@ -83,7 +83,7 @@ def estimate_variance(values: Array, prior: VarianceEstimate | None = None) -> V
 def mean_interval_over_seeds(
     values: Array, items: Array | None = None, *, prior: VarianceEstimate | None = None
 ) -> Interval | None:
-    """Return the interval of a mean over seeds ``(s,)``.
+    """Return the confidence interval of the mean of values ``(s,)``, one per seed, or None if it cannot be estimated.
 
     For one seed without a prior, it is the bootstrap interval over its items ``(1, n)``, or None without items. It is
     None too if all values are equal, as they do not show how others would vary.
@@ -102,14 +102,14 @@ def mean_interval_over_seeds(
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Difference of two means over the same seeds, with its variance components.
+    """Difference of two means over the same seeds, with its variances between seeds and between test items.
 
     Attributes:
-        value: difference of the means.
+        value: difference of the two means.
         seeds: number of seeds.
-        seed_variance: variance of the difference between seeds, if known.
-        item_variance: variance due to the test items, if known.
-        item_variance_per_seed: part of `item_variance` that is drawn anew with every seed and shrinks with more seeds.
+        seed_variance: variance of the difference between seeds; None if it cannot be estimated.
+        item_variance: variance of the difference due to the choice of test items; None if it cannot be estimated.
+        item_variance_per_seed: part of `item_variance` that is independent between seeds and shrinks with more seeds.
     """
 
     value: float
@@ -122,7 +122,7 @@ class PairedDifference:
         return replace(self, value=-self.value)
 
     def with_interval(self, *, comparisons: int = 1, seeds: int | None = None) -> Difference | None:
-        """Return the difference with its interval, or None if no variance is known.
+        """Return the difference with its confidence interval, or None if its variance cannot be estimated.
 
         Args:
             comparisons: number of intervals that must hold at once.
@@ -153,7 +153,7 @@ def paired_difference(
     *,
     prior: VarianceEstimate | None = None,
 ) -> PairedDifference:
-    """Return the difference of two means over the same seeds.
+    """Return the difference of two means over the same seeds, with its variances.
 
     Args:
         values: one value per seed, ``(s,)``.

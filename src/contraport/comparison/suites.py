@@ -1,4 +1,4 @@
-"""Suites: comparisons stored in YAML files, with claims about their results."""
+"""Suites: predefined comparisons stored in YAML files, with claims about their results."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SUITE_KEYS = ("title", "claims", "quick", "not_run")
 
 
 def suites_folder() -> Path:
-    """Return the folder of the suites: in the package, or in the project that it is installed from."""
+    """Return the folder of the suite files: in the package, or in the source tree of an editable installation."""
     package = Path(contraport.__file__).parent
     inside = package / "suites"
     return inside if inside.is_dir() else package.parents[1] / "benchmarks" / "suites"
 
 
 def list_suites() -> dict[str, Path]:
-    """Return the files of the suites by name."""
+    """Return the path of each suite file, by suite name."""
     return {file.stem: file for file in sorted(suites_folder().glob("*.yaml"))}
 
 
 def load_suite(suite: str | Path) -> dict[str, Any]:
-    """Load the file of a suite.
+    """Load a suite file, given its path or the name of a suite, as a dictionary.
 
     Raises:
         UsageError: unknown suite, missing file, or invalid contents.
@@ -59,7 +59,7 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
 
 
 def parse_claim(value: Any) -> Claim:
-    """Parse a claim of a suite.
+    """Parse a claim of a suite from a mapping.
 
     Raises:
         UsageError: missing or unknown keys, or wrong values.

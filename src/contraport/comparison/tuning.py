@@ -1,4 +1,4 @@
-"""Searches the own settings of each objective, with the same number of trials for all.
+"""Hyperparameter search for the objectives of a comparison, with the same number of trials for each.
 
 The first trial has the default settings. The others are points of a Sobol sequence, scrambled with a fixed seed, so
 that a longer search contains the trials of a shorter one.
@@ -18,12 +18,12 @@ from contraport.metrics import Metric
 
 
 class SearchRange(NamedTuple):
-    """Range of a setting, searched on a logarithmic scale.
+    """Range of a hyperparameter, searched on a logarithmic scale.
 
     Attributes:
         low: smallest value.
         high: largest value.
-        is_integer: whether values are integers.
+        is_integer: whether the values are integers.
     """
 
     low: float
@@ -31,7 +31,7 @@ class SearchRange(NamedTuple):
     is_integer: bool = False
 
     def value_at(self, position: float) -> float | int:
-        """Return the value at a position from 0 to 1.
+        """Return the value at a position in the range, where 0 is `low` and 1 is `high`.
 
         >>> SearchRange(0.1, 10.0).value_at(0.5), SearchRange(1, 10, whole=True).value_at(0.999)
         (1.0, 10)
@@ -65,7 +65,7 @@ _WITHOUT_EFFECT = {"gca-uot": {"q"}}
 
 
 def search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
-    """Return the ranges of the settings that are searched for a row.
+    """Return the search range of each hyperparameter that is searched for a row, by name.
 
     Fixed settings are left out, and parts that are off by default, such as the penalty of iot: with it, iot would be
     iot-uniform.
@@ -84,7 +84,7 @@ def search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
 
 
 def fixed_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
-    """Return by row the settings that it fixes although they are searched for another row."""
+    """Return the settings that a row fixes although they are searched for another row, by row name."""
     spaces = {row.name: search_space(row, common).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
     fixed = {row.name: sorted(searched & objective_parameters(row.options).keys() - spaces[row.name]) for row in rows}
@@ -92,7 +92,7 @@ def fixed_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, l
 
 
 def build_trials(grid: Grid, row: Row, column: Column) -> list[Cell]:
-    """Return the trainings of the search for a row in a column."""
+    """Build the cells of the search trials for a row and a column."""
     space = search_space(row, grid.common_options)
     points: list[list[float]] = []
     if space and grid.options.tune > 1:
@@ -111,7 +111,7 @@ def build_trials(grid: Grid, row: Row, column: Column) -> list[Cell]:
 
 
 def settings_as_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of an objective as options of `contraport.train`.
+    """Convert settings of an objective to options of `contraport.train`.
 
     >>> settings_as_options({"temperature": 0.1, "q": 0.5})
     {'temperature': 0.1, 'objective_settings': {'q': 0.5}}
@@ -122,7 +122,10 @@ def settings_as_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def select_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str, Any]], metric: Metric) -> Cell | None:
-    """Return the trial with the best value on the validation items; None unless all are done and one succeeded."""
+    """Return the trial with the best value on the validation items.
+
+    None is returned unless all trials are done and at least one succeeded.
+    """
     if any(trial.folder_name not in results for trial in trials):
         return None
     values = [
@@ -137,12 +140,12 @@ def select_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str,
 
 
 def build_cell_from_trial(trial: Cell, seed: int) -> Cell:
-    """Return the cell of the table with the settings of a trial and a seed."""
+    """Build the cell of the table that has the settings of a search trial and a seed."""
     options = {key: value for key, value in trial.options.items() if key != "validation"}
     return Cell(trial.row, trial.column, {**options, "seed": seed})
 
 
 def describe_trial_settings(trial: Cell, common: OptionMap) -> str:
-    """Return the searched settings of a trial as text."""
+    """Return the searched settings of a trial as text, such as "temperature 0.2, q 0.5"."""
     own = {**trial.options, **(trial.options.get("objective_settings") or {})}
     return ", ".join(f"{key} {own[key]}" for key in search_space(trial.row, common) if key in own) or "default"

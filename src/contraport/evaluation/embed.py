@@ -49,7 +49,7 @@ LETTERS = 80
 @EMBED.with_option_parameters
 @torch.random.fork_rng(devices=[])
 def embed(given: dict[str, Any]) -> Path:
-    """Write the frozen features of every item of a dataset to a file, with a description of each row; return its path.
+    """Write the frozen features of a dataset to a file, with row, split and label of each item; return its path.
 
     Raises:
         UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing is written.
@@ -121,7 +121,7 @@ def embed(given: dict[str, Any]) -> Path:
 
 
 def _add(buffer: FeatureBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool) -> None:
-    """Append a batch to the buffer; the keys are those of the data or the beginnings of its texts."""
+    """Append a batch to the buffer, with the keys of the data or, without keys, the beginnings of its texts."""
     rows, keys = batch.ids, batch.keys
     if not isinstance(dataset, Stream):
         rows = dataset.rows[batch.ids]
@@ -148,5 +148,5 @@ def _text_beginnings(batch: Batch, shapes: tuple[tuple[int, ...], ...]) -> list[
 
 
 def _class_names(dataset: Dataset) -> tuple[str, ...] | None:
-    """Return the class names; None for a stream, which may have further classes later."""
+    """Return the class names of a dataset; None for a stream, which may have further classes later."""
     return None if isinstance(dataset, Stream) else dataset.class_names

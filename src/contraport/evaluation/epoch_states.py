@@ -1,4 +1,4 @@
-"""States of a run at a given epoch: intermediate models and the objective, rebuilt from the run folder."""
+"""States of a run after some epochs: intermediate models and the objective, rebuilt from the run folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MODEL = "model."
 
 
 def find_epoch_checkpoints(run: Run, *, before: int | None) -> dict[int, Path]:
-    """Return the intermediate checkpoints of a run by epoch, earliest first.
+    """Return the paths of the intermediate checkpoints of a run, by epoch in ascending order.
 
     Args:
         run: the run folder.
@@ -46,7 +46,7 @@ def check_has_epoch_checkpoints(runs: Sequence[Run]) -> None:
 
 
 def load_epoch_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
-    """Yield the epoch and the model of each intermediate checkpoint.
+    """Load the intermediate checkpoints of a run and yield the epoch and the model of each.
 
     Args:
         run: the run folder.
@@ -72,7 +72,7 @@ def load_epoch_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iter
 
 
 def build_initial_objective(settings: Settings) -> Loss | str:
-    """Build the objective of a run as at the start of training, or return why its plan cannot be drawn."""
+    """Build the objective of a run as at the start of training, or return the reason why its plan cannot be drawn."""
     if settings.objective is None:
         return "No plan is drawn: the run decodes views and compares no items."
     if is_object_placeholder(settings.objective):
@@ -96,7 +96,7 @@ def build_initial_objective(settings: Settings) -> Loss | str:
 
 
 def objective_at_epoch(initial: Loss, run: Run, settings: Settings, epochs: int | None) -> Loss | str:
-    """Return a copy of the objective as after some epochs, or why its plan cannot be drawn.
+    """Return a copy of the objective as after some epochs, or the reason why its plan cannot be drawn.
 
     Args:
         initial: the objective at the start of training (`build_initial_objective`).

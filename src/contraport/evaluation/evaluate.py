@@ -1,4 +1,4 @@
-"""`evaluate`: metrics of a trained encoder on held-out items, beside its baselines."""
+"""`evaluate`: metrics of a trained encoder and its baselines on held-out items."""
 
 from __future__ import annotations
 
@@ -95,15 +95,15 @@ def evaluate(given: dict[str, Any]) -> Evaluation | EvaluationsByRun:
 
 
 class RunEvaluation(NamedTuple):
-    """Evaluation of one run, before it is saved.
+    """Evaluation of one run, with the contents of the files to save.
 
     Attributes:
         run: the run folder.
-        test: the test items.
+        test: dataset of the test items.
         result: contents of `evaluation.json`.
         samples: contents of `samples.npz`.
-        bootstrap_draws: value and bootstrap draws of the trained encoder, by metric key.
-        item_values: contents of `items.npz`: values per test item of the metrics that are means of them.
+        bootstrap_draws: value and bootstrap draws of each metric of the trained encoder, by metric key.
+        item_values: contents of `items.npz`: values per test item, for metrics that are means over items.
     """
 
     run: Run
@@ -203,7 +203,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
 def _page_samples(
     evaluator: Evaluator, trained: EvalContext, plans: Sequence[tuple[int, Arrays]], *, probed: bool
 ) -> tuple[Arrays, list[str]]:
-    """Return the arrays that the page draws, and the reason if no plan is among them."""
+    """Return the arrays that the report page draws, and notes with the reason if they contain no plan."""
     samples = collect_samples(trained, probed=probed) | (misclassified_samples(trained) if probed else {})
     if is_training_data(
         evaluator.training_settings, evaluator.options.data
@@ -225,7 +225,7 @@ def _page_samples(
 def _compute(
     context: EvalContext, metrics: Sequence[Metric], run: Run, step: StepCallback
 ) -> dict[str, MetricResult | float]:
-    """Compute the metrics whose requirements the context meets; results that are not finite are left out."""
+    """Compute the metrics whose requirements are met; results that are not finite are left out."""
     results = {}
     for metric in metrics:
         step(f"{run.path.name}, {context.name}: {metric.title}")
@@ -237,7 +237,10 @@ def _compute(
 
 
 def _draw(results: Mapping[str, Mapping[str, MetricResult | float]]) -> dict[str, dict[str, tuple[float, ItemValues]]]:
-    """Return value and bootstrap draws of all results with values per item; all encoders share the resamples."""
+    """Return the value and the bootstrap draws of each metric, by encoder and metric key.
+
+    Only metrics with values per item are included. All encoders share the resamples.
+    """
     by_place = {
         (name, key): result
         for name, of in results.items()
@@ -269,7 +272,7 @@ def _check_classes(context: EvalContext, classes: Sequence[str], run: Run) -> No
 
 
 def _directions(results: Mapping[str, MetricResult | float]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the metrics that are means over retrieval directions, direction by direction."""
+    """Return the retrieval metrics of each direction, such as "image to caption", with their intervals."""
     parts = {
         (part, key): part_result
         for key, result in results.items()
@@ -288,7 +291,7 @@ def _as_dicts(differences: Mapping[str, Difference]) -> dict[str, dict[str, floa
 
 
 def _differences(draws: Draws, others: Draws, *, comparisons: int = 1) -> dict[str, Difference]:
-    """Return the paired difference of each metric between two encoders."""
+    """Return the paired difference of each metric between two encoders, by metric key."""
     return {
         key: paired_bootstrap_difference(draws[key], others[key], comparisons=comparisons)
         for key in draws

@@ -1,4 +1,4 @@
-"""Evaluator of one run: encoder, data, baselines and objective, loaded from the run folder."""
+"""Evaluator of one run: loads encoder, data, baselines and objective from the run folder."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from contraport.training.config import Settings
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluator of one run.
+    """Encoder, data, views and objective of one run, loaded for its evaluation.
 
     Attributes:
         run: the run folder.
-        options: options of the evaluation.
+        options: options of `contraport.evaluate`.
         training_settings: training settings of the run.
         model: the trained encoder.
         epochs: number of epochs after which the model was saved, or None if unknown.
-        train: training items.
-        test: test items.
-        views: random views of the items.
+        train: dataset of the training items.
+        test: dataset of the test items.
+        views: makes the random views of an item.
         loader_config: batch size, device and workers for loading items.
         initial_objective: the objective at the start of training, or the reason why its plan cannot be drawn.
         objective: the objective at the end of training, or the reason why its plan cannot be drawn.
-        data_notes: facts about the items that readers of the results should know.
+        data_notes: notes about the data for readers of the results, such as test items that were left out.
     """
 
     run: Run
@@ -55,7 +55,7 @@ class Evaluator:
 
     @classmethod
     def from_run(cls, run: Run, options: EvaluateOptions) -> Evaluator:
-        """Load everything that the evaluation of a run needs.
+        """Load the encoder, data and objective of a run.
 
         Raises:
             UsageError: the run or the data cannot be read, or do not fit together.
@@ -77,7 +77,7 @@ class Evaluator:
         return cls(run, options, settings, model, epochs, train, test, views, loader_config, initial, objective, notes)
 
     def build_context(self, name: str, encoder: Model | RawInputEncoder) -> EvalContext:
-        """Return the evaluation context of an encoder on the items of the run."""
+        """Build the evaluation context of an encoder on the training and test items of the run."""
         return EvalContext(
             encoder,
             self.train,
@@ -92,7 +92,7 @@ class Evaluator:
         )
 
     def load_baselines(self) -> dict[str, Model | RawInputEncoder]:
-        """Return the baseline encoders by row name; empty with the option `alone`."""
+        """Load the baseline encoders (raw inputs, encoder before training) by name; empty with the option `alone`."""
         if self.options.alone:
             return {}
         initial = self.run.initial_model(trust_remote_code=self.options.trust_remote_code)
@@ -103,7 +103,7 @@ class Evaluator:
         return {"raw": RawInputEncoder(self.model.shapes), **before}
 
     def compute_epoch_plan(self, model: Model, epoch: int) -> list[tuple[int, Arrays]]:
-        """Return the epoch and the plan of an intermediate model, or an empty list if it cannot be drawn."""
+        """Compute the transport plan of an intermediate model, as a list of one epoch and plan; empty without one."""
         if isinstance(self.initial_objective, str):
             return []
         objective = objective_at_epoch(self.initial_objective, self.run, self.training_settings, epoch)

@@ -38,7 +38,7 @@ _ExportedModel = Callable[..., Tensor]
 
 @EXPORT.with_option_parameters
 def export(given: dict[str, Any]) -> Path:
-    """Write a trained model in a format that other programs read, and return the path.
+    """Export a trained model to ONNX, torch.export, TorchScript or safetensors, and return the path.
 
     Raises:
         UsageError: a wrong argument, a missing package, a model that cannot be exported or whose features change by
@@ -107,7 +107,7 @@ def _load_model(run: str | Path | Run, trust_remote_code: bool) -> Model:
 
 
 def _random_views(model: Model, items: int) -> tuple[Tensor, ...]:
-    """Return random items with the mean and deviation of the training data, one tensor per represented view."""
+    """Return random items with the mean and standard deviation of the training data, one tensor per view."""
     generator = torch_generator("export.check", items)
 
     def random_view(view: int) -> Tensor:
@@ -224,7 +224,7 @@ _BY_SUFFIX = {".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript"}
 
 
 def _resolve_format(path: Path, requested: str | None) -> str:
-    """Return the requested format, or the one of the path's suffix; they must agree."""
+    """Return the requested export format, or that of the path's suffix; raise `UsageError` if they contradict."""
     implied = _BY_SUFFIX.get(path.suffix.lower())
     check(
         requested is None or implied in (None, requested),
@@ -243,7 +243,7 @@ def _check_out(path: Path, format: _Format, overwrite: bool) -> None:
 
 
 def _root_cause(error: BaseException) -> str:
-    """Return the first line of the innermost error; the outer ones only locate it within the exporter."""
+    """Return the first line of the innermost error; outer errors only locate it within the exporter."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -32,7 +32,7 @@ Differences = Mapping[str, Mapping[str, Difference]]
 def skipped_metric_notes(
     metrics: Sequence[Metric], unmet: Mapping[str, Requirement | None], results: Results, *, by_name: bool
 ) -> list[str]:
-    """Return which metrics were skipped, one sentence per reason.
+    """Return notes about skipped metrics, one sentence for each reason.
 
     Args:
         metrics: the selected metrics.
@@ -91,7 +91,7 @@ def _unseen_class_notes(train: Dataset, test: Dataset) -> list[str]:
 
 
 def zero_width_interval_notes(results: Results) -> list[str]:
-    """Return which metrics are right, or wrong, on every test item, with a bound for other items.
+    """Return notes about accuracies of exactly 0 or 1, whose bootstrap interval has no width.
 
     The bootstrap draws from the test items, so if all n agree the interval has no width for any n. A share p of other
     items stays unseen among n with probability (1 - p)^n: at a level of 95 % it may be about 3 / n (Clopper and
@@ -124,7 +124,7 @@ def _all_agree(result: MetricResult) -> bool:
 
 
 def deterioration_notes(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
-    """Return which metrics of the trained encoder are worse than a baseline, and what may help.
+    """Return notes about metrics of the trained encoder that are worse than a baseline, with possible remedies.
 
     Args:
         rows: values by row and metric key.
@@ -154,7 +154,7 @@ def deterioration_notes(rows: _Rows, differences: Differences = MappingProxyType
 
 
 def _changed(rows: _Rows, differences: Differences, row: str, metrics: Sequence[Metric], *, worse: bool) -> str:
-    """Return the metrics that are worse (or better) for the trained encoder than for a baseline, with both values."""
+    """Return text about metrics that are worse (or better) for the trained encoder than for a baseline."""
     after, before, intervals = rows["trained"], rows[row], differences.get(row, {})
     changes = []
     for metric in metrics:

@@ -1,4 +1,4 @@
-"""Samples of a run for its page (`samples.npz`): points, cosines, plans, misclassified items, worst pairs."""
+"""Samples of test items for the report page (`samples.npz`): 2-D points, cosines, plans, misclassified items."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def collect_samples(context: EvalContext, *, probed: bool) -> Arrays:
-    """Return points, cosines and per-item losses of the test items; if `probed`, also the probe's confusion matrix."""
+    """Return 2-D points, cosines and losses of test items and, if `probed`, the confusion matrix of the probe."""
     test, chosen = context.test, fixed_random_subsample(len(context.test), POINTS)
     arrays = points(test, context.test_x, chosen) | cosines(test, context.test_x)
     arrays |= _losses(context, chosen) | _suspicion(context, chosen)
@@ -88,7 +88,7 @@ def points(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
 
 
 def cosines(dataset: Dataset, features: Tensor) -> Arrays:
-    """Return all pairwise cosines of some items and their labels, sorted by label."""
+    """Return the pairwise cosines of some items, sorted by label, and their labels."""
     chosen = sort_positions_by_label(dataset, fixed_random_subsample(len(dataset), COSINES))
     z = F.normalize(features[chosen], dim=1)
     arrays: Arrays = {"cosines": (z @ z.T).numpy()}
@@ -98,7 +98,7 @@ def cosines(dataset: Dataset, features: Tensor) -> Arrays:
 
 
 def _losses(context: EvalContext, chosen: Tensor) -> Arrays:
-    """Return the loss of each chosen item, all in one batch; empty if the objective has no values per item."""
+    """Return the loss of each chosen item in one batch of them; empty if the objective has no loss per item."""
     objective, model = context.objective, context.encoder
     if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.compares_items:
         return {}
@@ -113,7 +113,7 @@ def _losses(context: EvalContext, chosen: Tensor) -> Arrays:
 
 
 def _suspicion(context: EvalContext, chosen: Tensor) -> Arrays:
-    """Return a mismatch score per chosen item of two given views, from 0 to 1.
+    """Return a mismatch score from 0 to 1 for each chosen item of two-view data.
 
     It is the share of items at least as near to one view as the partners of the other view's neighbors: above 1/3 for
     unrelated views.
@@ -126,7 +126,7 @@ def _suspicion(context: EvalContext, chosen: Tensor) -> Arrays:
 
 
 def plan_samples(model: Model, objective: Loss, dataset: Dataset, views: Views, loader_config: LoaderConfig) -> Arrays:
-    """Return the objective's plan and target on two random views of `PLAN_ITEMS` fixed test items, sorted by label.
+    """Return the transport plan and target of the objective on two random views of some test items, sorted by label.
 
     Thumbnails of the views are included for images, view names for views that the data name.
     """
@@ -150,7 +150,7 @@ def plan_samples(model: Model, objective: Loss, dataset: Dataset, views: Views, 
 
 
 def stack_epoch_plans(by_epoch: Iterable[tuple[int, Arrays]]) -> Arrays:
-    """Stack the plans and targets of several epochs into one array each, with the epochs."""
+    """Stack the plans and targets of several epochs into one array each, and return them with the epochs."""
     epochs = list(by_epoch)
     return {
         "plan_epochs": np.array([epoch for epoch, _ in epochs]),
@@ -160,7 +160,7 @@ def stack_epoch_plans(by_epoch: Iterable[tuple[int, Arrays]]) -> Arrays:
 
 
 def misclassified_samples(context: EvalContext) -> Arrays:
-    """Return the test items that the linear probe misclassifies with the highest probability, highest first.
+    """Return the misclassified test items of which the linear probe is most confident, most confident first.
 
     `mistaken` are their positions, `mistaken_true` and `mistaken_told` the true and the predicted class,
     `mistaken_sure` the probability of the latter, `mistaken_views` the names of their views, `mistaken_keys` their
@@ -186,7 +186,7 @@ def misclassified_samples(context: EvalContext) -> Arrays:
 
 
 def worst_pair_samples(run: Run, train: Dataset) -> Arrays:
-    """Return the pairs with the worst scores of a training with `audit`, worst first.
+    """Return the most suspicious training pairs of a run with `audit`, most suspicious first.
 
     `worst` are their positions, `worst_1` and `worst_2` their two views, and `worst_better` the second view of the
     better partner, or of the pair itself if there is none. Empty without an audit or on other items.
@@ -222,7 +222,7 @@ def fixed_random_subsample(items: int, maximum: int) -> Tensor:
 
 
 def project_to_2d(features: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
-    """Return a method's name and its 2-D points `(m, 2)`: t-SNE, or PCA for few items or constant features."""
+    """Project features to 2-D by t-SNE, or by PCA for few items; return the method's name and the points `(m, 2)`."""
     rows = features.numpy()
     varies = bool(rows.std(axis=0).any())
     # One thread, as for the linear probe: on a busy machine two are far slower.

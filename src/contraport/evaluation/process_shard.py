@@ -1,4 +1,4 @@
-"""Share of the items that one of several processes embeds, as started by a launcher such as torchrun."""
+"""Shard of the items that one of several processes embeds, as started by a launcher such as torchrun."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENVIRONMENT = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
 
 
 class ProcessShard(NamedTuple):
-    """Rank of this process and number of processes; each process embeds a contiguous range of the items."""
+    """Rank of this process and number of processes, which determine the contiguous range of items to embed."""
 
     rank: int
     total: int
@@ -27,7 +27,7 @@ class ProcessShard(NamedTuple):
     """Rank within the machine, which selects the device."""
 
     def output_path(self, path: Path) -> Path:
-        """Return the file that this process writes: the path itself, or its numbered shard.
+        """Return the path of the file that this process writes: the path itself, or the shard of this process.
 
         >>> str(ProcessShard(0, 1, 0).path(Path("a.npz"))), str(ProcessShard(1, 2, 1).path(Path("a.npz")))
         ('a.npz', 'a.00001-of-00002.npz')
@@ -35,7 +35,7 @@ class ProcessShard(NamedTuple):
         return path if self.total == 1 else shard_path(path, self.rank, self.total)
 
     def select_items(self, datasets: Sequence[Dataset]) -> list[Dataset]:
-        """Return the items of this process, dataset by dataset; the shards in order are all items in order.
+        """Return the items that this process embeds, as parts of the datasets in order.
 
         Raises:
             UsageError: there are fewer items than processes, or a dataset is a stream.
@@ -58,7 +58,7 @@ class ProcessShard(NamedTuple):
 
 
 def current_process_shard() -> ProcessShard:
-    """Return the share of this process from the environment variables RANK, WORLD_SIZE and LOCAL_RANK."""
+    """Return the shard of this process, read from the environment variables RANK, WORLD_SIZE and LOCAL_RANK."""
     return ProcessShard(*(int(os.environ.get(name, default)) for name, default in _ENVIRONMENT))
 
 

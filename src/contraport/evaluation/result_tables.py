@@ -1,4 +1,4 @@
-"""Tables of evaluation results as rows of text: printed by the console and shown in notebooks."""
+"""Tables of evaluation results as rows of text, for the console and for notebooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPOCHS_SHOWN = 5
 
 
 class Evaluation(dict[str, Any]):
-    """Result of one run: the contents of `evaluation.json`, shown as tables in a notebook."""
+    """Evaluation result of one run: the contents of `evaluation.json`, shown as tables in a notebook."""
 
     def _repr_html_(self) -> str:
         tables = {
@@ -29,7 +29,7 @@ class Evaluation(dict[str, Any]):
 
 
 class EvaluationsByRun(dict[str, Evaluation]):
-    """Results of several runs by path."""
+    """Evaluation results of several runs, by path of the run folder."""
 
     def _repr_html_(self) -> str:
         first, *others = self
@@ -41,7 +41,7 @@ class EvaluationsByRun(dict[str, Evaluation]):
 
 
 def metric_rows_with_baselines(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a row per metric: baselines, trained encoder and its interval.
+    """Return a table row for each metric: values of baselines and trained encoder, and confidence interval.
 
     A baseline without any value, such as raw inputs of two kinds that cannot be compared, gets no column.
     """
@@ -55,7 +55,7 @@ def metric_rows_with_baselines(result: Mapping[str, Any]) -> list[dict[str, str]
 
 
 def retrieval_direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a row per retrieval direction, for the trained encoder."""
+    """Return a table row for each retrieval direction, with the metrics of the trained encoder."""
     return [
         {"from to": direction}
         | {metric.title: metric.format(values[metric.key]["value"]) for metric in collect_metrics_from_rows([values])}
@@ -64,7 +64,7 @@ def retrieval_direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def metric_rows_by_epoch(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a row per metric with at most `EPOCHS_SHOWN` intermediate models, evenly spaced, and the trained one."""
+    """Return a table row for each metric, with a column for each epoch: some intermediate ones and the last."""
     names = [name for name in result["rows"] if name.startswith("epoch ")]
     positions = {round(place * (len(names) - 1) / max(1, EPOCHS_SHOWN - 1)) for place in range(EPOCHS_SHOWN)}
     shown = names if len(names) <= EPOCHS_SHOWN else [names[position] for position in sorted(positions)]
@@ -72,7 +72,7 @@ def metric_rows_by_epoch(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def metric_difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
-    """Return a row per metric with the difference of two runs and its interval; of percentages, in points."""
+    """Return a table row for each metric, with the difference of two runs and its interval (percentages in points)."""
     return [
         {
             "metric": metric.title,
@@ -86,7 +86,7 @@ def metric_difference_rows(differences: Mapping[str, Mapping[str, float]]) -> li
 
 
 def metric_rows_by_encoder(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
-    """Return a row per metric and a column per encoder; missing values are dashes."""
+    """Return a table row for each metric, with a column for each encoder; missing values are dashes."""
     return [
         {"metric": metric.title}
         | {name: _format_or_dash(metric, values.get(metric.key)) for name, values in columns.items()}

@@ -1,4 +1,4 @@
-"""Data and device of `evaluate` and `embed`: the run's own train/test split, in the image size of the model."""
+"""Loading of train/test splits for `evaluate` and `embed`, without test items that the run was trained on."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ log = logging.getLogger("contraport.evaluation")
 
 
 class Splits(NamedTuple):
-    """Training and test items of an evaluation.
+    """Training and test datasets of an evaluation.
 
     Attributes:
         train: items that probes are trained on.
         test: items that metrics are computed on; the encoder was not trained on any of them.
-        data_notes: facts about the items that readers of the results should know.
+        data_notes: notes about the data for readers of the results, such as test items that were left out.
     """
 
     train: Dataset
@@ -41,7 +41,7 @@ class Splits(NamedTuple):
 
 
 def load_splits(run: Run, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
-    """Load the training and test items; classes and domains have the same numbers in both.
+    """Load the training and test datasets of an evaluation, with the same class and domain numbers in both.
 
     Raises:
         UsageError: the data cannot be loaded, are a stream, or the splits do not fit together; the run's own data have
@@ -80,7 +80,7 @@ def load_splits(run: Run, settings: Settings, model: Model, options: EvaluateOpt
 
 
 def load_train_and_test(run: Run, loader: SplitLoader, data: Any, *, leave_out: bool = True) -> Splits:
-    """Load both splits of some data without training items of the run in the test split.
+    """Load the train and test splits of some data, without test items that the run was trained on.
 
     If the data contain all items of the run, under whatever name and options, the splits are those of its training.
     Otherwise they are drawn anew.
@@ -153,7 +153,7 @@ def _check_no_copies(run: Run, train: Dataset, test: Dataset, *, is_own: bool) -
 
 
 def _with_all_views(dataset: Dataset) -> Dataset:
-    """Return the items that have all their views; log how many are left out."""
+    """Return the dataset without items that lack a view; log how many are left out."""
     complete = dataset.drop_incomplete()
     if len(complete) < len(dataset):
         missing = len(dataset) - len(complete)
@@ -162,7 +162,7 @@ def _with_all_views(dataset: Dataset) -> Dataset:
 
 
 def have_same_items(one: Dataset, other: Dataset) -> bool:
-    """Return whether two datasets have the same items in the same order, by name, rows, labels and digests."""
+    """Return whether two datasets have the same items in the same order, judged by name, rows, labels and digests."""
     same = (one.name, one.split, len(one), one.shapes) == (other.name, other.split, len(other), other.shapes)
     if not same or not torch.equal(one.rows, other.rows) or (one.labels is None) != (other.labels is None):
         return False
@@ -172,7 +172,7 @@ def have_same_items(one: Dataset, other: Dataset) -> bool:
 
 
 def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
-    """Return the name of the test data; for the run's own data also their corruption and domains."""
+    """Return the name of the test data, and for data that the run was trained on also the corruption and domains."""
     data = options.data[-1] if isinstance(options.data, tuple) else options.data
     data = data if options.test_data is None else options.test_data
     changes = {"corrupt": settings.corrupt, "domains": settings.domains} if is_training_data(settings, data) else {}
@@ -180,7 +180,7 @@ def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptio
 
 
 def is_training_data(settings: Settings, data: object) -> bool:
-    """Return whether data are the run's own: None, the same name, or the same file or folder."""
+    """Return whether data are those that the run was trained on: None, the same name, or the same file or folder."""
     if data is None:
         return True
     if not isinstance(data, str | Path) or settings.data is None:
@@ -207,13 +207,13 @@ _OWN_DATA_DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class SplitLoader:
-    """Loader of splits with the settings of a run: image size of the model, columns of its table.
+    """Loader of train and test splits with the data settings of a run and the image size of its model.
 
     Attributes:
         training_settings: training settings of the run.
-        model: the encoder.
-        column_roles: roles of the columns of a table; default, for the run's own data: as in the training.
-        data_root: folder of named data; default: as in the training.
+        model: encoder, whose image size the data are resized to.
+        column_roles: roles of the columns of a table; None: as in the training, for the same data.
+        data_root: folder of named datasets; None: as in the training.
     """
 
     training_settings: Settings
@@ -222,7 +222,7 @@ class SplitLoader:
     data_root: str | Path | None = None
 
     def load(self, data: Any, split: str, *, undivided: bool = False, complete: bool = False) -> Dataset:
-        """Load a split of some data.
+        """Load the train or test split of some data.
 
         Args:
             data: the data; None: the run's own.
@@ -243,7 +243,7 @@ class SplitLoader:
         return dataset
 
     def _settings(self, data: Any) -> Settings:
-        """Return the training settings adapted to some data."""
+        """Return the training settings, adapted to load other data."""
         settings, columns = self.training_settings, self.column_roles
         adapted = settings.replace_unchecked(
             root=self.data_root or settings.root, image_size=model_image_size(self.model)
@@ -268,7 +268,7 @@ class SplitLoader:
 
 
 def find_view_position(dataset: Dataset, model: Model, view: object) -> int:
-    """Return the position in the data of a view of the model, found by name, number or kind.
+    """Return the position in the dataset of a view of the model, found by name, number or kind.
 
     Raises:
         UsageError: the data do not have the view.
@@ -283,13 +283,13 @@ def find_view_position(dataset: Dataset, model: Model, view: object) -> int:
 
 
 def model_image_size(model: Model) -> int | None:
-    """Return the side of the square images that the model takes, or None if they are not all of one such size."""
+    """Return the side length of the images that the model takes, or None if they are not square or differ in size."""
     sides = {side for shape in model.shapes if len(shape) == 3 for side in shape[1:]}
     return sides.pop() if len(sides) == 1 else None
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device with a name; "auto" is this process's GPU if available, otherwise the CPU.
+    """Return the torch device with a name; "auto" is the GPU of this process if available, otherwise the CPU.
 
     Raises:
         UsageError: the device cannot be used.

@@ -1,4 +1,4 @@
-"""Built-in metrics: one registry entry and one short function each.
+"""Built-in metrics, each a short function registered by a decorator.
 
 The modules that compute are imported on first use, so that metrics are listed without torch.
 """

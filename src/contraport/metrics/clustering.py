@@ -1,4 +1,4 @@
-"""Clustering metrics: agreement of k-means clusters with the classes, as the influence of each item."""
+"""Clustering metrics: agreement of k-means clusters with the classes (NMI and ARI), with per-item influences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from contraport.metrics.intervals import ItemValues
 
 
 def kmeans_clusters(z: Tensor, count: int) -> ItemValues:
-    """Return the k-means cluster of each item of `z` `(n, d)`, normalized to the unit sphere, `(n,)`: best of 5 runs.
+    """Return the k-means cluster of each item, `(n,)`, on the unit sphere.
+
+    `z` is `(n, d)` and normalized inside. The best of 5 runs is used.
 
     >>> kmeans_clusters(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.1, 9.0]]), 2).tolist()
     [1, 0, 0]
@@ -30,7 +32,7 @@ def kmeans_clusters(z: Tensor, count: int) -> ItemValues:
 
 
 def contingency_table(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the total weight of the items of each row and column code, `(r, c)`."""
+    """Return the contingency table of two codings: the total item weight for each pair of codes, `(r, c)`."""
     r, c = (int(codes.max()) + 1 for codes in (rows, columns))
     return weights.new_zeros(r * c).index_add(0, rows * c + columns, weights).reshape(r, c)
 

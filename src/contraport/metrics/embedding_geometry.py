@@ -66,7 +66,9 @@ def uniformity(z: Tensor) -> float:
 
 
 def mean_gaussian_potentials(z: Tensor) -> Tensor:
-    """Return for each item of `z` `(n, d)` on the sphere the mean of exp(-2 |zi - zj|^2) over all others j, `(n,)`.
+    """Return the mean Gaussian potential exp(-2 |zi - zj|^2) of each item with all other items j, `(n,)`.
+
+    `z` is `(n, d)` on the unit sphere.
 
     >>> mean_gaussian_potentials(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
     [1.0, 1.0]
@@ -82,7 +84,7 @@ def mean_gaussian_potentials(z: Tensor) -> Tensor:
 
 
 def centered_singular_values(features: Tensor) -> Tensor:
-    """Return the singular values of the centered features `(n, F)`, largest first: `(F,)` float64.
+    """Return the singular values of the centered features `(n, F)` in descending order, `(F,)` float64.
 
     >>> centered_singular_values(torch.tensor([[3.0, 0.0], [-3.0, 0.0]])).round(decimals=4).tolist()
     [4.2426, 0.0]
@@ -106,7 +108,7 @@ def effective_rank(features: Tensor) -> float:
 
 
 def effective_rank_from_spectrum(singular_values: Tensor) -> float:
-    """Return the effective rank for given singular values `(F,)`.
+    """Return the effective rank of a matrix from its singular values `(F,)`.
 
     >>> round(effective_rank_from_spectrum(torch.ones(3)), 3)
     3.0
@@ -136,7 +138,11 @@ def tolerance(z: Tensor, labels: Tensor) -> float:
 
 
 def sum_by_class(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return normalized `z` `(n, d)`, its sum per class `(C, d)`, the class sizes `(C,)` and class codes `(n,)`."""
+    """Sum normalized embeddings by class.
+
+    Returns the normalized `z` `(n, d)`, the sum of each class `(C, d)`, the class sizes `(C,)` and the class of each
+    item from 0 `(n,)`.
+    """
     z = F.normalize(z.double(), dim=1)
     codes = labels.to(z.device).unique(return_inverse=True)[1]
     sizes = codes.bincount().double()
@@ -175,7 +181,7 @@ def skewness(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def fixed_random_subset(items: int) -> Tensor:
-    """Return all positions, or a fixed random choice of `UNIFORMITY_ITEMS` if there are more items."""
+    """Return the positions of a fixed random subset of `UNIFORMITY_ITEMS` items, or all positions of fewer items."""
     if items <= UNIFORMITY_ITEMS:
         return torch.arange(items)
     return torch.randperm(items, generator=torch_generator("metrics.uniformity", items))[:UNIFORMITY_ITEMS]

@@ -1,4 +1,4 @@
-"""Evaluation context of a metric: an encoder with its training and test items, embedded lazily and once."""
+"""Evaluation context: an encoder with training and test items, embedded once, on first use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from contraport.objectives import Loss, Objective
 
 
 class EvalContext:
-    """A frozen encoder with training and test items; features and derived quantities are computed once, on first use.
+    """Frozen encoder with training and test items; features are computed once, on first use, and shared by all metrics.
 
     Args:
         encoder: the encoder to evaluate; its weights and buffers are not changed.
@@ -93,13 +93,13 @@ class EvalContext:
 
     @property
     def min_classes_with_one_domain_left_out(self) -> int:
-        """Smallest number of training classes that remain when one domain is left out; requires domains."""
+        """Number of training classes that remain if one domain is left out, minimum over domains; requires domains."""
         remaining = [self.train_y[self.train_domains != domain] for domain in self.test_domains.unique()]
         return min(len(labels.unique()) for labels in remaining)
 
     @property
     def has_shared_domains(self) -> bool:
-        """Whether some test item is of a domain that occurs among the training items; requires domains."""
+        """Whether training and test items have a domain in common; requires domains."""
         return bool(torch.isin(self.test_domains, self.train_domains).any())
 
     @property
@@ -210,13 +210,13 @@ class EvalContext:
 
     @cached_property
     def retrieval_directions(self) -> tuple[str, ...]:
-        """Retrieval directions "a to b" by view names; empty if views are random changes of one view."""
+        """Names of the retrieval directions, such as "image to caption"; empty for augmentations of one view."""
         names = self.test.view_names
         return tuple(f"{names[v]} to {names[w]}" for v, w in ordered_view_pairs(len(names)))
 
     @cached_property
     def retrieval_views(self) -> tuple[Tensor, ...]:
-        """Embeddings of the views that retrieval compares, each `(m, d)`: all views of the data, or two random changes.
+        """Embeddings of the views that retrieval compares, each `(m, d)`: all views of the data, or two augmentations.
 
         Features if the views share an encoder; otherwise projections, since only those are trained to be comparable.
         """
@@ -234,7 +234,7 @@ class EvalContext:
 
     @cached_property
     def retrieval_ranks(self) -> np.ndarray[Any, Any]:
-        """Rank of each item's other view among those of all test items, `(m, k)`, one column per direction."""
+        """Retrieval rank of each test item's other view, `(m, k)`, one column for each direction; 1 is the nearest."""
         return retrieval_ranks(
             *self.retrieval_views, content_ids=self.test.content_ids if self.retrieval_directions else None
         )
@@ -259,7 +259,7 @@ class EvalContext:
 
     @cached_property
     def fitted_probe(self) -> Pipeline:
-        """Linear probe fitted on the training items."""
+        """Linear probe, fitted on the features of the training items."""
         return fit_linear_probe(self.train_x, self.train_y)
 
     @cached_property

@@ -52,7 +52,7 @@ class _CrossEntropyStep(nn.Module):
         return F.cross_entropy(self.model(*self.views.plain(batch.views)), batch.labels)
 
     def after_step(self, step: int) -> None:
-        """Do nothing: the loop calls it after each optimizer step."""
+        """Called by the training loop after each optimizer step; does nothing."""
 
 
 class _EpochProgress(Callback):
@@ -78,7 +78,7 @@ def fine_tuning_correctness(
     name: str = "encoder",
     seed: int = 0,
 ) -> np.ndarray[Any, Any]:
-    """Return whether a fine-tuned copy of the encoder predicts the class of each test item, `(m,)`.
+    """Return whether a fine-tuned copy of the encoder predicts the class of each test item correctly, `(m,)`.
 
     The copy and a linear head are trained on the plain training items: 10 epochs and at least 200 steps, batches of
     128, AdamW with a cosine schedule from 1e-3 to zero. Nothing is selected on the test items; the last epoch counts.

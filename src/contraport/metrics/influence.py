@@ -1,4 +1,4 @@
-"""Influence of each item on metrics that depend on all items jointly, so that they get bootstrap intervals too.
+"""Influence of each item on metrics that are not means over items, for their bootstrap intervals.
 
 Such a metric is a function of weights `(n,)`, all 1 for the plain value. Its slope in the weight of item i, times n and
 added to the value, is the influence value of item i. The mean of the influence values is the metric, and their mean
@@ -50,14 +50,14 @@ def influence_values(value: float, statistic: Callable[[Tensor], Tensor], items:
 
 
 def shift_mean_to(value: float, slopes: Tensor) -> ItemValues:
-    """Shift slopes `(n,)` to the mean `value`; non-finite slopes, as with a single class or cluster, give constants."""
+    """Shift slopes `(n,)` so that their mean is `value`; if a slope is not finite, return the constant `value`."""
     if not slopes.isfinite().all():
         return np.full(len(slopes), value)
     return np.asarray((value + slopes - slopes.mean()).cpu().numpy())
 
 
 def uniformity_influence(z: Tensor) -> ItemValues:
-    """Return the influence of each item on `uniformity`, `(n,)`; items outside the fixed subset have none.
+    """Return the influence of each item on the uniformity, `(n,)`; items outside the fixed random subset have none.
 
     >>> z = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     >>> bool(abs(uniformity_influence(z).mean() - uniformity(z)) < 1e-6)
@@ -73,7 +73,7 @@ def uniformity_influence(z: Tensor) -> ItemValues:
 
 
 def tolerance_influence(z: Tensor, labels: Tensor) -> ItemValues:
-    """Return the influence of each item on `tolerance`, `(n,)`."""
+    """Return the influence of each item on the tolerance, `(n,)`."""
     value = tolerance(z, labels)
     z, sums, sizes, codes = (part.cpu() for part in sum_by_class(z, labels))
     cosine_sums = (z * sums[codes]).sum(dim=1) - z.square().sum(dim=1)  # with the other items of its class
@@ -82,7 +82,7 @@ def tolerance_influence(z: Tensor, labels: Tensor) -> ItemValues:
 
 
 def effective_rank_influence(features: Tensor) -> ItemValues:
-    """Return the influence of each item on `effective_rank`, `(n,)`."""
+    """Return the influence of each item on the effective rank of the features, `(n,)`."""
     value, x = effective_rank(features), features.double().cpu()
     x = x - x.mean(dim=0)
     # The smaller of the two Gram matrices has all non-zero eigenvalues.
@@ -103,7 +103,7 @@ def effective_rank_influence(features: Tensor) -> ItemValues:
 
 
 def hubness_influence(z: Tensor) -> ItemValues:
-    """Return the influence of each item on `hubness`, `(n,)`: as a neighbor and through its own neighbors."""
+    """Return the influence of each item on the hubness, `(n,)`."""
     subset, value = fixed_random_subset(len(z)), hubness(z)
     nearest = nearest_neighbors(z[subset.to(z.device)], HUB_NEIGHBORS).cpu()
 

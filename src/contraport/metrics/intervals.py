@@ -35,7 +35,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def bonferroni_level(comparisons: int) -> float:
-    """Return the level of each of several intervals so that all hold at once with `LEVEL` (Bonferroni correction).
+    """Return the confidence level of each of several intervals so that all hold at once with `LEVEL` (Bonferroni).
 
     >>> bonferroni_level(1), round(bonferroni_level(10), 4)
     (0.95, 0.995)
@@ -44,7 +44,7 @@ def bonferroni_level(comparisons: int) -> float:
 
 
 def mean(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the mean of items `(n,)` or `(n, k)` under each row of counts `(b, n)`.
+    """Return the mean of item values `(n,)` or `(n, k)` on each bootstrap resample, given as item counts `(b, n)`.
 
     >>> mean(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 2, 1]])).round(3).tolist()
     [3.0, 3.333]
@@ -54,7 +54,7 @@ def mean(items: ItemValues, counts: ItemValues) -> ItemValues:
 
 
 def bounded_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the mean of items `(n,)` under each row of counts `(b, n)` for a metric that cannot exceed 1.
+    """Return the bootstrap mean of item values `(n,)`, `(b,)`, for a metric that cannot exceed 1.
 
     The change of the mean is applied to log(1 - mean): equal to first order, and the result stays below 1.
 
@@ -68,7 +68,7 @@ def bounded_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
 
 
 def clipped_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return `bounded_bootstrap_mean`, clipped at 0.
+    """Return the bootstrap mean for a metric from 0 to 1: `bounded_bootstrap_mean`, clipped at 0.
 
     >>> clipped_bootstrap_mean(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]
@@ -77,7 +77,7 @@ def clipped_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
 
 
 def root_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the square root of the mean of items `(n,)` under each row of counts `(b, n)`; of a negative mean, 0.
+    """Return the square root of the bootstrap mean of item values `(n,)`, `(b,)`; 0 if the mean is negative.
 
     >>> root_bootstrap_mean(np.array([4.0, 14.0, -8.0]), np.array([[1, 1, 0], [1, 0, 1]])).tolist()
     [3.0, 0.0]
@@ -86,7 +86,7 @@ def root_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
 
 
 def median(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the median of items `(n,)` under each row of counts `(b, n)`; of `(n, k)`, the mean of the k medians.
+    """Return the median of item values `(n,)` on each bootstrap resample; for `(n, k)`, the mean of the k medians.
 
     >>> median(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 1, 1]])).tolist()
     [2.0, 4.0]
@@ -105,12 +105,12 @@ def _column_median(items: ItemValues, counts: ItemValues) -> ItemValues:
 
 @dataclass(frozen=True, eq=False)
 class MetricResult:
-    """Result of a metric: values per test item, and the statistic that turns them into one number.
+    """Result of a metric: values per test item, and the statistic that reduces them to one number.
 
     Attributes:
-        item_values: values per test item, (n,) or (n, k).
-        statistic: function of the items and of the count of each.
-        part_names: names of the k columns, if each column is a result by itself, such as a direction of retrieval.
+        item_values: metric values per test item, (n,) or (n, k).
+        statistic: function of item values and of bootstrap counts of the items, such as their mean.
+        part_names: names of the k columns, if each is a result by itself, such as a retrieval direction; else empty.
     """
 
     item_values: ItemValues
@@ -119,16 +119,16 @@ class MetricResult:
 
     @cached_property
     def value(self) -> float:
-        """The metric's value, with each item counted once."""
+        """Value of the metric on the test items, each counted once."""
         return float(self.statistic(self.item_values, np.ones((1, len(self.item_values))))[0])
 
     @property
     def is_mean_of_items(self) -> bool:
-        """Whether the value is the mean of the items."""
+        """Whether the value of the metric is the mean of the item values."""
         return self.statistic in (mean, bounded_bootstrap_mean, clipped_bootstrap_mean)
 
     def results_by_part(self) -> dict[str, MetricResult]:
-        """Return one result per part."""
+        """Return a separate result for each named column, such as a retrieval direction, by name."""
         if not self.part_names:
             return {}
         return {
@@ -143,7 +143,7 @@ def as_metric_result(output: ItemValues | MetricResult | float) -> MetricResult 
 
 
 class Interval(NamedTuple):
-    """Confidence interval."""
+    """Confidence interval from `low` to `high`."""
 
     low: float
     high: float
@@ -158,14 +158,14 @@ class Difference(NamedTuple):
 
     @property
     def is_significant(self) -> bool:
-        """Whether the interval excludes zero."""
+        """Whether the confidence interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 
 def draw_bootstrap_values(
     results: Mapping[K, MetricResult], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[K, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Return the value of each result on bootstrap resamples of the items, `(resamples,)`, the same ones for all.
+    """Return the value of each metric on bootstrap resamples of the items, `(resamples,)`; all share the resamples.
 
     Subtracting two of them therefore gives a paired bootstrap. The time grows with items times resamples.
 
@@ -190,7 +190,7 @@ def draw_bootstrap_values(
 
 
 def percentile_interval(draws: ItemValues, level: float = LEVEL) -> Interval:
-    """Return the central interval of the finite draws at a level, by percentiles."""
+    """Return the percentile interval of bootstrap draws at a confidence level, ignoring draws that are not finite."""
     low, high = np.quantile(draws[np.isfinite(draws)], [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))
 
@@ -198,7 +198,7 @@ def percentile_interval(draws: ItemValues, level: float = LEVEL) -> Interval:
 def bootstrap_interval(
     result: MetricResult, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
-    """Return the percentile bootstrap interval of a result over its items.
+    """Return the percentile bootstrap confidence interval of a metric over its test items.
 
     Efron and Tibshirani, "An introduction to the bootstrap" (1993), chapter 13. If all items agree, it has no width;
     other values may still occur among up to about 3 / n of other items.

@@ -59,7 +59,7 @@ def linear_probe(
 
 
 def fit_linear_probe(train_x: Tensor, train_y: Tensor, *, penalty: float | None = None) -> Pipeline:
-    """Fit the classifier of `linear_probe`.
+    """Fit the logistic regression of `linear_probe` on standardized features.
 
     Raises:
         UsageError: all labels are equal.
@@ -105,7 +105,7 @@ def select_penalty(train_x: Tensor, train_y: Tensor) -> float:
 
 
 def probe_correctness(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> Hits:
-    """Return whether a fitted probe predicts the class of each test item, `(m,)`."""
+    """Return whether a fitted linear probe predicts the class of each test item correctly, `(m,)`."""
     return np.asarray(probe.predict(test_x.cpu().numpy()) == test_y.cpu().numpy())
 
 
@@ -124,7 +124,7 @@ def confusion_matrix(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndar
 def few_label_correctness(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, choose: Callable[[np.random.Generator], Tensor]
 ) -> np.ndarray[Any, Any]:
-    """Return how often probes on few training items predict the class of each test item, `(m,)`, from 0 to 1.
+    """Return the share of few-label probes that predict the class of each test item correctly, `(m,)`.
 
     `choose` draws the positions of the training items; the mean is over `DRAWS` draws. The penalty is selected on the
     drawn items alone (`select_penalty`), so that no other label is used.
@@ -137,7 +137,7 @@ def few_label_correctness(
 
 
 def sample_per_class(labels: Tensor, count: Callable[[int], int], random: np.random.Generator) -> Tensor:
-    """Draw positions from each class: `count(class size)` of them, at least one.
+    """Sample positions of items from each class: `count(class size)` of them, at least one.
 
     >>> labels = torch.tensor([0, 0, 0, 1, 1])
     >>> labels[sample_per_class(labels, lambda size: size - 1, np.random.default_rng(0))].tolist()
@@ -222,7 +222,9 @@ def ridge_predictions(train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: 
 
 
 def r_squared(items: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return R^2 (coefficient of determination) of predictions and truths `(m, 2)` under each row of counts `(b, m)`.
+    """Return R^2 (coefficient of determination) of predictions and true values `(m, 2)` on each bootstrap resample.
+
+    Resamples are item counts `(b, m)`.
 
     It is NaN where all counted truths are equal.
 
@@ -261,7 +263,7 @@ def knn(
 def knn_correctness(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, *, neighbors: int = 20, temperature: float = 0.07
 ) -> Hits:
-    """Return whether `knn` predicts the class of each test item, `(m,)`."""
+    """Return whether a k-nearest-neighbor vote predicts the class of each test item correctly, `(m,)`."""
     _check_shapes(train_x, train_y, test_x, test_y)
     check_positive("temperature", temperature)
     check_enough_neighbors(neighbors, len(train_x))

@@ -33,12 +33,13 @@ _EVERY = re.compile(r"every=([1-9][0-9]{0,8})")
 
 
 class Requirement(NamedTuple):
-    """Condition on the evaluation context that a metric requires.
+    """Condition that the evaluation context must meet for a metric to be computed, such as labels.
 
     Attributes:
-        is_met: predicate of the context.
-        reason: the reason to print if the condition fails.
-        is_rarely_met: whether most data or runs fail it, so that the reason is printed only if the metric was requested by name.
+        is_met: function of the context that returns whether the condition holds.
+        reason: reason for skipping the metric, printed if the condition fails.
+        is_rarely_met: whether most data or runs fail the condition; the reason is then printed only for metrics
+            requested by name.
     """
 
     is_met: Callable[[EvalContext], object]
@@ -89,18 +90,18 @@ class Metric:
     """Entry of the registry: a metric's name, requirements, format and function.
 
     Attributes:
-        key: name in `evaluation.json` and of ``--metrics``; ``{}`` stands for a number.
-        title: name for readers: Linear probe, Recall@1.
-        summary: description in one sentence.
+        key: identifier in `evaluation.json` and for ``--metrics``; ``{}`` stands for a number (the k of Recall@k).
+        title: display name, such as Linear probe or Recall@1.
+        summary: description of the metric in one sentence.
         group: group of metrics; its name selects all of them.
-        better: direction that is better.
-        unit: unit of the values.
-        pattern: format string of a value.
+        better: direction in which values are better: higher, lower or neither.
+        unit: unit of the metric values, such as "share of test items".
+        pattern: format string for printing a value, such as ``{:.1%}``.
         requirements: conditions on the evaluation context; if one fails, the metric is skipped with its reason.
-        default_numbers: default numbers, such as the k of Recall@k; empty if the key has no number.
-        is_default: whether it is computed if no metric is named.
-        function: computes it from the context (and the number). It returns an array with a value per test item, whose
-            mean is the metric; a `MetricResult`; or one number, which then has no interval.
+        default_numbers: numbers at which the metric is computed by default, such as each k of Recall@k; or empty.
+        is_default: whether the metric is computed if no metric is requested by name.
+        function: computes the metric from the context (and the number). It returns an array with a value per test item,
+            whose mean is the metric; a `MetricResult`; or one number, which then has no interval.
     """
 
     key: str
@@ -116,11 +117,11 @@ class Metric:
     function: Callable[..., ItemValues | MetricResult | float]
 
     def __call__(self, context: EvalContext) -> ItemValues | MetricResult | float:
-        """Compute the metric; see `function`."""
+        """Compute the metric on an evaluation context; see `function` for the result."""
         return self.function(context)
 
     def compute_value(self, context: EvalContext) -> float:
-        """Compute the metric as one number."""
+        """Compute the metric on an evaluation context as one number."""
         # Imported here because the registry must be readable without numpy.
         from contraport.metrics.intervals import as_metric_result
 
@@ -128,7 +129,7 @@ class Metric:
         return result if isinstance(result, float) else result.value
 
     def with_number(self, number: int) -> Metric:
-        """Return the metric with its number fixed, such as Recall@5."""
+        """Return a copy of the metric with its number fixed, such as Recall@5."""
         return replace(
             self,
             key=self.key.replace(_NUMBER, str(number)),
@@ -138,11 +139,11 @@ class Metric:
         )
 
     def expand_numbers(self) -> tuple[Metric, ...]:
-        """Return the metric at each of its default numbers, or itself if it has none."""
+        """Return a copy of the metric for each of its default numbers, or the metric itself if it has none."""
         return tuple(map(self.with_number, self.default_numbers)) or (self,)
 
     def first_unmet_requirement(self, context: EvalContext) -> Requirement | None:
-        """Return the first requirement that the context does not meet, or None."""
+        """Return the first requirement of the metric that the context does not meet, or None."""
         for requirement in self.requirements:
             if not requirement.is_met(context):
                 return requirement
@@ -154,7 +155,7 @@ class Metric:
         return self.pattern.endswith("%}")
 
     def format(self, value: float) -> str:
-        """Format a value, without a sign if it is printed as zero.
+        """Format a metric value for printing, without a sign if it is printed as zero.
 
         >>> from contraport.metrics import metric_by_key
         >>> metric_by_key("tolerance").format(-0.0004), metric_by_key("tolerance").format(-0.004)
@@ -164,7 +165,7 @@ class Metric:
         return text.lstrip("+-") if not set(text) & set("123456789") else text
 
     def is_worse(self, value: float, other: float) -> bool:
-        """Return whether a value is worse than another and printed differently.
+        """Return whether a metric value is worse than another one and is printed differently.
 
         >>> from contraport.metrics import metric_by_key
         >>> metric_by_key("knn").is_worse(0.91, 0.95), metric_by_key("knn").is_worse(0.95001, 0.95004)
@@ -189,7 +190,7 @@ def metric(
     numbers: Sequence[int] = (),
     default: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function of an evaluation context as a metric; see `Metric` for the arguments.
+    """Decorator that registers a function of an evaluation context as a metric; see `Metric` for the arguments.
 
     The key is the title in lower case with underscores, and the summary is the first paragraph of the docstring. The
     title of a function that also takes a `number` ends in ``@{}``.
@@ -247,7 +248,7 @@ def metric_by_key(key: str) -> Metric | None:
 
 
 def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
-    """Return the metrics whose keys occur in some of the rows, in display order; unknown keys are skipped."""
+    """Return the metrics whose keys occur in result rows, in display order; unknown keys are skipped."""
     keys = {key for row in rows for key in row}
     return _in_display_order([entry for key in keys if (entry := metric_by_key(key)) is not None])
 
@@ -262,7 +263,7 @@ def _in_display_order(metrics: Iterable[Metric]) -> list[Metric]:
 
 
 def titles_by_metric_name(metrics: Iterable[Metric]) -> dict[str, str]:
-    """Return the titles of metrics by name; metrics that differ in their number alone share one title.
+    """Return metric titles by name; metrics that differ only in their number share one, as in "Recall@1, 5 and 10".
 
     >>> from contraport.metrics import titles_by_metric_name, select_metrics
     >>> list(titles_by_metric_name(select_metrics(["knn", "recall", "noise"])).values())
@@ -282,7 +283,7 @@ def _enumerated(numbers: Sequence[str]) -> str:
 
 
 def select_metrics(names: Sequence[str] = ()) -> list[Metric]:
-    """Return the metrics with some names, in display order; without names, the default ones.
+    """Select metrics by name, in display order; without names, the default metrics.
 
     Args:
         names: keys or titles, with or without their number; groups; or "all".
@@ -313,19 +314,21 @@ def select_metrics(names: Sequence[str] = ()) -> list[Metric]:
 
 
 def select_metrics_keeping_order(names: Sequence[str]) -> list[Metric]:
-    """Return the metrics with some names in the order of the names."""
+    """Select metrics by name, in the order of the names."""
     return [entry for name in dict.fromkeys(names) for entry in select_metrics([name])]
 
 
 class ScheduledMetric(NamedTuple):
-    """Metric with the number of epochs between two computations."""
+    """Metric that is computed during training, with its interval in epochs."""
 
     metric: Metric
     every: int
 
 
 def parse_scheduled_metrics(texts: Iterable[str]) -> list[ScheduledMetric]:
-    """Parse texts such as ``"knn:every=5"`` or ``"uniformity"``; without an interval a metric is computed every epoch.
+    """Parse metrics to compute during training from texts such as ``"knn:every=5"`` or ``"uniformity"``.
+
+    Without an interval a metric is computed every epoch.
 
     Raises:
         UsageError: unknown metric or group, or malformed interval.

@@ -21,7 +21,7 @@ equal items by a few 1e-7 each, because the order of its sums depends on the pos
 
 
 def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.ndarray[Any, Any]:
-    """Return the rank of each item's other view among all items by cosine, `(n, k)`; rank 1 is the nearest.
+    """Return the retrieval rank of each item's other view by cosine, `(n, k)`; rank 1 is the nearest.
 
     One column per ordered pair of views, `(n, d)` each, in the order of `itertools.permutations`: the first view of a
     pair queries the second. Ties up to the rounding of single precision count as nearer, so that a collapsed encoder
@@ -50,7 +50,7 @@ def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.nda
 
 
 def ordered_view_pairs(views: int) -> list[tuple[int, int]]:
-    """Return all ordered pairs of `views` views.
+    """Return all ordered pairs of view positions, for a number of views.
 
     >>> ordered_view_pairs(2)
     [(0, 1), (1, 0)]
@@ -101,7 +101,7 @@ def _normalized(z0: Tensor, z1: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _match_ranks(queries: Tensor, keys: Tensor, query_ids: Tensor, key_ids: Tensor) -> np.ndarray[Any, Any]:
-    """Return for each item the rank of its query's best match among the distinct keys."""
+    """Return the rank of the best match of each item's query among the distinct keys."""
     first_queries, query = _first_positions(query_ids)
     first_keys, key = _first_positions(key_ids)
     queries, keys = queries[first_queries.to(queries.device)], keys[first_keys.to(keys.device)]
@@ -119,7 +119,7 @@ def _match_ranks(queries: Tensor, keys: Tensor, query_ids: Tensor, key_ids: Tens
 
 
 def _tie_threshold(cosines: Tensor) -> Tensor:
-    """Return the smallest cosines that equal these up to rounding.
+    """Return the smallest cosine that counts as equal to each given cosine, up to rounding.
 
     The tolerance applies to distances, which rounding moves by as much as the vectors. The cosine of nearly equal
     vectors moves by the square of that: a fixed tolerance of cosines would tie everything in a narrow cone.
