@@ -73,7 +73,7 @@ class Comparison:
 
     def entry(self, row: str, column: str, metric: str) -> Entry | None:
         """Deprecated name of `find_entry`."""
-        warnings.warn("Comparison.entry is deprecated, use find_entry.", DeprecationWarning, stacklevel=2)
+        warnings.warn("Comparison.entry is deprecated, use find_entry.", FutureWarning, stacklevel=2)
         return self.find_entry(row, column, metric)
 
     def entries_with_differences(self, row: str, metric: Metric) -> Iterator[tuple[Entry | None, Difference | None]]:

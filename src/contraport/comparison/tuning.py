@@ -33,7 +33,7 @@ class SearchRange(NamedTuple):
     def value_at(self, position: float) -> float | int:
         """Return the value at a position in the range, where 0 is `low` and 1 is `high`.
 
-        >>> SearchRange(0.1, 10.0).value_at(0.5), SearchRange(1, 10, whole=True).value_at(0.999)
+        >>> SearchRange(0.1, 10.0).value_at(0.5), SearchRange(1, 10, is_integer=True).value_at(0.999)
         (1.0, 10)
         """
         if self.is_integer:

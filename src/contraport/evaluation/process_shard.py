@@ -29,7 +29,7 @@ class ProcessShard(NamedTuple):
     def output_path(self, path: Path) -> Path:
         """Return the path of the file that this process writes: the path itself, or the shard of this process.
 
-        >>> str(ProcessShard(0, 1, 0).path(Path("a.npz"))), str(ProcessShard(1, 2, 1).path(Path("a.npz")))
+        >>> str(ProcessShard(0, 1, 0).output_path(Path("a.npz"))), str(ProcessShard(1, 2, 1).output_path(Path("a.npz")))
         ('a.npz', 'a.00001-of-00002.npz')
         """
         return path if self.total == 1 else shard_path(path, self.rank, self.total)
