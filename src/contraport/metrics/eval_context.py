@@ -111,7 +111,7 @@ class EvalContext:
 
     @property
     def has_regression_targets(self) -> bool:
-        """Whether both splits have numbers to predict by regression."""
+        """Whether training and test items have regression targets."""
         return self.train.regression_targets is not None and self.test.regression_targets is not None
 
     @property
@@ -183,7 +183,7 @@ class EvalContext:
 
     @property
     def regression_targets(self) -> tuple[Tensor, Tensor]:
-        """Number of each training item `(n,)` and of each test item `(m,)`; requires numbers."""
+        """Regression targets of the training items `(n,)` and of the test items `(m,)`; requires such targets."""
         return _available(self.train.regression_targets), _available(self.test.regression_targets)
 
     @cached_property
