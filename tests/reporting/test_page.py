@@ -12,7 +12,7 @@ from contraport.evaluation.notes import deterioration_notes
 from contraport.evaluation.result_tables import metric_rows_with_baselines
 from contraport.metrics import metric_by_key, select_metrics
 from contraport.reporting import report
-from contraport.reporting.metric_tables import build_tables, evaluated_metrics
+from contraport.reporting.metric_tables import build_metric_tables, list_evaluated_metrics
 from contraport.reporting.page import render_report
 from contraport.reporting.report_run import load_runs
 from contraport.reporting.summary_text import describe_runs
@@ -22,7 +22,7 @@ NASTY = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
 def tables(runs):
     known = load_runs(runs)
-    return build_tables(known, evaluated_metrics(known))
+    return build_metric_tables(known, list_evaluated_metrics(known))
 
 
 class Tags(HTMLParser):
@@ -113,7 +113,7 @@ def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> N
     known["notes"] += deterioration_notes(known["rows"] | {"given": dict.fromkeys(known["rows"]["trained"], 0.99)})
     write_json(made.evaluation_path, known)
     (group,) = tables([made])
-    assert [encoder.name for encoder in group.encoders] == ["raw inputs", "small-cnn as given", "nt-xent"]
+    assert [encoder.name for encoder in group.encoder_rows] == ["raw inputs", "small-cnn as given", "nt-xent"]
     shown_words = words(report([made], out=tmp_path / "page.html"))
     assert "significantly better than the encoder as it was given, by 1.0 points" in shown_words
     assert "The trained features are worse than the encoder as it was given:" in shown_words
@@ -158,11 +158,11 @@ def test_names_are_escaped(make_run, tmp_path) -> None:
 
 def test_significantly_best_cells_are_marked_and_baselines_listed_once(make_run) -> None:
     (group,) = tables([make_run("alone")])
-    best = [[cell.text for cell in encoder.cells if cell.best] for encoder in group.encoders]
+    best = [[cell.text for cell in encoder.cells if cell.is_best] for encoder in group.encoder_rows]
     assert best == [[], [], ["92.0%", "92.0%", "0.100", "−3.000"]]
     (group,) = tables([make_run("a"), make_run("b", seed=3)])
-    assert [encoder.name for encoder in group.encoders] == ["raw inputs", "untrained small-cnn", "a", "b"]
-    assert not any(cell.best for encoder in group.encoders for cell in encoder.cells), "nothing tells a from b"
+    assert [encoder.name for encoder in group.encoder_rows] == ["raw inputs", "untrained small-cnn", "a", "b"]
+    assert not any(cell.is_best for encoder in group.encoder_rows for cell in encoder.cells), "nothing tells a from b"
 
 
 def test_no_best_if_a_run_lacks_the_metric(make_run) -> None:
@@ -171,16 +171,16 @@ def test_no_best_if_a_run_lacks_the_metric(make_run) -> None:
     del values["rows"]["trained"]["knn"]
     write_json(runs[1].evaluation_path, values)
     known = load_runs([runs[0]]), load_runs(runs)
-    (alone,), (beside,) = (build_tables(of, [metric_by_key("knn")]) for of in known)
-    assert alone.encoders[-1].cells[0].best
-    assert not any(cell.best for encoder in beside.encoders for cell in encoder.cells)
+    (alone,), (beside,) = (build_metric_tables(of, [metric_by_key("knn")]) for of in known)
+    assert alone.encoder_rows[-1].cells[0].is_best
+    assert not any(cell.is_best for encoder in beside.encoder_rows for cell in encoder.cells)
 
 
 def test_each_data_set_has_its_own_table_and_best(make_run, tmp_path) -> None:
     runs = [make_run("a"), make_run("b", data="fashion-mnist", seed=2)]
     groups = tables(runs)
-    assert [group.data for group in groups] == ["digits", "fashion-mnist"]
-    assert all(any(cell.best for cell in group.encoders[-1].cells) for group in groups)
+    assert [group.data_name for group in groups] == ["digits", "fashion-mnist"]
+    assert all(any(cell.is_best for cell in group.encoder_rows[-1].cells) for group in groups)
     assert "fashion-mnist" in words(report(runs, out=tmp_path / "page.html"))
 
 
@@ -190,7 +190,7 @@ def test_different_baselines_of_one_name_name_their_run(make_run) -> None:
     values["rows"]["untrained"]["knn"] = 0.5
     write_json(runs[1].evaluation_path, values)
     (group,) = tables(runs)
-    names = [encoder.name for encoder in group.encoders]
+    names = [encoder.name for encoder in group.encoder_rows]
     assert names == ["raw inputs", "untrained small-cnn (for a)", "untrained small-cnn (for b)", "a", "b"]
 
 
@@ -221,7 +221,7 @@ def test_runs_of_one_name_are_shown_by_path(make_run, tmp_path) -> None:
 
 def test_colors_repeat_with_another_dash(make_run) -> None:
     runs = load_runs([make_run(f"run-{number}") for number in range(12)])
-    assert len({(run.color, run.dash) for run in runs}) == 12
+    assert len({(run.color, run.line_dash) for run in runs}) == 12
 
 
 def test_rejects_invalid_arguments_and_writes_nothing(make_run, tmp_path) -> None:

@@ -18,21 +18,25 @@ from contraport.reporting import plotly_figures
 from contraport.reporting.page import render_report
 from contraport.reporting.page_builder import PageBuilder, pack_thumbnails
 from contraport.reporting.report_run import load_runs
-from contraport.reporting.sections.confusion_matrix import build_confusion, draw_confusion, list_confusions
-from contraport.reporting.sections.embedding_map import build_embedding_map
-from contraport.reporting.sections.epoch_curves import build_epoch_curves, list_epoch_rows
-from contraport.reporting.sections.feature_geometry import build_geometry, draw_cosines
-from contraport.reporting.sections.neighbor_strips import build_neighbors
-from contraport.reporting.sections.pair_audit import build_pair_audit
+from contraport.reporting.sections.confusion_matrix import (
+    build_confusion_section,
+    describe_frequent_confusions,
+    draw_confusion_matrix,
+)
+from contraport.reporting.sections.embedding_map import build_embedding_map_section
+from contraport.reporting.sections.epoch_curves import build_epoch_curves_section, list_epochs_with_rows
+from contraport.reporting.sections.feature_geometry import build_geometry_section, draw_cosines
+from contraport.reporting.sections.neighbor_strips import build_neighbors_section
+from contraport.reporting.sections.pair_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import (
-    build_plans,
-    load_snapshots,
+    build_plans_section,
+    load_plan_snapshots,
     mass_kept_per_item,
     quantize_masses,
 )
-from contraport.reporting.sections.results_table import build_results
-from contraport.reporting.sections.robustness_curves import build_robustness
-from contraport.reporting.sections.training_curves import build_training_curves, draw_training_curve
+from contraport.reporting.sections.results_table import build_results_section
+from contraport.reporting.sections.robustness_curves import build_robustness_section
+from contraport.reporting.sections.training_curves import build_training_curves_section, draw_training_curve
 
 
 def builder_of(*runs) -> PageBuilder:
@@ -41,15 +45,15 @@ def builder_of(*runs) -> PageBuilder:
 
 def test_plan_and_target_share_a_scale_without_self_pairs(make_run) -> None:
     builder = builder_of(make_run())
-    values = build_plans(builder).values
+    values = build_plans_section(builder).values
     (one,) = values["plans"]
     plan, target = (builder.plots[f"{name}-0"]["data"][0] for name in ("plan", "target"))
     assert plan["meta"]["scale"] == target["meta"]["scale"] == list(values["scale"])
     assert plan["z"]["withoutSelf"] is True
     assert plan["meta"]["rows"][7] == "view 2, item 2 (zero)"
-    assert one.last.mass == pytest.approx(0.9, abs=1e-5)
-    assert 0 < one.last.on_target < 1
-    assert one.last.excludes_self_pairs
+    assert one.last_snapshot.total_mass == pytest.approx(0.9, abs=1e-5)
+    assert 0 < one.last_snapshot.share_on_target < 1
+    assert one.last_snapshot.excludes_self_pairs
     assert 0 < len(one.most_dropped) <= 6
     assert all(share < 1 for *_, share in one.most_dropped)
     assert [share for *_, share in one.most_dropped] == sorted(share for *_, share in one.most_dropped)
@@ -65,7 +69,7 @@ def test_masses_are_quantized_on_the_log_scale() -> None:
 
 def test_kept_mass_is_summed_over_the_rows_of_an_item(make_run) -> None:
     (run,) = load_runs([make_run()])
-    (snapshot,) = load_snapshots(run)
+    (snapshot,) = load_plan_snapshots(run)
     half = snapshot._replace(plan=snapshot.target.copy())
     half.plan[2] /= 2
     half.plan[8] = 0
@@ -74,19 +78,19 @@ def test_kept_mass_is_summed_over_the_rows_of_an_item(make_run) -> None:
 
 def test_unevenness_ranges_from_uniform_to_a_single_negative(make_run) -> None:
     (run,) = load_runs([make_run()])
-    (snapshot,) = load_snapshots(run)
+    (snapshot,) = load_plan_snapshots(run)
     even = np.where(snapshot.target > 0, 0.0, 1.0)
     np.fill_diagonal(even, 0)
-    assert snapshot._replace(plan=even).unevenness == pytest.approx(0)
+    assert snapshot._replace(plan=even).negative_unevenness == pytest.approx(0)
     single = np.zeros_like(even)
     single[0, 1] = 1
-    assert snapshot._replace(plan=single).unevenness == pytest.approx(1 - 1 / 120)
+    assert snapshot._replace(plan=single).negative_unevenness == pytest.approx(1 - 1 / 120)
 
 
 def test_slider_has_all_snapshots(make_run) -> None:
     builder = builder_of(make_run(kept=3))
-    values = build_plans(builder).values
-    known = builder.data["plans"]["plan-0"]
+    values = build_plans_section(builder).values
+    known = builder.script_data["plans"]["plan-0"]
     assert known["epochs"] == [1, 2, 3, 4]
     assert len(known["plans"]) == len(known["onTarget"]) == 4
     assert len(known["targets"]) == 1, "all are the same"
@@ -98,8 +102,8 @@ def test_cross_plan_has_no_excluded_pairs(make_run) -> None:
     made = make_run()
     write_arrays(made.samples_path, made.samples() | {"plan": np.full((6, 6), 1 / 36), "target": np.eye(6) / 6})
     builder = builder_of(made)
-    (one,) = build_plans(builder).values["plans"]
-    assert not one.last.excludes_self_pairs
+    (one,) = build_plans_section(builder).values["plans"]
+    assert not one.last_snapshot.excludes_self_pairs
     drawn = builder.plots["plan-0"]
     assert [drawn["data"][0]["meta"][of][2] for of in ("rows", "columns")] == [
         "view 1, item 3 (one)",
@@ -118,16 +122,18 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
     def summarize(plan: np.ndarray) -> tuple[str, str, list[tuple[int, str, float]], float | None]:
         write_arrays(made.samples_path, made.samples() | {"plan": plan, "target": target})
         builder = builder_of(made)
-        values = build_plans(builder).values
+        values = build_plans_section(builder).values
         (one,) = values["plans"]
         assert values["over_epochs"] is None, "there is one epoch alone"
-        assert one.sheets == tuple(builder.add_thumbnails(made.samples()[f"plan_view_{side}"]) for side in (1, 2))
-        assert json.loads(plotly_figures.to_json(builder.data))["plans"]["plan-0"]["mass"] == [round(plan.sum(), 4)]
+        assert one.sheet_keys == tuple(builder.add_thumbnails(made.samples()[f"plan_view_{side}"]) for side in (1, 2))
+        assert json.loads(plotly_figures.to_script_json(builder.script_data))["plans"]["plan-0"]["mass"] == [
+            round(plan.sum(), 4)
+        ]
         return (
-            one.plan.label.partition(": ")[2],
+            one.plan_plot.label.partition(": ")[2],
             one.lines_label.rpartition("; ")[2],
             one.most_dropped,
-            one.last.unevenness,
+            one.last_snapshot.negative_unevenness,
         )
 
     on_target = "of its mass on target"
@@ -139,7 +145,7 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
     nothing = summarize(0 * target)
     assert nothing[0] == f"mass 0.000, 100% dropped; 0% {on_target}"
     assert len(nothing[2]) == 6
-    (snapshot,) = load_snapshots(builder_of(made).runs[0])
+    (snapshot,) = load_plan_snapshots(builder_of(made).runs[0])
     assert mass_kept_per_item(snapshot._replace(plan=half[:7], target=target[:7]), 6).tolist() == [1] * 6
 
 
@@ -149,8 +155,8 @@ def test_changing_targets_are_stored_per_epoch(make_run) -> None:
     samples["targets"][1] = samples["targets"][0].T / 2
     write_arrays(made.samples_path, samples)
     builder = builder_of(made)
-    build_plans(builder)
-    assert len(builder.data["plans"]["plan-0"]["targets"]) == 2
+    build_plans_section(builder)
+    assert len(builder.script_data["plans"]["plan-0"]["targets"]) == 2
 
 
 def test_scale_ticks_are_integer_powers() -> None:
@@ -194,17 +200,17 @@ def test_long_curves_are_subsampled_and_diverged_ones_drawn(make_run) -> None:
     made.write_metrics(rows)
     figure = draw_training_curve(load_runs([made]), "loss")
     assert len(figure["data"][0]["x"]) <= MAX_POINTS_PER_LINE
-    assert None in json.loads(plotly_figures.to_json(figure))["data"][0]["y"]
+    assert None in json.loads(plotly_figures.to_script_json(figure))["data"][0]["y"]
 
 
 def test_json_cannot_close_a_script_element(make_run) -> None:
-    assert "<" not in plotly_figures.to_json(draw_training_curve(load_runs([make_run("x</script>")]), "loss"))
+    assert "<" not in plotly_figures.to_script_json(draw_training_curve(load_runs([make_run("x</script>")]), "loss"))
 
 
 def test_curves_have_positions_on_each_axis(make_run) -> None:
     builder = builder_of(make_run())
-    build_training_curves(builder)
-    (along,) = builder.data["along"]["curve-loss"]
+    build_training_curves_section(builder)
+    (along,) = builder.script_data["along"]["curve-loss"]
     assert along["step"][-1] == 19
     assert along["share"][-1] == 1
     assert along["epoch"][-1] == 4
@@ -216,21 +222,21 @@ def test_curves_show_only_logged_columns(make_run) -> None:
     known = ("step", "loss")
     made.write_metrics({key: row[key] for key in known} | {"plan_mass": 1 - row["step"] / 50} for row in made.metrics())
     builder = builder_of(made, make_run("none", metrics=False))
-    values = build_training_curves(builder).values
+    values = build_training_curves_section(builder).values
     assert [title for title, *_ in values["curves"]] == ["Loss", "Mass of the plan"]
-    assert [len(builder.plots["curve-loss"]["data"]), len(builder.data["along"]["curve-loss"])] == [1, 1]
-    assert builder.data["along"]["curve-loss"][0].keys() == {"step", "share"}
+    assert [len(builder.plots["curve-loss"]["data"]), len(builder.script_data["along"]["curve-loss"])] == [1, 1]
+    assert builder.script_data["along"]["curve-loss"][0].keys() == {"step", "share"}
     shares = ["tickformat" in builder.plots[f"curve-{key}"]["layout"]["yaxis"] for key in ("loss", "plan_mass")]
     assert shares == [False, True]
 
 
 def test_epoch_curves_start_untrained_and_end_trained(make_run) -> None:
     builder = builder_of(make_run(kept=2))
-    assert list_epoch_rows(builder.runs[0]) == [(0, "untrained"), (1, "epoch 1"), (2, "epoch 2"), (3, "trained")]
-    titles = [measure.title for measure, _ in build_epoch_curves(builder).values["curves"]]
+    assert list_epochs_with_rows(builder.runs[0]) == [(0, "untrained"), (1, "epoch 1"), (2, "epoch 2"), (3, "trained")]
+    titles = [measure.title for measure, _ in build_epoch_curves_section(builder).values["curves"]]
     assert titles[:2] == ["Linear probe", "kNN"]
     assert builder.plots["epochs-knn"]["data"][0]["y"] == pytest.approx([0.91, 0.5, 0.9, 0.92])
-    assert build_epoch_curves(builder_of(make_run("other"))) is None
+    assert build_epoch_curves_section(builder_of(make_run("other"))) is None
 
 
 def test_epoch_curves_show_one_metric_per_family_with_intervals(make_run) -> None:
@@ -242,7 +248,7 @@ def test_epoch_curves_show_one_metric_per_family_with_intervals(make_run) -> Non
         known["intervals"] = {"trained": {"knn": {"low": 0.9, "high": 0.95}}}
         write_json(run.evaluation_path, known)
     builder = builder_of(made)
-    drawn = [plot.key for _, plot in build_epoch_curves(builder).values["curves"]]
+    drawn = [plot.key for _, plot in build_epoch_curves_section(builder).values["curves"]]
     assert drawn[:5] == ["epochs-linear_probe", "epochs-knn", "epochs-recall-1", "epochs-nmi", "epochs-ari"]
     assert len(drawn) == 6
     (line, _), (plain, _) = (builder.plots[f"epochs-{key}"]["data"] for key in ("knn", "nmi"))
@@ -250,10 +256,13 @@ def test_epoch_curves_show_one_metric_per_family_with_intervals(make_run) -> Non
     assert "error_y" not in plain
     percents = ["tickformat" in builder.plots[f"epochs-{key}"]["layout"]["yaxis"] for key in ("knn", "nmi")]
     assert percents == [True, False]
-    curves = {measure.key: plot.label for measure, plot in build_epoch_curves(builder_of(made, other)).values["curves"]}
+    curves = {
+        measure.key: plot.label
+        for measure, plot in build_epoch_curves_section(builder_of(made, other)).values["curves"]
+    }
     assert curves["knn"] == "kNN over the epochs; last values: made: 92.0%; other: 92.0%."
     both = builder_of(made, other)
-    build_epoch_curves(both)
+    build_epoch_curves_section(both)
     assert both.plots["epochs-knn"]["layout"]["shapes"] == [], "the raw inputs are those of one of them alone"
 
 
@@ -263,7 +272,7 @@ def test_raw_inputs_with_value_zero_are_drawn(make_run) -> None:
     known["rows"]["raw"]["knn"] = 0.0
     write_json(run.evaluation_path, known)
     builder = builder_of(run)
-    build_epoch_curves(builder)
+    build_epoch_curves_section(builder)
     (shape,) = builder.plots["epochs-knn"]["layout"]["shapes"]
     assert (shape["y0"], shape["y1"]) == (0, 0)
 
@@ -273,40 +282,40 @@ def test_points_are_colored_by_available_data(make_run) -> None:
     domains = {"domains": np.arange(30) % 2, "domain_names": np.array(["photo", "sketch"]), "suspicion": np.ones(30)}
     write_arrays(made.samples_path, made.samples() | domains)
     builder = builder_of(made)
-    values = build_embedding_map(builder).values
+    values = build_embedding_map_section(builder).values
     assert list(values["colors"]) == ["label", "domain", "loss", "suspicion"]
-    known = builder.data["maps"]["map-0"]
+    known = builder.script_data["maps"]["map-0"]
     assert known["colors"]["domain"]["names"] == ["photo", "sketch"]
     assert known["ids"][0] == 100
-    assert json.loads(plotly_figures.to_json(builder.data))["maps"]["map-0"]["neighbors"][0] == [3, 1, 6]
-    assert list(build_embedding_map(builder_of(make_run("plain", labels=False))).values["colors"]) == ["loss"]
+    assert json.loads(plotly_figures.to_script_json(builder.script_data))["maps"]["map-0"]["neighbors"][0] == [3, 1, 6]
+    assert list(build_embedding_map_section(builder_of(make_run("plain", labels=False))).values["colors"]) == ["loss"]
 
 
 def test_neighbors_of_another_class_are_marked(make_run) -> None:
-    (strips,) = build_neighbors(builder_of(make_run())).values["strips"]
-    assert [(item.item, item.name) for item, _ in strips.rows] == [(100, "zero"), (101, "one"), (102, "two")]
-    assert [near.same for near in strips.rows[0][1]] == [True, False, True]
-    assert strips.same_class == pytest.approx(2 / 3)
-    (strips,) = build_neighbors(builder_of(make_run("unlabelled", labels=False))).values["strips"]
-    assert strips.same_class is None
+    (strips,) = build_neighbors_section(builder_of(make_run())).values["strips"]
+    assert [(item.item_id, item.class_name) for item, _ in strips.rows] == [(100, "zero"), (101, "one"), (102, "two")]
+    assert [near.is_same_class for near in strips.rows[0][1]] == [True, False, True]
+    assert strips.same_class_share == pytest.approx(2 / 3)
+    (strips,) = build_neighbors_section(builder_of(make_run("unlabelled", labels=False))).values["strips"]
+    assert strips.same_class_share is None
     assert len(strips.rows) == 10
-    assert all(near.same is None for _, row in strips.rows for near in row)
+    assert all(near.is_same_class is None for _, row in strips.rows for near in row)
     made = make_run("next")
     after = np.stack([(np.arange(30) + step) % 30 for step in (1, 3)], axis=1)
     write_arrays(made.samples_path, made.samples() | {"neighbors": after})
-    assert build_neighbors(builder_of(made)).values["strips"][0].same_class == pytest.approx(0.5)
+    assert build_neighbors_section(builder_of(made)).values["strips"][0].same_class_share == pytest.approx(0.5)
     both = make_run("labelled"), make_run("not", labels=False)
-    assert build_neighbors(builder_of(*both)).values["by_class"] is False
+    assert build_neighbors_section(builder_of(*both)).values["by_class"] is False
 
 
 def test_texts_are_shown_verbatim(make_run) -> None:
     made = make_run(images=False)
     write_arrays(made.samples_path, made.samples() | {"texts": np.array([f"a <b>text {k}" for k in range(30)])})
     builder = builder_of(made)
-    (strips,) = build_neighbors(builder).values["strips"]
+    (strips,) = build_neighbors_section(builder).values["strips"]
     assert [near.text for near in strips.rows[0][1]] == ["a <b>text 3", "a <b>text 1", "a <b>text 6"]
-    build_embedding_map(builder)
-    assert builder.data["maps"]["map-0"]["texts"][2] == "a <b>text 2"
+    build_embedding_map_section(builder)
+    assert builder.script_data["maps"]["map-0"]["texts"][2] == "a <b>text 2"
 
 
 def test_cross_view_retrieval_has_its_own_table(make_run) -> None:
@@ -315,7 +324,7 @@ def test_cross_view_retrieval_has_its_own_table(make_run) -> None:
     numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
     known["directions"] = {"image to text": numbers, "text to image": {}}
     write_json(made.evaluation_path, known)
-    measures, found = build_results(builder_of(made)).values["directions"]
+    measures, found = build_results_section(builder_of(made)).values["directions"]
     assert [measure.title for measure in measures] == ["Recall@1"]
     ((run, cells),) = found
     assert run.name == "nt-xent"
@@ -324,14 +333,14 @@ def test_cross_view_retrieval_has_its_own_table(make_run) -> None:
 
 
 def test_confusion_rows_are_true_classes() -> None:
-    drawn = draw_confusion(np.array([[15, 1], [0, 4]]), ["a<", "b"])
+    drawn = draw_confusion_matrix(np.array([[15, 1], [0, 4]]), ["a<", "b"])
     (trace,) = drawn["data"]
     assert list(base64.b64decode(trace["z"]["bytes"])) == [239, 15, 0, 255]
     assert trace["customdata"][0] == ["a< predicted as a<\n93.8% (15 of 16)", "a< predicted as b\n6.2% (1 of 16)"]
     assert trace["text"] == [["94", "6"], ["", "100"]]
     x, y = (drawn["layout"][axis] for axis in ("xaxis", "yaxis"))
     assert (x["ticktext"], y["ticktext"], y["autorange"]) == (["a&lt;", "b"], ["a&lt;", "b"], "reversed")
-    many, very_many = (draw_confusion(np.eye(classes), [str(k) for k in range(classes)]) for classes in (13, 40))
+    many, very_many = (draw_confusion_matrix(np.eye(classes), [str(k) for k in range(classes)]) for classes in (13, 40))
     assert "text" not in many["data"][0]
     assert len(many["layout"]["xaxis"]["ticktext"]) == 13
     assert very_many["layout"]["xaxis"]["showticklabels"] is False
@@ -340,42 +349,45 @@ def test_confusion_rows_are_true_classes() -> None:
 def test_class_without_a_name_is_called_by_its_number(make_run) -> None:
     made = make_run()
     write_arrays(made.samples_path, made.samples() | {"confusion": np.array([[8, 0, 0, 2], *np.eye(4, dtype=int)[1:]])})
-    ((_, _, worst, *_),) = build_confusion(builder_of(made)).values["entries"]
+    ((_, _, worst, *_),) = build_confusion_section(builder_of(made)).values["entries"]
     assert worst == ["20% of zero predicted as 3 (2 of 10)"]
     others = {name: of for name, of in made.samples().items() if not name.startswith("mistaken")}
     write_arrays(made.samples_path, others | {"confusion": np.eye(2, dtype=int)})
-    ((_, plot, *_),) = build_confusion(builder_of(made)).values["entries"]
+    ((_, plot, *_),) = build_confusion_section(builder_of(made)).values["entries"]
     assert plot.label == "nt-xent: no errors."
 
 
 def test_lists_the_most_frequent_confusions(make_run) -> None:
-    ((_, plot, worst, *_),) = build_confusion(builder_of(make_run())).values["entries"]
+    ((_, plot, worst, *_),) = build_confusion_section(builder_of(make_run())).values["entries"]
     assert worst == ["20% of zero predicted as one (2 of 10)", "10% of two predicted as zero (1 of 10)"]
     assert worst[0] in plot.label
-    assert list_confusions(np.eye(2, dtype=int), ["a", "b"]) == []
-    assert build_confusion(builder_of(make_run("unlabelled", labels=False))) is None
+    assert describe_frequent_confusions(np.eye(2, dtype=int), ["a", "b"]) == []
+    assert build_confusion_section(builder_of(make_run("unlabelled", labels=False))) is None
 
 
 def test_mass_that_changes_only_by_rounding_is_not_drawn(make_run) -> None:
     made, other = make_run(), make_run("unbalanced")
     for run, masses in ((made, 1 + 1e-6 * np.arange(20)), (other, 1 - 1e-2 * np.arange(20))):
         run.write_metrics(row | {"plan_mass": float(mass)} for row, mass in zip(run.metrics(), masses, strict=True))
-    drawn = [[title for title, *_ in build_training_curves(builder_of(run)).values["curves"]] for run in (made, other)]
+    drawn = [
+        [title for title, *_ in build_training_curves_section(builder_of(run)).values["curves"]]
+        for run in (made, other)
+    ]
     assert ["Mass of the plan" in titles for titles in drawn] == [False, True]
 
 
 def test_lists_the_most_confident_errors(make_run) -> None:
     builder = builder_of(make_run("images"), make_run("vectors", images=False))
-    (*_, views, mistaken), (*_, of_vectors) = build_confusion(builder).values["entries"]
+    (*_, views, mistaken), (*_, of_vectors) = build_confusion_section(builder).values["entries"]
     assert views == ["view0"]
-    assert [(one.item, one.true, one.predicted, one.probability) for one in mistaken] == [
+    assert [(one.item, one.true_class, one.predicted_class, one.probability) for one in mistaken] == [
         (7, "zero", "one", 0.98),
         (12, "zero", "one", 0.7),
         (3, "two", "zero", 0.5),
     ]
-    assert [one.key for one in mistaken] == ["", "", ""]
-    drawn = builder.data["sketches"]
-    assert [drawn[one.sketches[0]]["is"] for one in (*mistaken, *of_vectors)] == ["image"] * 3 + ["vector"] * 3
+    assert [one.item_key for one in mistaken] == ["", "", ""]
+    drawn = builder.script_data["sketches"]
+    assert [drawn[one.sketch_indices[0]]["is"] for one in (*mistaken, *of_vectors)] == ["image"] * 3 + ["vector"] * 3
 
 
 def test_errors_are_named_by_their_keys(make_run) -> None:
@@ -390,7 +402,7 @@ def test_plans_have_the_view_names_of_the_data(make_run) -> None:
     made, given = make_run(), make_run("given")
     write_arrays(given.samples_path, given.samples() | {"plan_view_names": np.array(["photo", "a<very long name"])})
     builder = builder_of(made, given)
-    build_plans(builder)
+    build_plans_section(builder)
     ticks = [builder.plots[f"plan-{k}"]["layout"]["xaxis"]["ticktext"] for k in (0, 1)]
     assert ticks == [["view 1", "view 2"], ["photo", "a&lt;very long n…"]]
     assert builder.plots["plan-1"]["data"][0]["meta"]["rows"][0].startswith("photo, item 1")
@@ -403,15 +415,15 @@ def test_map_ratio_follows_the_points(make_run) -> None:
     very, high = make_run("very"), make_run("high")
     for run, end in ((very, [9.0, 1.0]), (high, [1.0, 9.0])):
         write_arrays(run.samples_path, run.samples() | {"points": np.array([[0.0, 0.0], end] * 15)})
-    maps = build_embedding_map(builder_of(wide, one_place, very, high)).values["maps"]
-    assert [plot.ratio for _, plot, _ in maps] == [1.5, None, 1.7, 0.8]
+    maps = build_embedding_map_section(builder_of(wide, one_place, very, high)).values["maps"]
+    assert [plot.aspect_ratio for _, plot, _ in maps] == [1.5, None, 1.7, 0.8]
 
 
 def test_points_have_the_color_of_their_class(make_run) -> None:
     made, labels = make_run(), np.arange(30) % 3
     write_arrays(made.samples_path, made.samples() | {"points": np.stack([labels, -2.0 * labels], axis=1)})
     builder = builder_of(made)
-    values = build_embedding_map(builder).values
+    values = build_embedding_map_section(builder).values
     (*of_classes, ring), colors = builder.plots["map-0"]["data"], class_colors(3)
     assert ring["x"] == ring["y"] == []
     for label, trace in enumerate(of_classes):
@@ -425,14 +437,14 @@ def test_points_have_the_color_of_their_class(make_run) -> None:
     one_class = {"points": np.eye(2), "labels": np.zeros(2, int), "class_names": np.array(["zero"])}
     write_arrays(single.samples_path, one_class)
     builder = builder_of(single, many)
-    build_embedding_map(builder)
+    build_embedding_map_section(builder)
     assert [builder.plots[f"map-{run}"]["layout"]["annotations"] for run in (0, 1)] == [[], []]
-    assert build_embedding_map(builder_of(many)).values["legends"] == []
+    assert build_embedding_map_section(builder_of(many)).values["legends"] == []
 
 
 def test_equally_frequent_confusions_are_sorted_by_count() -> None:
     counts = np.array([[0, 1, 0], [0, 2, 0], [0, 7, 0]])
-    assert list_confusions(counts, ["a", "b", "c"]) == [
+    assert describe_frequent_confusions(counts, ["a", "b", "c"]) == [
         "100% of c predicted as b (7 of 7)",
         "100% of a predicted as b (1 of 1)",
     ]
@@ -456,7 +468,7 @@ def test_differences_show_only_percentages(make_run) -> None:
         gain = {"value": 0.0, "low": -0.0004, "high": 0.1}
         known["differences"][str(other.path)] = dict.fromkeys(("knn", "nmi", "ari"), gain)
         write_json(run.evaluation_path, known)
-    ((_, plot),) = build_results(builder_of(one, two)).values["differences"]
+    ((_, plot),) = build_results_section(builder_of(one, two)).values["differences"]
     assert plot.label == "Differences from one on digits: kNN, two: 0.0 points (0.0 to 10.0)."
 
 
@@ -469,7 +481,7 @@ def test_many_classes_have_a_list_instead_of_a_matrix(make_run) -> None:
     made = make_run(class_names=tuple(f"class {k}" for k in range(200)))
     counts = np.diag(np.full(200, 9)) + np.roll(np.eye(200, dtype=int), 1, axis=1)
     write_arrays(made.samples_path, made.samples() | {"confusion": counts})
-    ((_, plot, worst, *_),) = build_confusion(builder_of(made)).values["entries"]
+    ((_, plot, worst, *_),) = build_confusion_section(builder_of(made)).values["entries"]
     assert plot is None
     assert len(worst) == 12
     assert worst[0] == "10% of class 0 predicted as class 1 (1 of 10)"
@@ -481,7 +493,7 @@ def test_cosines_are_averaged_within_and_between_classes(make_run) -> None:
     labels = np.array([0, 0, 1])
     cosines = np.array([[1.0, 0.8, 0.1], [0.8, 1.0, 0.3], [0.1, 0.3, 1.0]])
     write_arrays(made.samples_path, made.samples() | {"cosines": cosines, "cosine_labels": labels})
-    (one,) = build_geometry(builder_of(made)).values["cosines"]
+    (one,) = build_geometry_section(builder_of(made)).values["cosines"]
     assert (one.within, one.between) == (pytest.approx(0.8), pytest.approx(0.2))
 
 
@@ -493,8 +505,8 @@ def test_cosines_share_a_scale_and_name_their_classes(make_run) -> None:
     write_arrays(low.samples_path, low.samples() | {"cosines": cosines, "cosine_labels": np.array([0, 0, 1, 2, 2, 2])})
     write_arrays(even.samples_path, even.samples() | {"cosines": np.ones((30, 30))})
     builder = builder_of(low, even)
-    assert build_geometry(builder).values["lowest"] == pytest.approx(-1.0)
-    assert build_geometry(builder_of(even)).values["lowest"] == 0.9
+    assert build_geometry_section(builder).values["lowest"] == pytest.approx(-1.0)
+    assert build_geometry_section(builder_of(even)).values["lowest"] == 0.9
     drawn = draw_cosines(cosines, np.array([0, 0, 1, 2, 2, 2]), ["zero", "one", "two"], -0.9)
     letters = base64.b64decode(drawn["data"][0]["z"]["bytes"])
     assert [letters[place] for place in (0, 1, 2)] == [255, 0, 6], "what is below the scale has its lowest colour"
@@ -508,7 +520,7 @@ def test_alignment_path_starts_open_and_ends_large(make_run) -> None:
     made = make_run()
     write_arrays(made.samples_path, made.samples() | {"spectrum": np.array([4.0, 4.0, 1e-9])})
     builder = builder_of(made)
-    values = build_geometry(builder).values
+    values = build_geometry_section(builder).values
     (path,) = builder.plots["sphere"]["data"]
     assert (path["x"], path["y"]) == ([-2.0, -3.0], pytest.approx([0.2, 0.1]))
     assert (path["marker"]["symbol"], path["marker"]["size"]) == (["circle-open", "circle"], [6, 11])
@@ -518,17 +530,17 @@ def test_alignment_path_starts_open_and_ends_large(make_run) -> None:
     known = made.evaluation()
     known["rows"] = {"trained": known["rows"]["trained"]}
     write_json(made.evaluation_path, known)
-    assert build_geometry(builder_of(made)).values["sphere"] is None, "of one point there is no path"
+    assert build_geometry_section(builder_of(made)).values["sphere"] is None, "of one point there is no path"
 
 
 def test_robustness_starts_at_clean_images(make_run) -> None:
     builder = builder_of(make_run())
-    found = build_robustness(builder)
+    found = build_robustness_section(builder)
     assert [name for name, _ in found.values["curves"]] == ["Noise", "Blur"]
     *beside, own = builder.plots["robust-noise"]["data"]
     assert own["x"] == [0, 1, 5]
     assert [(one["name"], one["x"]) for one in beside] == [("raw inputs", [0]), ("the untrained encoder", [0])]
-    assert "noise@1" not in [measure.key for measure in build_results(builder).values["metrics"]]
+    assert "noise@1" not in [measure.key for measure in build_results_section(builder).values["metrics"]]
     assert builder.plots["robust-noise"]["layout"]["yaxis"]["range"] == [pytest.approx(0.35), 1.0]
     assert found.values["curves"][0][1].label.endswith("at severity 5: nt-xent 40.0%.")
 
@@ -538,9 +550,9 @@ def test_robustness_shows_baselines_shared_by_all_runs(make_run) -> None:
     known = other.evaluation()
     known["rows"]["untrained"]["linear_probe"] = 0.5  # of another encoder
     write_json(other.evaluation_path, known)
-    assert build_robustness(builder_of(one, other)).values["baselines"] == ["raw inputs (dotted)"]
+    assert build_robustness_section(builder_of(one, other)).values["baselines"] == ["raw inputs (dotted)"]
     elsewhere = make_run("elsewhere", data="other")
-    assert build_robustness(builder_of(one, elsewhere)).values["baselines"] == []
+    assert build_robustness_section(builder_of(one, elsewhere)).values["baselines"] == []
     page = render_report(list(load_runs([one, other])))
     assert "Gray: raw inputs (dotted)." in page
 
@@ -552,7 +564,7 @@ def test_differences_are_in_points_with_their_intervals(make_run) -> None:
     known["differences"][str(one.path)] = {"knn": {"value": 0.012, "low": 0.004, "high": 0.02}}
     write_json(two.evaluation_path, known)
     builder = builder_of(one, two)
-    ((first, plot),) = build_results(builder).values["differences"]
+    ((first, plot),) = build_results_section(builder).values["differences"]
     assert first.name == "one"
     assert "kNN, two: 1.2 points (0.4 to 2.0)" in plot.label
     (trace,) = builder.plots[plot.key]["data"]
@@ -567,8 +579,8 @@ def test_differences_of_several_runs_are_shifted(make_run) -> None:
         known["differences"][str(runs[base].path)] = {"knn": dict(zip(("value", "low", "high"), ends, strict=True))}
         write_json(runs[place].evaluation_path, known)
     builder = builder_of(*runs)
-    assert [key for key, _ in build_results(builder).values["differing"]] == ["data"]
-    found = build_results(builder).values["differences"]
+    assert [key for key, _ in build_results_section(builder).values["differing"]] == ["data"]
+    found = build_results_section(builder).values["differences"]
     assert [(first.name, plot.key) for first, plot in found] == [("run 0", "differences-0"), ("run 3", "differences-3")]
     drawn = builder.plots["differences-0"]
     assert [trace["y"] for trace in drawn["data"]] == [[pytest.approx(-0.18)], [pytest.approx(0.18)]]
@@ -579,35 +591,35 @@ def test_differences_of_several_runs_are_shifted(make_run) -> None:
 
 def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
     builder = builder_of(make_run(audited=True))
-    (one,) = build_pair_audit(builder).values["audits"]
-    assert (one.rate, one.low, one.high) == (0.1, 0.05, 0.15)
-    assert [pair.item for pair in one.worst] == list(range(10))
-    assert one.worst[0].partner == 7
-    assert one.worst[9].partner is None
-    assert one.views == ("image", "text")
-    drawn = [builder.data["sketches"][place] for place in one.worst[3].sketches]
+    (one,) = build_pair_audit_section(builder).values["audits"]
+    assert (one.mismatch_rate, one.rate_low, one.rate_high) == (0.1, 0.05, 0.15)
+    assert [pair.item for pair in one.lowest_pairs] == list(range(10))
+    assert one.lowest_pairs[0].partner == 7
+    assert one.lowest_pairs[9].partner is None
+    assert one.view_names == ("image", "text")
+    drawn = [builder.script_data["sketches"][place] for place in one.lowest_pairs[3].sketch_indices]
     assert [view["is"] for view in drawn] == ["image", "text", "text"]
     assert drawn[1]["text"] == "<b>pair 3"
-    found = builder.runs[0].pairs
-    assert [pair.fdr for pair in one.worst] == pytest.approx(
+    found = builder.runs[0].audit_arrays
+    assert [pair.fdr for pair in one.lowest_pairs] == pytest.approx(
         estimate_fdr(found["scores"], found["mismatched"], 0.1)[:10]
     )
     bars = builder.plots["scores-0"]["data"]
     assert [sum(of["y"]) for of in bars] == pytest.approx([1, 1], abs=1e-3)
     made = make_run("first", audited=True)
     made.save_pairs(made.pairs() | {"partners": np.full(60, 0)})
-    ((first,),) = [build_pair_audit(builder_of(made)).values["audits"]]
-    assert first.worst[0].partner == 0
-    assert build_pair_audit(builder_of(make_run("plain"))) is None
+    ((first,),) = [build_pair_audit_section(builder_of(made)).values["audits"]]
+    assert first.lowest_pairs[0].partner == 0
+    assert build_pair_audit_section(builder_of(make_run("plain"))) is None
 
 
 def test_pairs_without_stored_sketches_are_shown_by_index(make_run) -> None:
     made = make_run(audited=True)
     write_arrays(made.samples_path, made.samples() | {"worst": np.arange(10)[::-1]})
     builder = builder_of(made)
-    (one,) = build_pair_audit(builder).values["audits"]
-    assert one.worst[0].sketches is None
-    assert "sketches" not in builder.data
+    (one,) = build_pair_audit_section(builder).values["audits"]
+    assert one.lowest_pairs[0].sketch_indices is None
+    assert "sketches" not in builder.script_data
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])

@@ -12,8 +12,14 @@ from torch import Tensor
 from contraport.errors import UsageError, check
 from contraport.metrics import metric_by_key
 from contraport.plots.colors import SERIES
-from contraport.plots.figure_setup import DASHES, add_legend_above, create_panels, escape_dollars, percent_formatter
-from contraport.plots.plot_inputs import RunFolder, as_array, is_run_folder, load_run, named_sources
+from contraport.plots.figure_setup import (
+    DASHES,
+    add_legend_above,
+    build_percent_formatter,
+    create_panels,
+    escape_dollars,
+)
+from contraport.plots.plot_inputs import RunFolder, as_array, is_run_folder, load_run, sources_by_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
 MAX_POINTS_PER_LINE = 1_000
 """Longer curves are drawn by every k-th row."""
 
-TITLES = {
+COLUMN_TITLES = {
     "loss": "Loss",
     "mi_bound": "Lower bound of mutual information, nats",
     "lr": "Learning rate",
@@ -46,7 +52,7 @@ def column_title(column: str) -> str:
     ('Learning rate', 'kNN', 'mine')
     """
     measure = metric_by_key(column)
-    return TITLES.get(column, column if measure is None else measure.title)
+    return COLUMN_TITLES.get(column, column if measure is None else measure.title)
 
 
 def is_percent_column(column: str) -> bool:
@@ -91,7 +97,7 @@ def curves(
     """
     columns = [keys] if isinstance(keys, str) else list(keys)
     check(len(columns) > 0, "keys: must name at least one column, got none.", "missing")
-    lines = {name: _rows(name, source, columns) for name, source in named_sources(runs).items()}
+    lines = {name: _load_metrics_rows(name, source, columns) for name, source in sources_by_name(runs).items()}
     logged = sorted({column for rows in lines.values() for row in rows for column in row} - {"step"})
     for key in columns:
         present = any(row.get(key) is not None for rows in lines.values() for row in rows)
@@ -110,14 +116,14 @@ def curves(
             )
         ax.set(xlabel="step", title=escape_dollars(column_title(key)))
         if is_percent_column(key):
-            ax.yaxis.set_major_formatter(percent_formatter())
+            ax.yaxis.set_major_formatter(build_percent_formatter())
         else:
             ax.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
     add_legend_above(figure, axes[0])
     return figure
 
 
-def _rows(name: str, source: Any, keys: Sequence[str]) -> _Rows:
+def _load_metrics_rows(name: str, source: Any, keys: Sequence[str]) -> _Rows:
     if is_run_folder(source):
         return load_run(source).metrics()
     if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):

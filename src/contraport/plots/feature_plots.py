@@ -15,12 +15,12 @@ from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES, class_colors
 from contraport.plots.figure_setup import (
     DASHES,
     add_legend_above,
-    background_color,
     create_figure,
     create_panels,
     escape_dollars,
+    nearest_black_or_white,
 )
-from contraport.plots.label_placement import place_labels
+from contraport.plots.label_placement import place_class_names
 from contraport.plots.plot_inputs import (
     Array,
     RunFolder,
@@ -28,9 +28,9 @@ from contraport.plots.plot_inputs import (
     as_array,
     as_labels,
     is_run_folder,
+    load_evaluation_samples,
     load_run,
-    load_samples,
-    named_sources,
+    sources_by_name,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def embedding(
     method = ""
     if is_run_folder(features):
         check(labels is None, "labels: cannot be combined with a run, which has its own labels.", "conflict")
-        samples = load_samples(features, "points")
+        samples = load_evaluation_samples(features, "points")
         features, labels, method = samples["points"], samples.get("labels"), str(samples["projection"])
         if labels is not None and class_names is None and "class_names" in samples:
             class_names = [str(samples["class_names"][k]) for k in np.unique(labels)]
@@ -82,7 +82,7 @@ def embedding(
     x_range, y_range = np.ptp(points, axis=0)
     ratio = float(np.clip(x_range / y_range if y_range else np.inf, 0.8, 1.6))
     figure, (ax,) = create_panels(1, width=width, ratio=ratio)
-    _scatter(ax, points, classes, class_names)
+    _draw_points_by_class(ax, points, classes, class_names)
     ax.set(aspect="equal", xticks=[], yticks=[], xlabel=method)
     ax.spines[:].set_visible(False)
     return figure
@@ -105,7 +105,7 @@ def spectrum(
     ['full: effective rank 4.0', 'one direction: effective rank 1.0']
     """
     figure, (ax,) = create_panels(1, width=width, ratio=1.45)
-    for position, (name, source) in enumerate(named_sources(features).items()):
+    for position, (name, source) in enumerate(sources_by_name(features).items()):
         values = _centered_singular_values(source)
         rank, ratios = effective_rank_from_spectrum(values), values / values[0]
         label = f"{name}: effective rank {rank:.1f}" if name else f"effective rank {rank:.1f}"
@@ -150,7 +150,7 @@ def neighbors(
     if is_run_folder(features):
         conflict = items is not None or labels is not None
         check(not conflict, "items, labels: cannot be combined with a run, which has its own.", "conflict")
-        samples = load_samples(features, "neighbors")
+        samples = load_evaluation_samples(features, "neighbors")
         message = f"run: {load_run(features).path} has no images; pass features and items instead."
         check("thumbnails" in samples, message, "no_images")
         nearest, shown, classes = samples["neighbors"], samples["thumbnails"], samples.get("labels")
@@ -170,10 +170,10 @@ def neighbors(
     figure = create_figure(figure_width, figure_width / (count + 1.3) * len(positions) + 0.3)
     ax = figure.add_subplot()
     for row, query in enumerate(positions):
-        _draw_item(ax, shown[query], 0.0, row, None)
+        _draw_item_in_cell(ax, shown[query], 0.0, row, None)
         for place, other in enumerate(nearest[query, :count]):
             same = None if classes is None else bool(classes[query] == classes[other])
-            _draw_item(ax, shown[other], place + 1.3, row, same)
+            _draw_item_in_cell(ax, shown[other], place + 1.3, row, same)
     ax.set(xlim=(-0.05, count + 1.35), ylim=(len(positions) + 0.05, -0.05), aspect="equal")
     frames = "" if classes is None else "; dashed: another class"
     ax.set_title(f"item and its nearest neighbors{frames}", loc="left", fontsize="medium")
@@ -190,7 +190,7 @@ def _principal_components(features: Array) -> Array:
     return components
 
 
-def _scatter(ax: Axes, points: Array, classes: Array | None, class_names: Sequence[str] | None) -> None:
+def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_names: Sequence[str] | None) -> None:
     effects = import_optional("matplotlib.patheffects", "report", "A figure")
     size = float(np.clip(3000 / len(points), 4, 30))
     if classes is None:
@@ -205,15 +205,15 @@ def _scatter(ax: Axes, points: Array, classes: Array | None, class_names: Sequen
     if len(present) > MAX_NAMED_CLASSES:
         return
     # A halo in the background color keeps names legible on top of points.
-    halo = [effects.withStroke(linewidth=3, foreground=background_color(ax))]
-    for name, (x, y) in zip(names, place_labels(points, classes), strict=True):
+    halo = [effects.withStroke(linewidth=3, foreground=nearest_black_or_white(ax))]
+    for name, (x, y) in zip(names, place_class_names(points, classes), strict=True):
         ax.text(x, y, escape_dollars(name), ha="center", va="center", fontweight="bold", path_effects=halo)
 
 
 def _centered_singular_values(source: Any) -> torch.Tensor:
     """Return the singular values of features, or of an evaluated run."""
     if is_run_folder(source):
-        values = torch.from_numpy(load_samples(source, "spectrum")["spectrum"])
+        values = torch.from_numpy(load_evaluation_samples(source, "spectrum")["spectrum"])
     else:
         rows = as_array("features", source, 2)
         check(len(rows) > 1, "features: must have at least two items, got one.", "shape")
@@ -232,7 +232,7 @@ def _query_positions(queries: Sequence[int] | int, items: int) -> list[int]:
     return positions
 
 
-def _draw_item(ax: Axes, item: Array, x: float, y: float, same: bool | None) -> None:
+def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, same: bool | None) -> None:
     """Draw an image or a line into the unit cell at (x, y), framed where `same` says whether the class is equal."""
     patches = import_optional("matplotlib.patches", "report", "A figure")
     left, right, top, bottom = x + 0.06, x + 0.94, y + 0.06, y + 0.94

@@ -64,7 +64,9 @@ def create_panels(
     return figure, axes
 
 
-def heatmap(ax: Axes, matrix: Tensor | np.ndarray[Any, Any], *, signed: bool = False, **settings: Any) -> AxesImage:
+def draw_heatmap(
+    ax: Axes, matrix: Tensor | np.ndarray[Any, Any], *, signed: bool = False, **settings: Any
+) -> AxesImage:
     """Draw a matrix with a color bar; a signed one with white at zero."""
     values = np.asarray(matrix)
     if signed:  # symmetric limits put white at zero
@@ -86,14 +88,14 @@ def escape_dollars(name: str) -> str:
     return name.replace("$", r"\$")
 
 
-def percent_formatter() -> Formatter:
+def build_percent_formatter() -> Formatter:
     """Return a tick formatter for shares: percent with three significant digits."""
     from matplotlib.ticker import FuncFormatter
 
     return FuncFormatter(lambda share, _: f"{100 * share:.3g}%")
 
 
-def background_color(ax: Axes) -> str:
+def nearest_black_or_white(ax: Axes) -> str:
     """Return "black" or "white", whichever is closer to the background of the axes."""
     return "black" if _is_dark(ax) else "white"
 

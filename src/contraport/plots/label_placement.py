@@ -18,7 +18,7 @@ MAX_POINTS = 1_500
 Array = np.ndarray[Any, Any]
 
 
-def place_labels(points: Array, labels: Array) -> Array:
+def place_class_names(points: Array, labels: Array) -> Array:
     """Return the position of each class's name, (classes, 2), in the order of sorted labels.
 
     The position is the class's point with the most neighbors of its own class minus those of others, among points where
@@ -29,7 +29,7 @@ def place_labels(points: Array, labels: Array) -> Array:
         labels: class of each point, (n,), numbers or strings.
 
     >>> points = np.array([[0.0, 0.0], [0.1, 0.0], [9.0, 9.0], [5.0, 9.0], [5.0, 9.1]])
-    >>> place_labels(points, np.array([0, 0, 0, 1, 1])).tolist()
+    >>> place_class_names(points, np.array([0, 0, 0, 1, 1])).tolist()
     [[0.0, 0.0], [5.0, 9.0]]
     """
     step = -(-len(points) // MAX_POINTS)

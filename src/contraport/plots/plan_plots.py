@@ -11,7 +11,7 @@ from contraport.errors import check
 from contraport.plots.colors import BLUE, GREY, ORANGE
 from contraport.plots.figure_setup import create_panels, escape_dollars, mass_colormap
 from contraport.plots.mass_scale import LogScale, clipped_log10, excludes_self_pairs, share_on_target
-from contraport.plots.plot_inputs import Array, RunFolder, Values, as_array, is_run_folder, load_samples
+from contraport.plots.plot_inputs import Array, RunFolder, Values, as_array, is_run_folder, load_evaluation_samples
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,7 @@ def plan(plan: Values | RunFolder, target: Values | None = None, *, width: float
     """
     if is_run_folder(plan):
         check(target is None, "target: cannot be combined with a run, which has its own target.", "conflict")
-        samples = load_samples(plan, "plan")
+        samples = load_evaluation_samples(plan, "plan")
         plan, target = samples["plan"], samples["target"]
     mass = _nonnegative("plan", plan)
     matrices = {"plan": mass}
@@ -146,13 +146,13 @@ def draw_plan_lines(ax: Axes, plan: Array, partners: Array) -> None:
         share = min(1.0, float(plan[i, j]) / even)
         color = BLUE if partners[i, j] else ORANGE
         ax.plot([0, 1], [rows[i], columns[j]], color=color, linewidth=0.4 + 2.6 * share, alpha=0.15 + 0.75 * share)
-    _dots(ax, 0.0, rows, plan.sum(1) * n)
-    _dots(ax, 1.0, columns, plan.sum(0) * m)
+    _draw_mass_dots(ax, 0.0, rows, plan.sum(1) * n)
+    _draw_mass_dots(ax, 1.0, columns, plan.sum(0) * m)
     ax.set(xlim=(-0.12, 1.12), ylim=(-0.06, 1.06))
     ax.axis("off")
 
 
-def _dots(ax: Axes, x: float, heights: Array, shares: Array) -> None:
+def _draw_mass_dots(ax: Axes, x: float, heights: Array, shares: Array) -> None:
     """Draw dots whose area is the mass relative to uniform, over rings of relative mass 1."""
     places = np.full(len(heights), x)
     ax.scatter(places, heights, s=60, facecolor="none", edgecolor=GREY, linewidth=0.8, zorder=3)

@@ -63,16 +63,16 @@ def load_run(folder: object) -> Run:
         return folder if isinstance(folder, Run) else Run(str(folder))
 
 
-def named_sources(source: object) -> dict[str, Any]:
+def sources_by_name(source: object) -> dict[str, Any]:
     """Return sources by name: a mapping as it is, runs by their folder names, any other value under an empty name.
 
-    >>> list(named_sources(["runs/a", "runs/b"])), list(named_sources({"x": 1})), list(named_sources(1.0))
+    >>> list(sources_by_name(["runs/a", "runs/b"])), list(sources_by_name({"x": 1})), list(sources_by_name(1.0))
     (['a', 'b'], ['x'], [''])
     """
     if isinstance(source, Mapping):
         return {str(name): load_run(value) if is_run_folder(value) else value for name, value in source.items()}
     if is_run_folder(source):
-        return named_sources([source])
+        return sources_by_name([source])
     if isinstance(source, Iterable) and not isinstance(source, Tensor | np.ndarray):
         several = list(source)
         if several and all(map(is_run_folder, several)):
@@ -82,7 +82,7 @@ def named_sources(source: object) -> dict[str, Any]:
     return {"": source}
 
 
-def load_samples(folder: object, name: str) -> Mapping[str, Array]:
+def load_evaluation_samples(folder: object, name: str) -> Mapping[str, Array]:
     """Load the sampled arrays of a run's evaluation, one of which must have the name.
 
     Raises:

@@ -1,4 +1,4 @@
-"""HTML pages: the report on runs, and the frame and images that all pages share.
+"""Report that compares runs on one HTML page, and the page template and images that all HTML pages share.
 
 Every page is one file that opens without a network, in light and in dark mode. Interactive figures are drawn by plotly
 in the browser; figures in Python are `contraport.plots`.

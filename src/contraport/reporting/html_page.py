@@ -1,4 +1,4 @@
-"""Frame and images of an HTML page: templates, data URIs and sketches of items."""
+"""Common parts of all HTML pages: the page template, images as data URIs, and sketches of data items."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MAX_LOSSLESS_SIDE = 48
 """Images up to this side in pixels are stored without loss."""
 
 SketchData = dict[str, Any]
-"""A view of an item as ``sketch.js`` draws it: its kind under ``is``, and the data of that kind."""
+"""JSON data from which ``sketch.js`` draws one view of an item; ``is`` names the kind of view."""
 
 
 def render_page(template: str, package: str, **values: Any) -> str:
-    """Render a template of a package, which extends ``frame.html.j2``.
+    """Render an HTML page from a package's Jinja template that extends ``frame.html.j2``.
 
     Values are escaped unless they are `markupsafe.Markup`. An undefined value is an error.
     """
@@ -39,7 +39,9 @@ def render_page(template: str, package: str, **values: Any) -> str:
 
 
 def pixels_to_image(pixels: NDArray[np.uint8]) -> Image.Image:
-    """Convert pixels ``(C, H, W)`` to an image: RGB for three channels, else the gray mean of the channels.
+    """Convert uint8 pixels ``(C, H, W)`` to a PIL image, in color for three channels and in gray otherwise.
+
+    Gray is the mean over the channels.
 
     >>> pixels_to_image(np.zeros((3, 2, 4), np.uint8)).size, pixels_to_image(np.zeros((5, 2, 4), np.uint8)).mode
     ((4, 2), 'L')
@@ -49,10 +51,10 @@ def pixels_to_image(pixels: NDArray[np.uint8]) -> Image.Image:
     return Image.fromarray(pixels.mean(axis=0).round().astype(np.uint8))
 
 
-def data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
-    """Encode an image as a data URI of kind ``png``, ``jpeg`` or ``webp``.
+def encode_data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
+    """Encode an image as a data URI in the format ``png``, ``jpeg`` or ``webp``.
 
-    >>> data_uri(Image.new("L", (1, 1)), "png")[:22]
+    >>> encode_data_uri(Image.new("L", (1, 1)), "png")[:22]
     'data:image/png;base64,'
     """
     buffer = io.BytesIO()
@@ -60,12 +62,15 @@ def data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def describe_sketches(sketches: NDArray[Any]) -> list[SketchData]:
-    """Return the data to draw each item of a view from its sketch; see `contraport.data.thumbnails`."""
+def build_sketch_data(sketches: NDArray[Any]) -> list[SketchData]:
+    """Convert the stored sketches of items to the JSON data from which the page draws these items.
+
+    `contraport.data.thumbnails` makes the sketches.
+    """
     if sketches.dtype.kind == "U":
         return [{"is": "text", "text": str(text)} for text in sketches]
     if sketches.ndim == 4:
         lossless = max(sketches.shape[2:]) <= MAX_LOSSLESS_SIDE
         kind = "png" if lossless else "webp"
-        return [{"is": "image", "uri": data_uri(pixels_to_image(one), kind, quality=80)} for one in sketches]
+        return [{"is": "image", "uri": encode_data_uri(pixels_to_image(one), kind, quality=80)} for one in sketches]
     return [{"is": "vector" if sketches.ndim == 2 else "series", "values": values.tolist()} for values in sketches]

@@ -1,4 +1,4 @@
-"""Tables of the report: metrics with intervals, settings, and training speed."""
+"""Tables of the report: metrics with confidence intervals, settings of the runs, and training speed."""
 
 from __future__ import annotations
 
@@ -13,104 +13,123 @@ from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BEFORE_TRAINING
 from contraport.reporting.report_run import ReportRun
 
-MISSING = "–"
+MISSING_VALUE = "–"
 
 
-class Cell(NamedTuple):
-    """A formatted value, whether it is significantly the best of its metric, and its formatted interval."""
+class MetricCell(NamedTuple):
+    """Cell of a table of metrics: one value as text with its confidence interval.
+
+    Attributes:
+        text: value as text with its unit, or a dash if it is missing.
+        is_best: whether the value is significantly better than all others of its metric.
+        interval: confidence interval as text; empty if there is none.
+    """
 
     text: str
-    best: bool
+    is_best: bool
     interval: str = ""
 
 
 class EncoderRow(NamedTuple):
-    """Metrics of one encoder, of a run or of a baseline (`run` is None), one cell per metric."""
+    """Metrics of one encoder as a row of a table: of the trained encoder of a run, or of a baseline.
+
+    Attributes:
+        name: name of the run or baseline.
+        run: run that trained the encoder; None for a baseline.
+        cells: one cell per metric.
+        training_seconds: training time as text; a dash for a baseline.
+    """
 
     name: str
     run: ReportRun | None
-    cells: list[Cell]
-    seconds: str
+    cells: list[MetricCell]
+    training_seconds: str
 
 
 class DatasetTable(NamedTuple):
-    """Encoders that were evaluated on the same data, and a sentence about its size."""
+    """Table of metrics of all encoders that were evaluated on the same data set.
 
-    data: str
-    sizes: str
-    encoders: list[EncoderRow]
+    Attributes:
+        data_name: name of the data set.
+        size_sentence: sentence with the numbers of training and test items; empty if unknown.
+        encoder_rows: one row per encoder, baselines first.
+    """
+
+    data_name: str
+    size_sentence: str
+    encoder_rows: list[EncoderRow]
 
 
-def evaluated_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
-    """Return the metrics that were evaluated for any of the runs."""
-    return collect_metrics_from_rows(row for run in runs if run.evaluation for row in run.rows.values())
+def list_evaluated_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
+    """Return all metrics that have a value in at least one of the runs."""
+    return collect_metrics_from_rows(row for run in runs if run.evaluation for row in run.rows_by_encoder.values())
 
 
-def build_tables(runs: Sequence[ReportRun], metrics: Sequence[Metric]) -> list[DatasetTable]:
-    """Build one table of metrics per data set."""
-    names = dict.fromkeys(run.data for run in runs)
-    return [_build_table(data, [run for run in runs if run.data == data], metrics) for data in names]
+def build_metric_tables(runs: Sequence[ReportRun], metrics: Sequence[Metric]) -> list[DatasetTable]:
+    """Build one table of metrics for each data set on which runs were evaluated."""
+    names = dict.fromkeys(run.data_name for run in runs)
+    return [_build_table(data, [run for run in runs if run.data_name == data], metrics) for data in names]
 
 
 def compare_settings(runs: Sequence[ReportRun]) -> list[tuple[str, list[str], bool]]:
-    """Return each setting with its value in every run, and whether the values differ."""
+    """Return name, values in all runs, and whether the values differ, for each training setting."""
     rows = {key: [_format_setting(run.config.get(key)) for run in runs] for run in runs for key in run.config}
     return [(key, values, len(set(values)) > 1) for key, values in rows.items()]
 
 
-def training_speed(runs: Sequence[ReportRun]) -> list[tuple[str, list[str]]]:
-    """Return the logged speed of the trainings, one value per run."""
+def summarize_training_speed(runs: Sequence[ReportRun]) -> list[tuple[str, list[str]]]:
+    """Return rows of steps, seconds, items per second and data waiting time, with one text per run."""
     return [
-        ("steps", [f"{run.metrics[-1]['step']:,}" if run.metrics else MISSING for run in runs]),
-        ("seconds", [_format_seconds(run.seconds) for run in runs]),
+        ("steps", [f"{run.metrics_rows[-1]['step']:,}" if run.metrics_rows else MISSING_VALUE for run in runs]),
+        ("seconds", [_format_seconds(run.training_seconds) for run in runs]),
         ("items per second", [_format_mean(run, "images_per_second", "{:,.0f}") for run in runs]),
         ("share of time waiting for data", [_format_mean(run, "data_wait", "{:.1%}") for run in runs]),
     ]
 
 
 def _build_table(data: str, runs: list[ReportRun], metrics: Sequence[Metric]) -> DatasetTable:
-    """Build the table of one data set: distinct baselines first, then the runs."""
-    sources = [*_distinct_baselines(runs), *(_Source(run.name, run, "trained") for run in runs)]
+    """Build the table of metrics of one data set: distinct baselines first, then the runs."""
+    sources = [*_distinct_baselines(runs), *(_EvaluatedEncoder(run.name, run, "trained") for run in runs)]
     best = {metric.key: _find_best(metric, sources) for metric in metrics}
     encoders = [
         EncoderRow(
             source.name,
             source.run if source.row == "trained" else None,
             [_build_cell(metric, source, best[metric.key]) for metric in metrics],
-            _format_seconds(source.run.seconds) if source.row == "trained" else MISSING,
+            _format_seconds(source.run.training_seconds) if source.row == "trained" else MISSING_VALUE,
         )
         for source in sources
     ]
     return DatasetTable(data, _describe_sizes(data, runs), encoders)
 
 
-class _Source(NamedTuple):
-    """Evaluated encoder: a run with the row of its trained encoder or of a baseline."""
+class _EvaluatedEncoder(NamedTuple):
+    """Encoder with metrics: the trained encoder of a run, or a baseline that was evaluated with the run."""
 
     name: str
     run: ReportRun
     row: str
 
     @property
-    def values(self) -> dict[str, Any]:
-        return dict(self.run.rows.get(self.row, {}))
+    def metric_values(self) -> dict[str, Any]:
+        return dict(self.run.rows_by_encoder.get(self.row, {}))
 
     def interval(self, key: str) -> tuple[float, float] | None:
-        """Return the ends of the interval of a metric, or None."""
+        """Return the low and high end of the confidence interval of a metric, or None if there is none."""
         ends = (self.run.evaluation or {}).get("intervals", {}).get(self.row, {}).get(key)
         return None if ends is None else (ends["low"], ends["high"])
 
-    def has_same_values(self, other: _Source) -> bool:
-        """Whether both have equal values in all metrics that they share."""
-        shared = self.values.keys() & other.values.keys()
-        return len(shared) > 0 and all(self.values[key] == other.values[key] for key in shared)
+    def has_same_values(self, other: _EvaluatedEncoder) -> bool:
+        """Return whether two encoders have equal values in all metrics that both have."""
+        shared = self.metric_values.keys() & other.metric_values.keys()
+        return len(shared) > 0 and all(self.metric_values[key] == other.metric_values[key] for key in shared)
 
-    def differs_significantly(self, other: _Source, key: str) -> bool:
-        """Whether the interval of the paired difference is known and excludes zero."""
+    def differs_significantly(self, other: _EvaluatedEncoder, key: str) -> bool:
+        """Return whether the confidence interval of the difference of two encoders excludes zero; False if unknown."""
         if self.row == other.row == "trained":
-            difference = self.run.difference(other.run, key)
+            difference = self.run.paired_difference(other.run, key)
         elif self.row == "trained":
-            difference = self.run.difference(other.row, key) if other.run is self.run else None
+            difference = self.run.paired_difference(other.row, key) if other.run is self.run else None
             difference = difference or self._difference_from_equal_baseline(other, key)
         elif other.row == "trained":
             return other.differs_significantly(self, key)
@@ -118,24 +137,24 @@ class _Source(NamedTuple):
             difference = None
         return difference is not None and difference.is_significant
 
-    def _difference_from_equal_baseline(self, baseline: _Source, key: str) -> Difference | None:
-        """Return the difference from this run's own baseline if it has the values of another run's."""
-        own = _Source("", self.run, baseline.row)
-        return self.run.difference(baseline.row, key) if own.has_same_values(baseline) else None
+    def _difference_from_equal_baseline(self, baseline: _EvaluatedEncoder, key: str) -> Difference | None:
+        """Return the difference of the run from its own baseline, if that has the same values as the given baseline."""
+        own = _EvaluatedEncoder("", self.run, baseline.row)
+        return self.run.paired_difference(baseline.row, key) if own.has_same_values(baseline) else None
 
 
-def _distinct_baselines(runs: list[ReportRun]) -> list[_Source]:
-    """Return the baselines with different values; equal names get the run's name appended."""
-    baselines: list[_Source] = []
+def _distinct_baselines(runs: list[ReportRun]) -> list[_EvaluatedEncoder]:
+    """Return the baselines of all runs without duplicates; repeated names get the run's name appended."""
+    baselines: list[_EvaluatedEncoder] = []
     for row in ("raw", *BEFORE_TRAINING):
         for run in runs:
             names = {"raw": "raw inputs", "given": f"{run.encoder} as given", "untrained": f"untrained {run.encoder}"}
-            source = _Source(names[row], run, row)
+            source = _EvaluatedEncoder(names[row], run, row)
             equal = (k for k, other in enumerate(baselines) if other.row == row and other.has_same_values(source))
             place = next(equal, None)
-            if place is None and source.values:
+            if place is None and source.metric_values:
                 baselines.append(source)
-            elif place is not None and len(source.values) > len(baselines[place].values):
+            elif place is not None and len(source.metric_values) > len(baselines[place].metric_values):
                 baselines[place] = source  # the same encoder, evaluated in more metrics
     repeated = Counter(source.name for source in baselines)
     return [
@@ -145,7 +164,7 @@ def _distinct_baselines(runs: list[ReportRun]) -> list[_Source]:
 
 
 def _describe_sizes(data: str, runs: Iterable[ReportRun]) -> str:
-    """Return the numbers of training and test items, and of which runs where they differ."""
+    """Write a sentence with the numbers of training and test items, for each run where they differ."""
     names_by_size: dict[str, list[str]] = {}
     for run in runs:
         if run.evaluation and "test_items" in run.evaluation:
@@ -158,27 +177,30 @@ def _describe_sizes(data: str, runs: Iterable[ReportRun]) -> str:
     return f"On {data}: {'; '.join(parts)}." if parts else ""
 
 
-def _find_best(metric: Metric, sources: Sequence[_Source]) -> _Source | None:
-    """Return the encoder that is significantly better than all others, None if a run was not evaluated."""
-    known = [source for source in sources if source.values.get(metric.key) is not None]
+def _find_best(metric: Metric, sources: Sequence[_EvaluatedEncoder]) -> _EvaluatedEncoder | None:
+    """Return the encoder that is significantly better than all others in a metric, or None.
+
+    None as well if a run has no value of the metric.
+    """
+    known = [source for source in sources if source.metric_values.get(metric.key) is not None]
     runs = [source for source in sources if source.row == "trained"]
     if len(known) < 2 or metric.better == "neither" or not all(source in known for source in runs):
         return None
-    top = (max if metric.better == "higher" else min)(known, key=lambda source: float(source.values[metric.key]))
+    top = (max if metric.better == "higher" else min)(known, key=lambda source: float(source.metric_values[metric.key]))
     significant = all(top.differs_significantly(source, metric.key) for source in known if source is not top)
     return top if significant else None
 
 
-def _build_cell(metric: Metric, source: _Source, best: _Source | None) -> Cell:
-    value, ends = source.values.get(metric.key), source.interval(metric.key)
+def _build_cell(metric: Metric, source: _EvaluatedEncoder, best: _EvaluatedEncoder | None) -> MetricCell:
+    value, ends = source.metric_values.get(metric.key), source.interval(metric.key)
     if value is None or not math.isfinite(value):
-        return Cell(MISSING, False)
+        return MetricCell(MISSING_VALUE, False)
     interval = "" if ends is None else format_interval(metric, *ends)
-    return Cell(metric.format(value).replace("-", "−"), source is best, interval)
+    return MetricCell(metric.format(value).replace("-", "−"), source is best, interval)
 
 
 def format_interval(metric: Metric, low: float, high: float) -> str:
-    """Format an interval with its unit once; with a dash unless an end is negative.
+    """Format a confidence interval: "84.2–86.1%", or "−2.000 to −1.500" if an end is negative.
 
     >>> from contraport.metrics import metric_by_key
     >>> format_interval(metric_by_key("knn"), 0.842, 0.861), format_interval(metric_by_key("uniformity"), -2.0, -1.5)
@@ -192,16 +214,16 @@ def format_interval(metric: Metric, low: float, high: float) -> str:
 
 def _format_seconds(value: float | None) -> str:
     if value is None:
-        return MISSING
+        return MISSING_VALUE
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def _format_mean(run: ReportRun, key: str, pattern: str) -> str:
-    values = [row[key] for row in run.metrics if row.get(key) is not None]
-    return pattern.format(sum(values) / len(values)) if values else MISSING
+    values = [row[key] for row in run.metrics_rows if row.get(key) is not None]
+    return pattern.format(sum(values) / len(values)) if values else MISSING_VALUE
 
 
 def _format_setting(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={one}" for name, one in value.items()) or MISSING
-    return MISSING if value is None else str(value)
+        return ", ".join(f"{name}={one}" for name, one in value.items()) or MISSING_VALUE
+    return MISSING_VALUE if value is None else str(value)

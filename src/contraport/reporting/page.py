@@ -1,4 +1,4 @@
-"""Report: one HTML page that compares runs and opens without a network."""
+"""Function `report`: writes one HTML page that compares runs and opens without a network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT
 from contraport.reporting.config import REPORT, ReportOptions
 from contraport.reporting.html_page import render_page
 from contraport.reporting.page_builder import PageBuilder
-from contraport.reporting.plotly_figures import to_json
+from contraport.reporting.plotly_figures import to_script_json
 from contraport.reporting.report_run import ReportRun, load_runs
 from contraport.reporting.sections import SECTIONS
 from contraport.reporting.summary_text import describe_runs
@@ -29,7 +29,7 @@ PLOTLY = "plotly-cartesian-4.1.1.min.js.gz"
 
 @REPORT.with_option_parameters
 def report(arguments: dict[str, Any]) -> Path:
-    """Write one self-contained HTML page about one or more runs and return its path.
+    """Write one self-contained HTML page that compares one or more runs, and return its path.
 
     Raises:
         UsageError: there is no run, a run is corrupt, `out` does not end in .html, its folder is missing, or it exists
@@ -48,28 +48,30 @@ def report(arguments: dict[str, Any]) -> Path:
 
 
 def render_report(runs: Sequence[ReportRun]) -> str:
-    """Render the report as HTML."""
+    """Render the report on some runs as the text of an HTML page."""
     builder = PageBuilder(runs)
     sections = [section for build in SECTIONS if (section := build(builder)) is not None]
     return render_page(
         "report.html.j2",
         "contraport.reporting",
-        by_group=_by_group,
+        by_group=_group_metrics,
         runs=runs,
         sentence=describe_runs(runs),
         sections=sections,
         sheets=builder.sheets,
-        plots=Markup(to_json(builder.plots)),
+        plots=Markup(to_script_json(builder.plots)),
         # The images are in the style sheet; the scripts need only their layout.
-        sheet_sizes=Markup(to_json({key: sheet._asdict() | {"uri": ""} for key, sheet in builder.sheets.items()})),
-        data=Markup(to_json(builder.data)),
+        sheet_sizes=Markup(
+            to_script_json({key: sheet._asdict() | {"uri": ""} for key, sheet in builder.sheets.items()})
+        ),
+        data=Markup(to_script_json(builder.script_data)),
         mass={"light": MASS_ON_LIGHT, "dark": MASS_ON_DARK},
         plotly=base64.b64encode(files("contraport.reporting").joinpath(PLOTLY).read_bytes()).decode(),
     )
 
 
-def _by_group(metrics: Sequence[Metric]) -> list[tuple[str, list[tuple[int, Metric]]]]:
-    """Group metrics, each with its index among all."""
+def _group_metrics(metrics: Sequence[Metric]) -> list[tuple[str, list[tuple[int, Metric]]]]:
+    """Return name and metrics of each group; a metric comes with its index among all metrics."""
     groups: dict[str, list[tuple[int, Metric]]] = {}
     for place, metric in enumerate(metrics):
         groups.setdefault(metric.group, []).append((place, metric))

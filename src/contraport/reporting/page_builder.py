@@ -1,4 +1,4 @@
-"""Builder of the report: collects figures, thumbnails and script data from the sections."""
+"""Builder of the report page: collects the figures, thumbnails and script data of all sections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from contraport.reporting.html_page import data_uri, describe_sketches, pixels_to_image
+from contraport.reporting.html_page import build_sketch_data, encode_data_uri, pixels_to_image
 from contraport.reporting.plotly_figures import Figure
 from contraport.reporting.report_run import ReportRun
 
@@ -21,7 +21,13 @@ JPEG_QUALITY = 80
 
 
 class Section(NamedTuple):
-    """Section of the page: its key, which names the template, its heading, and the values of the template."""
+    """Section of the report page.
+
+    Attributes:
+        key: name of the section's template file, and id of its HTML element.
+        title: heading of the section.
+        values: variables of the section's template, by name.
+    """
 
     key: str
     title: str
@@ -29,16 +35,31 @@ class Section(NamedTuple):
 
 
 class PlotElement(NamedTuple):
-    """Figure on the page: key of its element, description for screen readers, CSS class, and width over height."""
+    """HTML element that shows an interactive figure.
+
+    Attributes:
+        key: id of the HTML element.
+        label: description of the figure for screen readers.
+        css_class: CSS class of the element.
+        aspect_ratio: width over height; None if the CSS class determines it.
+    """
 
     key: str
     label: str
-    kind: str
-    ratio: float | None = None
+    css_class: str
+    aspect_ratio: float | None = None
 
 
 class SpriteSheet(NamedTuple):
-    """Thumbnails of some items in one image, row by row."""
+    """Image that holds the thumbnails of several items side by side, row by row.
+
+    Attributes:
+        uri: image as a data URI.
+        columns: number of thumbnails in a row.
+        width: width of one thumbnail in pixels.
+        height: height of one thumbnail in pixels.
+        items: number of thumbnails.
+    """
 
     uri: str
     columns: int
@@ -49,29 +70,29 @@ class SpriteSheet(NamedTuple):
 
 @dataclass
 class PageBuilder:
-    """Collects the figures, thumbnails and script data that the sections add to the page.
+    """Collects the figures, thumbnails and script data that the sections add to the report page.
 
     Attributes:
-        runs: the runs on the page.
-        plots: figures by the key of their element.
-        sheets: sprite sheets by the hash of their content, so that runs on the same data share one.
-        data: data of the page's scripts by section.
+        runs: runs that the page compares.
+        plots: plotly figures, by the id of their HTML element.
+        sheets: sprite sheets of thumbnails, by a hash of the image, so that runs on the same data share one.
+        script_data: data that the page's JavaScript reads, by section.
     """
 
     runs: Sequence[ReportRun]
     plots: dict[str, Figure] = field(default_factory=dict)
     sheets: dict[str, SpriteSheet] = field(default_factory=dict)
-    data: dict[str, Any] = field(default_factory=dict)
+    script_data: dict[str, Any] = field(default_factory=dict)
 
     def add_plot(
-        self, key: str, figure: Figure, label: str, kind: str = "curve", ratio: float | None = None
+        self, key: str, figure: Figure, label: str, css_class: str = "curve", aspect_ratio: float | None = None
     ) -> PlotElement:
-        """Add a figure and return its element."""
+        """Add a figure to the page and return the HTML element that shows it."""
         self.plots[key] = figure
-        return PlotElement(key, label, kind, ratio)
+        return PlotElement(key, label, css_class, aspect_ratio)
 
     def add_thumbnails(self, thumbnails: np.ndarray[Any, Any] | None) -> str:
-        """Add thumbnails ``(n, C, H, W)`` and return the key of their sheet, an empty string for None."""
+        """Add thumbnails ``(n, C, H, W)`` to the page as a sprite sheet and return its key; "" for None."""
         if thumbnails is None:
             return ""
         sheet = pack_thumbnails(thumbnails)
@@ -80,15 +101,15 @@ class PageBuilder:
         return key
 
     def add_sketches(self, sketches: np.ndarray[Any, Any]) -> range:
-        """Add the sketches of a view and return their places among all sketches of the page."""
-        stored = self.data.setdefault("sketches", [])
+        """Add sketches of items to the page and return their indices among all sketches of the page."""
+        stored = self.script_data.setdefault("sketches", [])
         first = len(stored)
-        stored += describe_sketches(sketches)
+        stored += build_sketch_data(sketches)
         return range(first, len(stored))
 
 
 def pack_thumbnails(thumbnails: np.ndarray[Any, Any]) -> SpriteSheet:
-    """Pack thumbnails ``(n, C, H, W)`` uint8 into one image."""
+    """Pack uint8 thumbnails ``(n, C, H, W)`` into one image, as a sprite sheet."""
     items, channels, height, width = thumbnails.shape
     columns = math.ceil(math.sqrt(items))
     rows = math.ceil(items / columns)
@@ -96,7 +117,7 @@ def pack_thumbnails(thumbnails: np.ndarray[Any, Any]) -> SpriteSheet:
     packed[:items] = thumbnails
     packed = packed.reshape(rows, columns, channels, height, width).transpose(2, 0, 3, 1, 4)
     image = pixels_to_image(packed.reshape(channels, rows * height, columns * width))
-    uri = data_uri(image, "png", optimize=True)
+    uri = encode_data_uri(image, "png", optimize=True)
     if len(uri) > MAX_PNG_CHARS:
-        uri = data_uri(image, "jpeg", quality=JPEG_QUALITY, optimize=True)
+        uri = encode_data_uri(image, "jpeg", quality=JPEG_QUALITY, optimize=True)
     return SpriteSheet(uri, columns, width, height, items)

@@ -1,4 +1,7 @@
-"""Plotly figures of the report as JSON data; colors are CSS variables, so that they follow light and dark mode."""
+"""Builders of plotly figures for the report, as JSON data with CSS variables as colors.
+
+CSS variables follow the light and dark mode of the page.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ Figure = dict[str, Any]
 """Traces under ``data`` and settings under ``layout``, in the schema of plotly.js."""
 
 INK, MUTED, GRID = "var(--ink)", "var(--muted)", "var(--line)"
-STEPS = len(MASS_ON_LIGHT)
-COLORSCALE = [[step / (STEPS - 1), f"var(--mass-{step})"] for step in range(STEPS)]
+NUM_COLOR_STEPS = len(MASS_ON_LIGHT)
+COLORSCALE = [[step / (NUM_COLOR_STEPS - 1), f"var(--mass-{step})"] for step in range(NUM_COLOR_STEPS)]
 
 CURVE_HEIGHT = 290
 MAX_INTEGER_TICKS = 12
@@ -36,7 +39,7 @@ def build_figure(
     y: Mapping[str, Any] | None = None,
     **layout: Any,
 ) -> Figure:
-    """Build a figure from traces, with the common style; axis and layout settings override it."""
+    """Build a plotly figure from traces in the style of the report; axis and layout settings override the style."""
     axis: dict[str, Any] = {"gridcolor": GRID, "linecolor": GRID, "zeroline": False, "automargin": True}
     return {
         "data": [dict(trace) for trace in traces],
@@ -57,26 +60,26 @@ def build_figure(
     }
 
 
-def axis_from_zero(title: str, last: float | None = None) -> dict[str, Any]:
-    """Return an axis that starts at zero, with a tick at each integer if it is short, such as epochs."""
+def build_axis_from_zero(title: str, last: float | None = None) -> dict[str, Any]:
+    """Build a titled axis that starts at zero, with a tick at each integer if `last` is small."""
     ticks = {} if last is None or last > MAX_INTEGER_TICKS else {"dtick": 1}
-    return titled_axis(title, rangemode="tozero", **ticks)
+    return build_titled_axis(title, rangemode="tozero", **ticks)
 
 
-def titled_axis(text: str, **settings: Any) -> dict[str, Any]:
-    """Return an axis with a title."""
+def build_titled_axis(text: str, **settings: Any) -> dict[str, Any]:
+    """Build the plotly settings of an axis with a title."""
     return {"title": {"text": text, "standoff": 10}, **settings}
 
 
-def line_trace(run: ReportRun, x: Sequence[Any], y: Sequence[Any], **settings: Any) -> dict[str, Any]:
-    """Return a line in the color and dash of a run; a single point becomes a marker."""
+def build_line_trace(run: ReportRun, x: Sequence[Any], y: Sequence[Any], **settings: Any) -> dict[str, Any]:
+    """Build a plotly line in the color and line style of a run; a single point becomes a marker."""
     return {
         "type": "scatter",
         "x": list(x),
         # JSON has no NaN or infinity; null leaves a gap.
         "y": [value if value is not None and math.isfinite(value) else None for value in y],
         "mode": "lines" if len(y) > 1 else "markers",
-        "line": {"color": run.color, "dash": run.dash, "width": 1.8},
+        "line": {"color": run.color, "dash": run.line_dash, "width": 1.8},
         "marker": {"color": run.color, "size": 6},
         "meta": run.position,
         "name": escape_tags(run.name),
@@ -86,8 +89,8 @@ def line_trace(run: ReportRun, x: Sequence[Any], y: Sequence[Any], **settings: A
     }
 
 
-def heatmap_trace(values: np.ndarray[Any, Any], **settings: Any) -> dict[str, Any]:
-    """Return a heatmap of values from 0 to 255."""
+def build_heatmap_trace(values: np.ndarray[Any, Any], **settings: Any) -> dict[str, Any]:
+    """Build a plotly heatmap of values from 0 to 255."""
     return {
         "type": "heatmap",
         "z": encode_byte_matrix(values),
@@ -101,25 +104,25 @@ def heatmap_trace(values: np.ndarray[Any, Any], **settings: Any) -> dict[str, An
 
 
 def encode_byte_matrix(values: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Encode a matrix of bytes as base64 with its number of columns; the page decodes it.
+    """Encode a matrix of values from 0 to 255 as base64 bytes and a number of columns.
 
-    This takes a third of the size of JSON numbers.
+    The script of the page decodes it. This takes a third of the size of JSON numbers.
     """
     return {"bytes": base64.b64encode(values.astype(np.uint8).tobytes()).decode(), "columns": values.shape[1]}
 
 
-def to_json(value: Any) -> str:
-    """Return JSON that is safe inside a script element."""
+def to_script_json(value: Any) -> str:
+    """Convert a value to JSON that is safe inside an HTML script element."""
     return json.dumps(value, default=lambda array: array.tolist(), separators=(",", ":"), allow_nan=False).replace(
         "<", "\\u003c"
     )
 
 
-def shorten(name: str) -> str:
-    """Shorten a name for an axis or a label."""
+def shorten_label(name: str) -> str:
+    """Shorten a long name to 14 characters for an axis or a label."""
     return name if len(name) <= MAX_LABEL_CHARS else f"{name[: MAX_LABEL_CHARS - 1]}…"
 
 
 def escape_tags(text: str) -> str:
-    """Escape a text for plotly, which interprets HTML tags."""
+    """Escape HTML tags in a text, which plotly would interpret."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

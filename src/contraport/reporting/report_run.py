@@ -1,4 +1,4 @@
-"""A run as the report shows it, read once from its folder."""
+"""Data of a run that the report shows, read once from the run folder."""
 
 from __future__ import annotations
 
@@ -22,17 +22,29 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 @dataclass(frozen=True)
 class ReportRun:
-    """Name, settings, logged metrics, evaluation and samples of one run; parts that do not exist yet are None."""
+    """Settings, logged metrics, evaluation and samples of one run.
+
+    Attributes:
+        name: name of the run folder; the path if several runs have the same name.
+        path: path of the run folder.
+        position: index of the run in the report, which determines its color.
+        encoder: names of the encoders, joined by " + ".
+        config: settings of the training, by option name.
+        metrics_rows: rows of `metrics.jsonl`, one per logged step; empty if nothing is logged yet.
+        evaluation: content of `evaluation.json`; None if the run is not evaluated.
+        samples: arrays that the evaluation stored for figures; None if the run is not evaluated.
+        audit_arrays: arrays of the online audit of training pairs; None without an audit.
+    """
 
     name: str
     path: str
     position: int
     encoder: str
     config: dict[str, Any]
-    metrics: list[MetricsRow]
+    metrics_rows: list[MetricsRow]
     evaluation: dict[str, Any] | None
     samples: dict[str, np.ndarray] | None
-    pairs: dict[str, np.ndarray] | None = None
+    audit_arrays: dict[str, np.ndarray] | None = None
 
     @property
     def color(self) -> str:
@@ -40,37 +52,40 @@ class ReportRun:
         return SERIES[self.position % len(SERIES)]
 
     @property
-    def dash(self) -> str:
-        """Line style of the run, which distinguishes it without color."""
+    def line_dash(self) -> str:
+        """Line style of the run in every figure, so that runs are distinguished without color."""
         return DASHES[self.position % len(DASHES)]
 
     @property
-    def data(self) -> str:
-        """Name of the data that the run was evaluated on, or else trained on."""
-        return data_name((self.evaluation or self.config).get("data"))
+    def data_name(self) -> str:
+        """Name of the data set on which the run was evaluated, or trained if it is not evaluated."""
+        return short_data_name((self.evaluation or self.config).get("data"))
 
     @property
-    def evaluated_on(self) -> tuple[str, int | None]:
-        """Name of the evaluation data and number of test items."""
-        return self.data, (self.evaluation or {}).get("test_items")
+    def test_set_key(self) -> tuple[str, int | None]:
+        """Name of the evaluation data and number of test items; runs with equal keys can be compared."""
+        return self.data_name, (self.evaluation or {}).get("test_items")
 
     @property
-    def seconds(self) -> float | None:
+    def training_seconds(self) -> float | None:
         """Training time in seconds."""
-        return self.metrics[-1].get("seconds") if self.metrics else None
+        return self.metrics_rows[-1].get("seconds") if self.metrics_rows else None
 
     @property
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """Evaluated values by row (``trained``, baselines, epochs) and metric; empty without an evaluation."""
+    def rows_by_encoder(self) -> dict[str, dict[str, Any]]:
+        """Metric values by evaluated encoder and metric key; empty if the run is not evaluated.
+
+        The encoders are ``trained``, the baselines such as ``raw``, and ``epoch 1``, ``epoch 2``, ....
+        """
         return dict((self.evaluation or {}).get("rows", {}))
 
-    def value(self, key: str, row: str = "trained") -> float | None:
-        """Return the value of a metric for the trained encoder or another row, or None."""
-        value = self.rows.get(row, {}).get(key)
+    def metric_value(self, key: str, row: str = "trained") -> float | None:
+        """Return the value of a metric for the trained encoder, or for another row, or None if there is none."""
+        value = self.rows_by_encoder.get(row, {}).get(key)
         return None if value is None else float(value)
 
-    def difference(self, other: str | ReportRun, key: str) -> Difference | None:
-        """Return the paired difference of a metric from a baseline (by its row) or from another run.
+    def paired_difference(self, other: str | ReportRun, key: str) -> Difference | None:
+        """Return the difference of a metric from a baseline or another run, over the same test items.
 
         None unless both were evaluated together on the same items. Another run is found by its values, as its folder
         may have moved; if it was evaluated again, stored differences from its older values no longer match.
@@ -78,7 +93,7 @@ class ReportRun:
         stored = {row: of[key] for row, of in (self.evaluation or {}).get("differences", {}).items() if key in of}
         if isinstance(other, str):
             return Difference(**stored[other]) if other in stored else None
-        own, others = self.rows.get("trained", {}), other.rows.get("trained", {})
+        own, others = self.rows_by_encoder.get("trained", {}), other.rows_by_encoder.get("trained", {})
         if key not in own or key not in others:
             return None
         expected = own[key] - others[key]
@@ -92,7 +107,7 @@ class ReportRun:
 
     @property
     def class_names(self) -> list[str]:
-        """Class names in the order of their labels; empty without labels."""
+        """Names of the classes in the order of their integer labels; empty without labels."""
         if self.samples is None or "labels" not in self.samples:
             return []
         if "class_names" in self.samples:
@@ -101,7 +116,7 @@ class ReportRun:
 
 
 def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
-    """Read the runs of a report from their folders.
+    """Read all runs of a report from their run folders.
 
     Raises:
         UsageError: there is no run, or a folder is no run or holds a corrupt file.
@@ -114,24 +129,24 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
             name=run.name if repeated[run.name] == 1 else str(run.path),
             path=str(run.path),
             position=position,
-            encoder=_encoder(run),
+            encoder=_join_encoder_names(run),
             config=run.config(),
-            metrics=run.metrics() if run.metrics_path.exists() else [],
+            metrics_rows=run.metrics() if run.metrics_path.exists() else [],
             evaluation=run.evaluation() if run.evaluation_path.exists() else None,
             samples=run.samples() if run.samples_path.exists() else None,
-            pairs=run.pairs() if run.pairs_path.exists() else None,
+            audit_arrays=run.pairs() if run.pairs_path.exists() else None,
         )
         for position, run in enumerate(opened)
     ]
 
 
-def data_name(data: object) -> str:
-    """Return a short name of data: a registered name, the last part of a path, or the name of an object."""
+def short_data_name(data: object) -> str:
+    """Return a short name of a data set: a registered name, the last part of a path, or the name of an object."""
     return Path(str(data).strip("<>")).name
 
 
-def _encoder(run: Run) -> str:
-    """Return the names of the encoders from the settings, or else the defaults that training chose."""
+def _join_encoder_names(run: Run) -> str:
+    """Return the names of a run's encoders, joined by " + ", from the settings or the saved model."""
     names = run.config().get("encoder")
     if names is None and run.model_path.exists():
         names = run.model_config().get("encoder")

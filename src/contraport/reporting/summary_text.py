@@ -1,4 +1,4 @@
-"""Texts about all runs of the report: the title sentence and notes on missing parts."""
+"""Texts about all runs of the report: the title of the page and notes on missing parts."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 from collections.abc import Sequence
 
 from contraport._utils.formatting import join_names, pluralize
-from contraport.reporting.report_run import ReportRun, data_name
+from contraport.reporting.report_run import ReportRun, short_data_name
 
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
 
 
 def describe_runs(runs: Sequence[ReportRun]) -> str:
-    """Describe in one sentence which encoders were trained on which data."""
+    """Write the title of the report: which encoders were trained, on which data, with which objective."""
 
     def values(key: str) -> list[str]:
         return list(dict.fromkeys(str(run.config[key]).strip("<>") for run in runs if key in run.config))
 
     encoders = list(dict.fromkeys(run.encoder for run in runs))
-    data = list(dict.fromkeys(data_name(run.config.get("data")) for run in runs))
+    data = list(dict.fromkeys(short_data_name(run.config.get("data")) for run in runs))
     objectives, epochs = values("objective"), values("epochs")
     all_frozen = all(run.config.get("freeze") is True for run in runs)
     frozen, head = ("frozen ", " with a trained head") if all_frozen else ("", "")
@@ -34,11 +34,11 @@ def describe_runs(runs: Sequence[ReportRun]) -> str:
 
 
 def list_missing_parts(runs: Sequence[ReportRun]) -> list[str]:
-    """Return notes on missing metrics and evaluations, diverged losses, and the notes of the evaluations."""
-    notes = [f"{run.name} has no curves: no metrics are logged yet." for run in runs if not run.metrics]
+    """List notes on runs without metrics or evaluation, on diverged losses, and notes of the evaluations."""
+    notes = [f"{run.name} has no curves: no metrics are logged yet." for run in runs if not run.metrics_rows]
     notes += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if run.evaluation is None]
     for run in runs:
-        diverged = (row["step"] for row in run.metrics if not math.isfinite(row.get("loss") or 0.0))
+        diverged = (row["step"] for row in run.metrics_rows if not math.isfinite(row.get("loss") or 0.0))
         if (step := next(diverged, None)) is not None:
             notes.append(f"{run.name}: the loss is not finite at step {step:,}.")
     evaluated = {run.name: run.evaluation.get("notes", []) for run in runs if run.evaluation is not None}
@@ -49,7 +49,7 @@ def list_missing_parts(runs: Sequence[ReportRun]) -> list[str]:
 
 
 def _article(name: str) -> str:
-    """Return the indefinite article of a name; a name without vowels is spelled out.
+    """Return "A" or "An" as a name requires; a name without vowels is read letter by letter.
 
     >>> _article("small-cnn"), _article("mlp"), _article("efficientnet_b0")
     ('A', 'An', 'An')

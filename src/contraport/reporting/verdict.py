@@ -1,4 +1,4 @@
-"""Verdict of the report: sentences that the confidence intervals of the runs support."""
+"""Verdict of the report: sentences about the runs that confidence intervals support."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, titles_by_metric_name
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINES
-from contraport.reporting.metric_tables import compare_settings, evaluated_metrics
+from contraport.reporting.metric_tables import compare_settings, list_evaluated_metrics
 from contraport.reporting.page_builder import PageBuilder, Section
 from contraport.reporting.report_run import ReportRun
 from contraport.training.config import RECORDED_OPTIONS
@@ -18,7 +18,7 @@ from contraport.training.config import RECORDED_OPTIONS
 NUM_HEADLINES = 2
 """Number of metrics on which runs are compared in words; the table has all of them."""
 
-MAX_NAMED = 6
+MAX_LISTED = 6
 """Number of runs or settings that a sentence lists."""
 
 FEW_TEST_ITEMS = 2_000
@@ -27,44 +27,49 @@ FEW_TEST_ITEMS = 2_000
 _HEADLINE_GROUPS = ("accuracy", "retrieval", "clustering")
 
 
-def build_verdict(builder: PageBuilder) -> Section | None:
-    """Build the section of the verdict; None without a sentence."""
-    sentences = write_verdict(builder.runs)
+def build_verdict_section(builder: PageBuilder) -> Section | None:
+    """Build the verdict section of the report; return None if there is nothing to state."""
+    sentences = write_verdict_sentences(builder.runs)
     return Section("verdict", "Verdict", {"sentences": sentences}) if sentences else None
 
 
-def write_verdict(runs: Sequence[ReportRun]) -> list[str]:
-    """Return the sentences of the verdict: comparisons first, then settings and items to inspect."""
+def write_verdict_sentences(runs: Sequence[ReportRun]) -> list[str]:
+    """Write the sentences of the verdict: comparisons of metrics, then settings and items to inspect."""
     sentences = compare_evaluations(runs)
     if len(runs) > 1:
-        sentences += _settings_that_differ(runs)
-    sentences += [_mismatch_rate(run) for run in runs if run.pairs is not None]
+        sentences += _describe_differing_settings(runs)
+    sentences += [_describe_mismatch_rate(run) for run in runs if run.audit_arrays is not None]
     if any("mistaken" in (run.samples or {}) for run in runs):
         sentences.append("The most confident errors of the linear probe are listed under Confusion.")
     return sentences
 
 
 def compare_evaluations(runs: Sequence[ReportRun]) -> list[str]:
-    """Compare runs with each other and with the baselines; only runs on the same test items are compared."""
+    """Write sentences that compare runs with each other and with the baselines.
+
+    Only runs that were evaluated on the same test items are compared.
+    """
     sentences: list[str] = []
     evaluated = [run for run in runs if run.evaluation is not None]
-    test_sets = dict.fromkeys(run.evaluated_on for run in evaluated)
+    test_sets = dict.fromkeys(run.test_set_key for run in evaluated)
     for data, items in test_sets:
-        group = [run for run in evaluated if run.evaluated_on == (data, items)]
-        headlines = _headline_metrics(group)
+        group = [run for run in evaluated if run.test_set_key == (data, items)]
+        headlines = _choose_headline_metrics(group)
         if len(group) == 1:
-            sentences += [_one_run(metric, group[0]) for metric in headlines]
+            sentences += [_compare_run_with_baselines(metric, group[0]) for metric in headlines]
         else:
-            sentences += [_best_run(metric, group) for metric in headlines]
-            sentences += _missing_intervals(group, headlines)
-            sentences += _count_of_metrics(group)
-            sentences += _simultaneous(group)
-            sentences += [sentence for metric in headlines for sentence in _runs_against_baselines(metric, group)]
-        sentences += _weight_of_an_item(items, f" of {data}" if len(test_sets) > 1 else "", headlines)
-    return sentences + _different_test_sets(test_sets)
+            sentences += [_describe_best_run(metric, group) for metric in headlines]
+            sentences += _suggest_joint_evaluation(group, headlines)
+            sentences += _count_better_metrics(group)
+            sentences += _describe_simultaneous_intervals(group)
+            sentences += [
+                sentence for metric in headlines for sentence in _compare_all_runs_with_baselines(metric, group)
+            ]
+        sentences += _describe_weight_of_one_item(items, f" of {data}" if len(test_sets) > 1 else "", headlines)
+    return sentences + _describe_different_test_sets(test_sets)
 
 
-def _different_test_sets(test_sets: Iterable[tuple[str, int | None]]) -> list[str]:
+def _describe_different_test_sets(test_sets: Iterable[tuple[str, int | None]]) -> list[str]:
     sizes: dict[str, list[int]] = {}
     for data, items in test_sets:
         sizes.setdefault(data, []).extend([] if items is None else [items])
@@ -76,15 +81,15 @@ def _different_test_sets(test_sets: Iterable[tuple[str, int | None]]) -> list[st
     ]
 
 
-def _headline_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
-    """Return metrics that all runs have: accuracies with labels, else retrieval, else clustering.
+def _choose_headline_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
+    """Choose the metrics that the verdict states in words: accuracy, else retrieval, else clustering.
 
-    If the data have several views, one metric of cross-view retrieval is added to accuracies, as the training
-    optimizes it.
+    Only metrics that all runs have are chosen. If the data have several views, one metric of cross-view retrieval is
+    added to accuracies, as the training optimizes it.
     """
-    metrics = [metric for metric in evaluated_metrics(runs) if metric.better != "neither"]
+    metrics = [metric for metric in list_evaluated_metrics(runs) if metric.better != "neither"]
     for group in _HEADLINE_GROUPS:
-        in_group = [m for m in metrics if m.group == group and all(run.value(m.key) is not None for run in runs)]
+        in_group = [m for m in metrics if m.group == group and all(run.metric_value(m.key) is not None for run in runs)]
         if in_group:
             directions = [way for run in runs for way in (run.evaluation or {}).get("directions", {}).values()]
             complete = len(directions) >= len(runs) and group == "accuracy"
@@ -93,12 +98,12 @@ def _headline_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
     return []
 
 
-def _best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
-    """Name the best run and the runs that do not differ significantly from it."""
-    ranked = sorted(runs, key=lambda run: run.value(metric.key) or 0.0, reverse=metric.better == "higher")
+def _describe_best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
+    """Write which run is best in a metric, and which runs do not differ significantly from it."""
+    ranked = sorted(runs, key=lambda run: run.metric_value(metric.key) or 0.0, reverse=metric.better == "higher")
     best, others = ranked[0], ranked[1:]
-    name = _in_sentence(metric)
-    differences = {run.name: best.difference(run, metric.key) for run in others}
+    name = _title_in_sentence(metric)
+    differences = {run.name: best.paired_difference(run, metric.key) for run in others}
     known = {run: difference for run, difference in differences.items() if difference is not None}
     if len(known) < len(differences):
         end = "highest" if metric.better == "higher" else "lowest"
@@ -117,9 +122,9 @@ def _best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
         return f"{best.name} is the best on {name}, ahead of the next by {lead}."
     if not behind:
         return f"On {name} none of the {len(runs)} runs differs significantly from the best, {best.name}."
-    rest = join_names(behind) if len(behind) <= MAX_NAMED else f"{len(behind)} others"
+    rest = join_names(behind) if len(behind) <= MAX_LISTED else f"{len(behind)} others"
     all_ahead = all(
-        (gain := _gain(metric, run, other)) is not None and gain.low > 0
+        (gain := _difference_in_favor(metric, run, other)) is not None and gain.low > 0
         for run in others
         if run.name in level
         for other in others
@@ -129,23 +134,23 @@ def _best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
     return f"On {name} {join_names([best.name, *level])} do not differ significantly; {ahead} ahead of {rest}."
 
 
-def _missing_intervals(runs: Sequence[ReportRun], headlines: Sequence[Metric]) -> list[str]:
-    """Return the command that evaluates runs together, if they were evaluated separately."""
+def _suggest_joint_evaluation(runs: Sequence[ReportRun], headlines: Sequence[Metric]) -> list[str]:
+    """Suggest the command that evaluates runs together, if they were evaluated separately."""
     pairs = permutations(runs, 2)
-    together = all(one.difference(other, metric.key) for one, other in pairs for metric in headlines)
+    together = all(one.paired_difference(other, metric.key) for one, other in pairs for metric in headlines)
     paths = " ".join(shlex.quote(run.path) for run in runs)
     return [] if together else [f"For intervals of differences, evaluate them together: contraport evaluate {paths}"]
 
 
-def _count_of_metrics(runs: Sequence[ReportRun]) -> list[str]:
-    """Count the metrics on which each of two runs is significantly better; Recall@1 and Recall@5 count once."""
+def _count_better_metrics(runs: Sequence[ReportRun]) -> list[str]:
+    """Write on how many metrics each of two runs is significantly better; Recall@1 and Recall@5 count as one."""
     if len(runs) != 2:
         return []
     one, other = runs
     gains = {
         metric: gain
-        for metric in evaluated_metrics(runs)
-        if metric.better != "neither" and (gain := _gain(metric, one, other)) is not None
+        for metric in list_evaluated_metrics(runs)
+        if metric.better != "neither" and (gain := _difference_in_favor(metric, one, other)) is not None
     }
     titles = titles_by_metric_name(gains)
     if len(titles) <= NUM_HEADLINES:
@@ -156,7 +161,7 @@ def _count_of_metrics(runs: Sequence[ReportRun]) -> list[str]:
         if gain.is_significant:
             signs[metric.key.partition("@")[0]].add(gain.value > 0)
     better = {
-        run: [_lower_first(titles[family]) for family in titles if signs[family] == {sign}]
+        run: [_lower_first_letter(titles[family]) for family in titles if signs[family] == {sign}]
         for run, sign in ((one.name, True), (other.name, False))
     }
     if not any(better.values()):
@@ -168,42 +173,42 @@ def _count_of_metrics(runs: Sequence[ReportRun]) -> list[str]:
     return [f"Of {len(titles)} metrics {parts[0]}, {parts[1]}."]
 
 
-def _simultaneous(runs: Sequence[ReportRun]) -> list[str]:
+def _describe_simultaneous_intervals(runs: Sequence[ReportRun]) -> list[str]:
     pairs = max((run.evaluation or {}).get("pairs_of_runs", 0) for run in runs)
     return [f"The intervals between runs hold simultaneously for all {pairs} pairs."] if pairs > 1 else []
 
 
-def _one_run(metric: Metric, run: ReportRun) -> str:
-    """Compare one run with the baselines."""
+def _compare_run_with_baselines(metric: Metric, run: ReportRun) -> str:
+    """Write a sentence that compares one run with the baselines in a metric."""
     better, worse, neither = [], [], []
     for row, title in BASELINES.items():
-        gain = _gain(metric, run, row)
+        gain = _difference_in_favor(metric, run, row)
         if gain is None:
             continue
         if gain.low > 0:
             better.append(f"than {title}, by {_format_gain(metric, gain)}")
         elif gain.high < 0:
-            worse.append(f"than {title}, by {_format_gain(metric, _negate(gain))}")
+            worse.append(f"than {title}, by {_format_gain(metric, _negate_difference(gain))}")
         else:
             neither.append(f"{title}, {_format_gain(metric, gain)}")
     parts = [f"significantly better {', and '.join(better)}"] if better else []
     parts += [f"significantly worse {', and '.join(worse)}"] if worse else []
     parts += [f"not significantly different from {', nor from '.join(neither)}"] if neither else []
-    value = f"{run.name} has {_format_value(run, metric)} on {_in_sentence(metric)}"
+    value = f"{run.name} has {_format_value(run, metric)} on {_title_in_sentence(metric)}"
     return f"{value}: {'; '.join(parts)}." if parts else f"{value}."
 
 
-def _runs_against_baselines(metric: Metric, runs: Sequence[ReportRun]) -> Iterator[str]:
-    """Yield the baselines that all runs beat or lose to, that some beat, and that none does.
+def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) -> Iterator[str]:
+    """Write sentences that compare several runs with the baselines in a metric.
 
     Among the gains of several baselines the weakest statement is given: the smallest gain or loss of all, or the
     largest gain if none is significant.
     """
     every, none = ("Both runs are", "Neither run is") if len(runs) == 2 else ("All runs are", "No run is")
-    name = _in_sentence(metric)
+    name = _title_in_sentence(metric)
     better, worse, neither = [], [], []
     for row, title in BASELINES.items():
-        gains = {run.name: gain for run in runs if (gain := _gain(metric, run, row)) is not None}
+        gains = {run.name: gain for run in runs if (gain := _difference_in_favor(metric, run, row)) is not None}
         if len(gains) < len(runs):
             continue
         behind = [gain for gain in gains.values() if gain.high < 0]
@@ -211,11 +216,11 @@ def _runs_against_baselines(metric: Metric, runs: Sequence[ReportRun]) -> Iterat
         if not not_ahead:
             better.append((title, min(gains.values())))
         elif len(behind) == len(runs):
-            worse.append((title, min(map(_negate, behind))))
+            worse.append((title, min(map(_negate_difference, behind))))
         elif len(not_ahead) == len(runs) and not behind:
             neither.append((title, max(gains.values())))
         else:
-            sizes = [f"{run} by {_format_gain(metric, gains[run])}" for run in not_ahead[:MAX_NAMED]]
+            sizes = [f"{run} by {_format_gain(metric, gains[run])}" for run in not_ahead[:MAX_LISTED]]
             yield f"On {name} not all runs are significantly better than {title}: {'; '.join(sizes)}."
     for lead, kind, joint, end, entries in (
         (f"{every} significantly better", "smallest gain", " and ", min, better),
@@ -228,70 +233,71 @@ def _runs_against_baselines(metric: Metric, runs: Sequence[ReportRun]) -> Iterat
             yield f"{lead} than {titles} on {name}; the {kind} is {size}."
 
 
-def _weight_of_an_item(items: int | None, of_data: str, headlines: Sequence[Metric]) -> list[str]:
+def _describe_weight_of_one_item(items: int | None, of_data: str, headlines: Sequence[Metric]) -> list[str]:
     if items is None or items >= FEW_TEST_ITEMS or not any(metric.in_percent for metric in headlines):
         return []
     return [f"1 of the {items:,} test items{of_data} = {100 / items:.2g} points; smaller differences are noise."]
 
 
-def _mismatch_rate(run: ReportRun) -> str:
-    assert run.pairs is not None
-    rate, low, high = (100 * float(run.pairs[name]) for name in ("rate", "low", "high"))
+def _describe_mismatch_rate(run: ReportRun) -> str:
+    assert run.audit_arrays is not None
+    rate, low, high = (100 * float(run.audit_arrays[name]) for name in ("rate", "low", "high"))
+    pairs = len(run.audit_arrays["scores"])
     return (
-        f"An estimated {rate:.1f}% ({low:.1f} to {high:.1f}) of the {len(run.pairs['scores']):,} pairs of {run.name} "
-        "are mismatched; the audit below lists the 10 with the lowest scores."
+        f"An estimated {rate:.1f}% ({low:.1f} to {high:.1f}) of the {pairs:,} pairs of {run.name} are mismatched; "
+        "the audit below lists the 10 with the lowest scores."
     )
 
 
-def _settings_that_differ(runs: Sequence[ReportRun]) -> list[str]:
+def _describe_differing_settings(runs: Sequence[ReportRun]) -> list[str]:
     # Options of the machine, such as the number of threads, are not a difference between methods.
     machine = {name for name, option in RECORDED_OPTIONS.items() if option.scope == "machine"}
     differing = [(key, values) for key, values, differs in compare_settings(runs) if differs and key not in machine]
     if not differing:
         return ["The runs have the same settings."]
-    named = [f"{key} ({'; '.join(values)})" for key, values in differing[:MAX_NAMED]]
+    named = [f"{key} ({'; '.join(values)})" for key, values in differing[:MAX_LISTED]]
     further = len(differing) - len(named)
     return [f"The runs differ in {join_names(named)}{f', and in {further} further settings' if further else ''}."]
 
 
-def _gain(metric: Metric, run: ReportRun, other: str | ReportRun) -> Difference | None:
-    """Return the difference of a run from a baseline or another run, positive if the run is better."""
-    difference = run.difference(other, metric.key)
-    return difference if difference is None or metric.better == "higher" else _negate(difference)
+def _difference_in_favor(metric: Metric, run: ReportRun, other: str | ReportRun) -> Difference | None:
+    """Return the difference of a run from a baseline or another run, with the sign so that positive is better."""
+    difference = run.paired_difference(other, metric.key)
+    return difference if difference is None or metric.better == "higher" else _negate_difference(difference)
 
 
-def _negate(gain: Difference) -> Difference:
+def _negate_difference(gain: Difference) -> Difference:
     return Difference(-gain.value, -gain.high, -gain.low)
 
 
 def _format_difference(metric: Metric, difference: Difference) -> str:
-    """Format the difference of the best run, positive for either direction of the metric."""
-    return _format_gain(metric, difference if metric.better == "higher" else _negate(difference))
+    """Format the difference of the best run from another run, positive whether higher or lower is better."""
+    return _format_gain(metric, difference if metric.better == "higher" else _negate_difference(difference))
 
 
 def _format_gain(metric: Metric, gain: Difference) -> str:
-    """Format a gain with its interval, in percentage points for shares; ``z`` avoids a negative zero."""
-    if metric.in_percent:
+    """Format a difference with its confidence interval, in percentage points for shares."""
+    if metric.in_percent:  # z: no negative zero
         return f"{100 * gain.value:z.1f} points ({100 * gain.low:z.1f} to {100 * gain.high:z.1f})".replace("-", "−")
     return f"{gain.value:z.3f} ({gain.low:z.3f} to {gain.high:z.3f})".replace("-", "−")
 
 
 def _format_value(run: ReportRun, metric: Metric) -> str:
-    value = run.value(metric.key)
+    value = run.metric_value(metric.key)
     assert value is not None  # headline metrics were evaluated for every run
     return metric.format(value).replace("-", "−")
 
 
-def _in_sentence(metric: Metric) -> str:
-    """Return a metric's title within a sentence, such as "the linear probe", "kNN" or "recall@1"."""
-    title = _lower_first(metric.title)
+def _title_in_sentence(metric: Metric) -> str:
+    """Return the title of a metric as it reads within a sentence: "the linear probe", "kNN" or "recall@1"."""
+    title = _lower_first_letter(metric.title)
     return title if title == metric.title or title[-1].isdigit() else f"the {title}"
 
 
-def _lower_first(title: str) -> str:
-    """Lower the first letter of a title unless it is an acronym.
+def _lower_first_letter(title: str) -> str:
+    """Convert the first letter of a title to lower case unless it begins an acronym.
 
-    >>> _lower_first("Linear probe"), _lower_first("kNN"), _lower_first("NMI")
+    >>> _lower_first_letter("Linear probe"), _lower_first_letter("kNN"), _lower_first_letter("NMI")
     ('linear probe', 'kNN', 'NMI')
     """
     return f"{title[0].lower()}{title[1:]}" if title[1:2].islower() else title

@@ -14,7 +14,7 @@ from contraport.engine.log_kernels import CostFunction
 from contraport.errors import check, is_number
 from contraport.objectives import KL, Objective, Rows, SoftNeighbors, WithinView
 from contraport.plots.colors import BLUE, ORANGE
-from contraport.plots.figure_setup import create_panels, heatmap
+from contraport.plots.figure_setup import create_panels, draw_heatmap
 from contraport.theory.toy_problems import Mixture, gaussian_mixture
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class NoiseAndMixup:
         left.legend(frameon=False)
         d = int(self.dimensions[0])
         for ax, name, target in ((middle, "noise", self.noise_targets[0]), (right, "mixup", self.mixup_targets[0])):
-            heatmap(ax, (target * len(target)).clamp_min(1e-6).log10(), vmin=-6, vmax=0)
+            draw_heatmap(ax, (target * len(target)).clamp_min(1e-6).log10(), vmin=-6, vmax=0)
             ax.set_title(f"log10 of the {name} target, d = {d}", fontsize="medium")
         return figure
 

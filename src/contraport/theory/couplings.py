@@ -107,8 +107,8 @@ def optimal_couplings(
     check(len(temperatures) > 0, "temperatures: must have at least one number, got none.", "missing")
     for temperature in temperatures:
         check_positive("temperatures", temperature)
-    a, b = _normalized("a", a), _normalized("b", b)
-    x, y = _positions("x", x, a), _positions("y", y, b)
+    a, b = _normalize_masses("a", a), _normalize_masses("b", b)
+    x, y = _check_positions("x", x, a), _check_positions("y", y, b)
     cost = (x - y.T).square()
 
     def summarize(plan: Tensor, count: int) -> Coupling:
@@ -130,7 +130,7 @@ def optimal_couplings(
     )
 
 
-def _normalized(name: str, masses: Tensor) -> Tensor:
+def _normalize_masses(name: str, masses: Tensor) -> Tensor:
     good = isinstance(masses, Tensor) and masses.ndim == 1 and len(masses) > 0
     check(good, f"{name}: must be a tensor (n,) of masses, got {describe_value(masses)}.", "shape")
     check_all_values(name, masses, masses > 0, "positive masses")
@@ -138,7 +138,7 @@ def _normalized(name: str, masses: Tensor) -> Tensor:
     return masses / masses.sum()
 
 
-def _positions(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
+def _check_positions(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
     """Return the positions of the masses, (n, 1)."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]

@@ -14,7 +14,7 @@ from contraport.engine import Gibbs
 from contraport.errors import check, check_all_values
 from contraport.objectives import Free, Joint, Matrix, Objective, Pairs, TargetCost
 from contraport.plots.colors import BLUE, GREY
-from contraport.plots.figure_setup import create_panels, heatmap
+from contraport.plots.figure_setup import create_panels, draw_heatmap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ class ContrastiveCovariance:
     def figure(self) -> Figure:
         """Draw the matrix and its eigenvalues; along negative ones the views differ more than the items."""
         figure, (left, right) = create_panels(2)
-        heatmap(left, self.matrix, signed=True)
+        draw_heatmap(left, self.matrix, signed=True)
         left.set_title("contrastive covariance")
         right.bar(range(1, len(self.eigenvalues) + 1), self.eigenvalues.numpy(), color=BLUE)
         right.axhline(0, color=GREY, linewidth=0.8)
@@ -72,7 +72,7 @@ def contrastive_covariance(x0: Tensor, x1: Tensor, alpha: Tensor | None = None) 
     tensor([[ 2.0000,  0.0000],
             [ 0.0000, -0.2500]], dtype=torch.float64)
     """
-    x, alpha = torch.cat([x0, x1]).double(), _checked_weights(x0, x1, alpha)
+    x, alpha = torch.cat([x0, x1]).double(), _check_pair_weights(x0, x1, alpha)
     rows, columns, n = alpha.sum(1), alpha.sum(0), len(x0)
     crossed = x.T @ alpha @ x
     between = x.T @ ((rows + columns)[:, None] * x) - crossed - crossed.T
@@ -131,12 +131,12 @@ def fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[
 
     As transport: half of the transport cost of the positives minus that of the pairs weighted by alpha.
     """
-    positives, repelled = Pairs(), Matrix(_checked_weights(x0, x1, alpha))
+    positives, repelled = Pairs(), Matrix(_check_pair_weights(x0, x1, alpha))
     cost = Objective(Joint(), Gibbs("sqeuclidean", 1.0), Free(), positives, TargetCost())
     return lambda z0, z1: (cost(z0, z1) - cost(z0, z1, target=repelled)) / 2
 
 
-def _checked_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
+def _check_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
     """Return the pair weights in double precision, or raise `UsageError`."""
     n = len(x0)
     check(n >= 2, f"x0: must have at least 2 items, got {n}.")

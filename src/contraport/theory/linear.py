@@ -198,7 +198,7 @@ def deep_linear(
     for value in minimize_lbfgs(free, loss, iterations):
         energies.append(-float(unit) * value)
         weights = [layer.detach() for layer in layers()]
-        lefts, rights, squares = zip(*map(_leading, weights), strict=True)
+        lefts, rights, squares = zip(*map(_leading_singular_vectors, weights), strict=True)
         shares.append(torch.stack(squares))
         alignments.append(torch.stack([(a @ b).abs() for a, b in zip(lefts, rights[1:], strict=False)]))
     uneven = [float((left.abs() - 1 / math.sqrt(len(left))).abs().max()) for left in lefts[:-1]]
@@ -213,7 +213,7 @@ def deep_linear(
     )
 
 
-def _leading(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _leading_singular_vectors(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the first left and right singular vectors, and the first squared singular value over the sum of all."""
     left, values, right = torch.linalg.svd(weight, full_matrices=False)
     return left[:, 0], right[0], values[0].square() / values.square().sum()

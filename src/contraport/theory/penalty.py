@@ -17,9 +17,9 @@ from contraport.plots.mass_scale import LogScale, clipped_log10, share_on_target
 from contraport.theory.toy_problems import (
     AlignmentUniformity,
     Mixture,
-    alignment_uniformity,
     draw_circle,
     gaussian_mixture,
+    measure_alignment_uniformity,
     train_circle_encoder,
 )
 
@@ -132,7 +132,7 @@ def _summarize(embeddings: Tensor, views: tuple[Tensor, Tensor], temperature: fl
     return PenaltyResult(
         embeddings,
         plan,
-        alignment_uniformity(*views),
+        measure_alignment_uniformity(*views),
         loss.terms(*views)["PlanUniformity"],
         float((shares - 1 / len(shares)).abs().sum() / 2),
         share_on_target(plan.numpy(), target.numpy()),

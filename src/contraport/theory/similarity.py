@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contraport.errors import check
 from contraport.plots.colors import GREY
-from contraport.plots.figure_setup import create_panels, heatmap
+from contraport.plots.figure_setup import create_panels, draw_heatmap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,13 +47,13 @@ class Similarity:
         figure, (left, right) = create_panels(2, 3.5)
         sizes = self.labels.unique(return_counts=True)[1]
         ends = sizes.cumsum(0)
-        heatmap(left, self.cosines, signed=True, vmin=-1, vmax=1)
+        draw_heatmap(left, self.cosines, signed=True, vmin=-1, vmax=1)
         for end in ends[:-1].tolist():
             left.axhline(end - 0.5, color=GREY, linewidth=0.6)
             left.axvline(end - 0.5, color=GREY, linewidth=0.6)
         middles = (ends - sizes / 2 - 0.5).tolist()
         left.set(title=f"cosines: {self.within:.2f} within classes, {self.between:.2f} between")
-        heatmap(right, self.means, signed=True, vmin=-1, vmax=1)
+        draw_heatmap(right, self.means, signed=True, vmin=-1, vmax=1)
         right.set(title="means by class")
         for ax, places in ((left, middles), (right, range(len(self.names)))):
             ax.title.set_fontsize("medium")

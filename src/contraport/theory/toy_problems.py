@@ -69,10 +69,10 @@ class AlignmentUniformity(NamedTuple):
     uniformity: float
 
 
-def alignment_uniformity(z0: Tensor, z1: Tensor) -> AlignmentUniformity:
+def measure_alignment_uniformity(z0: Tensor, z1: Tensor) -> AlignmentUniformity:
     """Return alignment and uniformity of two views, (n, d) each.
 
-    >>> alignment_uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, -1.0]]))
+    >>> measure_alignment_uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, -1.0]]))
     Spread(alignment=2.0, uniformity=-8.0)
     """
     terms = align_uniform().terms(z0, z1)
@@ -117,7 +117,7 @@ def train_circle_encoder(loss: Loss, x: Tensor, *, noise: float, iterations: int
         return encoder(x + noise * torch.randn_like(x)), encoder(x + noise * torch.randn_like(x))
 
     with torch.no_grad():
-        before = alignment_uniformity(*views())
+        before = measure_alignment_uniformity(*views())
     optimizer = torch.optim.Adam(encoder.parameters(), 1e-3)
     for _ in range(iterations):
         optimizer.zero_grad()
@@ -125,7 +125,7 @@ def train_circle_encoder(loss: Loss, x: Tensor, *, noise: float, iterations: int
         optimizer.step()
     with torch.no_grad():
         final = views()
-        return CircleEncoding(F.normalize(encoder(x)), final, before, alignment_uniformity(*final))
+        return CircleEncoding(F.normalize(encoder(x)), final, before, measure_alignment_uniformity(*final))
 
 
 def draw_circle(ax: Axes) -> None:

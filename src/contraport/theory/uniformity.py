@@ -15,13 +15,13 @@ from contraport.errors import check_integer
 from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, WithinView
 from contraport.objectives.objective import Loss
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
-from contraport.plots.figure_setup import create_panels, heatmap
+from contraport.plots.figure_setup import create_panels, draw_heatmap
 from contraport.seeding import torch_generator
 from contraport.theory.toy_problems import (
     Mixture,
-    alignment_uniformity,
     draw_circle,
     gaussian_mixture,
+    measure_alignment_uniformity,
     minimize_lbfgs,
     train_circle_encoder,
 )
@@ -59,7 +59,7 @@ class PerfectUniformity:
             left.plot(self.values.numpy(), color=BLUE)
             left.set(xlabel="iteration", ylabel="uniformity")
         left.set_title(f"{len(points)} points in {points.shape[1]} dimensions", fontsize="medium")
-        heatmap(right, points @ points.T, signed=True)
+        draw_heatmap(right, points @ points.T, signed=True)
         right.set_title("cosines", fontsize="medium")
         return figure
 
@@ -169,7 +169,7 @@ def five_gaussians(
     trained = train_circle_encoder(objective or nt_xent(), data.x, noise=noise, iterations=iterations, seed=seed)
     angles = torch.arange(len(data.x)) * (2 * math.pi / len(data.x))
     polygon = torch.stack([angles.cos(), angles.sin()], 1)
-    perfect = alignment_uniformity(polygon, polygon).uniformity
+    perfect = measure_alignment_uniformity(polygon, polygon).uniformity
     return FiveGaussians(data, trained.embeddings, *trained.after, perfect, trained.before.uniformity)
 
 

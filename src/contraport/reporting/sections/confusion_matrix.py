@@ -1,4 +1,4 @@
-"""Section of the linear probe's confusion matrix and its most confident errors."""
+"""Report section: confusion matrix of the linear probe, and its most confident errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contraport.reporting.plotly_figures import (
     COLORSCALE,
     Figure,
     build_figure,
+    build_heatmap_trace,
+    build_titled_axis,
     escape_tags,
-    heatmap_trace,
-    shorten,
-    titled_axis,
+    shorten_label,
 )
 from contraport.reporting.report_run import ReportRun
 
@@ -27,28 +27,28 @@ MAX_CLASSES_DRAWN = 120
 NUM_CONFUSIONS, NUM_CONFUSIONS_WITHOUT_MATRIX = 3, 12
 
 
-class Misclassified(NamedTuple):
-    """A test item that the probe confidently misclassifies.
+class MisclassifiedItem(NamedTuple):
+    """Test item that the linear probe misclassifies with high probability.
 
     Attributes:
-        item: index among the test items.
-        key: name of the item in the data, such as a file path, or empty.
-        true: name of its class.
-        predicted: name of the predicted class.
-        probability: of the predicted class.
-        sketches: places of its views among all sketches of the page.
+        item: index of the item among the test items.
+        item_key: name of the item in the data, such as a file path; empty if it has none.
+        true_class: name of the true class.
+        predicted_class: name of the predicted class.
+        probability: probability of the predicted class, 0 to 1.
+        sketch_indices: indices of the sketches of the item's views among all sketches of the page.
     """
 
     item: int
-    key: str
-    true: str
-    predicted: str
+    item_key: str
+    true_class: str
+    predicted_class: str
     probability: float
-    sketches: tuple[int, ...]
+    sketch_indices: tuple[int, ...]
 
 
-def build_confusion(builder: PageBuilder) -> Section | None:
-    """Build the section of the confusion matrices; return None without a fitted probe."""
+def build_confusion_section(builder: PageBuilder) -> Section | None:
+    """Build the section of confusion matrices; return None if no run has a fitted linear probe."""
     entries = []
     for run in builder.runs:
         counts = None if run.samples is None else run.samples.get("confusion")
@@ -56,17 +56,17 @@ def build_confusion(builder: PageBuilder) -> Section | None:
             continue
         names = [run.class_names[k] if k < len(run.class_names) else str(k) for k in range(len(counts))]
         drawn = len(counts) <= MAX_CLASSES_DRAWN
-        worst = list_confusions(counts, names, NUM_CONFUSIONS if drawn else NUM_CONFUSIONS_WITHOUT_MATRIX)
+        worst = describe_frequent_confusions(counts, names, NUM_CONFUSIONS if drawn else NUM_CONFUSIONS_WITHOUT_MATRIX)
         label = f"{run.name}: {'; '.join(worst) or 'no errors'}."
-        figure = draw_confusion(counts, names) if drawn else None
+        figure = draw_confusion_matrix(counts, names) if drawn else None
         plot = None if figure is None else builder.add_plot(f"confusion-{run.position}", figure, label, "square")
         views = [str(name) for name in run.samples.get("mistaken_views", ())]
-        entries.append((run, plot, worst, views, collect_misclassified(builder, run, names)))
+        entries.append((run, plot, worst, views, add_misclassified_items(builder, run, names)))
     return Section("confusion", "Confusion", {"entries": entries}) if entries else None
 
 
-def collect_misclassified(builder: PageBuilder, run: ReportRun, names: list[str]) -> list[Misclassified]:
-    """Add sketches of a run's most confident errors to the page and return the errors."""
+def add_misclassified_items(builder: PageBuilder, run: ReportRun, names: list[str]) -> list[MisclassifiedItem]:
+    """Return the most confident errors of a run's linear probe, and add their sketches to the page."""
     samples = run.samples or {}
     if "mistaken" not in samples:
         return []
@@ -74,13 +74,13 @@ def collect_misclassified(builder: PageBuilder, run: ReportRun, names: list[str]
     keys = samples.get("mistaken_keys", [""] * len(samples["mistaken"]))
     columns = (samples[f"mistaken{part}"] for part in ("", "_true", "_told", "_sure"))
     return [
-        Misclassified(int(item), str(key), names[int(true)], names[int(told)], float(sure), tuple(sketches))
+        MisclassifiedItem(int(item), str(key), names[int(true)], names[int(told)], float(sure), tuple(sketches))
         for item, true, told, sure, key, *sketches in zip(*columns, keys, *places, strict=True)
     ]
 
 
-def draw_confusion(counts: np.ndarray, names: list[str]) -> Figure:
-    """Draw the share of each predicted class (columns) among the items of each true class (rows)."""
+def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> Figure:
+    """Draw a confusion matrix: share of each predicted class (columns) among the items of each true class (rows)."""
     totals = counts.sum(axis=1, keepdims=True)
     shares = counts / np.maximum(totals, 1)
     hover = [
@@ -90,21 +90,21 @@ def draw_confusion(counts: np.ndarray, names: list[str]) -> Figure:
         ]
         for i, row in enumerate(shares)
     ]
-    trace = heatmap_trace(255 * shares, colorscale=COLORSCALE, customdata=hover)
+    trace = build_heatmap_trace(255 * shares, colorscale=COLORSCALE, customdata=hover)
     if len(counts) <= MAX_CLASSES_WITH_NUMBERS:
         numbers = [["" if share < 0.01 else f"{100 * share:.0f}" for share in row] for row in shares]
         trace |= {"text": numbers, "texttemplate": "%{text}", "textfont": {"size": 11}}
     if len(names) > 3 * MAX_CLASSES_WITH_NUMBERS:
         ticks: dict[str, Any] = {"showgrid": False, "showticklabels": False}
     else:
-        labels = [escape_tags(shorten(name)) for name in names]
+        labels = [escape_tags(shorten_label(name)) for name in names]
         ticks = {"tickvals": list(range(len(names))), "ticktext": labels, "showgrid": False}
-    x = titled_axis("predicted class", autotickangles=[0, -60, -90], **ticks)
-    return build_figure([trace], x=x, y=titled_axis("true class", autorange="reversed", **ticks))
+    x = build_titled_axis("predicted class", autotickangles=[0, -60, -90], **ticks)
+    return build_figure([trace], x=x, y=build_titled_axis("true class", autorange="reversed", **ticks))
 
 
-def list_confusions(counts: np.ndarray, names: list[str], count: int = NUM_CONFUSIONS) -> list[str]:
-    """Describe the most frequent confusions of two classes."""
+def describe_frequent_confusions(counts: np.ndarray, names: list[str], count: int = NUM_CONFUSIONS) -> list[str]:
+    """Describe the most frequent confusions of one class with another, one text per pair of classes."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     np.fill_diagonal(shares, 0)
     worst = np.lexsort((-counts.ravel(), -shares.ravel()))[:count]

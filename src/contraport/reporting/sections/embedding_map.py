@@ -1,4 +1,4 @@
-"""Section of the test items in the plane, colored by class, domain, loss or suspicion."""
+"""Report section: map of the test items in the plane, colored by class, domain, loss or suspicion."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from contraport.plots.colors import class_colors
-from contraport.plots.label_placement import place_labels
+from contraport.plots.label_placement import place_class_names
 from contraport.reporting.page_builder import PageBuilder, PlotElement, Section
-from contraport.reporting.plotly_figures import INK, MUTED, Figure, build_figure, escape_tags, shorten
+from contraport.reporting.plotly_figures import INK, MUTED, Figure, build_figure, escape_tags, shorten_label
 from contraport.reporting.report_run import ReportRun
 
 MAX_CLASSES_IN_LEGEND = 24
@@ -22,33 +22,40 @@ RATIO_RANGE = 0.8, 1.7
 COLORINGS = {"label": "class", "domain": "domain", "loss": "loss", "suspicion": "suspicion"}
 
 
-def build_embedding_map(builder: PageBuilder) -> Section | None:
-    """Build the section of the maps, one per run; return None without sampled points."""
+def build_embedding_map_section(builder: PageBuilder) -> Section | None:
+    """Build the section of embedding maps, one per run; return None if no run has a projection to the plane."""
     maps: list[tuple[ReportRun, PlotElement, str]] = []
     for run in builder.runs:
         if run.samples is None or "points" not in run.samples:
             continue
         points, method = run.samples["points"], str(run.samples.get("projection", "a projection"))
         coloring = "colored by class" if run.class_names else "without labels"
-        label = f"{run.name}: {len(points):,} test items of {run.data} in the plane ({method}), {coloring}."
-        plot = builder.add_plot(f"map-{run.position}", draw_map(run), label, "map", ratio=_ratio(points))
+        label = f"{run.name}: {len(points):,} test items of {run.data_name} in the plane ({method}), {coloring}."
+        plot = builder.add_plot(
+            f"map-{run.position}", draw_embedding_map(run), label, "map", aspect_ratio=_aspect_ratio(points)
+        )
         sheet = builder.add_thumbnails(run.samples.get("thumbnails"))
-        builder.data.setdefault("maps", {})[plot.key] = describe_points(run, sheet)
+        builder.script_data.setdefault("maps", {})[plot.key] = build_point_data(run, sheet)
         maps.append((run, plot, method))
     if not maps:
         return None
-    available = {name for points in builder.data["maps"].values() for name in points["colors"]}
+    available = {name for points in builder.script_data["maps"].values() for name in points["colors"]}
     colorings = {name: title for name, title in COLORINGS.items() if name in available}
-    return Section("embeddings", "Embeddings", {"maps": maps, "legends": _legends(builder.runs), "colors": colorings})
+    return Section(
+        "embeddings", "Embeddings", {"maps": maps, "legends": _build_legends(builder.runs), "colors": colorings}
+    )
 
 
-def _ratio(points: np.ndarray) -> float | None:
+def _aspect_ratio(points: np.ndarray) -> float | None:
     width, height = np.ptp(points.astype(float), axis=0)
     return float(np.clip(width / height, *RATIO_RANGE)) if height > 0 else None
 
 
-def draw_map(run: ReportRun) -> Figure:
-    """Draw the test items of a run in the plane, one trace per class; the page adds the hover text."""
+def draw_embedding_map(run: ReportRun) -> Figure:
+    """Draw the test items of a run as points in the plane, one plotly trace per class.
+
+    The script of the page adds the hover text.
+    """
     assert run.samples is not None
     points = run.samples["points"].astype(np.float32).round(3)
     positions = np.arange(len(points))
@@ -72,25 +79,27 @@ def draw_map(run: ReportRun) -> Figure:
     empty = {"type": "scatter", "x": [], "y": [], "meta": -1, "mode": "markers", "marker": ring, "hoverinfo": "skip"}
     traces.append(empty)
     y = {"visible": False, "scaleanchor": "x"}
-    return build_figure(traces, margin=4, x={"visible": False}, y=y, annotations=_class_names(run, points, labels))
+    return build_figure(
+        traces, margin=4, x={"visible": False}, y=y, annotations=_class_name_annotations(run, points, labels)
+    )
 
 
-def _class_names(run: ReportRun, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
-    """Return annotations with the class names, so that classes are distinguished without color."""
+def _class_name_annotations(run: ReportRun, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
+    """Return plotly annotations that write the class names on the map, to distinguish classes without color."""
     if not 1 < len(run.class_names) <= MAX_CLASSES_IN_LEGEND:
         return []
     style = {"showarrow": False, "font": {"size": 11, "color": INK}, "bgcolor": "var(--veil)", "borderpad": 1}
-    places = zip(np.unique(labels).tolist(), place_labels(points, labels).tolist(), strict=True)
+    places = zip(np.unique(labels).tolist(), place_class_names(points, labels).tolist(), strict=True)
     return [
-        style | {"name": str(label), "text": escape_tags(shorten(run.class_names[label])), "x": x, "y": y}
+        style | {"name": str(label), "text": escape_tags(shorten_label(run.class_names[label])), "x": x, "y": y}
         for label, (x, y) in places
     ]
 
 
-def describe_points(run: ReportRun, sheet: str) -> dict[str, Any]:
-    """Return the data of the points for the page's script: items, classes, neighbors and colorings."""
+def build_point_data(run: ReportRun, sheet: str) -> dict[str, Any]:
+    """Return the data that the page's script needs for a map: items, classes, neighbors and colorings."""
     samples = run.samples or {}
-    result: dict[str, Any] = {"name": run.name, "sheet": sheet, "classes": run.class_names, "data": run.data}
+    result: dict[str, Any] = {"name": run.name, "sheet": sheet, "classes": run.class_names, "data": run.data_name}
     result |= {name: samples[name] for name in ("ids", "labels", "neighbors", "texts") if name in samples}
     colors: dict[str, Any] = {"label": {}} if run.class_names else {}
     if "domains" in samples:
@@ -102,9 +111,9 @@ def describe_points(run: ReportRun, sheet: str) -> dict[str, Any]:
     return result | {"colors": colors}
 
 
-def _legends(runs: Sequence[ReportRun]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
-    """Return classes and colors of each data set with few enough classes."""
-    names = {run.data: run.class_names for run in runs if run.class_names}
+def _build_legends(runs: Sequence[ReportRun]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
+    """Return class names with colors for each data set that has few enough classes for a legend."""
+    names = {run.data_name: run.class_names for run in runs if run.class_names}
     return [
         (data, list(zip(classes, class_colors(len(classes)), strict=True)))
         for data, classes in names.items()

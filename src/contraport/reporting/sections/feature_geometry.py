@@ -1,4 +1,4 @@
-"""Section of the feature geometry: cosines, singular spectrum, alignment and uniformity."""
+"""Report section: geometry of the features by cosines, singular values, alignment and uniformity."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT,
     MUTED,
     Figure,
-    axis_from_zero,
+    build_axis_from_zero,
     build_figure,
+    build_heatmap_trace,
+    build_line_trace,
+    build_titled_axis,
     escape_tags,
-    heatmap_trace,
-    line_trace,
-    shorten,
-    titled_axis,
+    shorten_label,
 )
 from contraport.reporting.report_run import ReportRun
-from contraport.reporting.sections.epoch_curves import list_epoch_rows
+from contraport.reporting.sections.epoch_curves import list_epochs_with_rows
 
 SPECTRUM_FLOOR = 1e-7
 """Singular values below this ratio to the largest are rounding errors and are not drawn."""
@@ -40,7 +40,14 @@ CHAR_WIDTH = 0.0125
 
 
 class CosineSummary(NamedTuple):
-    """Heatmap of a run's cosines, and their means within and between classes."""
+    """Cosines between test items of one run, as a heatmap and as means.
+
+    Attributes:
+        run: run whose encoder computed the features.
+        plot: heatmap of the cosines.
+        within: mean cosine of two items of one class; None without labels.
+        between: mean cosine of two items of different classes; None without labels.
+    """
 
     run: ReportRun
     plot: PlotElement
@@ -48,13 +55,13 @@ class CosineSummary(NamedTuple):
     between: float | None
 
 
-def build_geometry(builder: PageBuilder) -> Section | None:
-    """Build the section of cosines, spectra, alignment and uniformity; return None if no run has any of them."""
-    lowest = _scale_start(builder.runs)
+def build_geometry_section(builder: PageBuilder) -> Section | None:
+    """Build the section of cosines, singular values, alignment and uniformity; return None if no run has them."""
+    lowest = _color_scale_start(builder.runs)
     cosines = [summary for run in builder.runs if (summary := _summarize(builder, run, lowest)) is not None]
     sampled = [run for run in builder.runs if run.samples is not None and "spectrum" in run.samples]
     spectrum = builder.add_plot("spectrum", *draw_spectra(sampled)) if sampled else None
-    paths = [run for run in builder.runs if len(_path(run)) > 1]
+    paths = [run for run in builder.runs if len(_alignment_uniformity_path(run)) > 1]
     sphere = builder.add_plot("sphere", *draw_alignment_uniformity(paths)) if paths else None
     if not cosines and spectrum is None and sphere is None:
         return None
@@ -62,8 +69,11 @@ def build_geometry(builder: PageBuilder) -> Section | None:
     return Section("geometry", "Geometry", values)
 
 
-def _scale_start(runs: Sequence[ReportRun]) -> float:
-    """Return the low end of the color scale: the smallest 1% quantile of the cosines, rounded down to a tenth."""
+def _color_scale_start(runs: Sequence[ReportRun]) -> float:
+    """Return the cosine at the low end of the color scale, which is common to all runs.
+
+    It is the smallest 1% quantile of the cosines, rounded down to a tenth.
+    """
     quantiles = [
         float(np.quantile(run.samples["cosines"], 0.01)) for run in runs if run.samples and "cosines" in run.samples
     ]
@@ -90,8 +100,8 @@ def _summarize(builder: PageBuilder, run: ReportRun, lowest: float) -> CosineSum
 
 
 def draw_cosines(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest: float) -> Figure:
-    """Draw cosines from `lowest` to 1 as a heatmap, with lines between classes."""
-    trace = heatmap_trace(((cosines - lowest) / (1 - lowest)).clip(0, 1) * 255, colorscale=COLORSCALE)
+    """Draw a heatmap of cosines from `lowest` to 1, with lines between the classes."""
+    trace = build_heatmap_trace(((cosines - lowest) / (1 - lowest)).clip(0, 1) * 255, colorscale=COLORSCALE)
     places = [f"item {k + 1}" for k in range(len(cosines))]
     axis: dict[str, Any] = {"showgrid": False, "showticklabels": False, "ticks": "", "constrain": "domain"}
     shapes = []
@@ -101,7 +111,7 @@ def draw_cosines(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence
         present = [names[int(label)] for label in labels[np.ceil(edges[:-1]).astype(int)]]
         if len(present) <= MAX_NAMED_CLASSES:
             ticks = {"tickvals": ((edges[1:] + edges[:-1]) / 2).tolist(), "showticklabels": True}
-            axis |= ticks | {"ticktext": [escape_tags(shorten(name)) for name in present]}
+            axis |= ticks | {"ticktext": [escape_tags(shorten_label(name)) for name in present]}
         style = {"type": "line", "line": {"color": MUTED, "width": 0.6}}
         for end in ends.tolist():
             shapes.append(style | {"x0": end, "x1": end, "y0": -0.5, "y1": len(labels) - 0.5})
@@ -113,7 +123,7 @@ def draw_cosines(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence
 
 
 def draw_spectra(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
-    """Draw the singular values divided by the largest, one line per run; return the figure and its description."""
+    """Draw singular values divided by the largest, one line per run; also return a description."""
     lines, ranks = [], []
     for run in runs:
         assert run.samples is not None
@@ -121,21 +131,24 @@ def draw_spectra(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
         ratios = values / (values[0] or 1)
         ratios = ratios[ratios > SPECTRUM_FLOOR]
         hover = "%{y:.2e}<extra>%{fullData.name}</extra>"
-        lines.append(line_trace(run, range(1, len(ratios) + 1), ratios.tolist(), hovertemplate=hover))
+        lines.append(build_line_trace(run, range(1, len(ratios) + 1), ratios.tolist(), hovertemplate=hover))
         ranks.append(
             f"{run.name}: effective rank {effective_rank_from_spectrum(torch.from_numpy(values)):.1f} of {len(values)}"
         )
-    x = axis_from_zero("direction")
+    x = build_axis_from_zero("direction")
     y = {"type": "log", "tickvals": list(LOG_TICKS), "ticktext": list(LOG_TICKS.values())}
     figure = build_figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y=y)
     return figure, f"Singular values. {'; '.join(ranks)}."
 
 
 def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
-    """Draw alignment against uniformity from the untrained to the trained encoder, one path per run."""
+    """Draw alignment against uniformity, one path per run from the untrained to the trained encoder.
+
+    The description of the figure is returned with it.
+    """
     lines, last = [], []
     for run in runs:
-        path = _path(run)
+        path = _alignment_uniformity_path(run)
         names, x, y = zip(*path, strict=True)
         marker = {
             "color": run.color,
@@ -143,18 +156,21 @@ def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
             "symbol": ["circle-open"] + ["circle"] * (len(path) - 1),
         }
         hover = "%{text}<br>uniformity %{x:.3f}<br>alignment %{y:.3f}<extra>%{fullData.name}</extra>"
-        lines.append(line_trace(run, x, y, mode="lines+markers", marker=marker, text=names, hovertemplate=hover))
+        lines.append(build_line_trace(run, x, y, mode="lines+markers", marker=marker, text=names, hovertemplate=hover))
         last.append(f"{run.name}: uniformity {x[-1]:.2f}, alignment {y[-1]:.2f}")
-    x_axis = titled_axis("uniformity (lower: more even)")
-    y_axis = titled_axis("alignment (lower: closer views)")
+    x_axis = build_titled_axis("uniformity (lower: more even)")
+    y_axis = build_titled_axis("alignment (lower: closer views)")
     figure = build_figure(lines, height=CURVE_HEIGHT, x=x_axis, y=y_axis)
     return figure, f"Alignment against uniformity. {'; '.join(last)}."
 
 
-def _path(run: ReportRun) -> list[tuple[str, float, float]]:
-    """Return row, uniformity and alignment of the evaluated encoders in the order of training."""
-    names = [row for _, row in list_epoch_rows(run)] or [
-        row for row in (*BEFORE_TRAINING, "trained") if row in run.rows
+def _alignment_uniformity_path(run: ReportRun) -> list[tuple[str, float, float]]:
+    """Return name, uniformity and alignment of the encoders of a run, from before training to the last epoch."""
+    names = [row for _, row in list_epochs_with_rows(run)] or [
+        row for row in (*BEFORE_TRAINING, "trained") if row in run.rows_by_encoder
     ]
-    path = [(name, run.rows[name].get("uniformity"), run.rows[name].get("alignment")) for name in names]
+    path = [
+        (name, run.rows_by_encoder[name].get("uniformity"), run.rows_by_encoder[name].get("alignment"))
+        for name in names
+    ]
     return [(name, x, y) for name, x, y in path if x is not None and y is not None]

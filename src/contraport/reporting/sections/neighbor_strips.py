@@ -1,4 +1,4 @@
-"""Section of the nearest neighbors of some test items, side by side."""
+"""Report section: some test items, each with its nearest neighbors side by side."""
 
 from __future__ import annotations
 
@@ -9,51 +9,59 @@ import numpy as np
 from contraport.reporting.page_builder import PageBuilder, Section
 from contraport.reporting.report_run import ReportRun
 
-NUM_ITEMS = 10
+NUM_QUERIES = 10
 NUM_NEIGHBORS = 8
 
 
 class NeighborItem(NamedTuple):
-    """Item in a row of nearest neighbors.
+    """Test item in a row of nearest neighbors: the query item or one of its neighbors.
 
     Attributes:
-        place: index on the sprite sheet.
-        item: id of the test item.
-        name: of its class, or empty.
-        text: of a text item, or empty.
-        same: whether its class is that of the item whose neighbor it is; None without labels.
+        sheet_index: index of the thumbnail on the sprite sheet.
+        item_id: id of the test item.
+        class_name: name of the class; empty without labels.
+        text: text of the item; empty if the item is no text.
+        is_same_class: whether the neighbor has the class of the query item; None for the query or without labels.
     """
 
-    place: int
-    item: int
-    name: str
+    sheet_index: int
+    item_id: int
+    class_name: str
     text: str
-    same: bool | None
+    is_same_class: bool | None
 
 
-class NeighborStrips(NamedTuple):
-    """Some items of a run with their neighbors, and the share of all neighbors that have the class of their point."""
+class RunNeighbors(NamedTuple):
+    """Nearest neighbors of some test items by the features of one run.
+
+    Attributes:
+        run: run whose encoder computed the features.
+        sheet: key of the sprite sheet of thumbnails; empty without images.
+        rows: query items, each with its nearest neighbors.
+        same_class_share: share of all neighbors that have the class of their query item; None without labels.
+    """
 
     run: ReportRun
     sheet: str
     rows: list[tuple[NeighborItem, list[NeighborItem]]]
-    same_class: float | None
+    same_class_share: float | None
 
 
-def build_neighbors(builder: PageBuilder) -> Section | None:
-    """Build the section of nearest neighbors, of the same items for each run; return None without neighbors."""
+def build_neighbors_section(builder: PageBuilder) -> Section | None:
+    """Build the section of nearest neighbors, with the same query items for each run; None without neighbors."""
     strips = []
     for run in builder.runs:
         if run.samples is not None and "neighbors" in run.samples and run.samples["neighbors"].shape[1] > 0:
             strips.append(_build_strips(run, builder.add_thumbnails(run.samples.get("thumbnails"))))
     by_class = all(
-        each.same_class is not None and len({item.name for item, _ in each.rows}) == len(each.rows) for each in strips
+        each.same_class_share is not None and len({item.class_name for item, _ in each.rows}) == len(each.rows)
+        for each in strips
     )
     values = {"strips": strips, "by_class": by_class}
     return Section("neighbors", "Nearest neighbors", values) if strips else None
 
 
-def _build_strips(run: ReportRun, sheet: str) -> NeighborStrips:
+def _build_strips(run: ReportRun, sheet: str) -> RunNeighbors:
     assert run.samples is not None
     nearest, labels = run.samples["neighbors"], run.samples.get("labels")
     ids, texts = run.samples.get("ids", np.arange(len(nearest))), run.samples.get("texts")
@@ -66,16 +74,16 @@ def _build_strips(run: ReportRun, sheet: str) -> NeighborStrips:
 
     rows = [
         (item(query, None), [item(int(other), query) for other in nearest[query][:NUM_NEIGHBORS]])
-        for query in _choose_queries(labels, len(nearest))
+        for query in _choose_query_items(labels, len(nearest))
     ]
-    same_class = None if labels is None else float((labels[nearest] == labels[:, None]).mean())
-    return NeighborStrips(run, sheet, rows, same_class)
+    same_class_share = None if labels is None else float((labels[nearest] == labels[:, None]).mean())
+    return RunNeighbors(run, sheet, rows, same_class_share)
 
 
-def _choose_queries(labels: np.ndarray | None, items: int) -> list[int]:
-    """Choose the first item of evenly spaced classes, or evenly spaced items."""
+def _choose_query_items(labels: np.ndarray | None, items: int) -> list[int]:
+    """Choose the items whose neighbors are shown: the first of evenly spaced classes, or evenly spaced items."""
     places = np.arange(items)
     if labels is not None and len(np.unique(labels)) > 1:
         places = np.unique(labels, return_index=True)[1]
-    spaced = np.linspace(0, len(places) - 1, min(NUM_ITEMS, len(places))).round().astype(int)
+    spaced = np.linspace(0, len(places) - 1, min(NUM_QUERIES, len(places))).round().astype(int)
     return [int(place) for place in places[spaced]]

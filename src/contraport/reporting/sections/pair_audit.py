@@ -1,4 +1,4 @@
-"""Section of the online audit: estimated mismatch rate, distribution of the scores, and the lowest pairs."""
+"""Report section: online audit of the training pairs, with mismatch rate, scores and lowest pairs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from contraport.auditing.pairs import estimate_fdr
 from contraport.reporting.page_builder import PageBuilder, PlotElement, Section
-from contraport.reporting.plotly_figures import CURVE_HEIGHT, MUTED, PERCENT, build_figure, titled_axis
+from contraport.reporting.plotly_figures import CURVE_HEIGHT, MUTED, PERCENT, build_figure, build_titled_axis
 from contraport.reporting.report_run import ReportRun
 
 NUM_WORST = 10
@@ -16,48 +16,58 @@ BINS = 40
 
 
 class SuspectPair(NamedTuple):
-    """Pair with one of the lowest audit scores.
+    """Training pair with one of the lowest audit scores, probably a mismatch.
 
     Attributes:
-        item: index among the training items.
-        score: lower is worse.
-        fdr: estimated share of matching pairs among all pairs with at most this score.
-        partner: item whose second view fits the first view better, or None.
-        sketches: places of its two views and of the better partner's among all sketches of the page, or None if the
-            evaluation has not stored them.
+        item: index of the pair among the training items.
+        score: audit score of the pair; lower is worse.
+        fdr: false discovery rate: estimated share of correct pairs among all pairs with at most this score.
+        partner: index of the item whose second view fits the first view better; None if there is none.
+        sketch_indices: indices of the sketches of both views and of the partner's second view; None if not stored.
     """
 
     item: int
     score: float
     fdr: float
     partner: int | None
-    sketches: tuple[int, int, int] | None
+    sketch_indices: tuple[int, int, int] | None
 
 
 class AuditSummary(NamedTuple):
-    """Audit of one run: mismatch rate with its interval, histogram of scores, lowest pairs, names of the views."""
+    """Result of the online audit of one run.
+
+    Attributes:
+        run: run that was trained with the audit.
+        num_pairs: number of training pairs.
+        mismatch_rate: estimated share of mismatched pairs, 0 to 1.
+        rate_low: low end of the confidence interval of the rate.
+        rate_high: high end of the confidence interval of the rate.
+        plot: histogram of the scores of pairs and of known mismatches.
+        lowest_pairs: pairs with the lowest scores, lowest first.
+        view_names: names of the two views.
+    """
 
     run: ReportRun
-    pairs: int
-    rate: float
-    low: float
-    high: float
+    num_pairs: int
+    mismatch_rate: float
+    rate_low: float
+    rate_high: float
     plot: PlotElement
-    worst: list[SuspectPair]
-    views: tuple[str, str]
+    lowest_pairs: list[SuspectPair]
+    view_names: tuple[str, str]
 
 
-def build_pair_audit(builder: PageBuilder) -> Section | None:
-    """Build the section of the online audits; return None unless a run was trained with an audit."""
-    audits = [_summarize(builder, run) for run in builder.runs if run.pairs is not None]
+def build_pair_audit_section(builder: PageBuilder) -> Section | None:
+    """Build the section of online audits; return None if no run was trained with an audit."""
+    audits = [_summarize(builder, run) for run in builder.runs if run.audit_arrays is not None]
     return Section("pairs", "Pair audit", {"audits": audits}) if audits else None
 
 
 def _summarize(builder: PageBuilder, run: ReportRun) -> AuditSummary:
-    assert run.pairs is not None
-    scores, mismatched = run.pairs["scores"].astype(float), run.pairs["mismatched"].astype(float)
-    rate, low, high = (float(run.pairs[name]) for name in ("rate", "low", "high"))
-    partners = run.pairs.get("partners", np.full(len(scores), -1))
+    assert run.audit_arrays is not None
+    scores, mismatched = run.audit_arrays["scores"].astype(float), run.audit_arrays["mismatched"].astype(float)
+    rate, low, high = (float(run.audit_arrays[name]) for name in ("rate", "low", "high"))
+    partners = run.audit_arrays.get("partners", np.full(len(scores), -1))
     edges = np.histogram_bin_edges(np.concatenate([scores, mismatched]), BINS)
     traces = [
         {
@@ -77,7 +87,7 @@ def _summarize(builder: PageBuilder, run: ReportRun) -> AuditSummary:
         barmode="overlay",
         bargap=0,
         hovermode="x unified",
-        x=titled_axis("score (higher: better match)"),
+        x=build_titled_axis("score (higher: better match)"),
         y={"tickformat": PERCENT},
         showlegend=True,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
@@ -102,7 +112,7 @@ def _summarize(builder: PageBuilder, run: ReportRun) -> AuditSummary:
 
 
 def _add_sketches(builder: PageBuilder, run: ReportRun, worst: np.ndarray) -> list[tuple[int, int, int]]:
-    """Add sketches of the lowest pairs to the page; none if the evaluation stored those of other pairs."""
+    """Add sketches of the lowest pairs to the page and return their indices; empty if not stored."""
     samples = run.samples or {}
     if not np.array_equal(samples.get("worst", ()), worst):  # evaluated before the last audit, or on other data
         return []

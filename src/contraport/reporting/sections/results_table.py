@@ -1,4 +1,4 @@
-"""Sections of the results (metrics by run, differences, cross-view retrieval) and of all settings."""
+"""Report sections: results (metrics by run, differences, cross-view retrieval) and settings of all runs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.metrics.intervals import Difference
 from contraport.reporting.metric_tables import (
-    MISSING,
-    Cell,
-    build_tables,
+    MISSING_VALUE,
+    MetricCell,
+    build_metric_tables,
     compare_settings,
-    evaluated_metrics,
     format_interval,
-    training_speed,
+    list_evaluated_metrics,
+    summarize_training_speed,
 )
 from contraport.reporting.page_builder import PageBuilder, PlotElement, Section
-from contraport.reporting.plotly_figures import GRID, MUTED, build_figure, escape_tags, titled_axis
+from contraport.reporting.plotly_figures import GRID, MUTED, build_figure, build_titled_axis, escape_tags
 from contraport.reporting.report_run import ReportRun
 from contraport.reporting.sections.robustness_curves import ROBUSTNESS
 from contraport.reporting.summary_text import list_missing_parts
@@ -25,38 +25,38 @@ ROW_HEIGHT = 24
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
 
 
-def build_results(builder: PageBuilder) -> Section:
-    """Build the section of the results, and notes on missing parts."""
+def build_results_section(builder: PageBuilder) -> Section:
+    """Build the section of results: tables of metrics, differences of runs, and notes on missing parts."""
     runs = builder.runs
-    metrics = [metric for metric in evaluated_metrics(runs) if metric.group != ROBUSTNESS]
+    metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group != ROBUSTNESS]
     values = {
-        "groups": build_tables(runs, metrics),
+        "groups": build_metric_tables(runs, metrics),
         "metrics": metrics,
         "notes": list_missing_parts(runs),
         "differing": [(key, values) for key, values, differs in compare_settings(runs) if differs],
         "differences": _draw_differences(builder, metrics),
-        "directions": _directions(runs),
+        "directions": _build_direction_cells(runs),
     }
     return Section("results", "Results", values)
 
 
-def build_settings(builder: PageBuilder) -> Section:
-    """Build the section of all settings and the training speed."""
-    values = {"settings": compare_settings(builder.runs), "speeds": training_speed(builder.runs)}
+def build_settings_section(builder: PageBuilder) -> Section:
+    """Build the section with all settings and the training speed of every run."""
+    values = {"settings": compare_settings(builder.runs), "speeds": summarize_training_speed(builder.runs)}
     return Section("settings", "Settings", values)
 
 
 def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[tuple[ReportRun, PlotElement]]:
-    """Draw a forest plot per data set: differences of the runs from the first one, with intervals."""
+    """Draw a forest plot per data set: differences of the runs from the first run, with confidence intervals."""
     metrics = [metric for metric in metrics if metric.in_percent and metric.better != "neither"]
     result = []
-    for data in dict.fromkeys(run.data for run in builder.runs):
-        first, *others = [run for run in builder.runs if run.data == data]
+    for data in dict.fromkeys(run.data_name for run in builder.runs):
+        first, *others = [run for run in builder.runs if run.data_name == data]
         gains = [
             (metric, run, gain)
             for metric in metrics
             for run in others
-            if (gain := run.difference(first, metric.key)) is not None
+            if (gain := run.paired_difference(first, metric.key)) is not None
         ]
         if not gains:
             continue
@@ -90,7 +90,7 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
         height = 64 + ROW_HEIGHT * len(titles) * max(1, len(others))
         ticks = {"tickvals": list(range(len(titles))), "ticktext": titles, "range": [len(titles) - 0.5, -0.5]}
         title = f"difference from {escape_tags(first.name)}, points"
-        x = titled_axis(title, zeroline=True, zerolinecolor=MUTED, zerolinewidth=1.5)
+        x = build_titled_axis(title, zeroline=True, zerolinecolor=MUTED, zerolinewidth=1.5)
         figure = build_figure(traces, height=height, x=x, y={**ticks, "showgrid": False, "linecolor": GRID})
         parts = "; ".join(f"{metric.title}, {run.name}: {_format_points(gain)}" for metric, run, gain in gains)
         label = f"Differences from {first.name} on {data}: {parts}."
@@ -98,8 +98,10 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
     return result
 
 
-def _directions(runs: Sequence[ReportRun]) -> tuple[list[Metric], list[tuple[ReportRun, dict[str, list[Cell]]]]]:
-    """Return the metrics of cross-view retrieval, and the cells of each run by direction."""
+def _build_direction_cells(
+    runs: Sequence[ReportRun],
+) -> tuple[list[Metric], list[tuple[ReportRun, dict[str, list[MetricCell]]]]]:
+    """Return the metrics of cross-view retrieval, and table cells of each run by direction of retrieval."""
     evaluated = [(run, ways) for run in runs if (ways := (run.evaluation or {}).get("directions"))]
     metrics = collect_metrics_from_rows(values for _, ways in evaluated for values in ways.values())
     return metrics, [
@@ -108,11 +110,11 @@ def _directions(runs: Sequence[ReportRun]) -> tuple[list[Metric], list[tuple[Rep
     ]
 
 
-def _build_cell(metric: Metric, values: Mapping[str, Mapping[str, float]]) -> Cell:
+def _build_cell(metric: Metric, values: Mapping[str, Mapping[str, float]]) -> MetricCell:
     entry = values.get(metric.key)
     if entry is None:
-        return Cell(MISSING, False)
-    return Cell(metric.format(entry["value"]), False, format_interval(metric, entry["low"], entry["high"]))
+        return MetricCell(MISSING_VALUE, False)
+    return MetricCell(metric.format(entry["value"]), False, format_interval(metric, entry["low"], entry["high"]))
 
 
 def _format_points(gain: Difference) -> str:
