@@ -17,6 +17,7 @@ from contraport.comparison.suites import load_suite, suites_folder
 from contraport.encoders.factory import build_encoder, default_encoder_name
 from contraport.metrics.intervals import Difference, Interval
 from contraport.options import replace_deprecated_names
+from contraport.training.config import TRAIN
 
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "suites"
 
@@ -211,12 +212,23 @@ def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
         f"### {run.values['title']}",
         paragraph(f"{run.scale} {metric.title}, {unit}."),
         markdown_table(["objective", *names], rows),
-        f"```sh\n{in_lines(run.values['command'])}\n```",
+        f"```sh\n{in_lines(with_current_options(run.values['command']))}\n```",
     ]
 
 
 RUN_AGAIN = ("beyond", "mismatch")
 """Suites whose rows with `--audit` were run while its decoys were drawn from the mismatched items."""
+
+
+def with_current_options(command: str) -> str:
+    """Replace the deprecated options of a recorded `contraport compare` command by the current ones.
+
+    >>> with_current_options("contraport compare --suite alpha --items 1348 --train.workers 2")
+    'contraport compare --suite alpha --max_items 1348 --train.num_workers 2'
+    """
+    current = {f"--{one.formerly}": f"--{name}" for name, one in COMPARE.options.items() if one.formerly}
+    current |= {f"--train.{one.formerly}": f"--train.{name}" for name, one in TRAIN.options.items() if one.formerly}
+    return shlex.join(current.get(word, word) for word in shlex.split(command))
 
 
 def in_lines(command: str, width: int = 100) -> str:
