@@ -1,4 +1,4 @@
-"""Colors of runs, classes and masses, the same in matplotlib figures and on HTML pages."""
+"""Colors of runs, classes and transport masses, common to matplotlib figures and HTML pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MASS_ON_DARK = ("#16191d", "#16283f", "#1a3f6b", "#2a629f", "#5590cb", "#9cc3ea"
 
 
 def class_colors(classes: int) -> list[str]:
-    """Return one color per class: from `SERIES`, or evenly spaced hues for more classes.
+    """Return one color per class, as hex codes: from `SERIES`, or evenly spaced hues for many classes.
 
     >>> class_colors(2)
     ['#0072b2', '#d55e00']

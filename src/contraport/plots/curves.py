@@ -1,4 +1,4 @@
-"""Training curves: columns of the logged metrics over the steps."""
+"""Figure of training curves: logged metrics over the training steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _Rows = Sequence[Mapping[str, Any]]
 
 
 def column_title(column: str) -> str:
-    """Return the title of a column of the metrics, or its name if it has none.
+    """Return the title of a logged metric for display, or its key if it has no title.
 
     >>> column_title("lr"), column_title("knn"), column_title("mine")
     ('Learning rate', 'kNN', 'mine')
@@ -56,7 +56,7 @@ def column_title(column: str) -> str:
 
 
 def is_percent_column(column: str) -> bool:
-    """Return whether the values of a column of the metrics are shares, written in percent.
+    """Return whether a logged metric is a share that is displayed in percent.
 
     >>> is_percent_column("knn"), is_percent_column("loss")
     (True, False)
@@ -66,7 +66,7 @@ def is_percent_column(column: str) -> bool:
 
 
 def subsample_rows(rows: _Rows, key: str) -> list[Mapping[str, Any]]:
-    """Return the rows with a value in a column, at most `MAX_POINTS_PER_LINE` evenly spaced ones.
+    """Return evenly spaced rows of logged metrics that have a value for `key`, at most `MAX_POINTS_PER_LINE`.
 
     >>> subsample_rows([{"step": 0, "loss": 1.0}, {"step": 1}], "loss")
     [{'step': 0, 'loss': 1.0}]
@@ -78,14 +78,14 @@ def subsample_rows(rows: _Rows, key: str) -> list[Mapping[str, Any]]:
 def curves(
     runs: RunFolder | Sequence[RunFolder] | Mapping[str, Any], keys: str | Sequence[str] = "loss", *, width: float = 5.0
 ) -> Figure:
-    """Draw columns of the logged metrics over the steps: one panel per column, one line per run.
+    """Draw logged metrics over the training steps, one panel per metric and one line per run.
 
     Losses of different objectives differ by constants: compare their shape, not their level.
 
     Args:
         runs: run folder, several of them, or a mapping by name to a run folder, rows as in `metrics.jsonl`, or one
             value per step.
-        keys: columns to draw, such as ``loss``, ``lr`` or ``temperature``.
+        keys: metrics to draw, such as ``loss``, ``lr`` or ``temperature``.
         width: of the figure, in inches; 3.9 suits a phone.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Figures of features: map in the plane, singular spectrum, and nearest neighbors."""
+"""Figures of features: embedding map, singular values, and nearest neighbors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def embedding(
     class_names: Sequence[str] | None = None,
     width: float = 4.4,
 ) -> Figure:
-    """Draw items in the plane, colored by class, with each class's name in its densest part.
+    """Draw items as points in the plane, colored by class, with class names on the map.
 
     Args:
         features: (n, 2), drawn as they are; (n, F), of which the first two principal components are drawn; or the
@@ -91,7 +91,7 @@ def embedding(
 def spectrum(
     features: Values | RunFolder | Sequence[RunFolder] | Mapping[str, Values | RunFolder], *, width: float = 5.0
 ) -> Figure:
-    """Draw the singular values of centered features divided by the largest, with the effective rank.
+    """Draw singular values of centered features, divided by the largest, and state the effective rank.
 
     Args:
         features: (n, F), n >= 2; several by name; or folders of evaluated runs, which hold the singular values.
@@ -130,7 +130,9 @@ def neighbors(
     count: int = 7,
     width: float | None = None,
 ) -> Figure:
-    """Draw some items, each in a row with its nearest neighbors by cosine; frames mark neighbors of the same class.
+    """Draw some items, each in a row with its nearest neighbors by cosine similarity.
+
+    Blue frames mark neighbors of the same class, orange dashed frames those of another class.
 
     Args:
         features: (n, F); or the folder of an evaluated run of images, which holds the neighbors of its test items.
@@ -182,7 +184,7 @@ def neighbors(
 
 
 def _principal_components(features: Array) -> Array:
-    """Return the first two principal components, (n, 2)."""
+    """Return the projection of features on the first two principal components, (n, 2)."""
     # From the F x F covariance: the SVD of (n, F) features takes more memory and needs only two directions here.
     centered = torch.from_numpy(features - features.mean(0))
     _, vectors = torch.linalg.eigh(centered.T @ centered)
@@ -210,8 +212,8 @@ def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_
         ax.text(x, y, escape_dollars(name), ha="center", va="center", fontweight="bold", path_effects=halo)
 
 
-def _centered_singular_values(source: Any) -> torch.Tensor:
-    """Return the singular values of features, or of an evaluated run."""
+def _singular_values(source: Any) -> torch.Tensor:
+    """Return the singular values of centered features, or those stored by the evaluation of a run."""
     if is_run_folder(source):
         values = torch.from_numpy(load_evaluation_samples(source, "spectrum")["spectrum"])
     else:
@@ -233,7 +235,9 @@ def _query_positions(queries: Sequence[int] | int, items: int) -> list[int]:
 
 
 def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, same: bool | None) -> None:
-    """Draw an image or a line into the unit cell at (x, y), framed where `same` says whether the class is equal."""
+    """Draw an item as an image or a line into the unit cell at (x, y).
+
+    The frame is blue if `same` is true, orange and dashed if it is false; None: no frame."""
     patches = import_optional("matplotlib.patches", "report", "A figure")
     left, right, top, bottom = x + 0.06, x + 0.94, y + 0.06, y + 0.94
     if item.ndim == 1:

@@ -1,4 +1,4 @@
-"""Shared parts of matplotlib figures: figure and axes, heatmap, legend, and formatting.
+"""Common parts of matplotlib figures: figure and axes, heatmap, legend, and formatting.
 
 Text color, background and font follow matplotlib's settings, so ``plt.style.use("dark_background")`` gives dark
 figures. No global state is changed.
@@ -29,7 +29,7 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def create_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, size in inches, that notebooks display.
+    """Return an empty matplotlib figure, size in inches, that notebooks display.
 
     Raises:
         UsageError: matplotlib is not installed.
@@ -43,7 +43,7 @@ def create_figure(width: float, height: float) -> Figure:
 def create_panels(
     count: int, height: float = 3.2, *, width: float | None = None, ratio: float = 1.25
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with axes in one row, or in as many rows as a given width requires.
+    """Return a figure with `count` axes in one row, or in several rows if a given width requires it.
 
     Args:
         count: number of axes.
@@ -67,7 +67,7 @@ def create_panels(
 def draw_heatmap(
     ax: Axes, matrix: Tensor | np.ndarray[Any, Any], *, signed: bool = False, **settings: Any
 ) -> AxesImage:
-    """Draw a matrix with a color bar; a signed one with white at zero."""
+    """Draw a matrix as a heatmap with a color bar; if `signed`, white is zero."""
     values = np.asarray(matrix)
     if signed:  # symmetric limits put white at zero
         extreme = float(np.abs(values).max())
@@ -80,7 +80,7 @@ def draw_heatmap(
 
 
 def escape_dollars(name: str) -> str:
-    r"""Escape dollar signs, which matplotlib would read as a formula.
+    r"""Escape dollar signs, which matplotlib would interpret as formulas.
 
     >>> escape_dollars("$x$")
     '\\$x\\$'
@@ -89,19 +89,19 @@ def escape_dollars(name: str) -> str:
 
 
 def build_percent_formatter() -> Formatter:
-    """Return a tick formatter for shares: percent with three significant digits."""
+    """Build a matplotlib tick formatter that writes shares in percent with three significant digits."""
     from matplotlib.ticker import FuncFormatter
 
     return FuncFormatter(lambda share, _: f"{100 * share:.3g}%")
 
 
 def nearest_black_or_white(ax: Axes) -> str:
-    """Return "black" or "white", whichever is closer to the background of the axes."""
+    """Return "black" or "white", whichever is nearest to the background color of the axes."""
     return "black" if _is_dark(ax) else "white"
 
 
 def mass_colormap(ax: Axes) -> Colormap:
-    """Return the colormap of masses for the background of the axes; excluded cells (NaN) are gray."""
+    """Return the colormap of transport masses, light or dark like the background; NaN cells are gray."""
     colors = import_optional("matplotlib.colors", "report", "A figure")
     steps = MASS_ON_DARK if _is_dark(ax) else MASS_ON_LIGHT
     scale: Colormap = colors.LinearSegmentedColormap.from_list("mass", steps)
@@ -109,7 +109,7 @@ def mass_colormap(ax: Axes) -> Colormap:
 
 
 def add_legend_above(figure: Figure, ax: Axes) -> None:
-    """Add a legend of the axes' lines above all panels, and increase the figure's height by that of the legend."""
+    """Add a legend above all panels of a figure, and make the figure higher by the height of the legend."""
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return

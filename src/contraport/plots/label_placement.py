@@ -1,4 +1,4 @@
-"""Placement of class names on a map of points."""
+"""Placement of class names on an embedding map without overlap."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def place_class_names(points: Array, labels: Array) -> Array:
-    """Return the position of each class's name, (classes, 2), in the order of sorted labels.
+    """Return the position of each class name on a map of points, (classes, 2), in the order of sorted labels.
 
     The position is the class's point with the most neighbors of its own class minus those of others, among points where
     no other name stands. A centroid would lie between the parts of a class that is split in two.

@@ -1,4 +1,4 @@
-"""Logarithmic color scale of plans, and the share of a plan's mass that is on target."""
+"""Logarithmic color scale of transport plans, and the share of mass on target."""
 
 from __future__ import annotations
 
@@ -15,16 +15,21 @@ DECADES = 5
 
 
 class LogScale(NamedTuple):
-    """Ends of a color scale, as log10 of the mass."""
+    """Logarithmic color scale of transport masses, given by its two ends.
+
+    Attributes:
+        low: log10 of the mass at the low end.
+        high: log10 of the mass at the high end.
+    """
 
     low: float
     high: float
 
     @classmethod
-    def of(cls, matrices: Iterable[Masses]) -> LogScale | None:
-        """Return the common scale of several plans and targets, or None if all are empty.
+    def from_matrices(cls, matrices: Iterable[Masses]) -> LogScale | None:
+        """Return the color scale that covers several plans and targets, or None if all masses are zero.
 
-        >>> LogScale.of([np.eye(2) / 2, np.full((2, 2), 1e-9)])
+        >>> LogScale.from_matrices([np.eye(2) / 2, np.full((2, 2), 1e-9)])
         LogScale(low=-5.301..., high=-0.301...)
         """
         masses = [matrix[matrix > 0] for matrix in matrices]
@@ -35,14 +40,14 @@ class LogScale(NamedTuple):
         return cls(max(math.log10(min(float(mass.min()) for mass in masses)), high - DECADES), high)
 
     @property
-    def ticks(self) -> list[tuple[int, float]]:
-        """Integer powers of ten on the scale, each with its position from 0 to 1."""
+    def power_ticks(self) -> list[tuple[int, float]]:
+        """Exponents of the powers of ten on the scale, each with its position from 0 to 1."""
         powers = range(math.ceil(self.low), math.floor(self.high) + 1)
         return [(power, (power - self.low) / ((self.high - self.low) or 1)) for power in powers]
 
 
 def clipped_log10(mass: Masses, scale: LogScale, *, without_self: bool = False) -> Masses:
-    """Return log10 of masses, clipped at the low end of the scale; NaN on the diagonal if self pairs are excluded."""
+    """Return log10 of masses, clipped at the low end of the scale; NaN on the diagonal if `without_self`."""
     logs = np.log10(np.maximum(mass, 10**scale.low)).astype(np.float32)
     if without_self:
         np.fill_diagonal(logs, np.nan)
@@ -50,7 +55,7 @@ def clipped_log10(mass: Masses, scale: LogScale, *, without_self: bool = False) 
 
 
 def share_on_target(plan: Masses, target: Masses) -> float:
-    """Return the share of a plan's mass in cells where the target is positive; 0 for an empty plan.
+    """Return the share of a plan's mass that lies where the target is positive; 0 for an empty plan.
 
     >>> share_on_target(np.array([[3.0, 1.0]]), np.array([[1.0, 0.0]]))
     0.75
@@ -60,6 +65,6 @@ def share_on_target(plan: Masses, target: Masses) -> float:
 
 
 def excludes_self_pairs(plan: Masses, target: Masses) -> bool:
-    """Return whether rows and columns are the same embeddings and self pairs are excluded (an empty diagonal)."""
+    """Return whether plan and target are square with an empty diagonal, so that self pairs are excluded."""
     square = plan.shape[0] == plan.shape[1] > 1
     return square and not np.diag(plan).any() and not np.diag(target).any()

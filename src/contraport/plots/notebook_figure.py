@@ -1,4 +1,4 @@
-"""Matplotlib figure that a notebook displays without pyplot."""
+"""Subclass of matplotlib's `Figure` that notebooks display without pyplot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 
 class NotebookFigure(Figure):
-    """Matplotlib figure without a window, displayed as PNG by notebooks."""
+    """Matplotlib figure that notebooks display as a PNG image and that opens no window."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Figures of plans: heatmap beside the target, coupling between marginals, and lines."""
+"""Figures of transport plans: heatmaps, couplings with marginals, and lines between items."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIN_LINE_MASS = 0.02
 
 
 def plan(plan: Values | RunFolder, target: Values | None = None, *, width: float = 7.4) -> Figure:
-    """Draw a plan as a heatmap, beside its target on the same logarithmic scale.
+    """Draw a transport plan as a heatmap beside its target, with a common logarithmic color scale.
 
     The scale covers at most five decades. Pairs of an embedding with itself, which are never compared, are gray.
 
@@ -49,7 +49,7 @@ def plan(plan: Values | RunFolder, target: Values | None = None, *, width: float
         matrices["target"] = _nonnegative("target", target)
         shape = matrices["target"].shape
         check(shape == mass.shape, f"target: must have the plan's shape {mass.shape}, got {shape}.", "shape")
-    scale = LogScale.of(matrices.values())
+    scale = LogScale.from_matrices(matrices.values())
     assert scale is not None
     without_self = excludes_self_pairs(mass, matrices.get("target", mass))
     figure, axes = create_panels(len(matrices), width=width, ratio=1.05)
@@ -61,7 +61,7 @@ def plan(plan: Values | RunFolder, target: Values | None = None, *, width: float
         ax.spines[:].set_visible(False)
     if target is not None:
         axes[0].set_title(f"plan: {share_on_target(mass, matrices['target']):.0%} of its mass on target")
-    powers: list[float] = [power for power, _ in scale.ticks] or [scale.high]
+    powers: list[float] = [power for power, _ in scale.power_ticks] or [scale.high]
     bar = figure.colorbar(image, ax=axes, location="bottom", fraction=0.05, shrink=0.8, aspect=30, ticks=powers)
     bar.ax.set_xticklabels([f"$10^{{{power:.3g}}}$" for power in powers])
     bar.set_label("mass of a pair")
@@ -75,7 +75,7 @@ def couplings(
     *,
     width: float | None = None,
 ) -> Figure:
-    """Draw plans between two distributions with their marginals along the edges: rows at the left, columns on top.
+    """Draw transport plans between two distributions, with row sums at the left and column sums on top.
 
     The color of a pair is the square root of its mass, on a separate scale per plan: a matching and a plan that is
     spread over all pairs cannot share one.
@@ -110,7 +110,7 @@ def couplings(
 
 
 def _draw_coupling(ax: Axes, plan: Array, a: Array | None = None, b: Array | None = None) -> None:
-    """Draw one plan with its row and column sums along the edges, and the target masses as lines."""
+    """Draw one transport plan with row and column sums along the edges, and target marginals as lines."""
     n, m = plan.shape
     ax.imshow(np.sqrt(plan), cmap=mass_colormap(ax), interpolation="nearest", aspect="auto", vmin=0)
     ax.set(xticks=[], yticks=[])
@@ -132,7 +132,7 @@ def _draw_coupling(ax: Axes, plan: Array, a: Array | None = None, b: Array | Non
 
 
 def draw_plan_lines(ax: Axes, plan: Array, partners: Array) -> None:
-    """Draw a plan as lines from rows at the left to columns at the right; width and opacity grow with the mass.
+    """Draw a transport plan as lines from rows at the left to columns at the right; thicker is more mass.
 
     Args:
         ax: axes to draw into.
@@ -153,7 +153,7 @@ def draw_plan_lines(ax: Axes, plan: Array, partners: Array) -> None:
 
 
 def _draw_mass_dots(ax: Axes, x: float, heights: Array, shares: Array) -> None:
-    """Draw dots whose area is the mass relative to uniform, over rings of relative mass 1."""
+    """Draw a dot per row or column whose area is its mass, over a ring whose area is uniform mass."""
     places = np.full(len(heights), x)
     ax.scatter(places, heights, s=60, facecolor="none", edgecolor=GREY, linewidth=0.8, zorder=3)
     ax.scatter(places, heights, s=60 * shares, color=GREY, linewidth=0, zorder=4)

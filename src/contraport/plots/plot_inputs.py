@@ -1,4 +1,4 @@
-"""Inputs of figures: tensors, arrays and lists as NumPy arrays, run folders as runs."""
+"""Conversion of figure inputs: tensors, arrays and lists to NumPy arrays, run folders to runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RunFolder: TypeAlias = "Run | str | Path"
 
 
 def as_array(name: str, values: object, dimensions: int, *, finite: bool = True) -> Array:
-    """Convert a tensor, array or list to a float64 array, detached from the graph.
+    """Convert a tensor, array or list to a float64 NumPy array, and check its shape and values.
 
     Raises:
         UsageError: the number of dimensions differs, it is empty, or an entry is not finite (if `finite`).
@@ -41,7 +41,7 @@ def as_array(name: str, values: object, dimensions: int, *, finite: bool = True)
 
 
 def as_labels(values: object, items: int) -> Array | None:
-    """Convert labels, numbers or strings, to an array (items,); None stays None."""
+    """Convert labels, numbers or strings, to a NumPy array (items,); None stays None."""
     if values is None:
         return None
     labels = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
@@ -50,13 +50,13 @@ def as_labels(values: object, items: int) -> Array | None:
 
 
 def is_run_folder(value: object) -> bool:
-    """Return whether a value is a run or the path of one."""
+    """Return whether a value is a `Run` or a path, rather than numbers."""
     runs = sys.modules.get("contraport.runs")  # before its import no value can be a Run, so it is not imported here
     return isinstance(value, str | Path) or (runs is not None and isinstance(value, runs.Run))
 
 
 def load_run(folder: object) -> Run:
-    """Return the run of a folder."""
+    """Return the `Run` of a run folder; a `Run` is returned as it is."""
     with require_extra("report", "To read a run"):
         from contraport.runs import Run
 
@@ -64,7 +64,7 @@ def load_run(folder: object) -> Run:
 
 
 def sources_by_name(source: object) -> dict[str, Any]:
-    """Return sources by name: a mapping as it is, runs by their folder names, any other value under an empty name.
+    """Return the data to draw by name: mappings unchanged, runs by folder name, any other value under "".
 
     >>> list(sources_by_name(["runs/a", "runs/b"])), list(sources_by_name({"x": 1})), list(sources_by_name(1.0))
     (['a', 'b'], ['x'], [''])
@@ -83,7 +83,7 @@ def sources_by_name(source: object) -> dict[str, Any]:
 
 
 def load_evaluation_samples(folder: object, name: str) -> Mapping[str, Array]:
-    """Load the sampled arrays of a run's evaluation, one of which must have the name.
+    """Load the arrays that the evaluation of a run stored for figures; the array `name` must exist.
 
     Raises:
         UsageError: the run was not evaluated, is corrupt, or the array is missing.

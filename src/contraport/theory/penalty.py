@@ -65,7 +65,7 @@ class UniformityPenalty:
         figure, axes = create_panels(2 * count, width=2.9 * count + 0.5, ratio=1.0)
         colors = [SERIES[int(k) % len(SERIES)] for k in self.data.components]
         plans = [one.plan.numpy() for one in self.by_factor.values()]
-        scale = LogScale.of(plans)
+        scale = LogScale.from_matrices(plans)
         assert scale is not None
         for (factor, one), above, below, plan in zip(
             self.by_factor.items(), axes[:count], axes[count:], plans, strict=True

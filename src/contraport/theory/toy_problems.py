@@ -73,7 +73,7 @@ def measure_alignment_uniformity(z0: Tensor, z1: Tensor) -> AlignmentUniformity:
     """Return alignment and uniformity of two views, (n, d) each.
 
     >>> measure_alignment_uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, -1.0]]))
-    Spread(alignment=2.0, uniformity=-8.0)
+    AlignmentUniformity(alignment=2.0, uniformity=-8.0)
     """
     terms = align_uniform().terms(z0, z1)
     return AlignmentUniformity(terms["TargetCost"], terms["LogMeanKernel"])

@@ -101,7 +101,7 @@ def build_plans_section(builder: PageBuilder) -> Section | None:
     """Build the section of transport plans; return None if no run has a stored plan."""
     snapshots = {run.position: load_plan_snapshots(run) for run in builder.runs}
     matrices = (matrix for several in snapshots.values() for one in several for matrix in (one.plan, one.target))
-    scale = LogScale.of(matrices)
+    scale = LogScale.from_matrices(matrices)
     if scale is None:
         return None
     plans = [
