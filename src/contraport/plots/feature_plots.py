@@ -212,7 +212,7 @@ def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_
         ax.text(x, y, escape_dollars(name), ha="center", va="center", fontweight="bold", path_effects=halo)
 
 
-def _singular_values(source: Any) -> torch.Tensor:
+def _centered_singular_values(source: Any) -> torch.Tensor:
     """Return the singular values of centered features, or those stored by the evaluation of a run."""
     if is_run_folder(source):
         values = torch.from_numpy(load_evaluation_samples(source, "spectrum")["spectrum"])
@@ -237,7 +237,8 @@ def _query_positions(queries: Sequence[int] | int, items: int) -> list[int]:
 def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, same: bool | None) -> None:
     """Draw an item as an image or a line into the unit cell at (x, y).
 
-    The frame is blue if `same` is true, orange and dashed if it is false; None: no frame."""
+    The frame is blue if `same` is true, orange and dashed if it is false; None: no frame.
+    """
     patches = import_optional("matplotlib.patches", "report", "A figure")
     left, right, top, bottom = x + 0.06, x + 0.94, y + 0.06, y + 0.94
     if item.ndim == 1:
