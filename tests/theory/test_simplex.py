@@ -26,7 +26,7 @@ def test_solution_minimizes_cost_minus_entropy(temperature):
     total = {"type": "eq", "fun": lambda p: p.sum() - 1}
     best = minimize(height, np.full(3, 1 / 3), bounds=[(0, 1)] * 3, constraints=total, options={"ftol": 1e-15})
     np.testing.assert_allclose(found.solutions[0], best.x, atol=1e-4)
-    assert float(found.values[0] - temperature * found.entropies[0]) == pytest.approx(best.fun, abs=1e-9)
+    assert float(found.expected_costs[0] - temperature * found.entropies[0]) == pytest.approx(best.fun, abs=1e-9)
 
 
 def test_optimum_matches_the_linear_program():
@@ -42,7 +42,7 @@ def test_optimum_matches_the_linear_program():
 def test_optimum_moves_inwards_as_the_temperature_grows():
     found = simplex_path(COSTS)
     assert (found.temperatures.diff() > 0).all()
-    for growing in (found.margins, found.values, found.entropies):
+    for growing in (found.margins, found.expected_costs, found.entropies):
         assert (growing.diff()[10:] > 0).all()
         assert (growing.diff() >= 0).all()
     assert (found.solutions > 0).all()

@@ -1,4 +1,4 @@
-"""Runnable statements of the theory: each function returns numbers, and its result draws them with ``.figure()``."""
+"""Numerical studies of contrastive learning theory: each function returns numbers, drawn by ``.figure()``."""
 
 from contraport.theory.augmentation import NoiseAndMixup, noise_and_mixup
 from contraport.theory.collapse import Collapse, collapse

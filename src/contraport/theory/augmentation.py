@@ -1,4 +1,4 @@
-"""Noise and mixup, two augmentations without domain knowledge, as target plans."""
+"""Target plans of two augmentations without domain knowledge: Gaussian noise and mixup."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class NoiseAndMixup:
-    """Target plans of noise and of mixup in spaces of growing dimension, on a mixture with centers in a plane.
+    """Target plans of noise and of mixup for a Gaussian mixture, in spaces of growing dimension.
 
     Attributes:
-        dimensions: of the spaces, (k,).
-        noise_targets: target plans of noise, (k, n, n); each row has mass 1/n, items are sorted by component.
-        mixup_targets: target plans of mixup, (k, n, n).
-        noise_mass_within_components: mass of the noise target within components, (k,).
-        mixup_mass_within_components: mass of the mixup target within components, (k,).
-        noise_share_in_plane: share of the squared displacement by noise that lies in the plane of the centers, (k,).
-        mixup_share_in_plane: share of the squared displacement by mixup in that plane, (k,).
+        dimensions: number of dimensions of each space, (k,).
+        noise_targets: target plan of noise in each space, (k, n, n), sorted by component; each row has mass 1/n.
+        mixup_targets: target plan of mixup in each space, (k, n, n), like `noise_targets`.
+        noise_mass_within_components: mass of the noise target on pairs of one component, in each space, (k,).
+        mixup_mass_within_components: mass of the mixup target on pairs of one component, in each space, (k,).
+        noise_share_in_plane: share of the squared displacement by noise in the plane of the centers, (k,).
+        mixup_share_in_plane: share of the squared displacement by mixup in the plane of the centers, (k,).
     """
 
     dimensions: Tensor
@@ -44,7 +44,7 @@ class NoiseAndMixup:
     mixup_share_in_plane: Tensor
 
     def figure(self) -> Figure:
-        """Draw the share in the plane over the dimension, and both targets in the first space."""
+        """Draw the displacement in the plane over the dimension, and both target plans in the first space."""
         figure, (left, middle, right) = create_panels(3)
         left.semilogx(
             self.dimensions.numpy(), self.noise_share_in_plane.numpy(), "o-", base=2, color=ORANGE, label="noise"
@@ -71,7 +71,7 @@ def noise_and_mixup(
     mix: float = 0.5,
     seed: int = 0,
 ) -> NoiseAndMixup:
-    """Compute the target plans of noise and of mixup: how likely two items are views of each other.
+    """Compute target plans of noise and mixup: how likely one item is an augmented view of another.
 
     The noise target weighs y by an isotropic Gaussian density of y - x. The mixup target weighs y by the density of
     mix (x' - x'') over the data, which for a Gaussian mixture is a Gaussian mixture again. The variance of the noise
@@ -113,12 +113,15 @@ def noise_and_mixup(
 
 
 def _mean_square_mixup(data: Mixture, sigma: float, mix: float) -> Tensor:
-    """Return the mean squared displacement by mixup in each coordinate, (d,)."""
+    """Return the mean squared displacement by mixup along each coordinate, (d,)."""
     return 2 * mix**2 * (data.centers.var(0, correction=0) + sigma**2)
 
 
 def _mixup_cost(centers: Tensor, sigma: float, mix: float) -> CostFunction:
-    """Return a cost: minus the log density of mix (x' - x'') at the difference of two points, up to a constant."""
+    """Return the cost function of mixup: minus the log density of a displacement, up to a constant.
+
+    The displacement of mixup is mix (x' - x'') for two points of the mixture.
+    """
     m, d = centers.shape
     moves = mix * (centers[:, None] - centers).reshape(m * m, d)
     # A difference of two points of one component has variance 2 sigma^2; the kernel divides by twice the variance.

@@ -1,4 +1,4 @@
-"""Dimensional collapse: singular spectra and effective ranks of representations, by objective."""
+"""Dimensional collapse: singular values and effective ranks of representations trained by different objectives."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Collapse:
-    """Singular spectra and effective ranks of representations that were trained by different objectives.
+    """Singular values and effective ranks of representations, by the objective that trained them.
 
     Attributes:
-        spectra: singular values of the centered representation divided by the largest, (F,), descending, by name.
-        effective_ranks: exponential of the entropy of the normalized spectrum, 1 to F, by name.
+        spectra: singular values of the centered representation over the largest, (F,), descending, by objective.
+        effective_ranks: exponential of the entropy of the normalized singular values, 1 to F, by objective.
     """
 
     spectra: Mapping[str, Tensor]
     effective_ranks: Mapping[str, float]
 
     def figure(self) -> Figure:
-        """Draw the spectra and the effective ranks."""
+        """Draw the singular values and the effective ranks of all objectives."""
         figure, (left, right) = create_panels(2)
         for color, (name, values) in zip(SERIES, self.spectra.items(), strict=False):
             left.semilogy(range(1, len(values) + 1), values.clamp_min(1e-8).numpy(), color=color, label=name)
@@ -55,7 +55,7 @@ def collapse(
     iterations: int = 200,
     seed: int = 0,
 ) -> Collapse:
-    """Train the same encoder by several objectives without a projector and compare the effective ranks.
+    """Train one encoder without a projector by several objectives and compare dimensional collapse.
 
     A view of an item is the item with a random part of its coordinates set to zero. The encoder's last block is
     residual. The untrained encoder is always part of the result.
@@ -100,7 +100,7 @@ def collapse(
 
 
 class _ResidualEncoder(nn.Module):
-    """A linear map followed by one residual block."""
+    """Encoder of a linear layer and one residual block."""
 
     def __init__(self, d: int, features: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class _ResidualEncoder(nn.Module):
 
 @torch.random.fork_rng(devices=[])
 def _train_encoder(x: Tensor, objective: Loss, features: int, masked: float, iterations: int, seed: int) -> Tensor:
-    """Train an encoder and return the representation of the unmasked items, (n, F)."""
+    """Train an encoder on masked views and return the representation of the unmasked items, (n, F)."""
     seed_global_generators(torch_seed("theory.collapse", seed))
     encoder = _ResidualEncoder(x.shape[1], features)
     optimizer = torch.optim.Adam(encoder.parameters(), 1e-3)

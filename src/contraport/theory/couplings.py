@@ -1,4 +1,4 @@
-"""Optimal couplings of two distributions on a line: exact, entropic, and before Sinkhorn converges."""
+"""Optimal couplings of two distributions on a line: exact, entropic, and after few Sinkhorn iterations."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MAX_ITERATIONS = 100_000
 
 
 class Coupling(NamedTuple):
-    """A plan between two distributions, with its cost, entropy and error.
+    """Transport plan between two distributions on a line, with its cost, entropy and marginal error.
 
     Attributes:
-        plan: P, (N, M).
-        cost: <C, P>, in squared units of the line.
-        entropy: -sum P log P, in nats.
-        error: L1 distance of the row and column sums from a and b.
-        iterations: of Sinkhorn's algorithm; 0 for the exact plan.
+        plan: transport plan P, (N, M).
+        cost: transport cost <C, P>, in squared units of the line.
+        entropy: entropy -sum P log P of the plan, in nats.
+        error: marginal error: L1 distance of the row and column sums from a and b.
+        iterations: number of Sinkhorn iterations; 0 for the exact plan.
     """
 
     plan: Tensor
@@ -41,14 +41,14 @@ class Coupling(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Couplings:
-    """Couplings of the same two distributions.
+    """Exact and entropic couplings of the same two distributions.
 
     Attributes:
         a: masses of the rows, (N,), normalized to a sum of 1.
         b: masses of the columns, (M,), normalized to a sum of 1.
-        exact: the plan of least cost.
-        by_temperature: converged entropic plans by temperature.
-        by_iterations: plans at the lowest temperature by number of iterations.
+        exact: coupling of least transport cost.
+        by_temperature: converged entropic couplings by temperature.
+        by_iterations: couplings at the lowest temperature by number of Sinkhorn iterations.
     """
 
     a: Tensor
@@ -58,7 +58,7 @@ class Couplings:
     by_iterations: Mapping[int, Coupling]
 
     def figure(self) -> Figure:
-        """Draw all plans with their marginals: exact, by temperature, by number of iterations."""
+        """Draw all couplings with their marginals: exact, by temperature, and by number of iterations."""
         lowest = min(self.by_temperature)
         plans = {f"exact\ncost {self.exact.cost:.4f}": self.exact.plan}
         for temperature, one in sorted(self.by_temperature.items()):
@@ -77,7 +77,9 @@ def optimal_couplings(
     x: Tensor | None = None,
     y: Tensor | None = None,
 ) -> Couplings:
-    """Compute optimal couplings of two distributions on a line for the squared distance minus temperature x entropy.
+    """Compute exact and entropic optimal couplings of two distributions on a line.
+
+    An entropic coupling minimizes the squared distance minus temperature x entropy.
 
     The exact coupling is a monotone curve. A higher temperature spreads it towards the product of the distributions
     and raises its cost; a lower one needs more iterations of Sinkhorn's algorithm.
@@ -139,7 +141,7 @@ def _normalize_masses(name: str, masses: Tensor) -> Tensor:
 
 
 def _check_positions(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
-    """Return the positions of the masses, (n, 1)."""
+    """Return positions on the line, (n, 1), evenly spaced if None; raise `UsageError` for a wrong shape."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
     good = positions.shape == masses.shape

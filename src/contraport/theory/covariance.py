@@ -1,4 +1,4 @@
-"""Contrastive covariance: spread of the negatives minus spread of the positives; alpha-CL maximizes its trace."""
+"""Contrastive covariance: covariance of negative pairs minus that of positive pairs (Tian, 2022)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ContrastiveCovariance:
-    """A contrastive covariance and its eigendecomposition.
+    """Contrastive covariance of two views with its eigenvalues and eigenvectors.
 
     Attributes:
-        matrix: (d, d), symmetric, indefinite, in squared units of the data.
-        eigenvalues: (d,), descending.
-        eigenvectors: (d, d), in columns, in the same order.
+        matrix: the covariance, (d, d), symmetric, indefinite, in squared units of the data.
+        eigenvalues: eigenvalues of the covariance, (d,), descending.
+        eigenvectors: eigenvectors as columns, (d, d), in the order of the eigenvalues.
     """
 
     matrix: Tensor
@@ -36,11 +36,11 @@ class ContrastiveCovariance:
 
     @property
     def energy(self) -> float:
-        """The trace: the energy of the embeddings where they are the data themselves."""
+        """Trace of the covariance: the energy of alpha-CL if the embeddings are the data themselves."""
         return float(self.matrix.trace())
 
     def figure(self) -> Figure:
-        """Draw the matrix and its eigenvalues; along negative ones the views differ more than the items."""
+        """Draw the covariance and its eigenvalues; negative eigenvalues mark directions of augmentation."""
         figure, (left, right) = create_panels(2)
         draw_heatmap(left, self.matrix, signed=True)
         left.set_title("contrastive covariance")
@@ -51,9 +51,10 @@ class ContrastiveCovariance:
 
 
 def contrastive_covariance(x0: Tensor, x1: Tensor, alpha: Tensor | None = None) -> ContrastiveCovariance:
-    """Return 1/2 mean_i sum_j alpha_ij [(x_i - x_j)(x_i - x_j)^T - (x_i - x_i')(x_i - x_i')^T].
+    """Compute the contrastive covariance of two views, with its eigenvalues and eigenvectors.
 
-    The mean is over the 2n anchors of the joint layout; x_i' is the other view of x_i.
+    It is 1/2 mean_i sum_j alpha_ij [(x_i - x_j)(x_i - x_j)^T - (x_i - x_i')(x_i - x_i')^T]; alpha-CL maximizes its
+    trace. The mean is over the 2n anchors of the joint layout; x_i' is the other view of x_i.
 
     Args:
         x0: first views, (n, d), n >= 2.
@@ -83,9 +84,9 @@ def contrastive_covariance(x0: Tensor, x1: Tensor, alpha: Tensor | None = None) 
 
 
 def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
-    """Return the energy of embeddings: the trace of their contrastive covariance, minus the loss of alpha-CL.
+    """Return the energy of embeddings, which is the trace of their contrastive covariance.
 
-    The encoder maximizes it; the pair weights minimize it.
+    It equals the negative loss of alpha-CL. The encoder maximizes it; the pair weights minimize it.
 
     Args:
         z0: embeddings of the first views, (n, d).
@@ -107,7 +108,7 @@ def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
 def pair_weights(
     z0: Tensor, z1: Tensor, *, regularizer: str = "direct", temperature: float = 0.5, p: float = 4.0, gamma: float = 2.0
 ) -> Tensor:
-    """Return the pair weights of alpha-CL for embeddings, (2n, 2n), with rows that sum to 1.
+    """Return the pair weights that alpha-CL gives to embeddings, (2n, 2n); each row sums to 1.
 
     Args:
         z0: embeddings of the first views, (n, d).
@@ -127,9 +128,10 @@ def pair_weights(
 
 
 def fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the loss of alpha-CL with fixed weights, minus the energy, as a function of unnormalized embeddings.
+    """Return the loss function of alpha-CL with fixed pair weights, which is the negative energy.
 
-    As transport: half of the transport cost of the positives minus that of the pairs weighted by alpha.
+    Embeddings are not normalized. As transport: half of the transport cost of the positives minus that of the pairs
+    weighted by alpha.
     """
     positives, repelled = Pairs(), Matrix(_check_pair_weights(x0, x1, alpha))
     cost = Objective(Joint(), Gibbs("sqeuclidean", 1.0), Free(), positives, TargetCost())
@@ -137,7 +139,7 @@ def fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[
 
 
 def _check_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
-    """Return the pair weights in double precision, or raise `UsageError`."""
+    """Return pair weights in double precision; raise `UsageError` if they are invalid."""
     n = len(x0)
     check(n >= 2, f"x0: must have at least 2 items, got {n}.")
     good = x0.ndim == 2 and x0.shape == x1.shape

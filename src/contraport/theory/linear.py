@@ -1,4 +1,4 @@
-"""Linear encoders under fixed pair weights: alpha-CL finds the top eigenvectors of the contrastive covariance."""
+"""Linear encoders trained by alpha-CL with fixed pair weights, shallow and deep."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class LinearEncoder:
-    """A linear encoder with orthonormal rows, trained under fixed pair weights.
+    """Linear encoder with orthonormal rows, trained by alpha-CL with fixed pair weights.
 
     Attributes:
-        weight: (k, d).
-        energies: energy at the start and after each iteration, (iterations + 1,).
-        optimum: sum of the k largest eigenvalues of the contrastive covariance.
-        angles: principal angles between the rows and the top eigenvectors, in radians, descending, at the start and
-            after each iteration, (iterations + 1, k).
+        weight: weight matrix of the encoder, (k, d).
+        energies: energy of the embeddings at the start and after each iteration, (iterations + 1,).
+        optimum: largest possible energy: sum of the k largest eigenvalues of the contrastive covariance.
+        angles: principal angles between rows and top eigenvectors, descending, in radians, (iterations + 1, k).
     """
 
     weight: Tensor
@@ -39,7 +38,7 @@ class LinearEncoder:
     angles: Tensor
 
     def figure(self) -> Figure:
-        """Draw the relative gap of the energy and the largest angle over the iterations."""
+        """Draw the relative gap to the largest energy, and the largest principal angle, over the iterations."""
         figure, (left, right) = create_panels(2)
         left.semilogy(1 - self.energies.numpy() / self.optimum, color=BLUE)
         left.set(title="energy below the sum of the top eigenvalues", xlabel="iteration", ylabel="relative gap")
@@ -53,7 +52,9 @@ class LinearEncoder:
 def linear_encoder(
     x0: Tensor, x1: Tensor, dimensions: int = 2, *, alpha: Tensor | None = None, iterations: int = 200, seed: int = 0
 ) -> LinearEncoder:
-    """Train a linear encoder with orthonormal rows by alpha-CL under fixed weights; it finds principal components.
+    """Train a linear encoder by alpha-CL with fixed pair weights, which finds principal components.
+
+    The rows of the encoder are orthonormal and converge to the top eigenvectors of the contrastive covariance.
 
     Args:
         x0: first views, (n, d).
@@ -97,16 +98,16 @@ def linear_encoder(
 
 @dataclass(frozen=True, eq=False)
 class DeepLinear:
-    """A deep linear encoder with layers of unit Frobenius norm, trained under fixed pair weights.
+    """Deep linear encoder with layers of unit norm, trained by alpha-CL with fixed pair weights.
 
     Attributes:
-        weights: the L layers, in the order they are applied.
-        alignments: |v_l . u_(l+1)|, the first left singular vector of a layer against the first right one of the next
-            layer, (iterations + 1, L - 1).
-        rank_one_shares: largest squared singular value of a layer over the sum of all, (iterations + 1, L).
-        energies: at the start and after each iteration, (iterations + 1,).
-        optimum: largest eigenvalue of the contrastive covariance.
-        direction: |cos| between the first layer's first right singular vector and the top eigenvector.
+        weights: weight matrices of the L layers, in the order they are applied.
+        alignments: |cos| between the first left singular vector of a layer and the first right one of the next,
+            (iterations + 1, L - 1).
+        rank_one_shares: largest squared singular value of each layer over the sum of all, (iterations + 1, L).
+        energies: energy of the embeddings at the start and after each iteration, (iterations + 1,).
+        optimum: largest possible energy: largest eigenvalue of the contrastive covariance.
+        direction: |cos| between the first layer's first right singular vector and the top eigenvector, 0 to 1.
         unevenness: largest difference between |v_l| and 1 / sqrt(n_l) over the filters of all hidden layers; 0 without
             a hidden layer.
     """
@@ -149,7 +150,7 @@ def deep_linear(
     iterations: int = 300,
     seed: int = 0,
 ) -> DeepLinear:
-    """Train a deep linear encoder by alpha-CL under fixed weights: its layers align and become rank one.
+    """Train a deep linear encoder by alpha-CL with fixed pair weights; its layers align and become rank one.
 
     Args:
         x0: first views, (n, d).
@@ -214,6 +215,6 @@ def deep_linear(
 
 
 def _leading_singular_vectors(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the first left and right singular vectors, and the first squared singular value over the sum of all."""
+    """Return the first left and right singular vectors of a layer, and its rank-one share."""
     left, values, right = torch.linalg.svd(weight, full_matrices=False)
     return left[:, 0], right[0], values[0].square() / values.square().sum()

@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 
 
 class MatchedPlan(NamedTuple):
-    """A plan between two sets of embeddings, and how evenly it uses the columns.
+    """Transport plan between two sets of embeddings, with statistics of its masses.
 
     Attributes:
-        plan: (N, M).
-        mass: total; 1 where no mass was dropped.
-        partner_share: share of the mass on partners, 0 to 1.
+        plan: transport plan, (N, M).
+        mass: total mass of the plan; 1 if no mass was dropped.
+        partner_share: share of the mass on pairs that belong together, 0 to 1.
         columns: share of the mass in each column, (M,).
-        unevenness: total variation distance of ``columns`` from uniform, ``sum |columns - 1/M| / 2``: 0 where all
-            columns are used equally, 1 - 1/M where one has all the mass.
-        columns_used: exponential of the entropy of ``columns``: M where all are used equally, 1 where one is.
+        unevenness: total variation distance of ``columns`` from uniform, ``sum |columns - 1/M| / 2``, 0 to 1 - 1/M.
+        columns_used: effective number of used columns: exponential of the entropy of ``columns``, 1 to M.
     """
 
     plan: Tensor
@@ -43,18 +42,18 @@ class MatchedPlan(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """Plans between the same embeddings under three constraints.
+    """Transport plans between the same two sets of embeddings under three constraints.
 
     Attributes:
         partners: (N, M), true where a row and a column belong together.
-        plans: by constraint: ``rows``, ``balanced``, ``unbalanced``.
+        plans: transport plans by the name of the constraint: ``rows``, ``balanced``, ``unbalanced``.
     """
 
     partners: Tensor
     plans: Mapping[str, MatchedPlan]
 
     def figure(self) -> Figure:
-        """Draw each plan as lines, blue to partners and orange to others; the line width is the mass.
+        """Draw each plan as lines whose width is the mass, blue to partners and orange to others.
 
         The area of a dot is the mass of a row or column, that of its ring the mass it should have.
         """

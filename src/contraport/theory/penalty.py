@@ -1,4 +1,4 @@
-"""Effect of the uniformity penalty of inverse optimal transport on the toy mixture."""
+"""Effect of the uniformity penalty of inverse optimal transport on a Gaussian mixture."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 class PenaltyResult(NamedTuple):
-    """Result of training the toy with one factor of the uniformity penalty.
+    """Result of training an encoder with one factor of the uniformity penalty.
 
     Attributes:
-        embeddings: (n, 2), unit length.
-        plan: of both views, (2n, 2n), sorted by component.
+        embeddings: embeddings of the clean points, (n, 2), unit length.
+        plan: transport plan of both views, (2n, 2n), sorted by component.
         spread: alignment and uniformity of the embeddings.
-        penalty: KL(Qbar | P), without its factor: 0 where all negatives have equal mass.
-        unevenness: total variation distance of the masses of the negatives from uniform.
-        positive_share: share of the mass on positives.
+        penalty: uniformity penalty KL(Qbar | P) without its factor; 0 if all negatives have equal mass.
+        unevenness: total variation distance of the negatives' masses from uniform.
+        positive_share: share of the plan's mass on positives, 0 to 1.
     """
 
     embeddings: Tensor
@@ -49,18 +49,18 @@ class PenaltyResult(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class UniformityPenalty:
-    """Results by factor of the uniformity penalty.
+    """Results of training with several factors of the uniformity penalty.
 
     Attributes:
-        data: the mixture.
-        by_factor: result for each factor.
+        data: points of the Gaussian mixture that were embedded.
+        by_factor: result by factor of the penalty.
     """
 
     data: Mixture
     by_factor: Mapping[float, PenaltyResult]
 
     def figure(self) -> Figure:
-        """Draw the embeddings, and below them the plans on one logarithmic scale."""
+        """Draw the embeddings for each factor, and below them the plans on one logarithmic color scale."""
         count = len(self.by_factor)
         figure, axes = create_panels(2 * count, width=2.9 * count + 0.5, ratio=1.0)
         colors = [SERIES[int(k) % len(SERIES)] for k in self.data.components]

@@ -1,4 +1,4 @@
-"""Similarity heatmap: cosines of items sorted by class, and their means over pairs of classes."""
+"""Similarity of items by class: heatmap of cosines, and mean cosines of classes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ MAX_CLASSES_WITH_NUMBERS = 12
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
-    """Cosines of all pairs of items, and their means by class.
+    """Cosines of all pairs of items, and their means for each pair of classes.
 
     Attributes:
-        cosines: (n, n), items sorted by label.
-        labels: (n,), sorted.
-        names: of the C classes, in the order of the labels.
-        means: mean cosine of two different items by their classes, (C, C); NaN for a class of one item.
-        within: mean over all pairs of two items of one class.
-        between: mean over all pairs of items of different classes.
+        cosines: cosine of each pair of items, (n, n), items sorted by label.
+        labels: class of each item, (n,), sorted.
+        names: names of the C classes, in the order of the labels.
+        means: mean cosine of two different items for each pair of classes, (C, C); NaN for a class of one item.
+        within: mean cosine of two different items of one class.
+        between: mean cosine of two items of different classes.
     """
 
     cosines: Tensor
@@ -43,7 +43,7 @@ class Similarity:
     between: float
 
     def figure(self) -> Figure:
-        """Draw the cosines, with lines between the classes, and the means."""
+        """Draw heatmaps of the cosines, with lines between the classes, and of the class means."""
         figure, (left, right) = create_panels(2, 3.5)
         sizes = self.labels.unique(return_counts=True)[1]
         ends = sizes.cumsum(0)
@@ -69,7 +69,7 @@ class Similarity:
 
 
 def similarity(features: Tensor, labels: Tensor, names: Sequence[str] | None = None) -> Similarity:
-    """Compute the cosines of all pairs of items and their means within and between classes.
+    """Compute cosines of all pairs of items and their means within and between classes.
 
     Args:
         features: (n, F), n >= 2.

@@ -1,4 +1,4 @@
-"""Path of the optimum of an entropic linear program through the triangle of three masses."""
+"""Optimum of an entropic linear program over three masses, as a path over the temperature."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from contraport.engine import Geometry, MatrixLogKernel
 from contraport.errors import check, check_positive
 from contraport.objectives import Simplex
+from contraport.options import warn_renamed
 from contraport.plots.colors import GREY, ORANGE
 from contraport.plots.figure_setup import create_panels, mass_colormap
 
@@ -30,25 +31,31 @@ class SimplexPath:
     """Optima of an entropic linear program over three masses, by temperature.
 
     Attributes:
-        costs: c, (3,).
-        temperatures: (k,), ascending.
-        solutions: argmin over p >= 0, sum p = 1 of <c, p> - temperature H(p), H(p) = -sum p log p, (k, 3).
-        values: <c, p>, (k,).
-        entropies: H(p), (k,), in nats, at most log 3.
-        margins: smallest mass, (k,): 0 on the boundary, 1/3 in the middle.
-        optimum: p of the linear program without entropy, (3,): a corner, or the mean of equally good corners.
+        costs: cost c of each of the three masses, (3,).
+        temperatures: weights of the entropy, (k,), ascending.
+        solutions: masses p at each temperature, (k, 3), which minimize <c, p> - temperature H(p).
+        expected_costs: expected cost <c, p> of each solution, (k,).
+        entropies: entropy H(p) = -sum p log p of each solution, (k,), in nats, at most log 3.
+        margins: smallest mass of each solution, (k,); 0 on the boundary of the triangle, 1/3 in the middle.
+        optimum: solution without entropy, (3,): a corner, or the mean of equally good corners.
     """
 
     costs: Tensor
     temperatures: Tensor
     solutions: Tensor
-    values: Tensor
+    expected_costs: Tensor
     entropies: Tensor
     margins: Tensor
     optimum: Tensor
 
+    @property
+    def values(self) -> Tensor:
+        """Deprecated name of `expected_costs`."""
+        warn_renamed("SimplexPath.values", "SimplexPath.expected_costs", stacklevel=3)
+        return self.expected_costs
+
     def figure(self) -> Figure:
-        """Draw the triangle at some temperatures: contours of the objective, its minimum, and the whole path."""
+        """Draw the objective on the triangle of masses at some temperatures, with the path of its minimum."""
         chosen = torch.linspace(0, len(self.temperatures) - 1, PANELS).round().long()[1:].unique()
         figure, axes = create_panels(1 + len(chosen), 2.9, ratio=1.0)
         _draw_triangle(axes[0], self.costs, 0.0, self.optimum, self.solutions)
@@ -61,7 +68,7 @@ class SimplexPath:
 
 
 def simplex_path(costs: Sequence[float] = (0.0, 0.3, 1.0), temperatures: Sequence[float] | None = None) -> SimplexPath:
-    """Solve a linear program over three masses that sum to 1, with increasing weight of the entropy.
+    """Solve a linear program over three masses that sum to 1, with entropy of increasing weight.
 
     Without entropy the optimum is a corner. With entropy every mass is positive: the optimum leaves the boundary and
     moves to the middle as the temperature grows. The pairs of a plan behave alike; the solver is the constraint
@@ -96,7 +103,7 @@ def simplex_path(costs: Sequence[float] = (0.0, 0.3, 1.0), temperatures: Sequenc
         c,
         ordered,
         solutions,
-        values=solutions @ c,
+        expected_costs=solutions @ c,
         entropies=torch.special.entr(solutions).sum(1),
         margins=solutions.amin(1),
         optimum=best / best.sum(),

@@ -1,4 +1,4 @@
-"""Toy problems of the studies: a mixture of Gaussians, an encoder onto the circle, and full-batch L-BFGS."""
+"""Toy problems of the theory studies: a Gaussian mixture, an encoder onto the circle, and L-BFGS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 
 class Mixture(NamedTuple):
-    """Sample of a Gaussian mixture: points x (n, d), the component of each (n,), and the centers (m, d)."""
+    """Sample of points from a mixture of Gaussians.
+
+    Attributes:
+        x: sampled points, (n, d).
+        components: component of each point, (n,).
+        centers: center of each component, (m, d).
+    """
 
     x: Tensor
     components: Tensor
@@ -58,7 +64,7 @@ def gaussian_mixture(
 
 
 class AlignmentUniformity(NamedTuple):
-    """Alignment and uniformity of two views on the sphere (Wang and Isola, 2020).
+    """Alignment and uniformity of embeddings of two views (Wang and Isola, 2020).
 
     Attributes:
         alignment: mean squared distance between the two views of an item; 0 is perfect.
@@ -70,7 +76,7 @@ class AlignmentUniformity(NamedTuple):
 
 
 def measure_alignment_uniformity(z0: Tensor, z1: Tensor) -> AlignmentUniformity:
-    """Return alignment and uniformity of two views, (n, d) each.
+    """Measure alignment and uniformity of the embeddings of two views, (n, d) each.
 
     >>> measure_alignment_uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, -1.0]]))
     AlignmentUniformity(alignment=2.0, uniformity=-8.0)
@@ -80,13 +86,13 @@ def measure_alignment_uniformity(z0: Tensor, z1: Tensor) -> AlignmentUniformity:
 
 
 class CircleEncoding(NamedTuple):
-    """Items embedded on the circle by a trained encoder.
+    """Embeddings of items on the unit circle by a trained encoder.
 
     Attributes:
-        embeddings: of the clean items, (n, 2), unit length.
+        embeddings: embeddings of the clean items, (n, 2), unit length.
         views: embeddings of two noisy views, (n, 2) each, not normalized.
         before: alignment and uniformity before training.
-        after: the same after training.
+        after: alignment and uniformity after training.
     """
 
     embeddings: Tensor
@@ -97,7 +103,7 @@ class CircleEncoding(NamedTuple):
 
 @torch.random.fork_rng(devices=[])
 def train_circle_encoder(loss: Loss, x: Tensor, *, noise: float, iterations: int, seed: int) -> CircleEncoding:
-    """Train an encoder with two hidden layers onto the circle, from two noisy views of all items.
+    """Train an encoder that maps items to the unit circle, from two noisy views of each item.
 
     Args:
         loss: the loss to minimize.
@@ -129,16 +135,18 @@ def train_circle_encoder(loss: Loss, x: Tensor, *, noise: float, iterations: int
 
 
 def draw_circle(ax: Axes) -> None:
-    """Draw the unit circle."""
+    """Draw the unit circle into some axes."""
     angles = torch.linspace(0, 2 * torch.pi, 200)
     ax.plot(angles.cos().numpy(), angles.sin().numpy(), color=GREY, linewidth=0.8)
     ax.set(aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1])
 
 
 def minimize_lbfgs(parameters: list[Tensor], objective: Callable[[], Tensor], iterations: int) -> Iterator[float]:
-    """Minimize by L-BFGS; yield the value at the start and after each iteration, until the parameters stop moving.
+    """Minimize a function by L-BFGS and yield its value at the start and after each iteration.
 
-    The statements are about optima, so the tolerances are zero: it stops where float64 does.
+    It ends when the parameters stop moving.
+
+    The theorems are about optima, so the tolerances are zero: only the precision of float64 stops it.
 
     Args:
         parameters: tensors that require a gradient.

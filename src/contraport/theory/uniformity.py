@@ -1,4 +1,4 @@
-"""Perfect uniformity of free points on the sphere, and alignment and uniformity of a trained encoder."""
+"""Perfect uniformity of free points on the sphere, compared with a trained encoder."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from contraport.engine import Gibbs, normalize
 from contraport.errors import check_integer
 from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, WithinView
 from contraport.objectives.objective import Loss
+from contraport.options import warn_renamed
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
 from contraport.plots.figure_setup import create_panels, draw_heatmap
 from contraport.seeding import torch_generator
@@ -32,23 +33,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PerfectUniformity:
-    """Points on the sphere that minimize the uniformity.
+    """Free points on the unit sphere that minimize the uniformity loss of Wang and Isola.
 
     Attributes:
-        points: (n, d), unit length.
-        values: uniformity at the start and after each iteration.
-        least_angle: between any two points, in radians, which the Tammes problem maximizes.
-        deviation: largest difference from the known optimum: for d = 2 of the angle between neighbors from the regular
-            polygon's 2 pi / n, in radians; for d >= n - 1 of a cosine from the simplex' -1 / (n - 1); else None.
+        points: positions of the points, (n, d), unit length.
+        uniformities: uniformity at the start and after each iteration of L-BFGS, (iterations + 1,).
+        least_angle: smallest angle between two points, in radians, which the Tammes problem maximizes.
+        deviation: largest deviation from the known optimum; None if none is known. For d = 2 an angle between neighbors
+            is compared with 2 pi / n, in radians; for d >= n - 1 a cosine is compared with -1 / (n - 1).
     """
 
     points: Tensor
-    values: Tensor
+    uniformities: Tensor
     least_angle: float
     deviation: float | None
 
+    @property
+    def values(self) -> Tensor:
+        """Deprecated name of `uniformities`."""
+        warn_renamed("PerfectUniformity.values", "PerfectUniformity.uniformities", stacklevel=3)
+        return self.uniformities
+
     def figure(self) -> Figure:
-        """Draw the points (for d > 2 the uniformity over the iterations) and the cosines between them."""
+        """Draw the points, or for d > 2 the uniformity over the iterations, and the cosines between points."""
         figure, (left, right) = create_panels(2)
         points = self.points
         if points.shape[1] == 2:
@@ -56,7 +63,7 @@ class PerfectUniformity:
             draw_circle(left)
             left.scatter(points[:, 0].numpy(), points[:, 1].numpy(), color=BLUE, zorder=3)
         else:
-            left.plot(self.values.numpy(), color=BLUE)
+            left.plot(self.uniformities.numpy(), color=BLUE)
             left.set(xlabel="iteration", ylabel="uniformity")
         left.set_title(f"{len(points)} points in {points.shape[1]} dimensions", fontsize="medium")
         draw_heatmap(right, points @ points.T, signed=True)
@@ -67,7 +74,9 @@ class PerfectUniformity:
 def perfect_uniformity(
     items: int, dimensions: int, *, temperature: float | None = None, iterations: int = 500, seed: int = 0
 ) -> PerfectUniformity:
-    """Minimize Wang and Isola's uniformity over free points: a regular polygon for d = 2, a simplex for d >= n - 1.
+    """Minimize the uniformity loss of Wang and Isola over free points on the sphere.
+
+    The optimum is a regular polygon for d = 2 and a simplex for d >= n - 1.
 
     Args:
         items: n, at least 2.
@@ -107,15 +116,15 @@ def perfect_uniformity(
 
 @dataclass(frozen=True, eq=False)
 class FiveGaussians:
-    """The five-Gaussian toy, embedded on the circle by a trained encoder.
+    """Points of five Gaussians, embedded on the circle by a trained encoder.
 
     Attributes:
-        data: the mixture.
-        embeddings: of its points, (n, 2), unit length.
-        alignment: mean squared distance of two views on the circle; 0 is perfect.
-        uniformity: log mean exp(-2 |z_i - z_j|^2) of the embeddings.
-        perfect_uniformity: uniformity of the regular n-gon, the minimum.
-        untrained_uniformity: uniformity before training.
+        data: points of the Gaussian mixture that were embedded.
+        embeddings: embeddings of the clean points, (n, 2), unit length.
+        alignment: mean squared distance between the two views of a point on the circle; 0 is perfect.
+        uniformity: log mean exp(-2 |z_i - z_j|^2) of the embeddings; lower is more even.
+        perfect_uniformity: smallest possible uniformity, that of the regular n-gon.
+        untrained_uniformity: uniformity of the embeddings before training.
     """
 
     data: Mixture
@@ -126,7 +135,7 @@ class FiveGaussians:
     untrained_uniformity: float
 
     def figure(self) -> Figure:
-        """Draw the data, the embeddings, and their sorted angles against evenly spaced ones."""
+        """Draw the data, the embeddings, and the sorted angles of embeddings against evenly spaced angles."""
         figure, (left, middle, right) = create_panels(3)
         colors = [SERIES[int(k) % len(SERIES)] for k in self.data.components]
         left.scatter(self.data.x[:, 0].numpy(), self.data.x[:, 1].numpy(), c=colors, s=8)
@@ -151,7 +160,7 @@ def five_gaussians(
     iterations: int = 1000,
     seed: int = 0,
 ) -> FiveGaussians:
-    """Train an encoder of the toy onto the circle: SimCLR comes close to perfect alignment and perfect uniformity.
+    """Train an encoder of five Gaussians onto the circle, close to perfect alignment and uniformity.
 
     Args:
         objective: the loss to minimize; None: NT-Xent at temperature 0.5.
@@ -174,6 +183,6 @@ def five_gaussians(
 
 
 def _neighbor_angles(points: Tensor) -> Tensor:
-    """Return the angles between neighboring points of the circle, (n,)."""
+    """Return the angles between neighboring points on the circle, (n,)."""
     angles = torch.atan2(points[:, 1], points[:, 0]).sort().values
     return torch.cat([angles.diff(), angles[:1] + 2 * math.pi - angles[-1:]])
