@@ -226,12 +226,9 @@ def with_current_options(command: str) -> str:
     >>> with_current_options("contraport compare --suite alpha --items 1348 --train.workers 2")
     'contraport compare --suite alpha --max_items 1348 --train.num_workers 2'
     """
-    current = {f"--{one.deprecated_name}": f"--{name}" for name, one in COMPARE.options.items() if one.deprecated_name}
-    current |= {
-        f"--train.{one.deprecated_name}": f"--train.{name}"
-        for name, one in TRAIN.options.items()
-        if one.deprecated_name
-    }
+    current = {}
+    for prefix, options in (("--", COMPARE.options), ("--train.", TRAIN.options)):
+        current |= {prefix + one.deprecated_name: prefix + name for name, one in options.items() if one.deprecated_name}
     return shlex.join(current.get(word, word) for word in shlex.split(command))
 
 
