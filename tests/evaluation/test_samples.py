@@ -12,7 +12,7 @@ from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
 from contraport.evaluation.page_samples import collect_samples, cosines, points, project_to_2d
-from contraport.metrics.embedding_geometry import spectrum
+from contraport.metrics.embedding_geometry import centered_singular_values
 from contraport.metrics.eval_context import EvalContext
 
 
@@ -25,7 +25,7 @@ def test_points_describe_chosen_items_and_the_spectrum_all() -> None:
     names = [f"site {number % 4}" for number in range(20)]
     kept = points(from_arrays(features, domains=names), features, chosen)
     assert [kept["domain_names"][domain] for domain in kept["domains"]] == [names[item] for item in chosen]
-    np.testing.assert_allclose(kept["spectrum"], spectrum(features), rtol=1e-5)
+    np.testing.assert_allclose(kept["spectrum"], centered_singular_values(features), rtol=1e-5)
     assert kept["neighbors"].shape == (3, 2)
     assert not {"labels", "class_names", "thumbnails", "texts"} & kept.keys()
 
