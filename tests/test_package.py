@@ -1,3 +1,4 @@
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -121,3 +122,19 @@ def test_wheel_runs_without_packages_of_the_environment(tmp_path: Path, monkeypa
     (tmp_path / "elsewhere" / "stray_package.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
     assert "No module named 'stray_package'" in wheel.run(tmp_path, sys.executable, "-c", "import stray_package").stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "old", "new"),
+    [
+        ("engine", "explain", "explain_backend"),
+        ("engine", "scale", "run_half_steps"),
+        ("distributed", "local", "local_batch"),
+    ],
+)
+def test_deprecated_names_of_packages_still_work_with_a_warning(package: str, old: str, new: str) -> None:
+    module = importlib.import_module(f"contraport.{package}")
+    with pytest.warns(FutureWarning, match=new):
+        assert getattr(module, old) is getattr(module, new)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = module.nothing

@@ -234,10 +234,10 @@ def check_integer(argument: str, value: object, least: int = 1) -> None:
 
     >>> check_integer("iterations", 0)
     Traceback (most recent call last):
-    contraport.errors.UsageError: iterations: expected a whole number from 1 on, got 0.
+    contraport.errors.UsageError: iterations: must be an integer >= 1, got 0.
     """
     if not is_integer(value) or value < least:
-        raise UsageError(f"{argument}: expected a whole number from {least} on, got {value!r}.")
+        raise UsageError(f"{argument}: must be an integer >= {least}, got {value!r}.")
 
 
 def check_positive(argument: str, value: float, *, allow_infinity: bool = False) -> None:
@@ -245,11 +245,11 @@ def check_positive(argument: str, value: float, *, allow_infinity: bool = False)
 
     >>> check_positive("temperature", -1)
     Traceback (most recent call last):
-    contraport.errors.UsageError: temperature: expected a positive finite number, got -1.
+    contraport.errors.UsageError: temperature: must be a positive finite number, got -1.
     """
     valid = is_number(value) and value > 0 and (allow_infinity or value != float("inf"))
     expected = "a positive number" if allow_infinity else "a positive finite number"
-    check(valid, f"{argument}: expected {expected}, got {value!r}.")
+    check(valid, f"{argument}: must be {expected}, got {value!r}.")
 
 
 def check_nonnegative(argument: str, value: object) -> None:
@@ -257,10 +257,10 @@ def check_nonnegative(argument: str, value: object) -> None:
 
     >>> check_nonnegative("weight", float("nan"))
     Traceback (most recent call last):
-    contraport.errors.UsageError: weight: expected a nonnegative finite number, got nan.
+    contraport.errors.UsageError: weight: must be a finite number >= 0, got nan.
     """
     valid = is_number(value) and 0 <= value < float("inf")
-    check(valid, f"{argument}: expected a nonnegative finite number, got {value!r}.")
+    check(valid, f"{argument}: must be a finite number >= 0, got {value!r}.")
 
 
 def describe_value(value: Any) -> str:
@@ -287,10 +287,10 @@ def check_all_values(argument: str, values: Any, valid: Any, expected: str) -> N
     >>> weights = torch.tensor([1.0, -2.0])
     >>> check_all_values("weights", weights, weights >= 0, "nonnegative numbers")
     Traceback (most recent call last):
-    contraport.errors.UsageError: weights: expected nonnegative numbers, got -2.
+    contraport.errors.UsageError: weights: must be nonnegative numbers, got -2.
     """
     if not bool(valid.all()):  # the one synchronization with a GPU if all are valid
-        raise UsageError(f"{argument}: expected {expected}, got {values[~valid].reshape(-1)[0].item():.9g}.")
+        raise UsageError(f"{argument}: must be {expected}, got {values[~valid].reshape(-1)[0].item():.9g}.")
 
 
 def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
@@ -300,7 +300,7 @@ def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
     Traceback (most recent call last):
     contraport.errors.UsageError: out: the folder /nowhere does not exist.
     """
-    check(not path.is_dir(), f"{argument}: {path} is a folder; expected a file.", "is_folder")
+    check(not path.is_dir(), f"{argument}: must be a file, got the folder {path}.", "is_folder")
     replaceable = overwrite or not path.exists()
     check(replaceable, f"{argument}: {path} exists; pass {format_options(overwrite=True)} to replace it.", "exists")
     check(path.absolute().parent.is_dir(), f"{argument}: the folder {path.parent} does not exist.", "not_found")
@@ -314,13 +314,13 @@ def check_regular_file(argument: str, path: str | Path) -> None:
 
     >>> check_regular_file("data", "/dev/zero")
     Traceback (most recent call last):
-    contraport.errors.UsageError: data: /dev/zero is no regular file (but a pipe, a device, ...), so it is not opened.
+    contraport.errors.UsageError: data: must be a regular file, got /dev/zero (a pipe, device or socket).
     """
     mode = os.stat(path).st_mode
     if stat.S_ISREG(mode):
         return
-    check(not stat.S_ISDIR(mode), f"{argument}: {path} is a folder, no file.", "is_folder")
-    message = f"{argument}: {path} is no regular file (but a pipe, a device, ...), so it is not opened."
+    check(not stat.S_ISDIR(mode), f"{argument}: must be a file, got the folder {path}.", "is_folder")
+    message = f"{argument}: must be a regular file, got {path} (a pipe, device or socket)."
     raise UsageError(message, kind="not_a_file")
 
 

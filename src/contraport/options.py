@@ -83,7 +83,7 @@ class Option:
         if self.check is not None:
             self.check(self.name, value)
         elif not matches_type(value, self.type):
-            raise UsageError(f"{self.name}: expected {describe_type(self.type)}, got {value!r}.")
+            raise UsageError(f"{self.name}: must be {describe_type(self.type)}, got {value!r}.")
 
 
 def to_config_value(value: Any) -> Any:
@@ -337,7 +337,7 @@ def int_in_range(least: int, most: int = MAX_COUNT) -> Check:
     def validate(name: str, value: Any) -> None:
         check_integer(name, value, least)
         if value > most:
-            raise UsageError(f"{name}: expected at most {most}, got {value!r}.", kind="too_large")
+            raise UsageError(f"{name}: must be <= {most}, got {value!r}.", kind="too_large")
 
     return validate
 
@@ -357,7 +357,7 @@ def subset_of(*names: str) -> Check:
     check_one = one_of(*names)
 
     def validate(name: str, value: Any) -> None:
-        check(matches_type(value, Sequence[str]), f"{name}: expected a list of names, got {value!r}.")
+        check(matches_type(value, Sequence[str]), f"{name}: must be a list of names, got {value!r}.")
         for one in value:
             check_one(name, one)
 
@@ -430,7 +430,7 @@ def describe_type(annotation: Any) -> str:
 
 
 _WORDS = {
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     bool: "true or false",
     str: "text",

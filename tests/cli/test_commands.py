@@ -12,6 +12,7 @@ from contraport._utils.lazy import import_object
 from contraport.cli import main
 from contraport.cli.commands import BUILTIN_COMMANDS, COMMAND_LOCATIONS, find_command
 from contraport.errors import UsageError
+from tests.errors import raises_usage_error
 
 
 @pytest.mark.parametrize("name", BUILTIN_COMMANDS)
@@ -49,9 +50,9 @@ def test_what_it_names_is_there(name: str) -> None:
 
 
 def test_a_value_of_another_type_is_told_from_python_too() -> None:
-    with pytest.raises(UsageError, match="neighbors: expected a whole number from 1 on, got 'many'"):
+    with raises_usage_error("neighbors.invalid", "'many'"):
         contraport.evaluate("run", neighbors="many")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="overwrite: expected true or false, got 'yes'"):
+    with raises_usage_error("overwrite.invalid", "'yes'"):
         contraport.export("run", out="model.onnx", overwrite="yes")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="run"):
         contraport.evaluate()  # type: ignore[call-arg]

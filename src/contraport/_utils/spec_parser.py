@@ -55,10 +55,10 @@ def parse_spec(
             key, value = first, part
         else:
             form = f"{name}:setting=value" if names else f"{name}, which has no settings"
-            check(bool(equals), f"{argument}: expected {form}, got {text!r}.", "bad_setting")
+            check(bool(equals), f"{argument}: must be {form}, got {text!r}.", "bad_setting")
         if key not in names:
             raise unknown_name_error(f"{argument}: setting of {name}", key, names)
-        check(key not in settings, f"{argument}: expected {key} once, got {text!r}.", "duplicate_setting")
+        check(key not in settings, f"{argument}: must set {key} once, got {text!r}.", "duplicate_setting")
         settings[key] = parse_number_or_text(strip_quotes(value))
     return NameWithSettings(name, settings)
 

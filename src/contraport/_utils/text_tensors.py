@@ -75,7 +75,7 @@ def as_string_list(argument: str, values: Any) -> list[str] | None:
     (['a', 'b'], None)
     >>> as_string_list("views", ["a", 3])
     Traceback (most recent call last):
-    contraport.errors.UsageError: views: expected texts throughout, got 3 in row 1.
+    contraport.errors.UsageError: views: must be texts in all rows, got 3 in row 1.
     """
     if not isinstance(values, list):
         kind = getattr(values, "dtype", None)
@@ -89,7 +89,7 @@ def as_string_list(argument: str, values: Any) -> list[str] | None:
         return None
     texts = ["" if value is None or value != value else value for value in values]
     wrong = next((row for row, text in enumerate(texts) if not isinstance(text, str)), None)
-    check(wrong is None, f"{argument}: expected texts throughout, got {texts[wrong or 0]!r} in row {wrong}.", "mixed")
+    check(wrong is None, f"{argument}: must be texts in all rows, got {texts[wrong or 0]!r} in row {wrong}.", "mixed")
     return texts
 
 
@@ -98,12 +98,12 @@ def check_nonempty_texts(argument: str, texts: Sequence[str]) -> None:
 
     >>> check_nonempty_texts("views", ["a", " "])
     Traceback (most recent call last):
-    contraport.errors.UsageError: views: expected a text in each row, got an empty one in 1 of 2 rows, first in row 1.
+    contraport.errors.UsageError: views: must not be empty texts, got 1 in 2 rows, the first in row 1.
     """
     empty = [row for row, text in enumerate(texts) if not text.strip()]
     check(
         not empty,
-        f"{argument}: expected a text in each row, got an empty one in {len(empty)} of {len(texts)} rows, first in row "
+        f"{argument}: must not be empty texts, got {len(empty)} in {len(texts)} rows, the first in row "
         f"{empty[0] if empty else None}.",
         "empty_text",
     )
@@ -120,9 +120,9 @@ def encode_utf8(texts: Sequence[str], argument: str = "texts") -> list[bytes]:
         try:
             content = text.encode("utf-8")
         except UnicodeEncodeError as error:
-            message = f"{argument}: expected texts of Unicode, got {text[:40]!r} in row {row}."
+            message = f"{argument}: must be valid Unicode texts, got {text[:40]!r} in row {row}."
             raise UsageError(message, kind="not_unicode") from error
-        null = f"{argument}: expected texts without a null character, got one in row {row}."
+        null = f"{argument}: must be texts without null characters, got one in row {row}."
         check(b"\0" not in content, null, "null_character")
         if len(content) > MAX_TEXT_BYTES:
             cut.append(row)

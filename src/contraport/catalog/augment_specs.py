@@ -49,9 +49,7 @@ def parse_augment(text: object) -> Augment:
     name, settings = parse_spec("augment", text, valid, default_setting=dict.fromkeys(MAX_STRENGTH, "strength"))
     strength = settings.get("strength")
     if strength is None:
-        check(
-            ":" not in str(text), f"augment: expected a name, or noise:0.2 or mixup:0.5, got {text!r}.", "no_strength"
-        )
+        check(":" not in str(text), f"augment: must be a name, noise:0.2 or mixup:0.5, got {text!r}.", "no_strength")
         return Augment(name)
     limit = MAX_STRENGTH[name]
     expected = "a positive number" if limit == math.inf else f"a number in (0, {limit:g}]"

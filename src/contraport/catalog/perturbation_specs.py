@@ -57,7 +57,7 @@ def parse_mismatch(value: object) -> Mismatch:
     (Mismatch(share=0.2, within_class=False), Mismatch(share=0.4, within_class=True))
     """
     text, _, among = str(value).partition(":")
-    expected = f"mismatch: expected a share from 0 to 1, such as 0.2, or 0.2:{_CLASS}, got {value!r}."
+    expected = f"mismatch: must be a share from 0 to 1, such as 0.2 or 0.2:{_CLASS}, got {value!r}."
     try:
         share = float(text)
     except ValueError:
@@ -79,7 +79,7 @@ def parse_imbalance(value: object) -> float:
         ratio = math.nan if isinstance(value, bool) else float(str(value))
     except ValueError:
         ratio = math.nan
-    check(1 <= ratio < math.inf, f"imbalance: expected a number of 1 or more, such as 100, got {value!r}.")
+    check(1 <= ratio < math.inf, f"imbalance: must be a finite number >= 1, such as 100, got {value!r}.")
     return ratio
 
 
@@ -97,7 +97,7 @@ def parse_corruption(text: object) -> Corruption:
         raise unknown_name_error("corrupt", kind, CORRUPTIONS)
     check(
         level in ("", *map(str, SEVERITIES)),
-        f"corrupt: expected a severity from {SEVERITIES[0]} to {SEVERITIES[-1]}, as in {kind}:3, got {text!r}.",
+        f"corrupt: must have a severity from {SEVERITIES[0]} to {SEVERITIES[-1]}, as in {kind}:3, got {text!r}.",
         "severity",
     )
     return Corruption(kind, int(level or 3))
@@ -114,7 +114,7 @@ def parse_corruptions(text: object) -> tuple[Corruption, ...]:
     """
     corruptions = tuple(map(parse_corruption, str(text).split(",")))
     kinds = {one.kind for one in corruptions}
-    check(len(kinds) == len(corruptions), f"corrupt: expected each kind once, got {text!r}.", "duplicate")
+    check(len(kinds) == len(corruptions), f"corrupt: must name each kind once, got {text!r}.", "duplicate")
     return corruptions
 
 

@@ -60,7 +60,7 @@ def completion_script(arguments: Sequence[str]) -> str:
     """
     if len(arguments) != 1:
         value = " ".join(arguments) or "nothing"
-        raise UsageError(f"print_completion: expected one of {', '.join(SCRIPTS)}, got {value}.")
+        raise UsageError(f"print_completion: must be one of {', '.join(SCRIPTS)}, got {value}.")
     if arguments[0] not in SCRIPTS:
         raise unknown_name_error("print_completion", arguments[0], SCRIPTS)
     return SCRIPTS[arguments[0]]

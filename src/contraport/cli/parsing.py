@@ -150,7 +150,7 @@ class _Parser(ArgumentParser):
             option_type = self.types.get(name)
             if get_origin(option_type) is list and not isinstance(value, list) and value is not None:
                 expected = f"{describe_type(option_type)}, in brackets"
-                return UsageError(f"config: {name}: expected {expected}, got {value!r}.", kind="not_a_list")
+                return UsageError(f"config: {name}: must be {expected}, got {value!r}.", kind="not_a_list")
         return None
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
@@ -174,7 +174,7 @@ class _Parser(ArgumentParser):
         if match := re.match(r"Option '(\S+)' is not accepted", message):
             return unknown_name_error("config: key", match[1], self.types)
         if match := re.match(r"Unexpected config: ?(.*)", message):
-            return UsageError(f"config: expected keys with values, got {textwrap.shorten(match[1], _MAX_VALUE)!r}.")
+            return UsageError(f"config: must have keys with values, got {textwrap.shorten(match[1], _MAX_VALUE)!r}.")
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
             return UsageError(f"config: {match[1]}")
         if match := re.match(r'Parser key "(\w+)\S*"( element \d+)?: .*(?:Got|Given) value: (.*)', message):
@@ -183,7 +183,7 @@ class _Parser(ArgumentParser):
                 (option_type,) = get_args(option_type)
             accepts_keys = any(get_origin(part) is dict for part in (option_type, *get_args(option_type)))
             alternative = f" (or --{match[1]}.KEY VALUE)" if accepts_keys else ""
-            return UsageError(f"{match[1]}: expected {describe_type(option_type)}{alternative}, got {match[3]!r}.")
+            return UsageError(f"{match[1]}: must be {describe_type(option_type)}{alternative}, got {match[3]!r}.")
         if match := re.match(r'Parser key "(\w+)\S*": (.*)', message):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)

@@ -1,5 +1,8 @@
 """Distributed training: the processes that share a plan, their collectives, and how they start and fail together."""
 
+import warnings
+from typing import Any
+
 from contraport.distributed.collectives import Processes, current_processes, gather, local_batch
 from contraport.distributed.coordination import (
     any_process,
@@ -26,3 +29,13 @@ __all__ = [
     "raise_on_one_rank",
     "torchrun_process_group",
 ]  # fmt: skip
+
+_DEPRECATED = {"local": "local_batch"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DEPRECATED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = f"{__name__}.{name} is deprecated; use {__name__}.{_DEPRECATED[name]}."
+    warnings.warn(message, FutureWarning, stacklevel=2)
+    return globals()[_DEPRECATED[name]]

@@ -1,5 +1,8 @@
 """Engine: sums over all pairs of rows and columns, as differentiable operations on tensors, kernels and masks."""
 
+import warnings
+from typing import Any
+
 from contraport.engine.autograd import (
     check_not_in_torch_func,
     disable_autocast_in_backward,
@@ -95,3 +98,13 @@ __all__ = [
     "transport_cost",
     "without_autocast",
 ]  # fmt: skip
+
+_DEPRECATED = {"explain": "explain_backend", "scale": "run_half_steps"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DEPRECATED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = f"{__name__}.{name} is deprecated; use {__name__}.{_DEPRECATED[name]}."
+    warnings.warn(message, FutureWarning, stacklevel=2)
+    return globals()[_DEPRECATED[name]]

@@ -35,7 +35,7 @@ def check_not_in_torch_func(refused: str, expected: str) -> None:
         refused: the name of the argument, and what is not possible.
         expected: the alternative.
     """
-    check(not is_in_torch_func(), f"{refused} within torch.func; expected {expected}.", "torch_func")
+    check(not is_in_torch_func(), f"{refused} within torch.func; use {expected}.", "torch_func")
 
 
 def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], cotangent: Tensor) -> Sequence[Tensor | None]:

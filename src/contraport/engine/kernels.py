@@ -160,7 +160,7 @@ class Kernel(nn.Module, ABC):
         """
         if not isinstance(self.cost, str) or self.cost not in _SIMILARITY_COSTS:
             raise UsageError(
-                f"similarities: the cost {self.cost!r} is no function of a similarity alone; expected embeddings, or "
+                f"similarities: the cost {self.cost!r} is not a function of the similarity; pass embeddings, or "
                 f"one of {', '.join(_SIMILARITY_COSTS)}.",
                 kind="conflict",
             )
@@ -245,7 +245,7 @@ def _as_number(temperature: TemperatureLike) -> float:
         valid = temperature == "learn"
         check(
             valid,
-            f"temperature: expected a number, 'learn' or a tensor of one element, got {temperature!r}.",
+            f"temperature: must be a number, 'learn' or a tensor of one element, got {temperature!r}.",
             "unknown",
         )
         return INITIAL_TEMPERATURE
@@ -254,7 +254,7 @@ def _as_number(temperature: TemperatureLike) -> float:
         return float(temperature)
     valid = temperature.numel() == 1 and temperature.is_floating_point()
     got = f"{temperature.dtype} of shape {tuple(temperature.shape)}"
-    check(valid, f"temperature: expected a number, or a floating point tensor of one element, got {got}.", "shape")
+    check(valid, f"temperature: must be a number or a floating point tensor of one element, got {got}.", "shape")
     check_positive("temperature", temperature.item())
     return temperature.item()
 

@@ -269,7 +269,7 @@ def test_only_regular_files_are_opened_and_the_others_counted(classes, caplog):
     skipped = sorted(Path(name).name for dataset in datasets for name in dataset.unreadable_files)
     assert skipped == ["pipe.png", "round.jpg", "socket.jpg", "zeros.png"]
     assert sum(len(dataset) for dataset in datasets) == 20
-    assert "zeros.png is no regular file" in caplog.text
+    assert "zeros.png" in caplog.text
 
 
 def texts_of(dataset, view):
