@@ -1,4 +1,4 @@
-"""Distributed training: the processes that share a plan, their collectives, and how they start and fail together."""
+"""Distributed training: process groups, differentiable collectives, and coordinated starts and failures."""
 
 import warnings
 from typing import Any

@@ -1,4 +1,4 @@
-"""Collectives over the processes that share a plan, with their adjoints; every collective of a loss is issued here.
+"""Collectives of `torch.distributed` with gradients, over the processes that share a batch.
 
 Under `torch.distributed` each process has a part of the batch, and the plan is taken over the whole of it. The
 embeddings are gathered, every process holds the vectors of the whole problem and computes the same loss from them, and
@@ -34,7 +34,7 @@ _is_local: ContextVar[bool] = ContextVar("contraport_local", default=False)
 
 @contextmanager
 def local_batch() -> Iterator[None]:
-    """Take plans over this process's own batch within the ``with`` block, without `torch.distributed`.
+    """Context manager: compute losses on the batch of this process only, without `torch.distributed`.
 
     An operation that starts within the block stays local: its gradient may be taken outside.
     """
@@ -46,18 +46,18 @@ def local_batch() -> Iterator[None]:
 
 
 class Processes(NamedTuple):
-    """The processes that share a plan.
+    """Processes that share a batch, with their collectives.
 
     Attributes:
-        rank: index of this process, from 0.
-        size: number of processes.
+        rank: Index of this process, from 0.
+        size: Number of processes.
     """
 
     rank: int = 0
     size: int = 1
 
     def gather(self, value: Tensor, sizes: tuple[int, ...] | None = None) -> Tensor:
-        """Return the rows of all processes in the order of their ranks, (n_r, ...) to (sum of n_r, ...).
+        """Gather the rows of all processes in the order of their ranks: (n_r, ...) to (sum of n_r, ...).
 
         Processes may have different numbers of rows. Backward adds up the gradients of all processes.
 
@@ -73,31 +73,31 @@ class Processes(NamedTuple):
         return gathered
 
     def row_offset(self, value: Tensor) -> int:
-        """Return the number of rows on the processes before this one, for a value of which each has some rows."""
+        """Return the number of rows on the processes of lower rank."""
         return 0 if self.size == 1 else sum(self._sizes(value)[: self.rank])
 
     def as_replicated(self, value: Tensor) -> Tensor:
-        """Return a value that is the same on every process, with a gradient that is the mean over processes."""
+        """Return a value that is equal on all processes; its gradient is averaged over them."""
         if self.size == 1:
             return value
         same: Tensor = _Replicated.apply(self, value)
         return same
 
     def all_reduce(self, value: Tensor) -> Tensor:
-        """Return the sum over all processes; differentiable, and each process may use it in a different way."""
+        """Return the sum of a value over all processes; differentiable."""
         if self.size == 1:
             return value
         summed: Tensor = _AllReduce.apply(self, value)
         return summed
 
     def all_reduce_(self, *values: Tensor | None) -> None:
-        """Replace each value by its sum over all processes, in place; not differentiable."""
+        """Sum values over all processes in place; not differentiable."""
         for value in values:
             if value is not None and self.size > 1:
                 dist.all_reduce(value)
 
     def all_reduce_log_sums_(self, maximum: Tensor, total: Tensor) -> None:
-        """Replace log-sums, given as maximum and sum of exp(value - maximum), by those over all processes.
+        """Combine partial log-sum-exps, as maximum and sum of exp(value - maximum), over all processes in place.
 
         The sums are rescaled to the common maximum before they are added, so that none overflows.
         """
@@ -113,21 +113,21 @@ class Processes(NamedTuple):
         return tuple(size for (size,) in self.gather_integers([len(value)], value.device))
 
     def gather_integers(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
-        """Return k integers of each process, (processes, k)."""
+        """Gather k integers from each process, (processes, k)."""
         gathered = torch.empty(self.size * len(own), dtype=torch.long, device=device)
         _all_gather(gathered, torch.tensor(own, device=device))
         integers: list[list[int]] = gathered.view(self.size, len(own)).tolist()
         return integers
 
     def gather_strings(self, own: str) -> list[str]:
-        """Return a string of each process; slow, and for error messages only."""
+        """Gather a string from each process; slow, for error messages only."""
         strings: list[str] = [""] * self.size
         dist.all_gather_object(strings, own)
         return strings
 
     @property
     def device(self) -> torch.device:
-        """Device of tensors in collectives, if no tensor determines it."""
+        """Device of tensors that are created for a collective."""
         on_gpu = self.size > 1 and dist.get_backend() == "nccl"
         return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
@@ -138,19 +138,19 @@ _DISTRIBUTED = dist.is_available()
 
 
 def current_processes() -> Processes:
-    """Return the processes that share a plan here and now; one process within `local_batch`."""
+    """Return the processes that currently share a batch: all, or one within `local_batch`."""
     if not _DISTRIBUTED or not dist.is_initialized() or _is_local.get():
         return _ALONE
     return Processes(dist.get_rank(), dist.get_world_size())
 
 
 def gather(value: Tensor) -> Tensor:
-    """Return the rows of all processes; see `Processes.gather`."""
+    """Gather the rows of all processes; see `Processes.gather`."""
     return current_processes().gather(value)
 
 
 class _Gather(torch.autograd.Function):
-    """The rows of all processes; its adjoint is `_Scatter`."""
+    """Autograd function that gathers the rows of all processes; the backward pass is `_Scatter`."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _Scatter(torch.autograd.Function):
-    """The own rows of the sum over processes; its adjoint is `_Gather`."""
+    """Autograd function that sums over processes and keeps the rows of this one; the backward pass is `_Gather`."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ class _Scatter(torch.autograd.Function):
 
 
 class _Replicated(torch.autograd.Function):
-    """The identity; its adjoint is `_AllReduce`, divided by the number of processes."""
+    """Autograd function whose forward pass is the identity and whose backward pass averages over processes."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, value: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class _Replicated(torch.autograd.Function):
 
 
 class _AllReduce(torch.autograd.Function):
-    """The sum over processes, which is its own adjoint."""
+    """Autograd function that sums over processes, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Coordination of the processes that torchrun started: process group, shared decisions, and errors on all ranks."""
+"""Coordination of torchrun processes: process group, shared decisions, and errors on all ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _error_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
 
 @contextmanager
 def torchrun_process_group(device: str = "auto") -> Iterator[None]:
-    """Initialize the process group of torchrun while the block runs.
+    """Context manager: initialize the process group of torchrun, and destroy it at the end.
 
     Without torchrun, or if a process group is initialized already, it does nothing.
 
@@ -48,7 +48,7 @@ def torchrun_process_group(device: str = "auto") -> Iterator[None]:
 
 
 def is_main_process() -> bool:
-    """Return whether this is the process of rank 0, which writes files and logs."""
+    """Return whether this process has rank 0 and thus writes files and logs."""
     return current_processes().rank == 0
 
 
@@ -61,7 +61,7 @@ def machine_layout() -> tuple[int, int]:
 
 @contextmanager
 def propagate_errors() -> Iterator[None]:
-    """Fail on all processes if the block fails on one: the first that failed raises its error, the others exit quietly.
+    """Context manager: if one process fails, all stop; the first to fail raises its error, the others exit quietly.
 
     The block may take one process long, such as the main process that decodes images for all: the others wait up to a
     day.
@@ -83,7 +83,7 @@ def propagate_errors() -> Iterator[None]:
 
 
 def _error_group() -> dist.ProcessGroup:
-    """Return a group of all processes with a long timeout, created on first use by all of them together."""
+    """Return a process group with a long timeout, which all processes create together on first use."""
     if dist.group.WORLD not in _error_groups:
         _error_groups.clear()  # groups of a process group that was destroyed
         group = dist.new_group(backend="gloo", timeout=ERROR_TIMEOUT)
@@ -92,7 +92,7 @@ def _error_group() -> dist.ProcessGroup:
 
 
 def raise_on_one_rank(error: BaseException | None, *, rank: int = 0, status: int = 2) -> None:
-    """Raise an error that occurred on all processes on one rank only; the others exit quietly with a status.
+    """Raise an error that all processes have on one rank only; the other processes exit quietly.
 
     Raises:
         SystemExit: on the other ranks.
@@ -101,7 +101,7 @@ def raise_on_one_rank(error: BaseException | None, *, rank: int = 0, status: int
 
 
 def broadcast_object(value: T) -> T:
-    """Return the value of rank 0 on all processes."""
+    """Broadcast an object from rank 0 to all processes."""
     values = [value]
     if current_processes().size > 1:
         dist.broadcast_object_list(values)
@@ -109,7 +109,7 @@ def broadcast_object(value: T) -> T:
 
 
 def first_non_none(value: T | None) -> T | None:
-    """Return, on all processes, the value of the lowest rank that has one; None if no process has.
+    """Return on all processes the value of the lowest rank whose value is not None; None if there is none.
 
     >>> first_non_none(3)
     3
@@ -123,7 +123,7 @@ def first_non_none(value: T | None) -> T | None:
 
 
 def any_process(*flags: bool) -> tuple[bool, ...]:
-    """Return, for each flag, whether it is true on any process."""
+    """Return for each flag whether it is true on any process (logical or)."""
     if current_processes().size == 1:
         return flags
     reduced = torch.tensor(flags, dtype=torch.int32)

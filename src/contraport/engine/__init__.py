@@ -1,4 +1,4 @@
-"""Engine: sums over all pairs of rows and columns, as differentiable operations on tensors, kernels and masks."""
+"""Engine: differentiable sums over all pairs of rows and columns, computed by interchangeable backends."""
 
 import warnings
 from typing import Any

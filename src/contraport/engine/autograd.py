@@ -39,7 +39,7 @@ def check_not_in_torch_func(refused: str, expected: str) -> None:
 
 
 def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], cotangent: Tensor) -> Sequence[Tensor | None]:
-    """Return the vector-Jacobian product: the gradient of a function in each input, None where there is none.
+    """Return the vector-Jacobian product of a function: one gradient per input, None for inputs without a gradient.
 
     Within a torch operator autograd records nothing, and `torch.func` takes its place.
     """
@@ -53,7 +53,7 @@ def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], cotangent: Te
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[object]:
-    """Return a context that disables autocast on the device of a tensor; free of cost where autocast is off."""
+    """Return a context that disables autocast on the device of a tensor; free of cost if autocast is off."""
     kind = like.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
@@ -61,7 +61,7 @@ def without_autocast(like: Tensor) -> AbstractContextManager[object]:
 
 
 def disable_autocast_in_backward(value: Tensor) -> Tensor:
-    """Return a matrix product whose gradient is computed without autocast, even if backward runs where autocast is on.
+    """Return a matrix product whose gradient is computed without autocast, even if autocast is on during backward.
 
     A hook turns autocast off just before the node of the product; torch restores it before the next node. Nodes of a
     compiled graph have no hooks: see `inner_products`.
@@ -72,7 +72,7 @@ def disable_autocast_in_backward(value: Tensor) -> Tensor:
 
 
 def inner_products(bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return <x_i, y_j> + bias_j, (N, M), with a gradient without autocast, also in a compiled graph."""
+    """Return the inner products <x_i, y_j> + bias_j, (N, M), with a gradient that never uses autocast."""
     if torch.compiler.is_compiling():
         products: Tensor = _InnerProducts.apply(bias, x, y.view_as(y))  # a view: an operation takes a tensor only once
         return products
@@ -80,7 +80,7 @@ def inner_products(bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 class _InnerProducts(torch.autograd.Function):
-    """Inner products for compiled graphs, whose backward would be traced under the autocast of the call."""
+    """Autograd function of inner products in compiled graphs; it keeps autocast out of the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def _turn_off(kind: str, seeds: tuple[Tensor, ...]) -> None:
 
 
 def map_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> list[Tensor]:
-    """Apply a function to blocks of rows, in the memory of one block; differentiable.
+    """Apply a function to one block of rows at a time, forward and backward, so that only one block is in memory.
 
     Each block is checkpointed: computed again for its gradient, so that no graph over all pairs is held. Within
     `torch.func`, which has no checkpointing, all blocks are in memory together.

@@ -34,12 +34,12 @@ from contraport.engine.pytree import TreeStructure, flatten, unflatten
 
 
 class BackendConfig(NamedTuple):
-    """Backend of an operation, fixed at its start, so that its gradient runs the same way wherever backward is called.
+    """Backend, processes and precision of an operation, fixed when it starts, so that its gradient uses the same ones.
 
     Attributes:
-        passes_class: class of the passes over all pairs.
-        processes: the processes that share the work.
-        operand_precision: precision of embeddings in the matrix products of the backend ``"cuda"``.
+        passes_class: Class of the backend, which computes the passes over all pairs.
+        processes: Processes that share the work.
+        operand_precision: Precision to which the backend ``"cuda"`` rounds embeddings before matrix products.
     """
 
     passes_class: type[PairPasses]
@@ -47,17 +47,17 @@ class BackendConfig(NamedTuple):
     operand_precision: torch.dtype = torch.float32
 
     def create_passes(self, geometry: Geometry, saved: Sequence[Tensor] = ()) -> PairPasses:
-        """Return the passes over a geometry, with the tensors that earlier passes over it saved."""
+        """Create the passes over a geometry; they reuse the tensors that earlier passes saved."""
         return self.passes_class(geometry, self.processes, saved, self.operand_precision)
 
 
 class BackwardArgs(NamedTuple):
-    """Arguments of a gradient.
+    """Arguments of the gradient of an operation.
 
     Attributes:
-        outputs: all outputs of the forward computation.
-        grad_outputs: gradients in the differentiable outputs; None is zero.
-        needs_grad: one flag per variable.
+        outputs: All outputs of the forward computation.
+        grad_outputs: Gradients with respect to the differentiable outputs; None is zero.
+        needs_grad: Whether each input needs a gradient, one flag per input.
     """
 
     outputs: Sequence[Tensor]
@@ -67,11 +67,13 @@ class BackwardArgs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Operation(ABC):
-    """A differentiable operation over all pairs. Subclasses are dataclasses whose fields `flatten` can take apart.
+    """Base class of differentiable operations over all pairs, implemented as dataclasses.
+
+    The fields of a subclass must be values that `flatten` supports.
 
     Attributes:
-        config: the backend.
-        geometry: the pairs.
+        config: Backend, processes and precision of the operation.
+        geometry: Compared pairs of rows and columns.
     """
 
     config: BackendConfig
@@ -80,41 +82,41 @@ class Operation(ABC):
     @property
     @abstractmethod
     def output_counts(self) -> tuple[int, int]:
-        """Number of outputs, and number of differentiable outputs, which come first."""
+        """Number of all outputs and number of differentiable outputs, which come first."""
 
     @abstractmethod
     def forward(self, passes: PairPasses) -> list[Tensor]:
-        """Return the outputs; those that are not differentiable are saved for the gradient."""
+        """Compute the outputs; those that are not differentiable are saved for the gradient."""
 
     @abstractmethod
     def empty_outputs(self) -> list[Tensor]:
-        """Return uninitialized tensors shaped like the outputs."""
+        """Return uninitialized tensors with the shapes of the outputs, for tracing."""
 
     @abstractmethod
     def variables(self) -> tuple[Tensor | None, ...]:
-        """Return the tensors in which the operation is differentiable."""
+        """Return the tensors with respect to which the operation is differentiable."""
 
     @abstractmethod
     def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
-        """Return the gradient in each variable that needs one."""
+        """Return the gradient with respect to each variable, None for variables that need none."""
 
     @abstractmethod
     def double_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return the gradient in each tensor of the structure, by operations that are differentiable themselves."""
+        """Return the gradients with respect to the tensors of the operation, themselves differentiable."""
 
 
 @dataclass(frozen=True, eq=False)
 class DenseOperation(Operation):
-    """An operation with a definition in plain operations on the whole matrix, which the backend ``"dense"`` runs."""
+    """Base class of operations with a plain PyTorch definition on the whole matrix, used by the backend ``"dense"``."""
 
     @abstractmethod
     def dense_outputs(self) -> list[Tensor]:
-        """Return the differentiable outputs by plain operations on the whole matrix."""
+        """Compute the differentiable outputs in plain PyTorch on the whole matrix."""
 
     def outputs(self) -> list[Tensor]:
-        """Return the differentiable outputs, by plain autograd or by the passes of the backend."""
+        """Return the differentiable outputs, computed by the chosen backend."""
         return (
             self.dense_outputs()
             if self.config.passes_class.by_autograd
@@ -124,7 +126,7 @@ class DenseOperation(Operation):
     def double_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return the gradient in each tensor of the structure, by autograd through the dense definition."""
+        """Return differentiable gradients by autograd through the dense definition."""
 
         def outputs(*views: Tensor) -> list[Tensor]:
             operation: DenseOperation = unflatten(structure, views)
@@ -134,7 +136,7 @@ class DenseOperation(Operation):
 
 
 def apply_operation(operation: Operation) -> list[Tensor]:
-    """Return the outputs of an operation, the differentiable ones first."""
+    """Run an operation and return its outputs, the differentiable ones first."""
     tensors: list[Tensor] = []
     # Without the temperature, which is in the embeddings already: fewer inputs, and none without a gradient.
     operation = replace(operation, geometry=operation.geometry.reduce_to_pass_inputs())
@@ -146,14 +148,14 @@ def apply_operation(operation: Operation) -> list[Tensor]:
 
 
 def _forward(operation: Operation) -> list[Tensor]:
-    """Return the outputs of an operation, followed by what its passes save for the gradient."""
+    """Return the outputs of an operation, followed by the tensors saved for the gradient."""
     with torch.no_grad(), without_autocast(operation.geometry.log_kernel.inputs[0]):
         passes = operation.config.create_passes(operation.geometry)
         return [*operation.forward(passes), *passes.tensors_to_save()]
 
 
 def _backward(structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:
-    """Return the gradient in each tensor that needs one, from the outputs of `_forward`."""
+    """Return the gradient of an operation with respect to each tensor that needs one."""
     operation: Operation = unflatten(structure, tensors)
     count, _ = operation.output_counts
     # The same tensor may be several variables (rows that are also columns): gradients are added up by tensor.
@@ -172,7 +174,7 @@ def _backward(structure: TreeStructure, tensors: Sequence[Tensor], args: Backwar
 
 
 class _EagerOperation(torch.autograd.Function):
-    """An operation in eager mode; its arguments are the operation, its structure and its tensors."""
+    """Autograd function that runs an operation in eager mode."""
 
     @staticmethod
     def forward(ctx: Any, operation: Operation, structure: TreeStructure, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -198,7 +200,7 @@ class _EagerOperation(torch.autograd.Function):
 
 
 class HostLoop(ABC):
-    """A computation without a gradient that reads numbers on the host, such as an iteration until convergence.
+    """Base class of non-differentiable loops that read numbers on the host, such as an iteration until convergence.
 
     Subclasses are dataclasses whose fields `flatten` can take apart; their geometries are those that
     `Geometry.reduce_to_pass_inputs` returns.
@@ -206,15 +208,15 @@ class HostLoop(ABC):
 
     @abstractmethod
     def run(self) -> list[Tensor]:
-        """Return the outputs."""
+        """Run the loop and return the outputs."""
 
     @abstractmethod
     def empty_outputs(self) -> list[Tensor]:
-        """Return uninitialized tensors shaped like the outputs."""
+        """Return uninitialized tensors with the shapes of the outputs, for tracing."""
 
 
 def run_host_loop(loop: HostLoop) -> list[Tensor]:
-    """Return the outputs of a loop. Under `torch.compile` it is one operator, ``contraport::run_host_loop``.
+    """Run a loop and return its outputs; under `torch.compile` it is one custom operator.
 
     Traced loops would unroll, and each number read on the host would break the graph.
     """
@@ -234,7 +236,7 @@ _lock = threading.Lock()
 
 
 def _structure_id(structure: TreeStructure) -> int:
-    """Return the index of a structure, which stands for it in the compiled graphs of this process."""
+    """Return the index of a structure in the table that compiled graphs refer to."""
     with _lock:
         if structure not in _ids:
             _ids[structure] = len(_structures)
@@ -267,7 +269,7 @@ def _gradient(
     seeded: list[int],
     needs_grad: list[bool],
 ) -> list[Tensor]:
-    """Return the gradients that are needed; ``seeds`` are those of the outputs at the positions in ``seeded``."""
+    """Return the needed gradients of an operation in a compiled graph, from the gradients ``seeds`` of some outputs."""
     operation: Operation = unflatten(_structures[structure], tensors)
     grad_outputs: list[Tensor | None] = [None] * operation.output_counts[1]
     for position, seed in zip(seeded, seeds, strict=True):

@@ -41,7 +41,7 @@ _AXES: tuple[Axis, Axis] = ("rows", "columns")
 
 @dataclass(frozen=True, eq=False)
 class FixedPointOperation(Operation):
-    """Potentials at convergence, with the gradient of the fixed point; see `contraport.engine.solve_fixed_point`.
+    """Operation that returns the potentials at convergence, with the gradient by implicit differentiation.
 
     Its outputs are f and g, the log-sums L(g) and L'(f), 0 where there are no pairs, and the number of iterations, ().
     """
@@ -53,7 +53,7 @@ class FixedPointOperation(Operation):
 
     @property
     def output_counts(self) -> tuple[int, int]:
-        """Five outputs, of which the potentials are differentiable."""
+        """Five outputs, of which the two potentials are differentiable."""
         return 5, 2
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
@@ -114,14 +114,14 @@ class FixedPointOperation(Operation):
         return _FixedPoint((f, g), (row_sums, column_sums), self.log_marginals, self.relaxation)
 
     def _cotangents(self, args: BackwardArgs) -> tuple[Tensor, Tensor]:
-        """Return the gradients in f and in g, zeros where there is none."""
+        """Return the gradients with respect to the potentials f and g; zeros for None."""
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
         return f_bar, g_bar
 
 
 class _FixedPoint(NamedTuple):
-    """The point at which the gradient is taken, and what its slopes depend on."""
+    """Fixed point of the Sinkhorn iteration, with the quantities that the gradient needs there."""
 
     potentials: tuple[Tensor, Tensor]
     log_sums: tuple[Tensor, Tensor]
@@ -129,7 +129,7 @@ class _FixedPoint(NamedTuple):
     relaxation: Relaxation
 
     def slopes(self) -> tuple[Tensor, Tensor]:
-        """Return the slopes of the row step, (N,), and of the column step, (M,)."""
+        """Return the derivatives of the relaxed row update, (N,), and column update, (M,)."""
         s, t = (self.relaxation.slope(k, _AXES[k], self.log_marginals[k], self.log_sums[k]) for k in range(2))
         return s, t
 
@@ -183,7 +183,7 @@ def _implicit_gradient(
 def _solve_densely(
     geometry: Geometry, point: _FixedPoint, cotangents: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the cotangents u and v of the two equations, and f and g, by plain operations on the whole matrix.
+    """Solve the adjoint system on the whole matrix, and return its solution (u, v) and the potentials (f, g).
 
     f and g are outputs of the operation, so that a gradient in them reaches the operation again.
     """
@@ -206,12 +206,12 @@ def _solve_densely(
 
 
 def _is_balanced(s: Tensor, t: Tensor) -> bool:
-    """Return whether no half-step is relaxed, judged by its slopes."""
+    """Return whether all derivatives are 1, as they are without relaxation of the marginals."""
     return bool((s == 1).all() and (t == 1).all())
 
 
 def _conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor, magnitude: Tensor) -> Tensor:
-    """Solve for a symmetric positive semidefinite operator, to the rounding error of numbers of the given magnitude.
+    """Solve a symmetric positive semidefinite linear system by conjugate gradients, up to rounding error.
 
     The stopping rule is relative to the magnitude of what was subtracted to get `right`, not to `right` itself: where
     the difference cancels to rounding noise (a target with the marginals of the plan), no step is made.

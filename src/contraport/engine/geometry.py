@@ -1,4 +1,4 @@
-"""Geometry: the compared pairs of rows and columns, a log-kernel with masks that exclude pairs."""
+"""Geometry: a log-kernel between rows and columns, with masks that exclude pairs."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ CACHED_PAIRS = 1 << 16
 
 
 class PairMask(ABC):
-    """A rule that excludes pairs, evaluated tile by tile: it needs O(N + M) memory, where a matrix needs O(N M)."""
+    """Base class of masks that exclude pairs by a rule; evaluated tile by tile in O(N + M) memory."""
 
     @property
     @abstractmethod
     def T(self) -> Self:
-        """The same mask with rows and columns exchanged."""
+        """Transposed mask, with rows and columns exchanged."""
 
     @abstractmethod
     def take_rows(self, rows: slice) -> Self:
-        """Return the mask on some of its rows."""
+        """Return the mask of some rows and all columns."""
 
     @abstractmethod
     def append_columns(self, columns: int) -> Self:
-        """Return the mask with further columns, none of whose pairs is excluded."""
+        """Return the mask with additional columns, in which no pair is excluded."""
 
     @property
     def symmetric(self) -> bool:
-        """Whether (j, i) is excluded where (i, j) is; False if that is unknown."""
+        """Whether the mask is symmetric, so that (i, j) and (j, i) are both excluded or neither; False if unknown."""
         return False
 
     @abstractmethod
     def tile(self, rows: slice, columns: slice) -> Tensor:
-        """Return the mask on a tile: a boolean tensor, true where the pair is excluded."""
+        """Return the mask of a tile as a boolean tensor, true for excluded pairs."""
 
     def dense(self) -> Tensor:
-        """Return the mask on all pairs, (N, M)."""
+        """Return the mask of all pairs as a boolean (N, M) tensor."""
         return self.tile(slice(None), slice(None))
 
     @abstractmethod
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return whether single entries are excluded: index tensors (k,) to a boolean tensor (k,)."""
+        """Return the mask of k single pairs as a boolean tensor, (k,), from their row and column indices."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelMask(PairMask):
-    """Excludes pairs with equal labels, except those with equal exception labels.
+    """Mask that excludes pairs with equal labels, except pairs with equal exception labels.
 
     One rule covers self pairs, duplicates and positives that are left out of a denominator, at the cost of a comparison
     per pair.
 
     Attributes:
-        labels: integer labels of the rows, (N,), and of the columns, (M,).
-        exceptions: the same for the exceptions, or None if there are none.
+        labels: Integer labels of the rows, (N,), and of the columns, (M,).
+        exceptions: Exception labels of the rows, (N,), and of the columns, (M,); None for no exceptions.
     """
 
     labels: tuple[Tensor, Tensor]
@@ -110,15 +110,15 @@ class LabelMask(PairMask):
 
 @dataclass(frozen=True, eq=False)
 class SimilarityMask(PairMask):
-    """Excludes pairs whose similarity in another space exceeds a limit, except those with equal exception labels.
+    """Mask that excludes pairs whose similarity in other features exceeds a limit, with exceptions by label.
 
     The pair (i, j) is excluded where <x_i, y_j> > r_i + c_j; it costs a product within a tile and O((N + M) k) memory.
     A limit belongs to a row, so that the mask is not symmetric.
 
     Attributes:
-        features: x, (N, k), and y, (M, k): the rows and the columns in that space, constant.
-        limits: r, (N,), and c, (M,): the limit of a pair is their sum.
-        exceptions: integer labels of the exceptions: (N,) and (M,).
+        features: Constant features of the rows, (N, k), and of the columns, (M, k).
+        limits: Row part, (N,), and column part, (M,), of the limit; the limit of a pair is their sum.
+        exceptions: Exception labels of the rows, (N,), and of the columns, (M,); pairs with equal ones are kept.
     """
 
     features: tuple[Tensor, Tensor]
@@ -155,12 +155,12 @@ class SimilarityMask(PairMask):
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """The compared pairs: a log-kernel between N rows and M columns, less the pairs that a mask excludes.
+    """Compared pairs: a log-kernel between N rows and M columns, without the pairs that a mask excludes.
 
     Attributes:
-        log_kernel: log K, (N, M).
-        masks: the excluded pairs; a pair is excluded if any mask excludes it.
-        has_no_empty_rows: whether every row and every column keeps a pair under the masks; False if that is unknown.
+        log_kernel: Log-kernel between the rows and the columns, (N, M).
+        masks: Masks of excluded pairs; a pair is excluded if any mask excludes it.
+        has_no_empty_rows: Whether every row and every column has a pair that no mask excludes; False if unknown.
     """
 
     log_kernel: LogKernel
@@ -179,19 +179,19 @@ class Geometry:
 
     @property
     def T(self) -> Geometry:
-        """The same pairs with rows and columns exchanged."""
+        """Transposed geometry, with rows and columns exchanged."""
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_rows)
 
     def reduce_to_pass_inputs(self) -> Geometry:
-        """Return the same pairs with only what the passes read."""
+        """Return the geometry with only the inputs that the passes over all pairs read."""
         return Geometry(self.log_kernel.reduce_to_pass_inputs(), self.masks, self.has_no_empty_rows)
 
     def take_rows(self, rows: slice) -> Geometry:
-        """Return the pairs of some of the rows."""
+        """Return the geometry of some rows and all columns."""
         return Geometry(self.log_kernel.take_rows(rows), tuple(mask.take_rows(rows) for mask in self.masks))
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log K at single entries, minus infinity where masked: index tensors (k,) to a tensor (k,)."""
+        """Return log K of k single pairs, (k,), from their row and column indices; minus infinity where masked."""
         value = self.log_kernel.gather_entries(rows, columns)
         for mask in self.masks:
             value = value.masked_fill(mask.gather_entries(rows, columns), -torch.inf)
@@ -205,12 +205,12 @@ class Geometry:
         return value
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
-        """Return the same pairs under the kernel h(scale T_ij + bias_i); see `LogKernel.with_link`."""
+        """Return the geometry with another link function h in the kernel, h(scale T_ij + bias_i)."""
         return Geometry(
             self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.has_no_empty_rows
         )
 
     @property
     def symmetric(self) -> bool:
-        """Whether (i, j) and (j, i) have the same weight and mask, so that half of the pairs determine all."""
+        """Whether the pairs (i, j) and (j, i) have equal kernel values and masks, so that half of the pairs suffice."""
         return self.log_kernel.symmetric and all(mask.symmetric for mask in self.masks)

@@ -1,4 +1,4 @@
-"""Half-steps: potentials of a plan, with an exact gradient that costs one pass however many steps there are.
+"""Sinkhorn half-steps (row or column updates), with an exact gradient that costs one pass for any number of steps.
 
 A half-step enforces one marginal, in the log domain::
 
@@ -32,12 +32,12 @@ OTHER_AXIS: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
 
 
 class HalfStep(NamedTuple):
-    """One half-step.
+    """Sinkhorn half-step: updates the potentials of the rows or of the columns.
 
     Attributes:
-        axis: whose marginal it enforces, ``"rows"`` or ``"columns"``; its potential has the length of that axis.
-        source: index of the potential of the other axis that it reads, counted over the initial potentials and then the
-            steps; None is zero.
+        axis: Axis whose marginal the step enforces and whose potential it updates, ``"rows"`` or ``"columns"``.
+        source: Index of the potential of the other axis that the step reads, counted over the initial potentials and
+            then the steps; None for a zero potential.
     """
 
     axis: Axis
@@ -45,14 +45,16 @@ class HalfStep(NamedTuple):
 
 
 class Relaxation(NamedTuple):
-    """Relaxation of half-steps: p = r + clamp(damping (log a - r - log sum), -bound, bound).
+    """Relaxation of half-steps for unbalanced transport.
+
+    The potential is p = r + clamp(damping (log a - r - log sum), -bound, bound).
 
     Attributes:
-        dampings: one factor in (0, 1] per step, (steps,); None is 1. A Kullback-Leibler penalty on the marginal gives
+        dampings: Damping factor in (0, 1] of each step, (steps,); None is 1. A Kullback-Leibler penalty on the marginal gives
             it.
-        bounds: largest distance of each step from its reference, (steps,), positive; None is infinity. A total
+        bounds: Largest distance of each potential from its reference, (steps,); None is infinity. A total
             variation penalty on the marginal gives it.
-        references: r, (N,) for rows and (M,) for columns; None is zero.
+        references: Reference potentials r of the rows, (N,), and of the columns, (M,); None is zero.
     """
 
     dampings: Tensor | None = None
@@ -60,14 +62,14 @@ class Relaxation(NamedTuple):
     references: tuple[Tensor, Tensor] | None = None
 
     def potential(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the potential of step k."""
+        """Compute the relaxed potential of step k from its log-sum."""
         step = self._unrelaxed(axis, log_marginal, log_sum)
         step = step if self.dampings is None else self.dampings[k] * step
         step = step if self.bounds is None else torch.clamp(step, -self.bounds[k], self.bounds[k])
         return step if self.references is None else self.references[axis == "columns"] + step
 
     def slope(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the derivative of the potential of step k in log a - log sum, one number per row or column."""
+        """Return the derivative of the potential of step k with respect to log a - log sum, per row or column."""
         slope = torch.ones_like(log_sum) if self.dampings is None else self.dampings[k].expand_as(log_sum)
         if self.bounds is None:
             return slope
@@ -82,7 +84,7 @@ class Relaxation(NamedTuple):
         cotangent: Tensor,
         gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Return the cotangent of log a - log sum, from that of the potential of step k.
+        """Propagate the gradient of the potential of step k back to log a - log sum.
 
         The gradients in log a, log b, the dampings, the bounds and the references are added to `gradients` in place;
         an entry is None where no gradient is needed.
@@ -108,18 +110,18 @@ class Relaxation(NamedTuple):
         return cotangent
 
     def _unrelaxed(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return log a - r - log sum."""
+        """Return the step before damping and clamping, log a - r - log sum."""
         if self.references is None:
             return log_marginal - log_sum
         return log_marginal - self.references[axis == "columns"] - log_sum
 
     def _is_clamped(self, k: int, step: Tensor) -> Tensor:
-        """Return a mask of the entries that the bound of step k cuts off."""
+        """Return a mask of the entries that the bound of step k clamps."""
         assert self.bounds is not None
         return (step if self.dampings is None else self.dampings[k] * step).abs() > self.bounds[k]
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """Return the dampings, the bounds and both references."""
+        """Return the dampings, the bounds and both references, None where they are not set."""
         return self.dampings, self.bounds, *(self.references or (None, None))
 
 
@@ -134,7 +136,7 @@ Two such factors are multiplied and summed over a row: e^(2 * 36) = 2e31 leaves 
 
 
 def log_sum_exp(values: Tensor, empty_value: float | None) -> Tensor:
-    """Return the log-sum-exp of each row, (N, M) to (N,).
+    """Return the log-sum-exp of each row of a matrix, (N, M) to (N,).
 
     Powers of two take a third of the time of `exp` on a CPU, hence the change of base. The maximum is a constant to
     autograd: its gradient cancels.
@@ -151,7 +153,7 @@ def log_sum_exp(values: Tensor, empty_value: float | None) -> Tensor:
 
 
 def _log(total: Tensor, empty_value: float | None, shift: Tensor | None = None) -> Tensor:
-    """Return log total + shift, and `empty_value` where the total is 0, if it can be."""
+    """Return log(total) + shift, with `empty_value` where the total is 0."""
     if empty_value is None:
         return total.log() if shift is None else total.log() + shift
     weightless = total == 0
@@ -161,7 +163,7 @@ def _log(total: Tensor, empty_value: float | None, shift: Tensor | None = None) 
 
 @dataclass(frozen=True, eq=False)
 class HalfStepsOperation(DenseOperation):
-    """Half-steps by passes, with the collapsed gradient; see `contraport.engine.run_half_steps`."""
+    """Operation that runs Sinkhorn half-steps, with a gradient in a single pass over the pairs."""
 
     steps: tuple[HalfStep, ...]
     log_marginals: tuple[Tensor, Tensor]
@@ -189,11 +191,11 @@ class HalfStepsOperation(DenseOperation):
 
     @property
     def output_counts(self) -> tuple[int, int]:
-        """A potential and a log-sum for each step; the potentials are differentiable."""
+        """Twice the number of steps: one potential (differentiable) and one log-sum per step."""
         return 2 * len(self.steps), len(self.steps)
 
     def _batches(self) -> Iterator[list[int]]:
-        """Yield the indices of the steps in order, two at a time where one pass serves both.
+        """Yield batches of one or two step indices; the two steps of a batch share a pass over the pairs.
 
         Two consecutive steps share a pass if they are on different axes and the second does not read the first.
         """
@@ -269,7 +271,7 @@ class HalfStepsOperation(DenseOperation):
         return [*outer, *cotangents[:num_initial], *inputs]
 
     def _read(self, potentials: Sequence[Tensor], step: HalfStep) -> Tensor:
-        """Return the potential that a step reads, on the axis that it sums over."""
+        """Return the potential that a step reads, one entry per row or column of the summed axis."""
         if step.source is not None:
             return potentials[step.source]
         return torch.zeros_like(self.log_marginals[step.axis == "rows"])

@@ -1,4 +1,4 @@
-"""Kernels: similarity of two embeddings as a positive function of a cost and a temperature."""
+"""Kernels: positive similarity functions of two embeddings, from a cost and a temperature."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ScaledCost: TypeAlias = Callable[[float | Tensor], LogKernel]
 
 
 class Kernel(nn.Module, ABC):
-    """A positive function of two embeddings with a temperature; call it on (N, d) and (M, d) to get a `LogKernel`.
+    """Kernel: similarity of two embeddings; called on (N, d) and (M, d) embeddings, it returns a `LogKernel`.
 
     Subclasses define `log_kernel`, the kernel as a function of the cost.
 
@@ -77,7 +77,7 @@ class Kernel(nn.Module, ABC):
 
     @property
     def learns_temperature(self) -> bool:
-        """Whether the temperature gets a gradient."""
+        """Whether the temperature is learned."""
         return self.log_temperature is not None or (self._external is not None and self._external[0].requires_grad)
 
     @property
@@ -106,7 +106,7 @@ class Kernel(nn.Module, ABC):
         self._value = float(value)
 
     def _temperature(self) -> float | Tensor:
-        """Return the temperature as it enters the computation: a tensor with a gradient if it is learned."""
+        """Return the temperature used in the computation: a number, or a tensor with a gradient if it is learned."""
         if self._external is not None:
             return current_processes().as_replicated(_check_tensor(self._external[0]).reshape(()))
         if self.log_temperature is None:
@@ -122,7 +122,7 @@ class Kernel(nn.Module, ABC):
         return current_processes().as_replicated(self.log_temperature.reshape(()).exp())
 
     def _call_temperature(self, dtype: torch.dtype, override: float | Tensor | None) -> float | Tensor:
-        """Return the temperature of a call, its own or the override, in the precision of the embeddings."""
+        """Return the temperature of one call, in the precision of the embeddings: the override if there is one."""
         if override is None:
             temperature = self._temperature()
         else:
@@ -130,7 +130,7 @@ class Kernel(nn.Module, ABC):
         return temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
 
     def forward(self, x: Tensor, y: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
-        """Return log K between the rows x (N, d) and the columns y (M, d), in at least single precision.
+        """Return the log-kernel between embeddings x (N, d) and y (M, d), in at least single precision.
 
         Args:
             x: rows.
@@ -149,7 +149,7 @@ class Kernel(nn.Module, ABC):
             return self.log_kernel(lambda unit: self._scaled_cost(*sides, unit, tau), tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
-        """Return log K of a matrix of similarities, (N, M), instead of embeddings.
+        """Return the log-kernel of a matrix of similarities, (N, M), instead of embeddings.
 
         Args:
             similarities: cosines, or inner products for the cost ``"dot"``.
@@ -171,7 +171,7 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
-        """Return log K as a function of the cost.
+        """Build the log-kernel from the scaled cost.
 
         Args:
             scaled_cost: maps a unit to minus the cost in that unit.
@@ -179,7 +179,7 @@ class Kernel(nn.Module, ABC):
         """
 
     def _scaled_cost(self, x: Tensor, y: Tensor, unit: float | Tensor, temperature: float | Tensor) -> LogKernel:
-        """Return T = -cost / unit as a log-kernel without a link; if x and y are one tensor, so are its sides."""
+        """Return the scaled cost T = -cost / unit as a log-kernel without a link function."""
         if not isinstance(self.cost, str):
             return CallableLogKernel(self.cost, x, y, temperature)
         if self.cost == "sqeuclidean":
@@ -204,7 +204,7 @@ class Kernel(nn.Module, ABC):
         )
 
     def _temperature_repr(self) -> str:
-        """Return the temperature as in its definition; the value of a tensor with the digits of single precision."""
+        """Format the temperature for the representation of the kernel."""
         is_number = self.log_temperature is None and self._external is None
         return repr(self._value if is_number else float(f"{self.temperature:.6g}"))
 
@@ -213,7 +213,7 @@ class Kernel(nn.Module, ABC):
 
 
 def scalar_parameter(owner: nn.Module, value: float) -> nn.Parameter:
-    """Return a learned number as a parameter of shape (1,); FSDP2 cannot shard a tensor without dimensions.
+    """Create a learned scalar as a parameter of shape (1,), as FSDP2 cannot shard tensors without dimensions.
 
     The module also loads state dicts of earlier versions, in which such parameters have the shape ().
     """
@@ -222,7 +222,7 @@ def scalar_parameter(owner: nn.Module, value: float) -> nn.Parameter:
 
 
 def parameter_value(parameter: Tensor) -> float:
-    """Return the value of a scalar parameter. If it is sharded, every process must call this."""
+    """Return the value of a scalar parameter; if it is sharded, every process must call this function."""
     full_tensor = getattr(parameter, "full_tensor", None)
     value: float = (parameter if full_tensor is None else full_tensor()).item()
     return value
@@ -236,7 +236,7 @@ def _add_dimension(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any
 
 
 def _as_number(temperature: TemperatureLike) -> float:
-    """Return a temperature as a number.
+    """Convert a temperature to a number.
 
     Raises:
         UsageError: it is not positive, or a tensor of more than one element.
@@ -265,7 +265,7 @@ def _check_learned(temperature: float) -> None:
 
 
 def _check_tensor(temperature: Tensor) -> Tensor:
-    """Return a temperature that is a tensor of the caller, after a check of its value on the CPU.
+    """Return a temperature tensor of the caller after checking its value, on the CPU only.
 
     On other devices there is no check, as reading the value would wait for the device: a temperature that is not
     positive gives NaN there.
@@ -429,7 +429,7 @@ class BilinearCost(nn.Module):
 
 
 def normalize(z: Tensor) -> Tensor:
-    """Return the rows of z, (n, d), at unit length; a zero row stays zero and gets no gradient.
+    """Normalize the rows of a matrix, (n, d), to unit length; zero rows stay zero and get no gradient.
 
     A row is first divided by its largest entry, so that its squared length neither overflows nor underflows at any
     scale, in the value or in the gradient.
@@ -439,7 +439,7 @@ def normalize(z: Tensor) -> Tensor:
 
 
 def _directions(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows in units of their largest entry, (n, d), and the inverse of their length in these, (n, 1)."""
+    """Return the rows divided by their largest entry, (n, d), and the inverse length of the result, (n, 1)."""
     largest = z.detach().abs().amax(1, keepdim=True)  # vector_norm(z, inf) takes twenty times as long
     is_zero = largest < torch.finfo(z.dtype).tiny
     units = z / largest.masked_fill(is_zero, torch.inf)
@@ -447,12 +447,12 @@ def _directions(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _ScaledEmbeddings(NamedTuple):
-    """Embeddings of one side of a cost in the normal form T = <x, y> + r + c, in some unit.
+    """Scaled embeddings of the rows or columns, with the biases that make a cost an inner product plus biases.
 
     Attributes:
-        z: the embeddings, (n, d).
-        bias: r or c, (n,), or one number for all.
-        square: squared length of all embeddings if it is the same by construction, else infinity.
+        z: Scaled embeddings, (n, d).
+        bias: Bias of each embedding, (n,), or one number for all.
+        square: Squared length of the embeddings if it is equal for all by construction, else infinity.
     """
 
     z: Tensor

@@ -1,4 +1,4 @@
-"""Links: pointwise functions h with log K = h(T), each with its derivative.
+"""Link functions h with log K = h(T), applied to each pair, and their derivatives.
 
 T is minus a cost in some unit, so that T <= 0 up to rounding wherever the cost is a distance. The derivative is written
 out as the passes apply it to tiles, where autograd records nothing.
@@ -18,10 +18,10 @@ from contraport.engine.autograd import vjp
 
 
 class Link(Protocol):
-    """A pointwise function of T and its derivative; both take and return tensors of one shape."""
+    """Base class of link functions: an elementwise function h(T) and its derivative."""
 
     def value(self, t: Tensor) -> Tensor:
-        """Return h(T); differentiable."""
+        """Return h(T) elementwise; differentiable."""
 
     def derivative(self, t: Tensor) -> Tensor:
         """Return h'(T), and 0 where h(T) is minus infinity."""
@@ -29,7 +29,7 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class LogDecay:
-    """Polynomial tails: h(T) = -power log(1 - T)."""
+    """Link of kernels with polynomial tails: h(T) = -power log(1 - T)."""
 
     power: float
 
@@ -42,7 +42,7 @@ class LogDecay:
 
 @dataclass(frozen=True)
 class PowerDecay:
-    """Powered cost: h(T) = -(-T)^power."""
+    """Link of a powered cost: h(T) = -(-T)^power."""
 
     power: float
 
@@ -56,7 +56,7 @@ class PowerDecay:
 
 @dataclass(frozen=True)
 class SquaredKernelLink:
-    """Squared kernel: h(T) = 2 inner(T)."""
+    """Link of the squared kernel: h(T) = 2 inner(T)."""
 
     inner: Link
 
@@ -69,7 +69,7 @@ class SquaredKernelLink:
 
 @dataclass(frozen=True)
 class CostWeightedLink:
-    """Kernel times cost: h(T) = inner(T) + log(level - T), the cost raised by a level that makes it nonnegative.
+    """Link of the kernel times the cost: h(T) = inner(T) + log(level - T), where level - T is the nonnegative cost.
 
     It is minus infinity, without gradient, where T is not below the level: at level 0 where a distance is 0.
     """
@@ -90,7 +90,7 @@ class CostWeightedLink:
 
 @dataclass(frozen=True)
 class LogSoftplus:
-    """Logistic loss of a negative pair, as an exponent: h(T) = log log(1 + e^T)."""
+    """Link of the logistic loss of negative pairs: h(T) = log log(1 + e^T)."""
 
     def value(self, t: Tensor) -> Tensor:
         # Far below zero log(1 + e^T) equals e^T to the last digit and would underflow: its logarithm is T itself.
@@ -109,7 +109,7 @@ _LINEAR = -37.0
 
 @dataclass(frozen=True)
 class LogFunction:
-    """Logarithm of a nonnegative function: h(T) = log psi(T); minus infinity, without gradient, where psi is 0."""
+    """Link of a nonnegative function psi: h(T) = log psi(T); minus infinity, without gradient, where psi is 0."""
 
     psi: Callable[[Tensor], Tensor]
 
@@ -126,7 +126,7 @@ class LogFunction:
 
 @dataclass(frozen=True)
 class LogPower:
-    """Power: h(T) = power log T; minus infinity, without gradient, where T <= 0, so that the pair has no weight."""
+    """Link of a power: h(T) = power log T; pairs with T <= 0 have no weight and no gradient."""
 
     power: float = 1.0
 
@@ -139,7 +139,7 @@ class LogPower:
 
 @dataclass(frozen=True)
 class LogHinge:
-    """Power of a hinge: h(T) = power log(1 + T); minus infinity, without gradient, where T <= -1."""
+    """Link of a powered hinge: h(T) = power log(1 + T); pairs with T <= -1 have no weight and no gradient."""
 
     power: float = 1.0
 

@@ -1,4 +1,4 @@
-"""Log-kernels: log K between given rows and columns, in the form that the passes over all pairs work on.
+"""Log-kernels: the logarithm of a kernel K between given rows and columns, the input of all computations over pairs.
 
 Every built-in kernel has one normal form. Its logarithm is a pointwise link h of an affine function of the inner
 product::
@@ -32,29 +32,29 @@ CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 class PairWeights(Protocol):
-    """Weights of all pairs, an (N, M) matrix in a form that is cheap to sum against."""
+    """Protocol of pair weights: an (N, M) matrix, dense or structured, that can be multiplied and summed."""
 
     def apply(self, y: Tensor) -> Tensor:
-        """Return the matrix times y: (M, ...) to (N, ...)."""
+        """Multiply the weights by a matrix y: (M, ...) to (N, ...)."""
 
     def row_mass(self) -> Tensor:
-        """Return the row sums, (N,)."""
+        """Return the sum of the weights of each row, (N,)."""
 
     def take_rows(self, rows: slice) -> PairWeights:
-        """Return the weights of some of the rows."""
+        """Return the weights of some rows and all columns."""
 
     def dense(self) -> Tensor:
-        """Return the matrix as an (N, M) tensor."""
+        """Return the weights as an (N, M) tensor."""
 
 
 class LogKernel(ABC):
-    """log K between N rows and M columns; tiles and entries are computed on demand, the whole matrix only by `dense`.
+    """Base class of log-kernels: log K between N rows and M columns, computed on demand by tiles or entries.
 
     Attributes:
-        link: h in log K = h(T); None is the identity.
-        temperature: the temperature of the kernel, a number or a tensor without dimensions.
-        unit: the cost is -unit * T.
-        cost_is_distance: whether the cost is a distance, so that T <= 0.
+        link: Link function h in log K = h(T); None is the identity.
+        temperature: Temperature of the kernel, a number or a tensor without dimensions.
+        unit: Scale of the cost, which is -unit * T.
+        cost_is_distance: Whether the cost is a distance, so that T <= 0.
     """
 
     link: Link | None
@@ -65,37 +65,37 @@ class LogKernel(ABC):
     @property
     @abstractmethod
     def inputs(self) -> tuple[Tensor, ...]:
-        """Tensors that it depends on; gradients are returned in this order."""
+        """Tensors that the kernel depends on, in the order of their gradients."""
 
     @property
     def num_shared_inputs(self) -> int:
-        """Number of inputs, the last ones, that all rows and columns share (temperature, parameters of a cost)."""
+        """Number of inputs that all pairs share, such as the temperature; they are the last inputs."""
         return 0
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
-        """(N, M)."""
+        """Number of rows and number of columns, (N, M)."""
 
     @property
     @abstractmethod
     def T(self) -> LogKernel:
-        """The same kernel with rows and columns exchanged."""
+        """Transposed kernel, with rows and columns exchanged."""
 
     @abstractmethod
     def take_rows(self, rows: slice) -> Self:
-        """Return the same kernel between some of its rows and all columns."""
+        """Return the kernel between some rows and all columns."""
 
     @abstractmethod
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
-        """Return the kernel h(scale T_ij + bias_i) with another link h; its unit is that of T without the bias."""
+        """Return the kernel with another link function h, log K_ij = h(scale T_ij + bias_i)."""
 
     @abstractmethod
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log K at single entries: two index tensors of shape (k,) to a tensor of shape (k,)."""
+        """Return log K of k single pairs, (k,), from their row and column indices."""
 
     def gather_one_per_row(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
-        """Return log K of each row at one column: an index tensor (N,) to a tensor (N,).
+        """Return log K of one pair per row, (N,), from the column index of each row.
 
         Args:
             columns: one index per row.
@@ -105,12 +105,12 @@ class LogKernel(ABC):
 
     @property
     def is_finite(self) -> bool:
-        """Whether log K is finite everywhere, short of overflow; False if that is unknown."""
+        """Whether log K is finite for all pairs unless it overflows; False if unknown."""
         return False
 
     @property
     def static_bound(self) -> float:
-        """Bound on the absolute value of log K that costs nothing to compute; infinity if there is none."""
+        """Bound on the absolute value of log K that holds by construction; infinity if there is none."""
         return math.inf
 
     @abstractmethod
@@ -118,7 +118,7 @@ class LogKernel(ABC):
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
 
     def row_inner_products(self, weight: PairWeights) -> Tensor:
-        """Return sum_j weight_ij log K_ij, (N,), differentiable."""
+        """Return the sum of weight times log K over each row, (N,); differentiable."""
 
         def inner(rows: slice) -> Tensor:
             return (weight.take_rows(rows).dense() * self.take_rows(rows).dense()).sum(1)
@@ -126,36 +126,39 @@ class LogKernel(ABC):
         return torch.cat(map_row_blocks(inner, self.shape))
 
     def biases(self) -> tuple[Tensor, Tensor] | None:
-        """Return a (N,) and b (M,) with log K_ij = core_ij + a_i + b_j, or None where the core is all of log K."""
+        """Return the additive row biases, (N,), and column biases, (M,), of log K; None if there are none."""
         return None
 
     def compute_bound(self) -> float:
-        """Return a bound on the absolute value of the core, computed from the embeddings; infinity if there is none."""
+        """Compute a bound on the absolute value of log K without biases; infinity if there is none."""
         return math.inf
 
     @property
     def symmetric(self) -> bool:
-        """Whether K_ij = K_ji because rows and columns are the same embeddings; False if that is unknown."""
+        """Whether the kernel is symmetric because rows and columns are the same embeddings; False if unknown."""
         return False
 
     def reduce_to_pass_inputs(self) -> LogKernel:
-        """Return the same kernel with only what the passes read; the temperature is in the embeddings already."""
+        """Return the kernel with only the inputs that the passes over all pairs read.
+
+        The temperature is left out, as the scaled embeddings contain it.
+        """
         return self
 
     @abstractmethod
     def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the core and T (less the biases) on a tile.
+        """Return log K and T on a tile, both without biases.
 
         Core and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
         """
 
     def exponential(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
-        """Return exp(core) on a tile, which may be `out`; only called where the core is bounded."""
+        """Return the exponential of log K without biases on a tile, in `out` if given; needs bounded exponents."""
         return self.tile(rows, columns, out)[0].exp_()
 
     @abstractmethod
     def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        """Add the gradient of sum(weight * T) on a tile to `gradients`, one entry per input; None is skipped."""
+        """Add the gradient of sum(weight * T) over a tile to `gradients`, one tensor per input; None is skipped."""
 
     def _linked(self, t: Tensor) -> Tensor:
         return t if self.link is None else self.link.value(t)
@@ -163,16 +166,16 @@ class LogKernel(ABC):
 
 @dataclass(frozen=True, eq=False)
 class AffineLogKernel(LogKernel):
-    """Kernel in the normal form of this module, log K_ij = h(<x_i, y_j> + r_i + c_j).
+    """Log-kernel of an inner product plus biases: log K_ij = h(<x_i, y_j> + r_i + c_j).
 
     Attributes:
-        x: (N, d).
-        y: (M, d). The same tensor as x where rows and columns are the same embeddings.
-        row_bias: r, (N,).
-        column_bias: c, (M,).
-        bias_sum: r_i + c_j if it is one number for all pairs.
-        cost_is_distance: whether T <= 0.
-        max_product: bound on the absolute value of <x_i, y_j> that holds by construction (unit vectors); infinity if
+        x: Scaled embeddings of the rows, (N, d).
+        y: Scaled embeddings of the columns, (M, d); the same tensor as x if rows and columns are the same embeddings.
+        row_bias: Biases r of the rows, (N,).
+        column_bias: Biases c of the columns, (M,).
+        bias_sum: Sum r_i + c_j if it is one number for all pairs.
+        cost_is_distance: Whether the cost is a distance, so that T <= 0.
+        max_product: Bound on the absolute value of <x_i, y_j> that holds by construction (unit vectors); infinity if
             there is none.
     """
 
@@ -248,7 +251,7 @@ class AffineLogKernel(LogKernel):
 
     @cached_property
     def _x_base2(self) -> Tensor:
-        """Rows x / log 2, so that 2^<x, y> is the exponential: `exp2` is several times as fast as `exp` on a CPU."""
+        """Row embeddings divided by log 2, so that `exp2` can replace `exp`, which is several times slower on a CPU."""
         return self.x.detach() * math.log2(math.e)
 
     def exponential(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
@@ -301,7 +304,7 @@ class AffineLogKernel(LogKernel):
 
 @dataclass(frozen=True, eq=False)
 class CallableLogKernel(LogKernel):
-    """Kernel of any differentiable cost, log K_ij = h(T_ij), T_ij = -scale cost(x_i, y_j) / temperature + r_i.
+    """Log-kernel of any differentiable cost function: log K_ij = h(-scale cost(x_i, y_j) / temperature + r_i).
 
     Slower than the normal form. The parameters of a cost that is a module are inputs too and receive their gradient.
     """
@@ -316,7 +319,7 @@ class CallableLogKernel(LogKernel):
 
     @property
     def unit(self) -> float | Tensor:  # type: ignore[override]
-        """The cost is -unit * T."""
+        """Scale of the cost, which is -unit * T."""
         return self.temperature / self.scale
 
     @property
@@ -403,13 +406,13 @@ class CallableLogKernel(LogKernel):
                 gradient[part] += value
 
     def _tile_kernel(self, rows: slice, columns: slice) -> CallableLogKernel:
-        """Return the kernel of a tile, without its link."""
+        """Return the kernel between the rows and columns of a tile, without the link."""
         return replace(self.take_rows(rows), y=self.y[columns], link=None)
 
 
 @dataclass(frozen=True, eq=False)
 class _FunctionalCost:
-    """A cost module as a pure function: called with parameters that are among the tensors of an operation."""
+    """Cost module as a pure function of embeddings and parameters."""
 
     cost: nn.Module
     names: tuple[str, ...]
@@ -422,7 +425,7 @@ class _FunctionalCost:
 
 
 class _TransposedCost(nn.Module):
-    """A cost with its two arguments exchanged."""
+    """Cost function with its two arguments exchanged."""
 
     def __init__(self, cost: CostFunction) -> None:
         super().__init__()
@@ -434,7 +437,7 @@ class _TransposedCost(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class MatrixLogKernel(LogKernel):
-    """Kernel from a matrix of log K, (N, M): logits that are computed elsewhere, or a plan that exists as a matrix."""
+    """Log-kernel given as an (N, M) matrix, such as logits or the logarithm of a plan."""
 
     matrix: Tensor
     link: Link | None = None

@@ -1,4 +1,4 @@
-"""Public operations of the engine: half-steps, log-sums, transport costs, and the plan at convergence.
+"""Public operations of the engine: Sinkhorn half-steps, log-sums, transport costs, and potentials at convergence.
 
 Each takes a geometry, chooses the backend for it, and is differentiable any number of times in all its arguments; see
 `contraport.engine.custom_op`.
@@ -30,7 +30,7 @@ def run_half_steps(
     initial: Sequence[Tensor] = (),
     empty_value: float = 0.0,
 ) -> list[Tensor]:
-    """Run half-steps and return the potential of each.
+    """Run Sinkhorn half-steps (row or column updates) and return the potential of each step.
 
     Consecutive steps on different axes of which neither reads the other share one pass over the pairs.
 
@@ -65,7 +65,7 @@ def run_half_steps(
 
 
 def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) -> Tensor:
-    """Return log sum_j exp(S_ij + q_j), (N,), for axis ``"rows"``, or its mirror, (M,), for ``"columns"``.
+    """Return the log-sum-exp of the kernel, plus a potential, over each row, (N,), or each column, (M,).
 
     A row (column) without any weight gives minus infinity, without gradient.
 
@@ -83,7 +83,7 @@ def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) ->
 
 @dataclass(frozen=True, eq=False)
 class TransportCostOperation(DenseOperation):
-    """Sums sum_j P_ij T_ij, linear in T, with P = exp(log K + f + g) constant; see `transport_cost`."""
+    """Operation that returns the transport cost of each row with the plan held fixed; see `transport_cost`."""
 
     f: Tensor
     g: Tensor
@@ -134,7 +134,7 @@ def solve_fixed_point(
     iterations: int,
     relaxation: Relaxation | None = None,
 ) -> tuple[Tensor, Tensor, int | None]:
-    """Return the potentials at the fixed point of the half-steps, differentiable in all that they depend on.
+    """Run Sinkhorn half-steps to convergence and return the potentials, with gradients by implicit differentiation.
 
     Args:
         geometry: the pairs, (N, M).

@@ -1,4 +1,4 @@
-"""Passes over all pairs: the O(N M) primitives that every backend implements and every operation is built from.
+"""Passes over all pairs: the sums of O(N M) cost that every backend implements, and all operations are built from.
 
 Each pass works on a geometry, S = log K with its masks:
 
@@ -26,13 +26,13 @@ BothSums: TypeAlias = tuple[Tensor | None, Tensor | None]
 
 
 class RankOneTerm(NamedTuple):
-    """One term of a weight matrix, exp(S_ij + A_i + B_j) times u_i (axis ``"rows"``) or v_j (axis ``"columns"``).
+    """One term of the weights of all pairs: exp(S_ij + A_i + B_j) times a factor of the row or of the column.
 
     Attributes:
-        log_rows: A, (N,).
-        log_columns: B, (M,).
-        axis: the axis of the factor.
-        factor: u, (N,), or v, (M,).
+        log_rows: Exponents A of the rows, (N,).
+        log_columns: Exponents B of the columns, (M,).
+        axis: Axis of the factor, ``"rows"`` or ``"columns"``.
+        factor: Factor of each row, (N,), or of each column, (M,).
     """
 
     log_rows: Tensor
@@ -42,7 +42,7 @@ class RankOneTerm(NamedTuple):
 
 
 class PairPasses(ABC):
-    """The passes of one backend over one geometry, for one operation or its gradient.
+    """Base class of backends: passes over all pairs of one geometry, for one operation or its gradient.
 
     A backend overrides `setup` to prepare what its passes share.
 
@@ -53,8 +53,8 @@ class PairPasses(ABC):
         operand_precision: precision of embeddings in matrix products; only the backend ``"cuda"`` uses it.
 
     Attributes:
-        summary: one line for `explain_backend`.
-        by_autograd: whether operations run as plain autograd on the whole matrix instead of passes.
+        summary: Description of the backend in one line, for `explain_backend`.
+        by_autograd: Whether the backend runs operations as plain autograd on the whole matrix.
     """
 
     summary: ClassVar[str]
@@ -79,20 +79,20 @@ class PairPasses(ABC):
 
     @abstractmethod
     def setup(self) -> None:
-        """Prepare what the passes share; the arguments of the constructor are attributes by then."""
+        """Compute what all passes of this object share; called at the end of the constructor."""
 
     def tensors_to_save(self) -> list[Tensor]:
-        """Return results of the passes so far that the gradient can reuse."""
+        """Return tensors of the forward passes that the gradient reuses."""
         return []
 
     @staticmethod
     def empty_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
-        """Return uninitialized tensors shaped like those of `tensors_to_save`; sizes may be symbolic."""
+        """Return uninitialized tensors with the shapes of `tensors_to_save`, for tracing; sizes may be symbolic."""
         return []
 
     @abstractmethod
     def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> BothSums:
-        """Return log sum_j exp(S_ij + q_j), (N,), and log sum_i exp(S_ij + p_i), (M,), in one pass.
+        """Return the log-sums of the rows, log sum_j exp(S_ij + q_j), (N,), and of the columns, (M,), in one pass.
 
         Args:
             q: (M,), or None to skip the sums over columns.
@@ -101,7 +101,7 @@ class PairPasses(ABC):
 
     @abstractmethod
     def weighted_sum(self, terms: Sequence[RankOneTerm]) -> list[Tensor]:
-        """Return the sum of each term over the axis of its factor, in one pass; at most one term per axis.
+        """Sum each term over the axis of its factor, in one pass; at most one term per axis.
 
         A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,).
         """
@@ -110,7 +110,7 @@ class PairPasses(ABC):
     def gradient(
         self, terms: Sequence[RankOneTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        """Return the gradient of sum_ij W_ij S_ij in each input of the log-kernel that needs one, W held fixed.
+        """Return the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, with the weights W held fixed.
 
         Args:
             terms: W is their sum.
@@ -120,10 +120,10 @@ class PairPasses(ABC):
 
     @abstractmethod
     def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return sum_j exp(S_ij + f_i + g_j) T_ij, (N,), in one pass."""
+        """Return the sum of plan times T over each row, sum_j exp(S_ij + f_i + g_j) T_ij, (N,), in one pass."""
 
     def _contribution(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Return this process's share of the gradient, scaled so that the mean over processes is the whole.
+        """Return this process's part of the gradient, scaled so that the mean over processes is the whole.
 
         Inputs that belong to no row or column (parameters of a learned cost) are replicated, so they get the whole
         gradient on every process.
@@ -146,7 +146,7 @@ def differentiable_gradient(
     grad_outputs: Sequence[Tensor | None],
     needs_grad: Sequence[bool],
 ) -> list[Tensor | None]:
-    """Return the gradient of a function of plain operations in its inputs, with a graph for the next derivative.
+    """Return the gradient of a plain PyTorch function with respect to its inputs, itself differentiable.
 
     Args:
         function: maps the inputs to its outputs.

@@ -1,4 +1,4 @@
-"""Flattening of nested arguments into a list of tensors and a hashable structure, the form that a torch operator takes.
+"""Flattening of nested values into a list of tensors and a hashable structure, as torch operators require.
 
 `flatten` and `unflatten` work on tensors, tuples, named tuples, dataclasses of such values, and constants. They differ
 from `torch.utils._pytree` in that a tensor that occurs several times stays one tensor, and that the rest is hashable.
@@ -16,7 +16,7 @@ TreeStructure: TypeAlias = Any
 
 
 def flatten(value: Any, tensors: list[Tensor]) -> TreeStructure:
-    """Append the tensors of a value to a list and return the rest, hashable if its constants are.
+    """Flatten a nested value: append its tensors to a list, and return the rest as a hashable structure.
 
     A tensor that occurs several times is appended once, so that `unflatten` restores identity: symmetric problems are
     recognized by rows and columns being the same tensor.
@@ -49,7 +49,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> TreeStructure:
 
 
 def unflatten(structure: TreeStructure, tensors: Sequence[Tensor]) -> Any:
-    """Return the value of a structure on the given tensors."""
+    """Rebuild a nested value from its structure and tensors."""
     if type(structure) is not tuple:
         return structure
     kind, *entries = structure
@@ -62,7 +62,7 @@ def unflatten(structure: TreeStructure, tensors: Sequence[Tensor]) -> Any:
 
 
 def _field_names(kind: type) -> tuple[str, ...] | None:
-    """Return the names of the arguments that construct a value of a type, or None for a constant as a whole."""
+    """Return the field names of a named tuple or dataclass; None for types that count as constants."""
     if issubclass(kind, tuple):
         return getattr(kind, "_fields", None)
     names: tuple[str, ...] | None = getattr(kind, "__match_args__", None)

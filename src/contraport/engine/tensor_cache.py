@@ -1,4 +1,4 @@
-"""Cache of tensors that are the same in every call: patterns of compared pairs, marginals, zeros.
+"""Cache of tensors that are equal in every call, such as masks, marginals and zeros.
 
 The cache is bounded in number and belongs to no object, so that objectives can be pickled and used by several threads.
 Values are made outside of inference mode, so that they also serve calls that need a gradient. Nothing is cached under
@@ -28,7 +28,7 @@ _version = attrgetter("_version")
 
 
 class CacheEntry(Generic[Value]):
-    """A cached value, with the version of each of its tensors, which a write in place increments."""
+    """Cached value with the version counters of its tensors, which reveal writes in place."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -37,12 +37,12 @@ class CacheEntry(Generic[Value]):
 
     @property
     def is_unmodified(self) -> bool:
-        """Whether none of the tensors was written to since."""
+        """Whether no cached tensor was modified in place."""
         return list(map(_version, self.tensors)) == self.versions
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
-    """Yield the tensors in a value, within tuples and the fields of dataclasses."""
+    """Yield the tensors in a nested value of tuples and dataclasses."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple):
@@ -54,7 +54,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 def cached(make: Callable[..., Value]) -> Callable[..., Value]:
-    """Decorate a function of hashable arguments to cache its results, like `functools.lru_cache` but safe for tensors.
+    """Decorator: cache the results of a function, like `functools.lru_cache`, but detect writes to cached tensors.
 
     `lru_cache` would return a tensor that was written to, an inference tensor, or a fake tensor of a trace.
     """
@@ -88,7 +88,7 @@ def _full(size: int, value: float, dtype: torch.dtype, device: torch.device) -> 
 
 
 def constant_vector(size: int, value: float, like: Tensor) -> Tensor:
-    """Return a cached vector of one repeated number, (size,), with the dtype and device of another tensor.
+    """Return a cached vector of a repeated number, (size,), with the dtype and device of another tensor.
 
     Callers share it: do not write to it, and do not return it to users.
     """
@@ -96,7 +96,7 @@ def constant_vector(size: int, value: float, like: Tensor) -> Tensor:
 
 
 def log_size(size: int, like: Tensor) -> Tensor | float:
-    """Return log(size). In a compiled graph it is a tensor, as a number would fix a size that may be symbolic there."""
+    """Return log(size): a number, or in a compiled graph a tensor, so that the size may stay symbolic."""
     if not torch.compiler.is_compiling():
         return math.log(size)
     return torch.full((), size, dtype=torch.float64, device=like.device).log().to(like.dtype)

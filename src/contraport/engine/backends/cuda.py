@@ -1,4 +1,4 @@
-"""CUDA backend: the passes over all pairs by Triton kernels.
+"""CUDA backend: computes the passes over all pairs with Triton kernels.
 
 It takes an `AffineLogKernel` in single precision without a link, or with a `LogDecay` or `PowerDecay` one (doubled or
 not). `unsupported_reason` returns why a geometry does not fit the kernels; it then gets the backend for its size.
@@ -51,7 +51,7 @@ SPLIT_COST = 0.02
 
 
 class CudaPairPasses(PairPasses):
-    """Passes by Triton kernels: O((N + M) d) memory and a bounded workspace.
+    """Passes over all pairs by Triton kernels, in O((N + M) d) memory and a bounded workspace.
 
     With several processes each computes a range of the rows, and a range of the columns for sums over rows.
 
@@ -131,12 +131,12 @@ class CudaPairPasses(PairPasses):
         return self._add_up(sums, own, len(f))
 
     def _sum(self, inputs: _KernelInputs, b: Tensor, a: Tensor | None = None, v: Tensor | None = None) -> Tensor:
-        """Return the sums of `_sums` for the rows of all processes, each of which computes its own range."""
+        """Return weighted sums or log-sums of all rows; each process computes a range of the rows."""
         own = self._own_range(inputs.x)
         return self._add_up(_sums(inputs.take_rows(own), b, None if a is None else a[own], v), own, len(inputs.x))
 
     def _own_range(self, like: Tensor) -> slice:
-        """Return the rows that this process computes."""
+        """Return the range of rows that this process computes."""
         rank, processes = self.processes
         return slice(len(like) * rank // processes, len(like) * (rank + 1) // processes)
 
@@ -147,7 +147,7 @@ class CudaPairPasses(PairPasses):
 
 
 def _pad_rows(part: Tensor, own: slice, size: int) -> Tensor:
-    """Return a tensor with the given rows at their place, and zeros in the rows of other processes."""
+    """Place this process's rows into a tensor of all rows; the rows of other processes are zero."""
     if len(part) == size:
         return part
     whole = part.new_zeros(size, *part.shape[1:])
@@ -156,7 +156,7 @@ def _pad_rows(part: Tensor, own: slice, size: int) -> Tensor:
 
 
 def unsupported_reason(geometry: Geometry) -> str | None:
-    """Return why the kernels do not take a geometry, on any device, or None if they do."""
+    """Return why the Triton kernels do not support a geometry, or None if they do."""
     log_kernel = geometry.log_kernel
     if not isinstance(log_kernel, AffineLogKernel):
         return "its kernels know functions of inner products alone"
@@ -170,11 +170,11 @@ def unsupported_reason(geometry: Geometry) -> str | None:
 
 
 class _KernelInputs(NamedTuple):
-    """The owned rows, the columns and the kernel between them: the first arguments of every Triton kernel, in order.
+    """First arguments of every Triton kernel: rows of this process, all columns, masks and the link.
 
     Attributes:
-        exceptions: bit k is set if mask k has exceptions.
-        link: name of the link, with its factor and power.
+        exceptions: Bit field; bit k is set if mask k has exception labels.
+        link: Name of the link function in the Triton kernels.
     """
 
     x: Tensor
@@ -203,66 +203,68 @@ class _KernelInputs(NamedTuple):
 
 
 class _Weights(NamedTuple):
-    """W = exp(S) o sum over terms of exp(A_i + B_j) u_i v_j.
+    """Weights of all pairs in factors: W_ij = exp(S_ij) times the sum over terms of exp(A_i + B_j) u_i v_j.
 
     Attributes:
-        log_rows: A, (terms, N).
-        log_columns: B, (terms, M).
-        rows: u, (terms, N).
-        columns: v, (terms, M).
+        log_rows: Exponents A of the rows, (terms, N).
+        log_columns: Exponents B of the columns, (terms, M).
+        row_factors: Factors u of the rows, (terms, N).
+        column_factors: Factors v of the columns, (terms, M).
     """
 
     log_rows: Tensor
     log_columns: Tensor
-    rows: Tensor
-    columns: Tensor
+    row_factors: Tensor
+    column_factors: Tensor
 
     @property
     def T(self) -> _Weights:
-        return _Weights(self.log_columns, self.log_rows, self.columns, self.rows)
+        return _Weights(self.log_columns, self.log_rows, self.column_factors, self.row_factors)
 
     def take_rows(self, rows: slice) -> _Weights:
-        return self._replace(log_rows=self.log_rows[:, rows].contiguous(), rows=self.rows[:, rows].contiguous())
+        return self._replace(
+            log_rows=self.log_rows[:, rows].contiguous(), row_factors=self.row_factors[:, rows].contiguous()
+        )
 
 
 class _WeightForms(NamedTuple):
-    """W in two forms; both are launched, and the kernel of the one that does not hold returns at once.
+    """Weights of all pairs in two equivalent forms; the kernel of the form that does not apply returns at once.
 
     Which one holds is known only on the device, and reading it would make the host wait.
 
     Attributes:
-        separate: one exponential per term; always exact.
-        collapsed: u and v in units of the first term's exponents, which then serve for all terms.
-        near: 1 for each term whose exponents are near enough to the first's to be collapsed, (terms,).
+        separate: Weights with one exponential per term; always exact.
+        collapsed: Weights in which all terms share the exponential of the first term.
+        is_near: Flag of each term, (terms,): 1 if it can share the exponential of the first term, else 0.
     """
 
     separate: _Weights
     collapsed: _Weights
-    near: Tensor
+    is_near: Tensor
 
     @property
     def T(self) -> _WeightForms:
-        return _WeightForms(self.separate.T, self.collapsed.T, self.near)
+        return _WeightForms(self.separate.T, self.collapsed.T, self.is_near)
 
     def take_rows(self, rows: slice) -> _WeightForms:
-        return _WeightForms(self.separate.take_rows(rows), self.collapsed.take_rows(rows), self.near)
+        return _WeightForms(self.separate.take_rows(rows), self.collapsed.take_rows(rows), self.is_near)
 
     def kernel_args(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
-        """Yield the tensors and the constants of a kernel for each form."""
-        terms = len(self.near)
-        yield (*self.separate, self.near), {"GROUPS": terms, "RANK": 1}
+        """Yield the tensors and compile-time constants of a kernel launch for each form of the weights."""
+        terms = len(self.is_near)
+        yield (*self.separate, self.is_near), {"GROUPS": terms, "RANK": 1}
         if terms > 1:
-            yield (*self.collapsed, self.near), {"GROUPS": 1, "RANK": terms}
+            yield (*self.collapsed, self.is_near), {"GROUPS": 1, "RANK": terms}
 
 
 def _collapse(weights: _Weights) -> _WeightForms:
-    """Compute the form in which all terms share the first term's exponential.
+    """Add the form of the weights in which all terms share the exponential of the first term.
 
     Any term serves as the first: its exp(S + A + B) is the weight of a softmax, at most 1.
     """
-    (terms, n), m = weights.rows.shape, weights.columns.shape[1]
-    factors = torch.empty_like(weights.rows), torch.empty_like(weights.columns)
-    near = weights.rows.new_empty(terms, dtype=torch.int32)
+    (terms, n), m = weights.row_factors.shape, weights.column_factors.shape[1]
+    factors = torch.empty_like(weights.row_factors), torch.empty_like(weights.column_factors)
+    near = weights.row_factors.new_empty(terms, dtype=torch.int32)
     if terms > 1:
         with _on_device(near):
             kernel = _kernels().collapse_kernel[terms,]
@@ -273,7 +275,7 @@ def _collapse(weights: _Weights) -> _WeightForms:
 def _sums(
     inputs: _KernelInputs, log_columns: Tensor, log_rows: Tensor | None = None, weight: Tensor | None = None
 ) -> Tensor:
-    """Return log sum_j exp(S_ij + B_j), (N,), or, with A and v, sum_j exp(S_ij + A_i + B_j) v_j."""
+    """Return the log-sum of each row, log sum_j exp(S_ij + B_j), or its weighted sum if A and v are given, (N,)."""
     n, blocks, logarithm = len(inputs.x), _blocks("sums_kernel", inputs.x), weight is None
     splits = _column_splits(inputs, blocks)
     out = log_columns.new_empty(splits, n)
@@ -290,7 +292,7 @@ def _sums(
 def _gradients(
     inputs: _KernelInputs, weights: _Weights, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W y, W^T x and the row and column sums of W, multiplied by h'(T) unless it is left out.
+    """Return W y, W^T x and the row and column sums of the weights W, by default scaled by the slope of the link.
 
     A result that is not needed has arbitrary values.
     """
@@ -308,10 +310,10 @@ def _gradients(
 
 
 def _fused_gradient(inputs: _KernelInputs, weights: _WeightForms, without_link: bool) -> tuple[Tensor, Tensor]:
-    """Return W y and the row sums of W, without writing W."""
+    """Return W y and the row sums of the weights W, without writing W to memory."""
     blocks = _blocks("gradient_kernel", inputs.x)
     splits = _column_splits(inputs, blocks)
-    (n, d), like = inputs.x.shape, weights.separate.rows
+    (n, d), like = inputs.x.shape, weights.separate.row_factors
     out, mass = like.new_empty(splits, n, d), like.new_empty(splits, n)
     for tensors, form in weights.kernel_args():
         _launch("gradient_kernel", splits, inputs, (*tensors, out, mass), blocks, **form, WITHOUT_LINK=without_link)
@@ -321,7 +323,7 @@ def _fused_gradient(inputs: _KernelInputs, weights: _WeightForms, without_link: 
 def _gradient_by_workspace(
     inputs: _KernelInputs, weights: _WeightForms, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W y, W^T x and the sums of W, with W written for some rows at a time."""
+    """Return W y, W^T x and the sums of the weights W, which are written to a workspace for some rows at a time."""
     x, y = inputs.x, inputs.y
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
@@ -350,7 +352,7 @@ def _gradient_by_workspace(
 
 
 def _matmul_float32(left: Tensor, right: Tensor) -> Tensor:
-    """Return a matrix product in single precision, whatever the precision of its factors."""
+    """Return a matrix product in single precision, whatever the precision of the factors."""
     if left.dtype == torch.float32 or not left.is_cuda:
         return left.float() @ right.float()
     return torch.mm(left, right, out_dtype=torch.float32)
@@ -364,7 +366,7 @@ def _launch(
     blocks: dict[str, int],
     **constants: Any,
 ) -> None:
-    """Run a kernel on a grid of all blocks of rows by a number of programs along the columns."""
+    """Launch a Triton kernel on a grid of row blocks by a number of programs along the columns."""
     (n, d), m = inputs.x.shape, len(inputs.y)
     with _on_device(inputs.x):
         getattr(_kernels(), name)[_ceil_div(n, blocks["BLOCK_M"]), programs](
@@ -375,12 +377,12 @@ def _launch(
 
 
 def _on_device(x: Tensor) -> AbstractContextManager[None]:
-    """Return a context for launches on the device of a tensor; Triton would take the current one."""
+    """Return a context that launches Triton kernels on the device of a tensor instead of the current device."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 class _Blocks(NamedTuple):
-    """Shape of a kernel's blocks, by `BLOCK_M` rows and `BLOCK_N` columns."""
+    """Launch shape of a Triton kernel: rows and columns of a block, warps, and pipeline stages."""
 
     rows: int
     columns: int
@@ -408,7 +410,7 @@ _WITHOUT_TENSOR_CORES = {"sums_kernel": _Blocks(128, 128, 4, 2)}
 
 
 def block_shape(kernel: str, dimensions: int, itemsize: int, precision: str, shared_memory: int) -> dict[str, int]:
-    """Return the shape of a kernel's blocks, which hold embeddings whole or in pieces.
+    """Return the block shape of a Triton kernel for embeddings of some dimension and precision.
 
     Args:
         kernel: its name.
@@ -445,13 +447,13 @@ def _blocks(kernel: str, x: Tensor) -> dict[str, int]:
 
 
 def _product_precision(x: Tensor) -> str:
-    """Return Triton's name for the precision in which PyTorch multiplies such embeddings."""
+    """Return Triton's name of the precision in which PyTorch multiplies embeddings of some dtype."""
     single = x.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
     return "ieee" if single else "tf32"
 
 
 def _column_splits(inputs: _KernelInputs, blocks: dict[str, int]) -> int:
-    """Return how many programs split the columns of a block of rows among them."""
+    """Return the number of programs that share the columns of one block of rows."""
     if not inputs.x.is_cuda:
         return 2  # in the interpreter, so that tests reach the joining of partial results
     processors = torch.cuda.get_device_properties(inputs.x.device).multi_processor_count
@@ -461,7 +463,7 @@ def _column_splits(inputs: _KernelInputs, blocks: dict[str, int]) -> int:
 
 @functools.cache
 def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -> int:
-    """Return into how many parts to split the columns so that the last wave of programs keeps all processors busy.
+    """Return the number of column splits at which the last wave of programs keeps all multiprocessors busy.
 
     The programs run in ceil(row_blocks * splits / processors) waves of 1 / splits of the work each.
 
@@ -476,19 +478,19 @@ def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -
 
 
 def _empty_gradient(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Return uninitialized tensors for a gradient in z, (n, d), and for the sums of W on its side, (n,)."""
+    """Allocate tensors for the gradient of embeddings, (n, d), and the sums of the weights on that side, (n,)."""
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
 
 
 def _stack_labels(masks: Sequence[LabelMask], side: int, like: Tensor) -> Tensor:
-    """Return the labels of one side and of its exceptions, mask after mask: (2 masks, n), 64-bit integers."""
+    """Stack the labels and the exception labels of all masks for the rows or the columns, (2 masks, n), as int64."""
     pairs = [(mask.labels, mask.labels if mask.exceptions is None else mask.exceptions) for mask in masks]
     stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
     return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)
 
 
 def _link_code(link: Link | None) -> tuple[str, float, float] | None:
-    """Return a link's name in the kernels, its factor and its power; None if the kernels do not have it."""
+    """Return the name, factor and power of a link in the Triton kernels, or None if it is not supported there."""
     match link:
         case None:
             return "identity", 1.0, 1.0
@@ -507,7 +509,7 @@ def _ceil_div(length: int, block: int) -> int:
 
 
 def _kernels() -> ModuleType:
-    """Import the kernels, and Triton with them."""
+    """Import the Triton kernels and thus Triton."""
     check(TRITON, "backend: 'cuda' requires the package 'triton', which PyTorch's builds for CUDA include.", "missing")
     from contraport.engine.backends import triton_kernels
 

@@ -1,4 +1,4 @@
-"""Dense backend: one (N, M) matrix and plain autograd, the reference for all other backends."""
+"""Dense backend: the whole (N, M) matrix with plain autograd; the reference for all other backends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ ALL = slice(None)
 
 
 class DensePairPasses(PairPasses):
-    """Passes on the whole matrix: the reference, and the fastest for small batches. Every process does all the work."""
+    """Passes on the whole (N, M) matrix: the reference, and the fastest for small batches.
+
+    Every process does all the work."""
 
     summary: ClassVar[str] = "one (N, M) matrix and plain autograd: the oracle, and the fastest for small batches"
     by_autograd: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Choice of the backend for an operation, by number of pairs and device, with context managers to override it."""
+"""Choice of the backend of an operation by number of pairs and device, and context managers that override it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def precision(name: Precision) -> Iterator[None]:
 
 
 def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
-    """Return the name of the backend for a geometry: the one set by `backend`, else by number of pairs and device.
+    """Return the backend name for a geometry: set by the context manager `backend`, else chosen by size and device.
 
     Few pairs are ``"dense"``, unless autograd would store them for many half-steps. More pairs are ``"cuda"`` on a CUDA
     device if it has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
@@ -130,7 +130,7 @@ def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
 
 
 def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
-    """Return a sentence on which backend a geometry gets and why.
+    """Explain in a sentence which backend is chosen for a geometry, and why.
 
     >>> import torch
     >>> from contraport.engine import Geometry, Gibbs
@@ -156,7 +156,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
 
 
 def configure_backend(geometry: Geometry, half_steps: int = 1) -> BackendConfig:
-    """Return the backend that `choose_backend` returns now, with the current processes and precision.
+    """Return the chosen backend with the current processes and precision, fixed for one operation and its gradient.
 
     Args:
         geometry: the pairs.

@@ -1,4 +1,4 @@
-"""Tiled backends: passes tile by tile, where each tile is either recomputed in every pass or stored.
+"""Tiled backends: process the pairs tile by tile; a tile is either recomputed in every pass or stored.
 
 Exponents. Where all exponents are known to be moderate, exp(S) is taken directly and everything else is a factor per
 row or per column, so that a pass is a matrix product, an exponential and thin products. Elsewhere (a very low
@@ -46,14 +46,14 @@ MAX_OUTER_RANK = 6
 
 
 class Tile(NamedTuple):
-    """A rectangle of pairs.
+    """Tile: a rectangle of pairs, with the values of the log-kernel on it.
 
     Attributes:
-        rows: its rows.
-        columns: its columns.
-        core: log K less the kernel's biases, minus infinity where masked; or its exponential.
-        t: T less the kernel's biases, if it was requested or the kernel has a link.
-        mirrored: whether the tile also stands for its transpose.
+        rows: Range of rows of the tile.
+        columns: Range of columns of the tile.
+        core: log K without the row and column biases, minus infinity where masked; or the exponential of that.
+        t: Input T of the link function without biases; None if it is not needed.
+        mirrored: Whether the tile also stands for the transposed tile of a symmetric problem.
     """
 
     rows: slice
@@ -64,10 +64,10 @@ class Tile(NamedTuple):
 
 
 class StreamedPairPasses(PairPasses):
-    """Passes that recompute every tile: O((N + M) d) memory.
+    """Passes over all pairs that recompute every tile in each pass, in O((N + M) d) memory.
 
     Attributes:
-        recomputes_tiles: whether a tile is computed more than once.
+        recomputes_tiles: Whether a tile is computed again in each pass.
     """
 
     recomputes_tiles: ClassVar[bool] = True
@@ -85,7 +85,7 @@ class StreamedPairPasses(PairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """Whether all exponents of the core are moderate, so that exp(core) can be taken directly."""
+        """Whether all exponents are small enough for a plain `exp`, without a running maximum."""
         return self.log_kernel.compute_bound() <= self.limit
 
     @cached_property
@@ -179,7 +179,7 @@ class StreamedPairPasses(PairPasses):
         return Tile(rows, columns, core, t, self.symmetric and rows != columns)
 
     def _exclude(self, mask_index: int, rows: slice, columns: slice, core: Tensor, value: float) -> None:
-        """Write a value where a mask excludes pairs.
+        """Overwrite the entries of a tile that a mask excludes.
 
         Most masks exclude one pair per row. Tiles whose label ranges do not overlap are skipped, and where at most a
         diagonal's worth of pairs is excluded their indices are cached: a scatter is cheaper than comparing all labels
@@ -197,7 +197,7 @@ class StreamedPairPasses(PairPasses):
             self._masked_entries[key] = mask.nonzero(as_tuple=True)
 
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
-        """Return memory for a tile: 0 for its core, 1 for its weight."""
+        """Return the memory for a tile from buffer 0 (values) or 1 (weights)."""
         return self._buffers[number, : rows.stop - rows.start, : columns.stop - columns.start]
 
     def _tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
@@ -205,12 +205,12 @@ class StreamedPairPasses(PairPasses):
             yield self._tile(rows, columns, exponential=exponential, with_t=with_t)
 
     def _own_rectangles(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the positions of this process's tiles, dealt in turn so that symmetric halves are shared evenly."""
+        """Yield the positions of the tiles of this process; tiles are dealt to the processes in turn."""
         rank, processes = self.processes
         return islice(self._rectangles(), rank, None, processes)
 
     def _rectangles(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the positions of all tiles; in a symmetric problem the diagonal squares and what is right of them."""
+        """Yield the positions of all tiles; in a symmetric problem only those on and above the diagonal."""
         n, m = self.geometry.shape
         for rows in _ranges(0, n, TILE[0]):
             if self.symmetric:
@@ -219,7 +219,7 @@ class StreamedPairPasses(PairPasses):
                 yield rows, columns
 
     def _products(self, right: Tensor | None, left: Tensor | None) -> BothSums:
-        """Return E right, (N,), and E^T left, (M,), with E = exp(core), in one pass; right (M,), left (N,)."""
+        """Multiply E = exp(core) by vectors from the right, (N,), and from the left, (M,), in one pass."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
         for tile in self._tiles(exponential=True):
@@ -247,7 +247,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _weights(self, terms: Sequence[RankOneTerm]) -> Iterator[tuple[Tile, Tensor]]:
-        """Yield each tile with its part of W; in a symmetric problem that of its mirror image is added, transposed."""
+        """Yield each tile with its weights; in a symmetric problem the weights of the transposed tile are added."""
         groups = self._collapse(terms)
         for tile in self._tiles(exponential=groups[0].base is None):
             parts = [self._group_weight(group, tile) for group in groups]
@@ -257,7 +257,7 @@ class StreamedPairPasses(PairPasses):
             yield tile, weight
 
     def _group_weight(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return a group's part of W on a tile; in a symmetric problem the mirror image is transposed and added."""
+        """Return the weights of a group of terms on a tile; a symmetric problem adds those of the transposed tile."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffer(1, rows, columns)
@@ -275,11 +275,11 @@ class StreamedPairPasses(PairPasses):
         return weight
 
     def _exponential(self, core: Tensor, a: Tensor, b: Tensor, rows: slice, columns: slice) -> Tensor:
-        """Return exp(S + A + B) on a tile; a and b are A and B on the rows and columns of the tile."""
+        """Return exp(S + A + B) on a tile, for exponents A of the rows and B of the columns."""
         return (core + (a + self.row_bias[rows])[:, None]).add_(b + self.column_bias[columns]).exp_()
 
     def _collapse(self, terms: Sequence[RankOneTerm]) -> list[_TermGroup]:
-        """Gather the terms into as few groups as their exponents allow, one exponential each; mostly one in training.
+        """Gather terms with similar exponents into groups that need one exponential each; in training mostly one group.
 
         Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes
         its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
@@ -310,7 +310,7 @@ class StreamedPairPasses(PairPasses):
 
 
 class StoredPairPasses(StreamedPairPasses):
-    """Passes that store every tile when it is first computed: O(N M) memory, and one matrix product in all.
+    """Passes over all pairs that store every tile: O(N M) memory, and a single matrix product for all passes.
 
     All tiles lie one after the other in one tensor, which is saved for the gradient: exp(core) where exponents are
     moderate, else the core; then, if the kernel has a link, T of all tiles.
@@ -332,7 +332,7 @@ class StoredPairPasses(StreamedPairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """Whether all exponents of the core are moderate; for saved tiles, at the time they were stored.
+        """Whether all exponents are small enough for a plain `exp`; saved tiles keep the answer of their first pass.
 
         It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
         rounding, and a bound at the limit could then fall on the other side.
@@ -340,7 +340,7 @@ class StoredPairPasses(StreamedPairPasses):
         return bool(self.saved[1]) if self.saved else self.log_kernel.compute_bound() <= self.limit
 
     def tensors_to_save(self) -> list[Tensor]:
-        """Return the tiles and whether they are exponentials."""
+        """Return the stored tiles, and a flag tensor: whether they hold exponentials."""
         return [self._storage, torch.tensor(self.has_bounded_exponents)]
 
     @staticmethod
@@ -374,7 +374,7 @@ class StoredPairPasses(StreamedPairPasses):
 
 
 def _storage_size(geometry: Geometry, processes: Processes) -> int:
-    """Return an upper bound on the numbers in this process's tiles, by a formula that admits symbolic sizes."""
+    """Return an upper bound on the number of entries in the tiles of this process; sizes may be symbolic."""
     (n, m), (height, width) = geometry.shape, TILE
     strips = -(-n // height)
     tiles = strips * -(-m // width)
@@ -387,7 +387,7 @@ def _storage_size(geometry: Geometry, processes: Processes) -> int:
 
 
 class _LabelRanges:
-    """Smallest and largest label of each range of rows and columns, which show that most tiles hold no masked pair."""
+    """Smallest and largest label of each block of rows and columns, to skip tiles without masked pairs."""
 
     def __init__(self, labels: tuple[Tensor, Tensor]) -> None:
         self.rows, self.columns = ([(int(p.amin()), int(p.amax())) for p in side.split(TILE[0])] for side in labels)
@@ -399,13 +399,13 @@ class _LabelRanges:
 
 
 class _RunningLogSum:
-    """Log-sum-exp of rows that arrive in pieces, by a running maximum; all minus infinity stays minus infinity."""
+    """Running log-sum-exp of rows whose entries arrive in pieces; rows of minus infinities give minus infinity."""
 
     def __init__(self, empty: Tensor) -> None:
         self.maximum, self.total = empty, torch.zeros_like(empty)
 
     def add(self, rows: slice, values: Tensor) -> None:
-        """Add a piece, (rows, k); it is overwritten."""
+        """Add k further entries per row, (rows, k), which are overwritten."""
         old = self.maximum[rows]
         new = torch.maximum(old, values.amax(1))
         shift = new.masked_fill(new == -torch.inf, 0)  # -inf - -inf would be NaN
@@ -418,12 +418,12 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Terms whose exponents lie near each other: exp(S + A + B) o (U V^T), one exponential for all of them.
+    """Group of weight terms with similar exponents, which share one exponential: exp(S + A + B) o (U V^T).
 
     Attributes:
-        base: A, (N,), and B, (M,); None for zeros, where exp(core) serves as it is.
-        row_factors: U^T, (k, N).
-        column_factors: V^T, (k, M).
+        base: Shared exponents of the rows, (N,), and of the columns, (M,); None if both are zero.
+        row_factors: Factors U^T of the rows, (k, N).
+        column_factors: Factors V^T of the columns, (k, M).
     """
 
     base: tuple[Tensor, Tensor] | None
@@ -434,7 +434,7 @@ class _TermGroup(NamedTuple):
 def _merge(
     terms: Sequence[RankOneTerm], base: tuple[Tensor, Tensor] | None, log_rows: Tensor, log_columns: Tensor
 ) -> _TermGroup:
-    """Return the group of some terms from their exponents less the base, (k, N) and (k, M), which are overwritten."""
+    """Build a group from terms and their exponents relative to the base, (k, N) and (k, M), which are overwritten."""
     row_factors, column_factors = log_rows.exp_(), log_columns.exp_()
     for k, term in enumerate(terms):
         side = row_factors if term.axis == "rows" else column_factors
@@ -443,7 +443,7 @@ def _merge(
 
 
 def _sum_outer_products(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
-    """Return the sum of k outer products, (k, n) and (k, m) to (n, m)."""
+    """Return the sum of k outer products of vectors, (k, n) and (k, m) to (n, m)."""
     if len(left) > MAX_OUTER_RANK:
         return torch.mm(left.T, right, out=out)
     total = torch.mul(left[0, :, None], right[0], out=out)
@@ -457,7 +457,7 @@ _spare: list[np.ndarray] = []
 
 
 def _allocate(size: int, like: Tensor) -> Tensor:
-    """Return memory for so many numbers, with the dtype and device of another tensor.
+    """Allocate memory for a number of entries, with the dtype and device of another tensor.
 
     On a CPU the memory of the previous call is reused if it suffices: the first touch of new memory takes a quarter of
     the time of the matrix product that is written there.
@@ -475,7 +475,7 @@ def _allocate(size: int, like: Tensor) -> Tensor:
 
 
 def _release(array: np.ndarray) -> None:
-    """Keep memory for the next call, the larger array of two."""
+    """Keep an array for reuse by the next call, if it is larger than the one kept so far."""
     if array.nbytes <= STORED_BYTES and not (_spare and _spare[0].nbytes >= array.nbytes):
         _spare[:] = [array]
 
@@ -487,7 +487,7 @@ def _ranges(start: int, stop: int, length: int) -> Iterator[slice]:
 
 
 def _middle_and_radius(values: Tensor) -> tuple[float, float]:
-    """Return the midpoint between the smallest and the largest value, and their distance from it."""
+    """Return the midpoint of the range of values, and half the width of that range."""
     low, high = (float(v) for v in values.aminmax())
     return (high + low) / 2, (high - low) / 2
 
@@ -497,7 +497,7 @@ def _is_near(a: Tensor, b: Tensor) -> bool:
 
 
 def _with_mirror(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield the tile and, if it also stands for its transpose, the transpose."""
+    """Yield the position and values of a tile, then those of the transposed tile if the tile stands for both."""
     yield tile.rows, tile.columns, tile.core
     if tile.mirrored:
         yield tile.columns, tile.rows, tile.core.T

@@ -36,7 +36,7 @@ def sums_kernel(
     LOGARITHM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Write sum_j exp(S_ij + A_i + B_j) v_j, or, with LOGARITHM, log sum_j exp(S_ij + B_j), by split: (splits, n).
+    """Triton kernel of the sums over columns, weighted sums or (with LOGARITHM) log-sums, for each split: (splits, n).
 
     The logarithm uses a running maximum, as nothing bounds its exponents; it is minus infinity where all terms are. The
     weighted sum needs none: its exponents are those of a plan or a softmax, S + A + B <= 0 up to rounding.
@@ -80,7 +80,7 @@ def gradient_kernel(
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Write W y, (splits, n, D), and the row sums of W, (splits, n), if the data allows this form; D <= BLOCK_D."""
+    """Triton kernel of W y, (splits, n, D), and the row sums of the weights W, (splits, n), for D <= BLOCK_D."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _all_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
@@ -116,7 +116,7 @@ def weights_kernel(
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Write W itself, (n, m), one tile per program, if the data allows this form."""
+    """Triton kernel of the weights W, (n, m), one tile per program."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _all_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
@@ -134,7 +134,7 @@ def weights_kernel(
 
 @triton.jit
 def join_kernel(parts, out, n, splits, LOGARITHM: tl.constexpr, BLOCK: tl.constexpr):
-    """Write the sum over all splits, (splits, n) to (n,), or, with LOGARITHM, their log-sum-exp, in a fixed order."""
+    """Triton kernel of the sum or (with LOGARITHM) log-sum-exp over splits in a fixed order: (splits, n) to (n,)."""
     positions = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     top = tl.full([BLOCK], -INFINITY, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
@@ -157,7 +157,7 @@ def collapse_kernel(
     log_rows, log_columns, row_weights, column_weights, row_factors, column_factors, near, n, m, max_gap,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write a term's factors in units of the first term's exponents, and whether it is near enough for that.
+    """Triton kernel that rescales the factors of a term to the exponents of the first, if they are near enough.
 
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
     from rows to columns; the one chosen centers the exponents of the rows at 0, so that the largest is least.
@@ -189,7 +189,7 @@ def collapse_kernel(
 
 @triton.jit
 def _exponent_excess(exponents, term, positions, n):
-    """Return a term's exponents minus the first term's; infinity for NaN (both infinite), so that it counts as far."""
+    """Return the exponents of a term minus those of the first term; NaN (both infinite) becomes infinity."""
     own = tl.load(exponents + term * n + positions, mask=positions < n, other=0.0)
     excess = own - tl.load(exponents + positions, mask=positions < n, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)
@@ -197,7 +197,7 @@ def _exponent_excess(exponents, term, positions, n):
 
 @triton.jit
 def _all_near(near, TERMS: tl.constexpr):
-    """Return 1 if all terms are near the first, else 0."""
+    """Return 1 if the exponents of all terms are near those of the first term, else 0."""
     gathered = tl.load(near)
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(near + k)
@@ -206,7 +206,7 @@ def _all_near(near, TERMS: tl.constexpr):
 
 @triton.jit
 def _load_rows(x, n, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Return the program's rows, the first BLOCK_D coordinates, and the embeddings there."""
+    """Return the row indices of this program, the first BLOCK_D coordinate indices, and the embeddings there."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     depth = tl.arange(0, BLOCK_D)
     return rows, depth, _load_block(x, rows, depth, n, D)
@@ -214,7 +214,7 @@ def _load_rows(x, n, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constex
 
 @triton.jit
 def _column_range(m, BLOCK_N: tl.constexpr):
-    """Return the range of the program's columns: whole tiles, as evenly as possible."""
+    """Return the range of columns of this program: whole tiles, shared out as evenly as possible."""
     tiles = tl.cdiv(m, BLOCK_N)
     each = tl.cdiv(tiles, tl.num_programs(1)) * BLOCK_N
     first = tl.program_id(1) * each
@@ -223,7 +223,7 @@ def _column_range(m, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def _load_block(matrix, rows, depth, n, D: tl.constexpr):
-    """Load the given rows and coordinates of an (n, D) matrix, zeros outside."""
+    """Load a block of rows and coordinates of an (n, D) matrix; entries outside are zero."""
     inside = (rows[:, None] < n) & (depth[None, :] < D)
     return tl.load(matrix + rows[:, None].to(tl.int64) * D + depth[None, :], mask=inside, other=0.0)
 
@@ -233,7 +233,7 @@ def _affine_tile(
     x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m,
     D: tl.constexpr, LINK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return T on a tile, without the biases if there is no link; x_block and y_block are the first coordinates."""
+    """Return the affine function T on a tile; without a link, the biases are left out."""
     t = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
     for start in range(BLOCK_D, D, BLOCK_D):
         depth = start + tl.arange(0, BLOCK_D)
@@ -247,7 +247,7 @@ def _affine_tile(
 
 @triton.jit
 def _apply_link(t, factor, power, LINK: tl.constexpr):
-    """Return h(T)."""
+    """Return the link function h(T) on a tile."""
     if LINK == "log-decay":
         s = -factor * tl.log(1 + tl.maximum(-t, 0.0))
     elif LINK == "power-decay":
@@ -259,7 +259,7 @@ def _apply_link(t, factor, power, LINK: tl.constexpr):
 
 @triton.jit
 def _link_slope(t, factor, power, LINK: tl.constexpr):
-    """Return h'(T) for a link that is not the identity."""
+    """Return the derivative h'(T) of a link that is not the identity."""
     if LINK == "log-decay":
         slope = factor / (1 + tl.maximum(-t, 0.0))
     else:
@@ -269,7 +269,7 @@ def _link_slope(t, factor, power, LINK: tl.constexpr):
 
 @triton.jit
 def _mask_tile(s, row_labels, column_labels, rows, columns, n, m, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr):
-    """Return S, with minus infinity at excluded pairs and beyond the last column.
+    """Return the log-kernel on a tile, with minus infinity at masked pairs and beyond the last column.
 
     Rows 2k of the two label matrices are the labels of mask k; if bit k of EXCEPTIONS is set, rows 2k + 1 are the
     labels of its exceptions.
@@ -293,7 +293,7 @@ def _weight_tile(
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return W on a tile: the sum over groups of exp(S_ij + A_i + B_j) (U V^T)_ij, times h'(T_ij)."""
+    """Return the weights of the pairs on a tile, summed over groups of terms and scaled by the slope of the link."""
     t = _affine_tile(x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D)
     s = _mask_tile(
         _apply_link(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, EXCEPTIONS
