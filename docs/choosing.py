@@ -22,7 +22,7 @@ def choosing() -> str:
     """Return the page on where to start, one screen."""
     runs = measured()
     rows = [
-        [case.name, case.start, f"[{_certainty(case.basis, runs)}](evidence.md#{_slug(case.name)})"]
+        [case.name, case.starting_point, f"[{_certainty(case.basis, runs)}](evidence.md#{_slug(case.name)})"]
         for case in USE_CASES
     ]
     parts = [
@@ -99,7 +99,7 @@ def _with_claims(one: Recommendation, runs: dict[str, list[Measured]]) -> str:
     """Return a recommendation with its claims, grouped by verdict and linked to their rows."""
     by_verdict: dict[str, list[str]] = {}
     for item in one.evidence:
-        link = f"[{item.suite} {item.number + 1}](#{anchor(*item)}){'*' * (item.suite in RUN_AGAIN)}"
+        link = f"[{item.suite} {item.claim_index + 1}](#{anchor(*item)}){'*' * (item.suite in RUN_AGAIN)}"
         by_verdict.setdefault(verdict_on(runs, *item), []).append(link)
     return f"- {one.text} " + "; ".join(f"*{verdict}*: {', '.join(links)}" for verdict, links in by_verdict.items())
 

@@ -1,4 +1,4 @@
-"""Declaration of commands: the options of each, and where its function is.
+"""Declaration of commands: options, help texts, and the location of the function.
 
 A command is declared in the `config` module of the package that implements it. The command line lists, explains and
 parses it from this declaration alone, and the Python function of the same name takes its options as keywords. So
@@ -33,19 +33,19 @@ class Command(Generic[P]):
     """Declaration of a command.
 
     Attributes:
-        options_class: dataclass of its options.
-        function: location of its function, ``module:function``, imported when the command runs.
-        summary: one sentence on what it does.
-        details: further text for the help and the docstring of the function.
-        examples: command lines to start from.
-        printer: location of the function that prints the result, and which `--json` replaces; empty for none.
-        failure_check: location of a function that raises for a result that is a failure, called after printing; empty
-            for none.
-        resolve: returns the options that follow from the given ones, such as the settings of a recipe.
-        extra: extra of contraport that installs its packages; empty for none.
-        group: its heading in `contraport --help`.
-        common_options: options shown by `--help`; all if empty. `--help_all` always shows all.
-        page: page of the documentation about it, as in `contraport docs PAGE`; empty for none.
+        options_class: Dataclass of the options of the command.
+        function: Location of the function, ``module:function``, imported when the command runs.
+        summary: One sentence on what the command does.
+        details: Further text for the help and the docstring of the function.
+        examples: Example command lines for the help.
+        printer: Location of the function that prints the result unless `--json` is passed; empty for none.
+        failure_check: Location of a function that raises if the result is a failure, called after printing; empty for
+            none.
+        resolve: Function that adds options that follow from others, such as the settings of a recipe.
+        extra: Extra of contraport that installs the required packages; empty for none.
+        group: Heading of the command in `contraport --help`.
+        common_options: Options shown by `--help`; all if empty. `--help_all` always shows all.
+        page: Documentation page about the command, as in `contraport docs PAGE`; empty for none.
     """
 
     options_class: Callable[P, object]
@@ -63,11 +63,11 @@ class Command(Generic[P]):
 
     @property
     def options(self) -> Mapping[str, Option]:
-        """The options, by name."""
+        """Declared options of the command, by name."""
         return get_declared_options(self.options_class)
 
     def with_option_parameters(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
-        """Decorator: give a function of a dict of options the options of the command as documented keywords.
+        """Decorator: turn a function that takes a dict of options into one that takes them as documented keywords.
 
         Errors get a note with the documentation page of the command; see `options.with_options_as_parameters`.
         """

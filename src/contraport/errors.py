@@ -38,8 +38,8 @@ class UsageError(ValueError):
             ``"not_found"``, ``"unreadable"``, ``"not_writable"``, ``"exists"``, or a more specific one.
 
     Attributes:
-        argument: name of the argument, or None if the message names none.
-        code: ``argument.kind``, or ``kind`` without an argument. It stays the same when the message is reworded.
+        argument: Name of the wrong argument; None if the message names none.
+        code: Stable error code, ``argument.kind``, or ``kind`` without an argument; independent of the wording.
 
     >>> error = UsageError("batch_size: must be an integer >= 1, got 0.")
     >>> error.argument, error.code
@@ -58,7 +58,7 @@ _ARGUMENT = re.compile(r"([A-Za-z_][\w.]*): ")
 
 @contextmanager
 def hint_on_error(command: str) -> Iterator[None]:
-    """Add a note with a command that explains more to a `UsageError` or `FloatingPointError` of the block.
+    """Context manager: add a hint, a command that explains more, to errors in the block.
 
     Python prints the note below the message, the command line behind it. A note added further in stays, as it is more
     specific. Also works as a decorator.
@@ -77,22 +77,22 @@ def hint_on_error(command: str) -> Iterator[None]:
 
 
 def add_hint(error: UsageError | FloatingPointError, command: str) -> None:
-    """Add a note with a command that explains more, unless the error already has a note."""
+    """Add a hint, a command that explains more, to an error unless it already has a note."""
     if not get_notes(error):
         error.add_note(f"More: {command}")
 
 
 def get_notes(error: BaseException) -> Sequence[str]:
-    """Return the notes of an error."""
+    """Return the notes attached to an error."""
     return getattr(error, "__notes__", ())
 
 
 class FolderInUseError(UsageError):
-    """Another process is writing to the same folder."""
+    """Error: another process is writing to the same folder."""
 
 
 class SelfTestError(RuntimeError):
-    """A self-test of this installation failed."""
+    """Error: a self-test of this installation failed."""
 
 
 # The messages of torch on CPU and GPU; only the GPU has an exception class of its own.
@@ -100,7 +100,7 @@ _NO_MEMORY = re.compile("can't allocate memory|out of memory|Storage size calcul
 
 
 def out_of_memory_message(error: BaseException) -> str | None:
-    """Return the message to print if an error is an out-of-memory error, else None.
+    """Return a message for an out-of-memory error; None for other errors.
 
     >>> out_of_memory_message(RuntimeError("CUDA out of memory. Tried to allocate 2 TiB."))
     'there is not enough memory (CUDA out of memory. Tried to allocate 2 TiB.); smaller batches, views or networks ...'
@@ -119,7 +119,9 @@ _PARTLY_WRITTEN = re.compile(r"\d+ requested and \d+ written")
 
 @contextmanager
 def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = str) -> Iterator[None]:
-    """Convert an `OSError` of the block to a `UsageError` with the path and, for a full disk, the free space.
+    """Context manager: convert a write error in the block to a `UsageError` with the path.
+
+    For a full disk, the message states the free space.
 
     Args:
         argument: name of the option that gives the path.
@@ -143,7 +145,7 @@ def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = s
         raise UsageError(message, kind="not_writable") from error
 
 
-def unknown_name_error(argument: str, name: object, valid_names: Iterable[str], noun: str = "name") -> UsageError:
+def unknown_name_error(argument: str, name: object, valid_names: Iterable[str]) -> UsageError:
     """Build the error for a name that is not in a list, with the nearest valid name.
 
     >>> str(unknown_name_error("objective", "gca-uott", ["nt-xent", "gca-uot"]))
@@ -162,7 +164,7 @@ def unknown_name_error(argument: str, name: object, valid_names: Iterable[str], 
 def bind_arguments(
     name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """Bind values to a signature, like `inspect.Signature.bind`; its error offers the nearest parameter name.
+    """Bind arguments to a signature; the error for an unknown keyword suggests the nearest parameter name.
 
     Raises:
         TypeError: the values do not fit the signature.
@@ -181,7 +183,7 @@ def bind_arguments(
 
 
 def unreadable_error(where: str, kind: str, error: Exception) -> UsageError:
-    """Build the error for content that a reader failed on, with the reader's message on one line.
+    """Build the error for a file that cannot be read, with the message of the reader on one line.
 
     >>> str(unreadable_error("data: x.npy", "an .npy array", ValueError("bad\\n  magic")))
     'data: x.npy cannot be read as an .npy array: bad magic'
@@ -193,7 +195,7 @@ _UNSAFE = re.compile(r"allow_pickle|weights.only|unpickl|pickled|pickle file", r
 
 
 def one_line_reason(error: BaseException) -> str:
-    """Return the message of a reader's error on one line, without advice to load files that may run code.
+    """Return the message of a read error on one line, without advice to enable unsafe loading.
 
     >>> one_line_reason(ValueError("bad\\n  magic")), one_line_reason(IndexError())
     ('bad magic', 'IndexError')
@@ -206,7 +208,7 @@ def one_line_reason(error: BaseException) -> str:
 
 
 def check(condition: bool, message: str, kind: str = "invalid") -> None:
-    """Raise `UsageError` with the message and kind unless the condition holds."""
+    """Raise `UsageError` with a message and kind unless a condition holds."""
     if not condition:
         raise UsageError(message, kind=kind)
 
@@ -230,7 +232,7 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 
 def check_integer(argument: str, value: object, least: int = 1) -> None:
-    """Raise `UsageError` unless the value is an integer >= `least`.
+    """Raise `UsageError` unless a value is an integer >= `least`.
 
     >>> check_integer("iterations", 0)
     Traceback (most recent call last):
@@ -241,7 +243,7 @@ def check_integer(argument: str, value: object, least: int = 1) -> None:
 
 
 def check_positive(argument: str, value: float, *, allow_infinity: bool = False) -> None:
-    """Raise `UsageError` unless the value is a positive (and finite) number.
+    """Raise `UsageError` unless a value is a positive finite number (or infinity, if allowed).
 
     >>> check_positive("temperature", -1)
     Traceback (most recent call last):
@@ -253,7 +255,7 @@ def check_positive(argument: str, value: float, *, allow_infinity: bool = False)
 
 
 def check_nonnegative(argument: str, value: object) -> None:
-    """Raise `UsageError` unless the value is a finite number >= 0.
+    """Raise `UsageError` unless a value is a finite number >= 0.
 
     >>> check_nonnegative("weight", float("nan"))
     Traceback (most recent call last):
@@ -264,7 +266,7 @@ def check_nonnegative(argument: str, value: object) -> None:
 
 
 def describe_value(value: Any) -> str:
-    """Describe a value in a message: dtype and shape of a tensor or an array, else its type.
+    """Describe a value for a message: dtype and shape of a tensor or array, type of any other value.
 
     >>> import torch
     >>> describe_value(torch.ones(2, 3)), describe_value([1])
@@ -275,7 +277,7 @@ def describe_value(value: Any) -> str:
 
 
 def check_all_values(argument: str, values: Any, valid: Any, expected: str) -> None:
-    """Raise `UsageError` with the first invalid value unless all values of a tensor or an array are valid.
+    """Raise `UsageError` with the first invalid value of a tensor or array, if there is one.
 
     Args:
         argument: name of the values.
@@ -294,7 +296,7 @@ def check_all_values(argument: str, values: Any, valid: Any, expected: str) -> N
 
 
 def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
-    """Raise `UsageError` unless a file can be written: its folder exists, and no file is replaced by mistake.
+    """Raise `UsageError` if a file cannot be written: its folder is missing, or it exists and `overwrite` is false.
 
     >>> check_new_file("out", Path("/nowhere/report.html"), overwrite=False)
     Traceback (most recent call last):
@@ -307,7 +309,9 @@ def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
 
 
 def check_regular_file(argument: str, path: str | Path) -> None:
-    """Raise `UsageError` unless a path is a regular file or a link to one: reading a pipe or device may never end.
+    """Raise `UsageError` unless a path is a regular file or a link to one.
+
+    Reading a pipe or device may never end.
 
     Raises:
         OSError: the path does not exist.
@@ -341,7 +345,7 @@ def check_existing_file(argument: str, path: str | Path) -> None:
 
 @contextmanager
 def require_extra(extra: str, purpose: str) -> Iterator[None]:
-    """Convert a failed import of the block to a `UsageError` with the extra that installs the package.
+    """Context manager: convert a failed import in the block to a `UsageError` with the extra to install.
 
     Raises:
         UsageError: a package is not installed.
@@ -356,7 +360,7 @@ def require_extra(extra: str, purpose: str) -> Iterator[None]:
 
 
 def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import an optional module.
+    """Import an optional module, or raise an error with the extra to install.
 
     Raises:
         UsageError: the module is not installed; the message names the extra that installs it.

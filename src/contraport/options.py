@@ -36,20 +36,20 @@ class Option:
     """Declaration of one option.
 
     Attributes:
-        name: keyword in Python, and the flag without its dashes.
-        type: type annotation; `Any` in a union stands for objects that only Python code can pass.
-        default: default value; `inspect.Parameter.empty` for a required option.
-        positional: whether a call in Python may pass it by position.
-        help: one sentence on what it does.
-        group: heading in the help.
-        check: check of the values, in addition to their type.
-        serialize: converts a value to what `config.yaml` stores.
-        scope: how long a value holds.
-        extendable: whether the value may be increased when a run is resumed.
-        cli_flag: whether the command line takes it by flag even though Python takes it by position.
-        check_exists: raises if the target of a value, such as a run, is missing. The command checks this too; the
-            parser calls it first if another required option is missing, so that the first mistake is reported.
-        deprecated_name: deprecated name, still read by Python, the command line and YAML files; empty for none.
+        name: Keyword in Python, and flag without dashes on the command line.
+        type: Type annotation; `Any` in a union stands for objects that only Python code can pass.
+        default: Default value; `inspect.Parameter.empty` for a required option.
+        positional: Whether Python calls may pass the option by position.
+        help: Help text: one sentence on what the option does.
+        group: Heading of the option in the help of a command.
+        check: Function that raises for an invalid value; replaces the check of the type.
+        serialize: Function that converts a value to what `config.yaml` stores.
+        scope: How long a value holds: for a run, a machine or a call.
+        extendable: Whether the value may be increased when a run is resumed.
+        cli_flag: Whether the option is a flag on the command line although it is positional in Python.
+        check_exists: Function that raises if the target of a value, such as a run, is missing. The command checks this
+            too; the parser calls it first if another required option is missing, so that the first mistake is reported.
+        deprecated_name: Old name that is still accepted, with a warning; empty for none.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Option:
         return self.positional and not self.cli_flag
 
     def validate(self, value: Any) -> None:
-        """Raise `UsageError` unless the value has the type of the option and passes its check."""
+        """Raise `UsageError` if a value has the wrong type or fails the check of the option."""
         if value is None and matches_type(None, self.type):
             return
         if self.check is not None:
@@ -87,7 +87,7 @@ class Option:
 
 
 def to_config_value(value: Any) -> Any:
-    """Convert a value to what `config.yaml` stores: plain data, or the name of an object in angle brackets."""
+    """Convert an option value to plain data for `config.yaml`; objects become their name in angle brackets."""
     if isinstance(value, Mapping):
         return {str(key): to_config_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -98,14 +98,14 @@ def to_config_value(value: Any) -> Any:
 
 
 def is_object_placeholder(value: Any) -> bool:
-    """Return whether a value from `config.yaml` is a placeholder ``<name>`` for an object, or contains one."""
+    """Return whether a value from `config.yaml` is or contains a placeholder ``<name>`` for an object."""
     if isinstance(value, list | Mapping):
         return any(map(is_object_placeholder, value.values() if isinstance(value, Mapping) else value))
     return isinstance(value, str) and value.startswith("<") and value.endswith(">")
 
 
 def display_name(value: Any) -> str:
-    """Return the name of an object, a path or a name for messages and paths."""
+    """Return a name of a value for messages and file names."""
     return str(value) if isinstance(value, str | Path) else str(getattr(value, "name", type(value).__name__))
 
 
@@ -154,7 +154,7 @@ def option(default: T, help: str, **metadata: Any) -> T:
 
 @functools.cache
 def get_declared_options(options_class: Callable[..., object]) -> Mapping[str, Option]:
-    """Return the options declared by the fields of a dataclass, by name; positional ones first."""
+    """Return the options that the fields of a dataclass declare, by name; positional ones first."""
     types, group = get_type_hints(options_class), ""
     options: dict[str, Option] = {}
     for one in fields(cast(type, options_class)):
@@ -166,7 +166,7 @@ def get_declared_options(options_class: Callable[..., object]) -> Mapping[str, O
 
 
 class Options:
-    """Base class of dataclasses of options: validates every value that differs from the default."""
+    """Base class of option dataclasses; validates every value that differs from the default."""
 
     def __post_init__(self) -> None:
         for name, one in get_declared_options(cast(Callable[..., object], type(self))).items():
@@ -175,7 +175,7 @@ class Options:
                 one.validate(value)
 
     def replace_unchecked(self, **values: Any) -> Self:
-        """Return a copy with other values, unchecked: for values that the library computes, not for a user's.
+        """Return a copy with some values replaced, without validation; for values that the library computes.
 
         >>> @dataclass(frozen=True, kw_only=True)
         ... class Walk(Options):
@@ -196,7 +196,7 @@ class Options:
 def replace_deprecated_names(
     options: Mapping[str, Option], values: Mapping[str, Any], *, warn: bool = True
 ) -> dict[str, Any]:
-    """Replace deprecated option names by the current ones, with a warning for each unless `warn` is false.
+    """Replace deprecated option names by current names; warn about each unless `warn` is false.
 
     Raises:
         UsageError: an option is given under both names.
@@ -212,7 +212,7 @@ def replace_deprecated_names(
 
 
 def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
-    """Warn that a name is deprecated: in Python by a `FutureWarning`, on the command line by one line of the log."""
+    """Warn that a name is deprecated, by a `FutureWarning` in Python and by a log message on the command line."""
     message = f"{format_name(old)} is deprecated and will be removed in version {REMOVAL}; use {format_name(new)}."
     if is_flag_style():
         logging.getLogger("contraport").warning("%s", message)
@@ -221,7 +221,7 @@ def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
 
 
 def accept_deprecated(**old_names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator: accept the deprecated names of keywords, given as ``new="old"``, with a warning."""
+    """Decorator: accept deprecated keyword names, declared as ``new="old"``, with a warning."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
@@ -259,7 +259,7 @@ def accept_deprecated_fields(**formerly: str) -> Callable[[type[T]], type[T]]:
 def with_options_as_parameters(
     options_class: Callable[P, object], details: str = ""
 ) -> Callable[[Callable[[dict[str, Any]], T]], Callable[P, T]]:
-    """Decorator: turn a function of a dict of options into one with the options of a dataclass as parameters.
+    """Decorator: turn a function that takes a dict of options into one that takes them as keyword parameters.
 
     Names, types and defaults are visible to type checkers and editors, and the docstring documents each option.
 
@@ -332,7 +332,7 @@ def _document(docstring: str, details: str, options: Mapping[str, Option]) -> st
 
 
 def int_in_range(least: int, most: int = MAX_COUNT) -> Check:
-    """Return a check for an integer in ``[least, most]``."""
+    """Return a check that a value is an integer in ``[least, most]``."""
 
     def validate(name: str, value: Any) -> None:
         check_integer(name, value, least)
@@ -343,7 +343,7 @@ def int_in_range(least: int, most: int = MAX_COUNT) -> Check:
 
 
 def one_of(*names: str) -> Check:
-    """Return a check for one of the names."""
+    """Return a check that a value is one of the names."""
 
     def validate(name: str, value: Any) -> None:
         if value not in names:
@@ -353,7 +353,7 @@ def one_of(*names: str) -> Check:
 
 
 def subset_of(*names: str) -> Check:
-    """Return a check for a list of some of the names."""
+    """Return a check that a value is a list of some of the names."""
     check_one = one_of(*names)
 
     def validate(name: str, value: Any) -> None:
@@ -383,7 +383,7 @@ def matches_type(value: Any, annotation: Any, *, objects: bool = True) -> bool:
 
 @functools.cache
 def _alternatives(annotation: Any) -> tuple[tuple[type, ...], tuple[type, ...], tuple[Any, ...]]:
-    """Split an annotation into the classes it allows, those of them that allow a bool, and its other forms.
+    """Split a type annotation into classes, classes that also accept a bool, and other forms such as `Literal`.
 
     Cached: a run folder has some seventy options, and most annotations are unions.
     """
@@ -412,7 +412,7 @@ def _matches_form(value: Any, form: Any, *, objects: bool) -> bool:
 
 
 def describe_type(annotation: Any) -> str:
-    """Describe the values of a type annotation in words.
+    """Describe a type annotation in words, for messages.
 
     >>> describe_type(float | str | None)
     'a number or text'

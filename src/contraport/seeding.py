@@ -1,4 +1,4 @@
-"""Random streams: independent generators for every purpose, and the global generators of torch."""
+"""Random seeds and generators: an independent random stream for each purpose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIXED_SEEDS = {"data.split": 0}
 
 
 def derive_seed(purpose: str, *keys: int) -> int:
-    """Return the seed of a random stream, an integer of 128 bits.
+    """Derive the 128-bit seed of a random stream from a purpose and keys.
 
     Args:
         purpose: name of the use, such as ``"audit.decoys"``. Every use has its own, so that two uses never share draws,
@@ -30,7 +30,7 @@ def derive_seed(purpose: str, *keys: int) -> int:
 
 
 def generator(purpose: str, *keys: int) -> np.random.Generator:
-    """Return a NumPy generator for a purpose; see `derive_seed`.
+    """Create a NumPy random generator for a purpose; see `derive_seed`.
 
     >>> generator("audit.decoys", 0).random() == generator("data.mismatch", 0).random()
     False
@@ -39,17 +39,17 @@ def generator(purpose: str, *keys: int) -> np.random.Generator:
 
 
 def torch_seed(purpose: str, *keys: int) -> int:
-    """Return a seed of 64 bits for torch's generators; see `derive_seed`."""
+    """Derive a 64-bit seed for torch from a purpose and keys; see `derive_seed`."""
     return derive_seed(purpose, *keys) % 2**64
 
 
 def torch_generator(purpose: str, *keys: int) -> torch.Generator:
-    """Return a torch generator on the CPU for a purpose; see `derive_seed`."""
+    """Create a torch random generator on the CPU for a purpose; see `derive_seed`."""
     return torch.Generator().manual_seed(torch_seed(purpose, *keys))
 
 
 def seed_global_generators(seed: int) -> None:
-    """Seed the global torch generators of all devices in use.
+    """Seed the global torch random generators of all devices in use.
 
     `torch.manual_seed` also prepares devices that are not in use and records the caller for each, which takes as long
     as a small training step.

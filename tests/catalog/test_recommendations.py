@@ -17,8 +17,8 @@ def test_names_existing_objectives_and_claims(use_case: UseCase, recommendation:
     assert recommendation.text.endswith(".")
     for evidence in recommendation.evidence:
         claims = build_grid({"suite": evidence.suite}).claims
-        assert 0 <= evidence.number < len(claims)
-        assert claims[evidence.number].says.endswith(".")
+        assert 0 <= evidence.claim_index < len(claims)
+        assert claims[evidence.claim_index].says.endswith(".")
 
 
 def test_lists_use_cases_of_an_objective() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import contraport
 from contraport.cli.commands import BUILTIN_COMMANDS, find_command
-from contraport.cli.docs import docs, extract_section, list_pages, wrap
+from contraport.cli.docs import docs, extract_section, list_pages, wrap_markdown
 from contraport.errors import UsageError
 
 from .conftest import Outcome
@@ -106,7 +106,7 @@ CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 @pytest.mark.parametrize("name", list_pages())
 def test_wrapped_page_fits_and_loses_nothing(name: str) -> None:
     text = docs(page=name)
-    shown = wrap(text, 72)
+    shown = wrap_markdown(text, 72)
     assert shown.split() == text.split()
     assert CODE.findall(shown) == CODE.findall(text)
     prose = [line for line in CODE.sub("", shown).splitlines() if not line.startswith(("|", "#", "<"))]

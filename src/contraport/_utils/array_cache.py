@@ -1,4 +1,4 @@
-"""Cache of NumPy arrays in a folder, memory-mapped, with a key of what they were computed from.
+"""Cache of memory-mapped NumPy arrays in a folder, valid for one key (a description of what they were computed from).
 
 A cache folder has one array per view, `view0.npy`, `view1.npy`, ..., and the key in `made_of.json`, written last.
 """
@@ -30,7 +30,7 @@ def load_or_build_arrays(
     argument: str,
     log: logging.Logger,
 ) -> tuple[np.ndarray, ...]:
-    """Load the arrays from a cache folder if they have this key; else compute and store them.
+    """Load arrays from a cache folder if their key matches; otherwise compute and store them.
 
     Args:
         folder: cache folder.
@@ -61,12 +61,12 @@ def load_or_build_arrays(
 
 
 def array_path(folder: Path, view: int) -> Path:
-    """Return the path of the array of a view."""
+    """Return the path of the cached array of a view."""
     return folder / f"view{view}.npy"
 
 
 def open_arrays(folder: Path, key: Mapping[str, Any]) -> tuple[tuple[np.ndarray, ...] | None, str]:
-    """Open the arrays in a cache folder if they have this key.
+    """Open the arrays of a cache folder if their key matches.
 
     Args:
         folder: cache folder.
@@ -94,13 +94,13 @@ def open_arrays(folder: Path, key: Mapping[str, Any]) -> tuple[tuple[np.ndarray,
 
 
 def total_bytes(key: Mapping[str, Any]) -> int:
-    """Return the size in bytes of the arrays with this key."""
+    """Return the total size in bytes of the cached arrays if their key matches."""
     return sum(np.dtype(key["dtype"]).itemsize * int(np.prod(shape)) for shape in key["shapes"])
 
 
 @contextmanager
 def create_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
-    """Yield empty memory-mapped arrays, which replace those in the cache folder if the block succeeds.
+    """Context manager: yield new memory-mapped arrays, which replace the cached ones if the block succeeds.
 
     Raises:
         OSError: the folder cannot be written to.

@@ -1,4 +1,4 @@
-"""Atomic writing of files, and checksums that detect damage.
+"""Atomic file writes, and checksums that detect damaged files.
 
 The checksum of a file is in ``NAME.sha256`` beside it, in the format of the command ``sha256sum``. While a file is
 replaced, its checksum file has a line for the old content and one for the new, so that the file passes the check
@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.IGNO
 
 @contextmanager
 def atomic_write(path: Path, *, checksum: bool = False) -> Iterator[Path]:
-    """Yield a temporary path, which replaces `path` if the block succeeds and is removed if it fails.
+    """Context manager: yield a temporary path, which replaces `path` if the block succeeds and is removed otherwise.
 
     A reader sees the old file or the new one, never a part. The temporary name keeps the suffix of `path`. With
     `checksum`, a checksum file is written too.
@@ -51,13 +51,13 @@ def atomic_write(path: Path, *, checksum: bool = False) -> Iterator[Path]:
 
 
 def leftover_files(folder: Path) -> Iterator[Path]:
-    """Return the temporary files in a folder that a killed process left behind."""
+    """Yield the temporary files that killed processes left in a folder."""
     return folder.glob(f".*-{'[0-9a-f]' * 32}.*")
 
 
 @contextmanager
 def atomic_write_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder, whose files are moved to `folder`, each atomically, if the block succeeds.
+    """Context manager: yield a temporary folder; if the block succeeds, its files are moved to `folder` one by one.
 
     The files in subfolders are moved first.
     """
@@ -148,14 +148,14 @@ def checksum_path(path: Path) -> Path:
 
 
 def write_checksum(path: Path, *, name: str | None = None) -> None:
-    """Write the checksum file of a file; `name` is its later name, if it is still a temporary file."""
+    """Write the checksum file of a file; `name` is the final file name if the file is still temporary."""
     checksum = checksum_path(path)
     checksum.write_text(f"{_digest(path)}  {name or path.name}\n", encoding="utf-8")
     _sync(checksum)
 
 
 def check_checksum(path: Path) -> None:
-    """Raise `ValueError` unless a file matches its checksum; a file without checksum passes."""
+    """Raise `ValueError` if a file does not match its checksum file; a file without one passes."""
     checksum = checksum_path(path)
     if not checksum.exists():
         return
@@ -165,7 +165,7 @@ def check_checksum(path: Path) -> None:
 
 
 def _move(temporary: Path, path: Path) -> None:
-    """Move a file to its final path, with its checksum file if there is one."""
+    """Move a file to its final path, together with its checksum file if there is one."""
     _sync(temporary)
     new_checksum, checksum = checksum_path(temporary), checksum_path(path)
     if not new_checksum.exists():
@@ -189,7 +189,7 @@ def _cell(value: object) -> object:
 
 
 def _reserve(file: BinaryIO, start: int, size: int) -> None:
-    """Allocate disk space for a range of a file. Without `posix_fallocate` the range is overwritten with zeros."""
+    """Reserve disk space for a range of a file; overwrites the range with zeros if the system cannot reserve space."""
     if hasattr(os, "posix_fallocate"):  # on Linux, not on macOS or Windows
         try:
             os.posix_fallocate(file.fileno(), start, size)
@@ -210,6 +210,6 @@ def _digest(path: Path) -> str:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file to the disk: a file moved before that may be empty after a power failure."""
+    """Flush a file to the disk, so that it is not empty after a power failure."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())

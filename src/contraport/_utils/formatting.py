@@ -14,7 +14,7 @@ _ON_COMMAND_LINE: ContextVar[bool] = ContextVar("use_flag_style", default=False)
 
 @contextmanager
 def use_flag_style() -> Iterator[None]:
-    """Write options as flags within the block, for messages to a user of the command line."""
+    """Context manager: format options as command-line flags in all messages of the block."""
     token = _ON_COMMAND_LINE.set(True)
     try:
         yield
@@ -23,7 +23,7 @@ def use_flag_style() -> Iterator[None]:
 
 
 def is_flag_style() -> bool:
-    """Return whether options are written as flags."""
+    """Return whether options are currently formatted as command-line flags."""
     return _ON_COMMAND_LINE.get()
 
 
@@ -69,19 +69,19 @@ def format_flags(values: Mapping[str, Any]) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """Quote a value for a shell; an ellipsis stands for any value."""
+    """Quote a value for a shell; an ellipsis is a placeholder for any value."""
     return "..." if value is ... else shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _literal(value: Any) -> str:
-    """Return the Python literal of a value; an ellipsis stands for any value."""
+    """Format a value as a Python literal; an ellipsis is a placeholder for any value."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key!r}: {_literal(part)}' for key, part in value.items())}}}"
     return "..." if value is ... else repr(value)
 
 
 def pluralize(number: int, thing: str, things: str | None = None) -> str:
-    """Format a number with its noun in singular or plural.
+    """Format a count with its noun in singular or plural.
 
     Args:
         number: the count.
@@ -95,7 +95,7 @@ def pluralize(number: int, thing: str, things: str | None = None) -> str:
 
 
 def format_significant(number: float, digits: int = 2) -> str:
-    """Format a number with so many significant digits, without an exponent if it is large.
+    """Format a number with a fixed number of significant digits, and large numbers without exponent.
 
     >>> format_significant(99.7), format_significant(0.0123), format_significant(38_147.3, 3)
     ('100', '0.012', '38,100')
@@ -122,7 +122,7 @@ def describe_item_shape(shape: Sequence[int]) -> str:
 
 
 def describe_shape(shape: Sequence[int]) -> str:
-    """Describe items of a shape, for an error about unexpected items.
+    """Describe items by their shape, for errors about unexpected items.
 
     >>> describe_shape((3, 8, 8)), describe_shape(())
     ('items of shape (3, 8, 8)', 'texts')

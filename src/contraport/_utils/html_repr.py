@@ -1,4 +1,4 @@
-"""HTML tables for the representation of objects in notebooks."""
+"""HTML tables for the display of objects in notebooks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 
 def format_html_mapping(title: str, rows: Mapping[str, object], note: str = "") -> str:
-    """Format names and values as an HTML table of two columns, escaped, in the colors of the notebook.
+    """Format a mapping as an escaped HTML table of two columns, in the colors of the notebook.
 
     Args:
         title: caption of the table.
@@ -22,7 +22,7 @@ def format_html_mapping(title: str, rows: Mapping[str, object], note: str = "") 
 
 
 def format_html_rows(title: str, rows: Sequence[Mapping[str, object]], notes: Sequence[str] = ()) -> str:
-    """Format rows with the same keys as an HTML table with the keys as column headings.
+    """Format rows as an HTML table; the keys of the rows are the column headings.
 
     Args:
         title: caption of the table.

@@ -1,4 +1,4 @@
-"""Lazy imports: objects by their location as text, and packages whose names are imported on first use."""
+"""Lazy imports: of objects by location ``"module:attribute"``, and of modules and packages on first use."""
 
 from __future__ import annotations
 

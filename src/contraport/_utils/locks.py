@@ -1,4 +1,4 @@
-"""Folder locks: one process writes to a folder at a time, and a lock file identifies it.
+"""Folder locks: a lock file ensures that only one process writes to a folder at a time.
 
 The process touches the lock file regularly (heartbeat). Locks of the operating system are not used, as many network
 file systems do not propagate them to other machines.
@@ -47,7 +47,7 @@ log = logging.getLogger("contraport")
 def lock_folder(
     folder: Path, work: str, *, argument: str = "out", name: str = LOCK_FILE, wait: bool = False
 ) -> Iterator[None]:
-    """Lock a folder against other processes; create it if it is missing, and remove it again if it stays empty.
+    """Context manager: lock a folder against other processes; creates the folder if missing, removes it if left empty.
 
     The lock of a killed process is taken over: at once if it ran on this machine, else `STALE_SECONDS` after its last
     heartbeat.
@@ -78,7 +78,7 @@ def lock_folder(
 
 
 class _Lock:
-    """Lock file, acquired by exclusive creation, in which only one process can succeed."""
+    """Lock file of a folder, acquired by exclusive file creation."""
 
     def __init__(self, folder: Path, name: str, work: str, argument: str) -> None:
         self._folder, self._path, self._argument = folder, folder / name, argument
@@ -125,7 +125,7 @@ class _Lock:
 
     @hint_on_error("contraport docs troubleshooting resume-is-refused")
     def _clear(self) -> None:
-        """Remove a lock whose process has ended.
+        """Remove a stale lock, whose process has ended.
 
         Raises:
             FolderInUseError: its process is running.
@@ -155,7 +155,7 @@ class _Lock:
             aside.rename(self._path)
 
     def _seconds_since_heartbeat(self) -> float:
-        """Return the age of the last heartbeat by the clock of the file system, which all machines share."""
+        """Return the seconds since the last heartbeat of the lock, by the clock of the file system."""
         with tempfile.TemporaryFile(dir=self._folder) as file:
             now = os.fstat(file.fileno()).st_mtime
         try:
@@ -176,7 +176,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _is_running(owner: dict[str, Any]) -> bool | None:
-    """Return whether the process of a lock is running, or None if this machine cannot determine it."""
+    """Return whether the process that holds a lock is running; None if this machine cannot determine it."""
     pid, machine = owner.get("pid"), owner.get("machine")
     if not isinstance(pid, int) or machine is None or machine != _machine():
         return None
@@ -190,7 +190,7 @@ def _is_running(owner: dict[str, Any]) -> bool | None:
 
 
 def _machine() -> str | None:
-    """Return an identifier of this boot of this machine and of its process namespace (container)."""
+    """Return an identifier of this machine, its current boot and its container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -199,7 +199,7 @@ def _machine() -> str | None:
 
 
 def _started(pid: int) -> str | None:
-    """Return the start time of a process of this machine in kernel ticks, or None if it has ended.
+    """Return the start time of a process in kernel ticks; None if the process has ended.
 
     It distinguishes a process from an earlier one with the same, reused number.
     """

@@ -1,4 +1,4 @@
-"""Progress bars of nested work on the terminal, and the consoles of the package."""
+"""Progress bars on the terminal for nested steps, and the consoles of the package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 
 
 def make_console(*, stderr: bool = False, quiet: bool = False, width: int | None = None) -> Console:
-    """Create a console without markup: names such as `[red]` and `:cat:` are printed as they are.
+    """Create a rich console without markup, so that names such as `[red]` are printed unchanged.
 
     All consoles of the package are created here.
 
@@ -25,13 +25,13 @@ def make_console(*, stderr: bool = False, quiet: bool = False, width: int | None
 
 
 class StepCallback(Protocol):
-    """Callback at the start of each step of a progress bar, with the description of the step."""
+    """Callback to call at the start of each step of a progress bar, with a description of the step."""
 
     def __call__(self, description: str) -> None: ...
 
 
 class ProgressBars:
-    """Nested progress bars on the standard error; silent unless that is a terminal.
+    """Nested progress bars on standard error; nothing is printed if that is not a terminal.
 
     A bar disappears when it ends. All bars share one display, as two displays would overwrite each other.
 
@@ -60,7 +60,7 @@ class ProgressBars:
 
     @contextmanager
     def steps(self, total: int | None, description: str = "") -> Iterator[StepCallback]:
-        """Open a bar with a number of steps (None: unknown), and yield a callback for the start of each step."""
+        """Context manager: show a progress bar, and yield a callback to call at the start of each step."""
         task = self._progress.add_task(description, total=total)
         started = 0
 
@@ -81,7 +81,7 @@ class ProgressBars:
                 self._progress.stop()
 
     def track(self, items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
-        """Yield the items and show a bar of how many were yielded."""
+        """Iterate over items with a progress bar."""
         if not self._shown:
             yield from items
             return

@@ -1,4 +1,4 @@
-"""Lazy public names of contraport: listed in `__init__.pyi`, each imported on first use.
+"""Public names of contraport, listed in `__init__.pyi` and imported on first use.
 
 One list serves editors, type checkers and Python, and `import contraport` does not import torch.
 """
@@ -65,7 +65,7 @@ DEPRECATED = {
 
 @cache
 def module_by_name() -> dict[str, str]:
-    """Return the module that defines each public name; ``"contraport"`` for a public module.
+    """Return the defining module of each public name; ``"contraport"`` for public modules.
 
     >>> module_by_name()["nt_xent"], module_by_name()["plots"]
     ('contraport.catalog.objectives', 'contraport')
@@ -81,7 +81,7 @@ def public_names() -> list[str]:
 
 
 def load_public_name(name: str) -> Any:
-    """Import the object with a public name, or a subpackage such as `contraport.data`.
+    """Import the object behind a public name, or a subpackage such as `contraport.data`.
 
     Raises:
         AttributeError: there is no such name; the message offers the nearest one.

@@ -1,4 +1,4 @@
-"""Parser of specs: a name with settings after a colon, such as ``balanced:iterations=5``."""
+"""Parser of option values with settings, such as ``balanced:iterations=5`` (a name, then settings after a colon)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contraport.errors import check, unknown_name_error
 
 
 class NameWithSettings(NamedTuple):
-    """A name with settings.
+    """Parsed option value: a name with settings.
 
     Attributes:
-        name: the name.
-        settings: values by setting: numbers if they can be parsed as such, else texts.
+        name: Name before the colon.
+        settings: Value of each setting after the colon, a number if possible, else a text.
     """
 
     name: str
@@ -28,7 +28,7 @@ def parse_spec(
     *,
     default_setting: Mapping[str, str] | None = None,
 ) -> NameWithSettings:
-    """Parse ``"name"``, ``"name:value"`` or ``"name:setting=value,setting=value"``.
+    """Parse a name with settings: ``"name"``, ``"name:value"`` or ``"name:setting=value,setting=value"``.
 
     Args:
         argument: name of the argument, for errors.

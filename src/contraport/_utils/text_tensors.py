@@ -1,4 +1,4 @@
-"""Texts as tensors: UTF-8 bytes, one row per text, padded with zeros.
+"""Conversion of texts to tensors and back: UTF-8 bytes, one row per text, padded with zeros.
 
 A text item has the shape ``()``. A batch of texts is uint8 ``(b, bytes)``, as wide as its longest text. So the code
 that loads, shuffles, shares and moves tensors handles texts without special cases.
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_text_shape(shape: Sequence[int]) -> bool:
-    """Return whether a shape is that of text items.
+    """Return whether an item shape is that of a text.
 
     >>> is_text_shape(()), is_text_shape((3,))
     (True, False)
@@ -36,7 +36,7 @@ def is_text_shape(shape: Sequence[int]) -> bool:
 
 
 def channel_count(shape: Sequence[int]) -> int:
-    """Return the number of channels or features of an item shape; 0 for a text.
+    """Return the number of channels or features of items from their shape; 0 for texts.
 
     >>> channel_count((3, 8, 8)), channel_count(())
     (3, 0)
@@ -55,7 +55,7 @@ def is_text_batch(items: Tensor) -> bool:
 
 
 def item_shape(items: Tensor) -> tuple[int, ...]:
-    """Return the shape of one item in a batch.
+    """Return the shape of one item of a batch.
 
     >>> item_shape(texts_to_tensor(["a", "b"])), item_shape(torch.zeros(3, 2))
     ((), (2,))
@@ -94,16 +94,16 @@ def as_string_list(argument: str, values: Any) -> list[str] | None:
 
 
 def check_nonempty_texts(argument: str, texts: Sequence[str]) -> None:
-    """Raise `UsageError` if a text is empty or only white space.
+    """Raise `UsageError` if any text is empty or only white space.
 
     >>> check_nonempty_texts("views", ["a", " "])
     Traceback (most recent call last):
-    contraport.errors.UsageError: views: must not be empty texts, got 1 in 2 rows, the first in row 1.
+    contraport.errors.UsageError: views: must not be empty texts, got 1 of 2 empty, the first in row 1.
     """
     empty = [row for row, text in enumerate(texts) if not text.strip()]
     check(
         not empty,
-        f"{argument}: must not be empty texts, got {len(empty)} in {len(texts)} rows, the first in row "
+        f"{argument}: must not be empty texts, got {len(empty)} of {len(texts)} empty, the first in row "
         f"{empty[0] if empty else None}.",
         "empty_text",
     )
@@ -135,7 +135,7 @@ def encode_utf8(texts: Sequence[str], argument: str = "texts") -> list[bytes]:
 
 
 def texts_to_tensor(texts: Sequence[str], argument: str = "texts") -> Tensor:
-    """Convert texts to a batch, uint8 ``(b, bytes)``.
+    """Convert texts to a uint8 tensor of UTF-8 bytes, ``(b, bytes)``.
 
     Raises:
         UsageError: a text contains a surrogate or a null character.
@@ -151,7 +151,7 @@ def texts_to_tensor(texts: Sequence[str], argument: str = "texts") -> Tensor:
 
 
 def tensor_to_texts(items: Tensor) -> list[str]:
-    """Convert a batch to texts.
+    """Convert a tensor of UTF-8 bytes to texts.
 
     >>> tensor_to_texts(texts_to_tensor(["a", "größer"]))
     ['a', 'größer']
@@ -160,7 +160,7 @@ def tensor_to_texts(items: Tensor) -> list[str]:
 
 
 def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate batches; texts are padded to the longest.
+    """Concatenate batches of items; texts are padded to the longest.
 
     >>> concatenate_batches([texts_to_tensor(["a"]), texts_to_tensor(["bc", "d"])]).shape
     torch.Size([3, 2])
@@ -172,7 +172,7 @@ def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
 
 
 def blank_items(items: int, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
-    """Create items of a shape that are all zeros: empty texts for the shape of texts.
+    """Create blank items of a shape: zeros, or empty texts.
 
     >>> blank_items(2, (3,)).shape, blank_items(2, ()).dtype
     (torch.Size([2, 3]), torch.uint8)

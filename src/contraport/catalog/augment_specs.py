@@ -1,4 +1,4 @@
-"""Names of random augmentations, and the parser of their specs, such as ``mixup:0.3``."""
+"""Parser of augmentation options, such as ``strong`` or ``mixup:0.3``."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ AUGMENTS = ("none", *AUGMENT_STRENGTHS, *MAX_STRENGTH)
 
 
 class Augment(NamedTuple):
-    """Augmentation spec.
+    """Parsed augmentation option: a name with an optional strength.
 
     Attributes:
-        name: one of `AUGMENTS`.
-        strength: strength, or None for the default.
+        name: Name of the augmentation, one of `AUGMENTS`.
+        strength: Strength of the augmentation; None for the default.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Augment(NamedTuple):
 
 
 def parse_augment(text: object) -> Augment:
-    """Parse the name of an augmentation, or a name with a strength after a colon.
+    """Parse an augmentation option: a name, or a name with a strength after a colon.
 
     Raises:
         UsageError: unknown name, a strength for an augmentation without one, or a strength out of range.

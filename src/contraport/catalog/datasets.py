@@ -1,4 +1,4 @@
-"""Table of named data sets: description, location and reader."""
+"""Table of named data sets: descriptions, locations and readers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class DatasetEntry(NamedTuple):
-    """Entry of the table of data sets.
+    """Table entry of a named data set.
 
     Attributes:
-        name: name of the data set.
-        description: description in one line.
-        location: where it is searched for.
-        reader: location of its reader, ``module:function``: a function of the split ("train" or "test") and the folder
-            of named data or None, which returns a `contraport.data.Dataset`.
+        name: Name of the data set.
+        description: Description of the data set in one line.
+        location: Where the data set is searched for.
+        reader: Location of the function that reads the data set, ``module:function``. The function takes the split
+            ("train" or "test") and the folder of named data or None, and returns a `contraport.data.Dataset`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Table of named encoders, and the forms of other encoder names."""
+"""Table of named encoders, and the formats of encoder names from other libraries."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ OWN = "module:attribute"
 
 
 class EncoderEntry(NamedTuple):
-    """Entry of the table of encoders.
+    """Table entry of a named encoder.
 
     Attributes:
-        name: name of the encoder.
-        description: description in one line.
-        network: location of its class, ``module:class``, which takes the shape of an item; empty for other libraries'.
-        fixed: whether it has no trainable weights.
+        name: Name of the encoder.
+        description: Description of the encoder in one line.
+        network: Location of the network class, ``module:class``; empty for encoders of other libraries. The class
+            takes the shape of an item.
+        fixed: Whether the encoder has no trainable weights.
     """
 
     name: str
@@ -60,7 +61,7 @@ ENCODERS = {
 
 
 def list_encoders() -> tuple[EncoderEntry, ...]:
-    """Return the entries of all encoders, and one for each form of name of other libraries' encoders.
+    """Return the entries of all named encoders, and one for each name format of another library.
 
     >>> [encoder.name for encoder in list_encoders()][:4]
     ['small-cnn', 'gradients', 'mlp', 'small-tcn']

@@ -1,4 +1,4 @@
-"""Names and parsers of perturbations of data: mismatched pairs, corruptions, domains, class imbalance."""
+"""Parsers of options that perturb data: mismatched pairs, corruptions, domains and class imbalance."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _CLASS = "class"
 
 
 class Mismatch(NamedTuple):
-    """Mismatched pairs.
+    """Parsed option for mismatched pairs.
 
     Attributes:
-        share: share of all pairs that are mismatched.
-        within_class: whether partners are exchanged within a class, which is harder to detect.
+        share: Share of all pairs that are mismatched on purpose.
+        within_class: Whether partners are exchanged within a class, which is harder to detect.
     """
 
     share: float
@@ -34,21 +34,21 @@ class Mismatch(NamedTuple):
 
 
 class Corruption(NamedTuple):
-    """Corruption of items, with a severity from 1 to 5."""
+    """Parsed corruption of items: a kind with a severity from 1 to 5."""
 
     kind: str
     severity: int
 
 
 class DomainSpec(NamedTuple):
-    """Kind of domains, and the domain that only the test split has, if any."""
+    """Parsed option for domains: the kind, and the domain held out for testing, if any."""
 
     name: str
     left_out: str | None = None
 
 
 def parse_mismatch(value: object) -> Mismatch:
-    """Parse a share of mismatched pairs, such as 0.2, or 0.2:class for partners of the same class.
+    """Parse an option for mismatched pairs: a share such as 0.2, or 0.2:class to exchange partners within a class.
 
     Raises:
         UsageError: the value is not a share.
@@ -84,7 +84,7 @@ def parse_imbalance(value: object) -> float:
 
 
 def parse_corruption(text: object) -> Corruption:
-    """Parse a corruption, KIND or KIND:SEVERITY; the default severity is 3.
+    """Parse one corruption, KIND or KIND:SEVERITY; the default severity is 3.
 
     Raises:
         UsageError: unknown kind or severity.
@@ -104,7 +104,7 @@ def parse_corruption(text: object) -> Corruption:
 
 
 def parse_corruptions(text: object) -> tuple[Corruption, ...]:
-    """Parse corruptions separated by commas, in the order in which they are applied.
+    """Parse a list of corruptions separated by commas, in order of application.
 
     Raises:
         UsageError: unknown kind or severity, or a repeated kind.
@@ -119,7 +119,7 @@ def parse_corruptions(text: object) -> tuple[Corruption, ...]:
 
 
 def parse_domains(text: object) -> DomainSpec:
-    """Parse a kind of domains, rotate or style, with an optional held-out domain, as in style:edges.
+    """Parse an option for domains: rotate or style, with an optional held-out domain as in style:edges.
 
     Raises:
         UsageError: unknown kind or domain.

@@ -1,4 +1,4 @@
-"""Table of training recipes: named settings of `contraport.train`, with citations.
+"""Table of training recipes: named sets of `contraport.train` options, with citations.
 
 Settings that depend on the length of the training or the number of GPUs (epochs, batch size, optimizer) are not part of
 a recipe. The citation gives a paper's own settings if they are for much longer trainings.
@@ -15,12 +15,12 @@ from contraport.errors import UsageError, unknown_name_error
 
 
 class Recipe(NamedTuple):
-    """Training recipe.
+    """Training recipe: a named set of `contraport.train` options.
 
     Attributes:
-        settings: keyword arguments of `contraport.train`.
-        summary: description in one sentence.
-        citation: source.
+        settings: Keyword arguments of `contraport.train` that the recipe sets.
+        summary: Description of the recipe in one sentence.
+        citation: Source of the recipe, such as a paper.
     """
 
     settings: Mapping[str, Any]
@@ -161,7 +161,7 @@ def resolve_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_recipe_settings(recipe: str | None) -> dict[str, Any]:
-    """Return the settings of a recipe by name; none for None.
+    """Return the settings of a recipe by name; empty if the name is None.
 
     Raises:
         UsageError: unknown recipe.

@@ -1,4 +1,4 @@
-"""Recommendations: which objectives to use in which case, with the benchmark claims behind each sentence.
+"""Recommendations of objectives by use case, with the benchmark claims that support them.
 
 `contraport list objectives` shows the use cases of each objective. docs/choosing.md has the whole table, each sentence
 with its claims and their verdicts.
@@ -11,24 +11,24 @@ from typing import NamedTuple
 
 
 class Evidence(NamedTuple):
-    """Claim of a benchmark suite.
+    """Reference to a claim of a benchmark suite.
 
     Attributes:
-        suite: name of the suite in `benchmarks/suites`.
-        number: index of the claim in the suite.
+        suite: Name of the suite in `benchmarks/suites`.
+        claim_index: Index of the claim in the suite, from 0.
     """
 
     suite: str
-    number: int
+    claim_index: int
 
 
 class Recommendation(NamedTuple):
-    """Recommendation in one or a few sentences.
+    """Recommendation of objectives, in one or a few sentences.
 
     Attributes:
-        objectives: names of the recommended objectives.
-        text: the sentences.
-        evidence: claims that support it; empty if nothing was measured.
+        objectives: Names of the recommended objectives.
+        text: Sentences of the recommendation.
+        evidence: Benchmark claims that support the recommendation; empty if nothing was measured.
     """
 
     objectives: tuple[str, ...]
@@ -37,17 +37,17 @@ class Recommendation(NamedTuple):
 
 
 class UseCase(NamedTuple):
-    """Use case, with recommendations.
+    """Use case, with the recommended objectives.
 
     Attributes:
-        name: kind of data or goal.
-        start: what to start from, in a sentence or two of Markdown.
-        basis: claims that decide how certain the start is; empty for the baseline.
-        recommendations: recommendations in order of importance.
+        name: Kind of data or goal.
+        starting_point: Recommended starting point, in one or two sentences of Markdown.
+        basis: Benchmark claims that support the starting point; empty for the baseline.
+        recommendations: Recommendations in order of importance.
     """
 
     name: str
-    start: str
+    starting_point: str
     basis: tuple[Evidence, ...]
     recommendations: tuple[Recommendation, ...]
 
@@ -312,7 +312,7 @@ USE_CASES = (
 
 
 def list_recommendations() -> Iterator[tuple[UseCase, Recommendation]]:
-    """Yield each recommendation with its use case."""
+    """Yield all recommendations, each with its use case."""
     for use_case in USE_CASES:
         for recommendation in use_case.recommendations:
             yield use_case, recommendation

@@ -1,4 +1,4 @@
-"""Command line of contraport: each command is the Python function of the same name."""
+"""Command line of contraport; each command calls the Python function of the same name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ first steps:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status.
+    """Run the command line of contraport and return the exit status.
 
     0: success. 1: the training diverged, memory ran out, or a self-test failed. 2: invalid input; nothing is written or
     lost. 130: Ctrl-C. An error is one line on the standard error; with ``--json`` also an object on the standard
@@ -87,7 +87,7 @@ def _dispatch(arguments: list[str]) -> None:
 
 
 def _format_commands() -> str:
-    """Return one line per command, under the headings of their groups."""
+    """Format the list of commands, grouped under headings, one line per command."""
     groups = command_summaries()
     width = max(len(name) for names in groups.values() for name in names)
     lines: list[str] = []
@@ -97,7 +97,7 @@ def _format_commands() -> str:
 
 
 def _fail(error: BaseException, status: int, code: str, argument: str | None = None, *, as_json: bool) -> int:
-    """Print an error and its notes on one line, with `as_json` also as JSON, and return the exit status."""
+    """Print an error with its notes on one line (with `as_json` also as JSON), and return the exit status."""
     message, *notes = [" ".join(part.split()) for part in (str(error), *get_notes(error))]
     if as_json:
         print(json.dumps({"error": {"message": message, "code": code, "argument": argument}}, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Registry and execution of commands: arguments are parsed first, and only then is the command imported."""
+"""Registry of commands, and their execution: a command is imported only after its arguments are parsed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BUILTIN_COMMANDS = tuple(COMMAND_LOCATIONS)
 
 
 def command_summaries() -> dict[str, dict[str, str]]:
-    """Return by group the name and summary of each command.
+    """Return the name and summary of each command, by group.
 
     Commands of other packages, which are not imported for this, have the name of their package as summary.
     """
@@ -58,7 +58,7 @@ def command_summaries() -> dict[str, dict[str, str]]:
 
 
 def find_command(name: str) -> Command[...]:
-    """Return a command by name; imports the declaration of a command of another package.
+    """Find a command by name, and import its declaration.
 
     Raises:
         UsageError: there is no such command (the message offers the nearest name), or its package cannot be imported.
@@ -84,7 +84,7 @@ def find_command(name: str) -> Command[...]:
 
 
 def run_command(name: str, argv: list[str]) -> None:
-    """Run a command with the arguments of a command line, and print its result.
+    """Parse the arguments of a command, run it and print its result.
 
     Raises:
         UsageError: an unknown argument, a wrong type or value, or a missing package.
@@ -111,7 +111,7 @@ def run_command(name: str, argv: list[str]) -> None:
 
 
 def _repeated_flags(argv: Sequence[str]) -> list[str]:
-    """Return a warning for each flag that is passed more than once; `--config` may be.
+    """Return a warning for each flag that is passed more than once (except `--config`).
 
     >>> _repeated_flags(["--data", "a.npy", "--seed=1", "--data=b.npy"])
     ['--data is passed 2 times; the last value is used']
@@ -123,7 +123,7 @@ def _repeated_flags(argv: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _log_to_terminal(*, quiet: bool) -> Iterator[None]:
-    """Print the log of the package on the standard error, each line once; with `quiet` only warnings.
+    """Context manager: print the log messages of the package to standard error; with `quiet` only warnings.
 
     Processes other than the first of a distributed launch are quiet.
     """
@@ -140,7 +140,7 @@ def _log_to_terminal(*, quiet: bool) -> Iterator[None]:
 
 
 class _TerminalHandler(logging.Handler):
-    """Prints each line once on the standard error, unless another handler is active, as during a training."""
+    """Log handler that prints each line once to standard error, unless a training has its own log handler."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -154,7 +154,7 @@ class _TerminalHandler(logging.Handler):
 
 
 def _parse(command: Command[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
-    """Parse and check the arguments of a command; return None if help was requested, which is printed."""
+    """Parse and check the arguments of a command; print the help and return None if it was requested."""
     declared = list(command.options.values())
     options: Mapping[str, Any] | None
     if _is_positional_only(declared, argv):  # needs no optional package
@@ -174,7 +174,7 @@ def _parse(command: Command[...], name: str, argv: list[str]) -> Mapping[str, An
 
 
 def _is_positional_only(options: Sequence[Option], words: Sequence[str]) -> bool:
-    """Return whether the words are values of positional options only, with all required options present."""
+    """Return whether the arguments are positional values only, with no required option missing."""
     if any(word.startswith("-") for word in words) or len(words) > len(options):
         return False
     if words and not all(option.cli_positional for option in options):

@@ -1,4 +1,4 @@
-"""Shell completion of commands, options, and the names that an option takes."""
+"""Shell completion of commands, options and option values."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FIRST = ("--help", "--version", "--print_completion")
 
 
 def completion_script(arguments: Sequence[str]) -> str:
-    """Return the completion script of a shell.
+    """Return the script that enables completion in a shell.
 
     Raises:
         UsageError: not exactly one argument, or an unknown shell.
@@ -67,7 +67,7 @@ def completion_script(arguments: Sequence[str]) -> str:
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """Return the completions of the last word; an empty word starts a new one.
+    """Return the possible completions of the last word of a command line.
 
     >>> complete(["tr"]), complete(["train", "--freeze_"]), complete(["train", "--objective", "gca"])
     (['train'], ['--freeze_epochs'], ['gca-ince', 'gca-rince', 'gca-uot'])
@@ -101,7 +101,7 @@ def _values(option: Option) -> Iterable[str]:
 
 
 def _words(kind: Any) -> Iterable[str]:
-    """Return the words that a type annotation allows: true and false, or those of its literals."""
+    """Return the values that a type annotation lists: true and false, or the literals."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind is bool:
         return ("true", "false")

@@ -1,4 +1,4 @@
-"""Printers of results: tables on the console."""
+"""Printing of the results of commands as tables on the console."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """Print a title and rows of texts with the same keys, which become the column headings.
+    """Print a table with a title; the keys of the rows are the column headings.
 
     If the table is wider than the terminal, its widest column is wrapped between words. If it is still too wide, its
     lines exceed the width of the terminal, so that no text is cut.
@@ -41,7 +41,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def _table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
-    """Build a table with wrapped headings and, with `wrap`, a wrapped widest column."""
+    """Build a console table with wrapped headings; with `wrap`, its widest column is wrapped too."""
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False, padding=0)
     widest = max(rows[0], key=lambda heading: max(len(row[heading]) for row in rows))
     for heading in rows[0]:
@@ -54,13 +54,13 @@ def _table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
 
 
 def _min_width(table: Table) -> int:
-    """Return the width of a table with wrapped headings, in characters."""
+    """Return the smallest width of a table, with wrapped headings, in characters."""
     console = make_console()
     return Measurement.get(console, console.options.update(max_width=_UNLIMITED), table).minimum
 
 
 def _max_width(table: Table) -> int:
-    """Return the width of a table with unwrapped headings, in characters."""
+    """Return the full width of a table, without wrapped headings, in characters."""
     console = make_console()
     return Measurement.get(console, console.options.update(max_width=_UNLIMITED), table).maximum
 
@@ -69,7 +69,7 @@ _UNLIMITED = 100_000
 
 
 def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the evaluations of runs: metrics, notes, paired differences and a verdict."""
+    """Print evaluation results: metrics of each run, notes, paired differences and a verdict."""
     # Here, not above: the other printers need neither torch nor the report.
     from contraport.reporting.report_run import load_runs
     from contraport.reporting.verdict import compare_evaluations
@@ -93,13 +93,13 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def print_neighbors(result: NearestItems) -> None:
-    """Print the nearest items in a table."""
+    """Print a table of the nearest neighbors of the query items."""
     rows = result.format_rows()
     print_table(f"nearest to {result.query}", rows) if rows else print("no other items")
 
 
 def print_duplicate_groups(groups: DuplicatesResult) -> None:
-    """Print groups of duplicates, each under its number."""
+    """Print groups of duplicate items, each under its number."""
     for number, group in enumerate(groups, start=1):
         print(f"group {number}: {pluralize(len(group.names), 'item')}")
         for position, name in zip(group.positions, group.names, strict=True):
@@ -110,12 +110,12 @@ def print_duplicate_groups(groups: DuplicatesResult) -> None:
 
 
 def print_clusters(clusters: Clusters) -> None:
-    """Print the clusters in a table."""
+    """Print a table of the clusters."""
     print_table(str(clusters), clusters.format_rows())
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print the tables, sentences, notes and verdicts of a comparison."""
+    """Print the result of a comparison: tables, sentences, notes and verdicts."""
     # Imported here because the other tables need no SciPy.
     from contraport.comparison.comparison_tables import explain_verdict, format_mean
 
@@ -139,7 +139,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def print_audit(audit: Audit) -> None:
-    """Print the share of pairs that look wrong, and the worst pairs."""
+    """Print the result of an audit: the share of suspected mismatches, and the worst pairs."""
     print_table(f"{audit}; worst pairs", audit.format_worst_pairs())
     for note in audit.notes:
         print(note)

@@ -1,4 +1,4 @@
-"""`contraport demo`: trains encoders of small digits with two objectives and compares them."""
+"""`contraport demo`: trains two encoders on small digits with different objectives, and compares them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class DemoResult:
     """Result of `contraport.demo`.
 
     Attributes:
-        evaluations: result of `contraport.evaluate` by objective.
-        seconds: training time by objective.
-        page: report that compares the runs.
+        evaluations: Result of `contraport.evaluate`, by objective.
+        seconds: Training time in seconds, by objective.
+        page: Path of the HTML report that compares the runs.
     """
 
     evaluations: Mapping[str, Mapping[str, Any]]
@@ -74,7 +74,7 @@ def demo(options: dict[str, Any]) -> DemoResult:
 
 
 def print_demo_result(result: DemoResult) -> None:
-    """Print a table of the two encoders, raw pixels and the untrained encoder, and the path of the report."""
+    """Print a table that compares the two encoders, raw pixels and the untrained encoder, and the report path."""
     rows = {name: evaluation["rows"] for name, evaluation in result.evaluations.items()}
     before = rows[OBJECTIVES[0]]
     columns = {"raw pixels": before["raw"], "untrained encoder": before["untrained"]}

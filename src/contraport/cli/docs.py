@@ -1,4 +1,4 @@
-"""`contraport docs`: prints pages of the documentation, which is part of the package."""
+"""`contraport docs`: prints pages of the documentation, which is installed with the package."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNTOUCHED = ("#", "|", "<", "    ")
 
 @DOCS.with_option_parameters
 def docs(options: dict[str, Any]) -> str:
-    """Return a page of the documentation or a section of it as Markdown, or the list of pages.
+    """Return a page or section of the documentation as Markdown; without a page name, the list of pages.
 
     Raises:
         UsageError: there is no such page or section; the message offers the nearest.
@@ -42,14 +42,14 @@ def docs(options: dict[str, Any]) -> str:
 
 
 def print_page(text: str) -> None:
-    """Print a page: on a terminal wrapped to its width, else unchanged."""
-    print(wrap(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text)
+    """Print a documentation page, wrapped to the width of the terminal if there is one."""
+    print(wrap_markdown(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text)
 
 
-def wrap(text: str, width: int) -> str:
-    """Wrap paragraphs and list items of Markdown to a width; tables and code stay unchanged.
+def wrap_markdown(text: str, width: int) -> str:
+    """Wrap the paragraphs and list items of a Markdown text; tables and code stay unchanged.
 
-    >>> print(wrap("# A heading\\n\\nsome\\nprose\\n\\n- an item of a list\\n- another", 12))
+    >>> print(wrap_markdown("# A heading\\n\\nsome\\nprose\\n\\n- an item of a list\\n- another", 12))
     # A heading
     <BLANKLINE>
     some prose
@@ -83,20 +83,20 @@ def _wrap_block(block: str, width: int) -> str:
     return block.replace(inside, "\n".join(items))
 
 
-def folder() -> Path:
-    """Return the folder of the pages: in the package, or in the project of an editable install."""
+def docs_folder() -> Path:
+    """Return the folder of the documentation pages, in the package or in the project of an editable install."""
     package = Path(contraport.__file__).parent
     inside = package / "docs"
     return inside if inside.is_dir() else package.parents[1] / "docs"
 
 
 def list_pages() -> Mapping[str, Path]:
-    """Return the paths of the pages by name, in the order of `index.md`, without the API reference."""
+    """Return the paths of the documentation pages by name, in the order of `index.md`, without the API reference."""
     return {name: path for _, names in _parts() for name, path in names.items()}
 
 
 def extract_section(text: str, name: str) -> str:
-    """Return a section of a page with its subsections.
+    """Extract a section with its subsections from a Markdown page.
 
     Raises:
         UsageError: there is no section of this name.
@@ -118,13 +118,13 @@ def extract_section(text: str, name: str) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """Return the anchor of a heading in links on GitHub and on the documentation site."""
+    """Return the link anchor of a heading, as on GitHub and on the documentation site."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _parts() -> list[tuple[str, dict[str, Path]]]:
-    """Return the parts of the documentation, each with its pages by name."""
-    index = folder() / "index.md"
+    """Return the title of each part of the documentation, with the paths of its pages by name."""
+    index = docs_folder() / "index.md"
     if not index.is_file():
         raise UsageError(f"docs: {index} is missing; reinstall the package.", kind="not_found")
     parts = []
@@ -132,12 +132,12 @@ def _parts() -> list[tuple[str, dict[str, Path]]]:
         lines = [line.partition("<")[2].rstrip(">") or line for line in block.splitlines() if line]
         caption = next(line.removeprefix(":caption: ") for line in lines if line.startswith(":caption:"))
         entries = [line for line in lines if not line.startswith((":", "reference/"))]
-        parts.append((caption, {_page_name(line): folder() / f"{line}.md" for line in entries}))
+        parts.append((caption, {_page_name(line): docs_folder() / f"{line}.md" for line in entries}))
     return parts
 
 
 def _page_name(page: str) -> str:
-    """Return the name of a page: its file, or its folder for a README."""
+    """Return the name of a documentation page: its file name, or its folder name for a README."""
     return page.removesuffix("/README").rpartition("/")[2]
 
 

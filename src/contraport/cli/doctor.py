@@ -1,4 +1,4 @@
-"""`contraport doctor`: installed versions, hardware, and self-tests."""
+"""`contraport doctor`: reports installed versions and hardware, and runs self-tests."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of a self-test.
+    """Result of one self-test.
 
     Attributes:
-        name: name of the test.
-        failure: error message, or None.
-        seconds: duration.
+        name: Name of the self-test.
+        failure: Error message of the self-test; None if it passed.
+        seconds: Duration in seconds.
     """
 
     name: str
@@ -53,10 +53,10 @@ class Diagnosis:
     """Result of `contraport.doctor`.
 
     Attributes:
-        versions: versions of contraport, Python, torch and numpy.
-        machine: properties of the machine by name.
-        extras: for each extra the version of each package, None if it is missing.
-        checks: results of the self-tests.
+        versions: Versions of contraport, Python, torch and numpy.
+        machine: Hardware properties, such as the number of CPUs and the GPUs, by name.
+        extras: Version of each package by extra; None for a missing package.
+        checks: Results of the self-tests.
     """
 
     versions: Mapping[str, str]
@@ -66,7 +66,7 @@ class Diagnosis:
 
     @property
     def passed(self) -> bool:
-        """Whether no self-test failed."""
+        """Whether all self-tests passed."""
         return all(check.failure is None for check in self.checks)
 
 
@@ -90,7 +90,7 @@ def doctor(options: dict[str, Any]) -> Diagnosis:
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
-    """Print a diagnosis, one line per property and test."""
+    """Print the result of `contraport doctor`, one line per property and self-test."""
     print(", ".join(f"{name} {number}" for name, number in diagnosis.versions.items()))
     for name, value in diagnosis.machine.items():
         print(f"{name}: {value}")
@@ -104,7 +104,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
 
 
 def check_diagnosis(diagnosis: Diagnosis) -> None:
-    """Raise if a self-test failed.
+    """Raise `SelfTestError` if a self-test failed.
 
     Raises:
         SelfTestError: a self-test failed.
@@ -131,7 +131,7 @@ def _machine() -> dict[str, str]:
 
 
 def _extras() -> dict[str, dict[str, str | None]]:
-    """Return the packages of each extra from the metadata of the installed distribution."""
+    """Return the installed version of each package of each extra; None for missing packages."""
     extras: dict[str, dict[str, str | None]] = {}
     for line in requires("contraport") or ():
         match = re.match(r"([\w.-]+)(?:\[.*?\])?.*;.*extra == ['\"](\w+)['\"]", line)
@@ -170,7 +170,7 @@ def _run_test(name: str, test: Callable[[], None]) -> CheckResult:
 
 
 def _compare(device: str, name: str) -> None:
-    """Raise `UsageError` unless values and gradients are those of a dense computation in double precision."""
+    """Self-test: compare values and gradients of a backend with a dense computation in double precision."""
     for objective in CHECKED:
         value, gradient = _gradient(objective, torch.float32, device, name)
         exact, expected = _gradient(objective, torch.float64, "cpu", "dense")
@@ -192,7 +192,7 @@ def _gradient(objective: str, dtype: torch.dtype, device: str, name: Any) -> tup
 
 
 def _train() -> None:
-    """Raise `UsageError` unless a resumed training ends with the same loss as an uninterrupted one."""
+    """Self-test: check that a resumed training ends with the same loss as an uninterrupted one."""
     # Here, not above: the losses are tested without the extra that this needs.
     from contraport.runs import Run
 

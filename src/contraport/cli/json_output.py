@@ -1,4 +1,4 @@
-"""JSON output of results, for `--json`."""
+"""JSON output of the results of commands, for `--json`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def print_json(result: Any) -> None:
 
 
 def to_json_value(value: Any) -> Any:
-    """Convert a value to numbers, texts, lists and dicts; dataclasses and named tuples become dicts of their fields.
+    """Convert a value to plain JSON types; dataclasses and named tuples become dicts of their fields.
 
     Numbers that are not finite become None, as JSON cannot represent them.
 

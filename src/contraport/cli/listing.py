@@ -56,7 +56,7 @@ def _metrics() -> _Rows:
 
 
 def _reading(metric: Metric) -> str:
-    """Return the group and unit of a metric, which direction is better, and whether it must be requested."""
+    """Describe a metric: group, unit, better direction, and whether it must be requested."""
     direction = "" if metric.better == "neither" else f", {metric.better} is better"
     return f"{metric.group}: {metric.unit}{direction}{'' if metric.is_default else '; on request'}"
 
@@ -96,7 +96,7 @@ def list_names(options: dict[str, Any]) -> _Rows:
 
 
 def print_names(rows: _Rows) -> None:
-    """Print rows as a table of plain text, at least 80 columns wide; needs no optional package."""
+    """Print names with descriptions as a plain-text table; needs no optional package."""
     shown = [{name: _short(cell) if name == "reference" else cell for name, cell in row.items()} for row in rows]
     headings = list(shown[0])
     lengths = [[len(row[heading]) for row in shown] for heading in headings]

@@ -1,4 +1,4 @@
-"""Parser for the command line and the YAML files of a command, built from the declarations of its options."""
+"""Parser of the command line and YAML files of a command, built from its declared options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SCALARS = (int, float, bool, str)
 
 
 def parse(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] | None:
-    """Parse a command line and the file of its ``--config``; options that are not given are left out.
+    """Parse the command line of a command and its ``--config`` file; the result has only the options that were passed.
 
     ``--help``, ``--help_all`` and ``--print_config`` print and return None. They include the settings that follow from
     the given options, such as those of a recipe. The help lists options under the headings of their groups; the short
@@ -62,7 +62,7 @@ def _run(parser: _Parser, argv: Sequence[str], *, complete: bool = False) -> dic
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader with the number formats of YAML 1.2: 1:0.1 is a text, not a base-60 number, and 1e-3 is a number.
+    """YAML loader with the number formats of YAML 1.2, in which 1e-3 is a number and 1:0.1 is text.
 
     Aliases are rejected: a few lines of nested aliases can expand to more than the memory holds.
     """
@@ -96,15 +96,15 @@ set_loader(_MODE, _load, (yaml.YAMLError,))
 
 
 class _Parser(ArgumentParser):
-    """Argument parser that raises `UsageError` with one line.
+    """Argument parser that raises `UsageError` with a message of one line.
 
     Attributes:
-        options: the options of the command.
-        deprecated: current name by deprecated name.
-        types: type of each option, restricted to values that can be written as words.
-        positionals: the positional options.
-        main_option: option that a stray word is most likely meant for, if any.
-        words: the command line.
+        options: Declared options of the command, by name.
+        deprecated: Current option name by deprecated name.
+        types: Type of each option, restricted to values that can be written on a command line.
+        positionals: Positional options of the command.
+        main_option: Option that a stray argument is most likely meant for, if any.
+        words: Arguments of the command line.
     """
 
     options: Mapping[str, Option]
@@ -133,7 +133,7 @@ class _Parser(ArgumentParser):
         return super().parse_string(content, *args, **kwargs)
 
     def replace_deprecated_flag(self, word: str) -> str:
-        """Replace a deprecated option name in a word such as ``--name``, ``--name=value`` or ``--name.key``."""
+        """Replace a deprecated option name in an argument such as ``--name``, ``--name=value`` or ``--name.key``."""
         match = re.match(r"--(\w+)", word)
         if match is None or match[1] not in self.deprecated:
             return word
@@ -141,7 +141,7 @@ class _Parser(ArgumentParser):
         return f"--{self.deprecated[match[1]]}{word[match.end() :]}"
 
     def _scalar_for_list(self, path: str) -> UsageError | None:
-        """Return the error for a file with a single value for a list, where jsonargparse does not name the option."""
+        """Return the error for a config file with a single value where an option needs a list, if that is the cause."""
         try:
             values = _load(Path(path).read_text("utf-8"))
         except (OSError, yaml.YAMLError):  # this is the error itself
@@ -157,7 +157,7 @@ class _Parser(ArgumentParser):
         raise self._translate(" ".join(message.split())) from ex
 
     def _translate(self, message: str) -> UsageError:
-        """Convert a message of argparse or jsonargparse to a `UsageError`."""
+        """Convert an error message of argparse or jsonargparse to a `UsageError`."""
         if match := re.match(r"unrecognized arguments: (-\S+)", message):
             flag, positionals = match[1].split("=")[0], [one.dest for one in self._actions if not one.option_strings]
             if (name := flag.removeprefix("--")) in positionals:
@@ -189,7 +189,7 @@ class _Parser(ArgumentParser):
         return UsageError(message)
 
     def _check_positionals(self) -> None:
-        """Raise `UsageError` if the target of the first positional option, such as a run, does not exist."""
+        """Raise `UsageError` if the first positional option names something, such as a run, that does not exist."""
         words = [*itertools.takewhile(lambda word: not word.startswith("-"), self.words)]
         if words and self.positionals:
             first = self.positionals[0]
@@ -197,7 +197,7 @@ class _Parser(ArgumentParser):
                 first.check_exists(first.name, words if get_origin(self.types[first.name]) is list else words[0])
 
     def _unexpected(self, word: str) -> UsageError:
-        """Return the error for a value that belongs to no option."""
+        """Return the error for an argument that belongs to no option."""
         flags = [one.partition("=")[0] for one in self.words[: self.words.index(word)] if one.startswith("--")]
         if self.main_option is not None and flags[-1:] == [f"--{self.main_option}"]:
             hint = "; put the arrays of several views into one .npz" if self.main_option == "data" else ""
@@ -209,7 +209,7 @@ class _Parser(ArgumentParser):
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """Help formatter that keeps lines of examples, does not break names, and adds defaults that the help lacks."""
+    """Help formatter that keeps example lines and names unbroken, and adds missing defaults."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = (action.help or "").replace("``", "`")
@@ -293,7 +293,7 @@ def _epilog(command: Command[...], prog: str, *, hidden: int) -> list[str]:
 
 
 def _add_common(parser: _Parser, command: Command[...], *, complete: bool) -> None:
-    """Add the options of all commands, after those of this command."""
+    """Add the options that all commands share, such as `--json`, to a parser."""
     parser.add_argument(
         "--config",
         action="config",
@@ -336,7 +336,7 @@ def _add(parser: Any, option: Option, option_type: Any, *, shown: bool) -> None:
 
 
 def _number_or_text(value: Any) -> Any:
-    """Convert a text to a number if possible; jsonargparse would parse 1:0.1 as a base-60 number."""
+    """Convert a text to a number if possible, without the base-60 numbers of jsonargparse (1:0.1)."""
     for number_type in (int, float) if isinstance(value, str) else ():
         try:
             return number_type(value)
@@ -346,14 +346,14 @@ def _number_or_text(value: Any) -> Any:
 
 
 def _words_type(option: Option) -> Any:
-    """Return the type of an option's words: a list for a positional option that also takes one value."""
+    """Return the type of an option on the command line; positional options that take one or more values are lists."""
     if option.cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type)):
         return list[str]
     return _shell_type(option.type)
 
 
 def _shell_type(hint: Any) -> Any:
-    """Return the part of a type that can be written as words: ``str | None`` of ``str | Path | Dataset | None``.
+    """Return the part of a type that a command line can express: ``str | None`` of ``str | Path | Dataset | None``.
 
     The option itself checks the words of a Literal, as in Python.
     """

@@ -50,8 +50,8 @@ class Relaxation(NamedTuple):
     The potential is p = r + clamp(damping (log a - r - log sum), -bound, bound).
 
     Attributes:
-        dampings: Damping factor in (0, 1] of each step, (steps,); None is 1. A Kullback-Leibler penalty on the marginal gives
-            it.
+        dampings: Damping factor in (0, 1] of each step, (steps,); None is 1. A Kullback-Leibler penalty on the
+            marginal gives it.
         bounds: Largest distance of each potential from its reference, (steps,); None is infinity. A total
             variation penalty on the marginal gives it.
         references: Reference potentials r of the rows, (N,), and of the columns, (M,); None is zero.

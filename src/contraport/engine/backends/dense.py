@@ -16,7 +16,8 @@ ALL = slice(None)
 class DensePairPasses(PairPasses):
     """Passes on the whole (N, M) matrix: the reference, and the fastest for small batches.
 
-    Every process does all the work."""
+    Every process does all the work.
+    """
 
     summary: ClassVar[str] = "one (N, M) matrix and plain autograd: the oracle, and the fastest for small batches"
     by_autograd: ClassVar[bool] = True
