@@ -41,11 +41,11 @@ class Command(Generic[P]):
         printer: Location of the function that prints the result unless `--json` is passed; empty for none.
         failure_check: Location of a function that raises if the result is a failure, called after printing; empty for
             none.
-        resolve: Function that adds options that follow from others, such as the settings of a recipe.
-        extra: Extra of contraport that installs the required packages; empty for none.
+        resolve_options: Function that adds options that follow from others, such as the settings of a recipe.
+        required_extra: Extra of contraport that installs the required packages; empty for none.
         group: Heading of the command in `contraport --help`.
         common_options: Options shown by `--help`; all if empty. `--help_all` always shows all.
-        page: Documentation page about the command, as in `contraport docs PAGE`; empty for none.
+        docs_page: Documentation page about the command, as in `contraport docs PAGE`; empty for none.
     """
 
     options_class: Callable[P, object]
@@ -55,11 +55,11 @@ class Command(Generic[P]):
     examples: tuple[str, ...] = ()
     printer: str = ""
     failure_check: str = ""
-    resolve: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
-    extra: str = ""
+    resolve_options: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    required_extra: str = ""
     group: str = ""
     common_options: tuple[str, ...] = ()
-    page: str = ""
+    docs_page: str = ""
 
     @property
     def options(self) -> Mapping[str, Option]:
@@ -71,5 +71,5 @@ class Command(Generic[P]):
 
         Errors get a note with the documentation page of the command; see `options.with_options_as_parameters`.
         """
-        hinted = hint_on_error(f"contraport docs {self.page}")(function) if self.page else function
+        hinted = hint_on_error(f"contraport docs {self.docs_page}")(function) if self.docs_page else function
         return with_options_as_parameters(self.options_class, self.details)(hinted)

@@ -21,7 +21,7 @@ PAGE = r'(?:hint_on_error\(|add_hint\(error, )"contraport docs ([^"{]+)"\)|More:
 
 POINTED_AT = {
     *(found for file in Path(contraport.__file__).parent.rglob("*.py") for found in re.findall(PAGE, file.read_text())),
-    *((find_command(verb).page, "") for verb in BUILTIN_COMMANDS if find_command(verb).page),
+    *((find_command(verb).docs_page, "") for verb in BUILTIN_COMMANDS if find_command(verb).docs_page),
 }
 
 

@@ -183,7 +183,7 @@ AUDIT = Command(
         "contraport audit --data table.parquet --views photo caption --drop --weigh --out audits/table",
     ),
     printer="contraport.cli.console:print_audit",
-    extra=EXTRA,
+    required_extra=EXTRA,
     group=PAIRS,
     common_options=(
         "data",
@@ -199,5 +199,5 @@ AUDIT = Command(
         "weigh",
         "resume",
     ),
-    page="audit",
+    docs_page="audit",
 )

@@ -97,7 +97,7 @@ def run_command(name: str, argv: list[str]) -> None:
     options = dict(options)
     as_json = options.pop("json", False)
     printer = "contraport.cli.json_output:print_json" if as_json else command.printer
-    needed = require_extra(command.extra, name) if command.extra else nullcontext()
+    needed = require_extra(command.required_extra, name) if command.required_extra else nullcontext()
     with needed, _log_to_terminal(quiet=not options.get("progress", True)):
         for message in _repeated_flags(argv):
             logging.getLogger("contraport").warning(message)
@@ -160,7 +160,7 @@ def _parse(command: Command[...], name: str, argv: list[str]) -> Mapping[str, An
     if _is_positional_only(declared, argv):  # needs no optional package
         options = {option.name: word for option, word in zip(declared, argv, strict=False)}
     else:
-        with require_extra(command.extra or EXTRA, name if command.extra else f"{name} with options"):
+        with require_extra(command.required_extra or EXTRA, name if command.required_extra else f"{name} with options"):
             # Here, not above: `contraport --help` is fast and needs no optional package.
             from contraport.cli.parsing import parse
         options = parse(command, argv, prog=f"contraport {name}")
@@ -168,8 +168,8 @@ def _parse(command: Command[...], name: str, argv: list[str]) -> Mapping[str, An
         for key, value in options.items():
             if key in command.options:
                 command.options[key].validate(value)
-        if command.resolve is not None:
-            command.resolve(options)
+        if command.resolve_options is not None:
+            command.resolve_options(options)
     return options
 
 

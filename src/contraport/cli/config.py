@@ -32,7 +32,7 @@ LIST = Command(
     "List the named recipes, objectives, encoders, data sets, metrics or suites.",
     examples=("contraport list recipes", "contraport list objectives"),
     printer="contraport.cli.listing:print_names",
-    extra=EXTRA,
+    required_extra=EXTRA,
     group=GETTING_STARTED,
 )
 
@@ -59,9 +59,9 @@ DEMO = Command(
     """,
     examples=("contraport demo", "contraport demo --json"),
     printer="contraport.cli.demo:print_demo_result",
-    extra=EXTRA,
+    required_extra=EXTRA,
     group=GETTING_STARTED,
-    page="start",
+    docs_page="start",
 )
 
 

@@ -44,8 +44,10 @@ def parse(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str,
     short = bool(command.common_options and {"-h", "--help"} & {*informative})
     try:
         resolved: dict[str, Any] = {}
-        if informative and command.resolve is not None:
-            resolved = command.resolve(_run(parser, [argument for argument in argv if argument not in informative]))
+        if informative and command.resolve_options is not None:
+            resolved = command.resolve_options(
+                _run(parser, [argument for argument in argv if argument not in informative])
+            )
         if short:
             parser = _build_parser(command, prog, {*command.common_options, *resolved})
         parser.set_defaults(resolved)
@@ -288,7 +290,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
 def _epilog(command: Command[...], prog: str, *, hidden: int) -> list[str]:
     examples = ["\n  ".join(["examples:", *command.examples])] if command.examples else []
     further = f"{hidden} more options: {prog} --help_all" if hidden else ""
-    page = f"documentation: contraport docs {command.page}" if command.page else ""
+    page = f"documentation: contraport docs {command.docs_page}" if command.docs_page else ""
     return [*examples, *filter(None, ["\n".join(filter(None, [further, page]))])]
 
 

@@ -154,7 +154,7 @@ COMPARE = Command(
         "contraport compare --suite gca --tune 8 --budget 2h --processes 2 --device cuda",
     ),
     printer="contraport.cli.console:print_comparison",
-    extra=EXTRA,
+    required_extra=EXTRA,
     group=TRAIN_AND_EVALUATE,
-    page="comparing",
+    docs_page="comparing",
 )

@@ -36,12 +36,12 @@ class HalfStep(NamedTuple):
 
     Attributes:
         axis: Axis whose marginal the step enforces and whose potential it updates, ``"rows"`` or ``"columns"``.
-        source: Index of the potential of the other axis that the step reads, counted over the initial potentials and
-            then the steps; None for a zero potential.
+        source_index: Index of the potential of the other axis that the step reads, counted over the initial potentials
+            and then the steps; None for a zero potential.
     """
 
     axis: Axis
-    source: int | None
+    source_index: int | None
 
 
 class Relaxation(NamedTuple):
@@ -176,15 +176,15 @@ class HalfStepsOperation(DenseOperation):
         # One exponential serves all steps that read no potential. MODERATE_EXPONENT bounds factors of which two are
         # multiplied; here is one, hence twice as far.
         moderate = self.geometry.log_kernel.static_bound <= 2 * MODERATE_EXPONENT.get(s.dtype, 0.0)
-        kernel = s.exp() if moderate and self.steps[0].source is None else None
+        kernel = s.exp() if moderate and self.steps[0].source_index is None else None
         potentials = list(self.initial)
         for k, step in enumerate(self.steps):
             side = int(step.axis == "columns")
-            if step.source is None and kernel is not None:
+            if step.source_index is None and kernel is not None:
                 log_sum = _log(kernel.sum(1 - side), empty_value)
             else:
                 oriented = s.T if side else s
-                values = oriented if step.source is None else oriented + potentials[step.source]
+                values = oriented if step.source_index is None else oriented + potentials[step.source_index]
                 log_sum = log_sum_exp(values, empty_value)
             potentials.append(self.relaxation.potential(k, step.axis, self.log_marginals[side], log_sum))
         return potentials[len(self.initial) :]
@@ -202,7 +202,7 @@ class HalfStepsOperation(DenseOperation):
         k = 0
         while k < len(self.steps):
             pair = self.steps[k : k + 2]
-            shared = len(pair) == 2 and pair[0].axis != pair[1].axis and pair[1].source != len(self.initial) + k
+            shared = len(pair) == 2 and pair[0].axis != pair[1].axis and pair[1].source_index != len(self.initial) + k
             yield [k, k + 1] if shared else [k]
             k += 1 + shared
 
@@ -260,8 +260,10 @@ class HalfStepsOperation(DenseOperation):
                 log_rows, log_columns = exponents if step.axis == "rows" else exponents[::-1]
                 term = RankOneTerm(log_rows, log_columns, step.axis, -cotangent)
                 terms.append(term)
-                if step.source is not None and (step.source >= num_initial or needs_initial[step.source]):
-                    sources.append((step.source, term))
+                if step.source_index is not None and (
+                    step.source_index >= num_initial or needs_initial[step.source_index]
+                ):
+                    sources.append((step.source_index, term))
             sums = passes.weighted_sum([term for _, term in sources]) if sources else []
             for (source, _), total in zip(sources, sums, strict=True):
                 previous = cotangents[source]
@@ -272,6 +274,6 @@ class HalfStepsOperation(DenseOperation):
 
     def _read(self, potentials: Sequence[Tensor], step: HalfStep) -> Tensor:
         """Return the potential that a step reads, one entry per row or column of the summed axis."""
-        if step.source is not None:
-            return potentials[step.source]
+        if step.source_index is not None:
+            return potentials[step.source_index]
         return torch.zeros_like(self.log_marginals[step.axis == "rows"])

@@ -99,9 +99,9 @@ EVALUATE = Command(
         'contraport evaluate runs/captioned --classes bag coat --templates "a {}" "a photo of a {}"',
     ),
     printer="contraport.cli.console:print_evaluation",
-    extra=EXTRA,
+    required_extra=EXTRA,
     group=TRAIN_AND_EVALUATE,
-    page="evaluating",
+    docs_page="evaluating",
 )
 
 
@@ -151,9 +151,9 @@ EMBED = Command(
         "torchrun --nproc_per_node 4 -m contraport embed runs/photos --out photos.parquet",
     ),
     printer="builtins:print",
-    extra=EXTRA,
+    required_extra=EXTRA,
     group=USE_ENCODER,
-    page="similarity-search",
+    docs_page="similarity-search",
 )
 
 
@@ -201,7 +201,7 @@ EXPORT = Command(
         "contraport export runs/photos --format safetensors --out photos-model",
     ),
     printer="builtins:print",
-    extra=EXTRA,
+    required_extra=EXTRA,
     group=USE_ENCODER,
-    page="export",
+    docs_page="export",
 )

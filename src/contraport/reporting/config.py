@@ -32,7 +32,7 @@ REPORT = Command(
     """,
     examples=("contraport report runs/a runs/b --out comparison.html",),
     printer="builtins:print",
-    extra=EXTRA,
+    required_extra=EXTRA,
     group=TRAIN_AND_EVALUATE,
-    page="evaluating the-page",
+    docs_page="evaluating the-page",
 )

@@ -110,7 +110,7 @@ class ItemClusteringOptions(SavedFeaturesOptions):
     out: str | Path | None = option(None, "Write the cluster of each item to this .csv file; default: no file.")
 
 
-_command = partial(Command, extra=EXTRA, page="similarity-search")
+_command = partial(Command, required_extra=EXTRA, docs_page="similarity-search")
 
 SEARCH = _command(
     ItemSearchOptions,

@@ -52,15 +52,15 @@ class Tile(NamedTuple):
         rows: Range of rows of the tile.
         columns: Range of columns of the tile.
         core: log K without the row and column biases, minus infinity where masked; or the exponential of that.
-        t: Input T of the link function without biases; None if it is not needed.
-        mirrored: Whether the tile also stands for the transposed tile of a symmetric problem.
+        link_input: Input T of the link function without biases; None if it is not needed.
+        stands_for_transpose: Whether the tile also stands for the transposed tile of a symmetric problem.
     """
 
     rows: slice
     columns: slice
     core: Tensor
-    t: Tensor | None
-    mirrored: bool
+    link_input: Tensor | None
+    stands_for_transpose: bool
 
 
 class StreamedPairPasses(PairPasses):
@@ -111,7 +111,7 @@ class StreamedPairPasses(PairPasses):
 
     def weighted_sum(self, terms: Sequence[RankOneTerm]) -> list[Tensor]:
         groups = self._collapse(terms)
-        if groups[0].base is None:
+        if groups[0].shared_exponents is None:
             (group,) = groups
             index = {term.axis: k for k, term in enumerate(terms)}
             by_row, by_column = self._products(
@@ -147,19 +147,19 @@ class StreamedPairPasses(PairPasses):
             gradients[1], gradients[3] = gradients[0], gradients[2]
             row_slots = [gradients[0], None, gradients[2], None]
         for tile, weight in self._weights(terms):
-            if link is not None and tile.t is not None:
-                weight.mul_(link.derivative(tile.t))
+            if link is not None and tile.link_input is not None:
+                weight.mul_(link.derivative(tile.link_input))
             # A square on the diagonal is its own mirror image: its rows receive the whole gradient.
             self.log_kernel.accumulate_gradient(
-                tile.rows, tile.columns, weight, gradients if tile.mirrored else row_slots
+                tile.rows, tile.columns, weight, gradients if tile.stands_for_transpose else row_slots
             )
         return self._contribution(gradients)
 
     def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
         sums = torch.zeros_like(f)
         for tile in self._tiles(exponential=False, with_t=True):
-            assert tile.t is not None
-            for (rows, columns, core), t in zip(_with_mirror(tile), (tile.t, tile.t.T), strict=False):
+            assert tile.link_input is not None
+            for (rows, columns, core), t in zip(_with_mirror(tile), (tile.link_input, tile.link_input.T), strict=False):
                 e = self._exponential(core, f[rows], g[columns], rows, columns)
                 biased = torch.addmv(e.sum(1) * self.row_bias[rows], e, self.column_bias[columns])
                 sums[rows] += biased + e.mul_(t).sum(1)
@@ -249,7 +249,7 @@ class StreamedPairPasses(PairPasses):
     def _weights(self, terms: Sequence[RankOneTerm]) -> Iterator[tuple[Tile, Tensor]]:
         """Yield each tile with its weights; in a symmetric problem the weights of the transposed tile are added."""
         groups = self._collapse(terms)
-        for tile in self._tiles(exponential=groups[0].base is None):
+        for tile in self._tiles(exponential=groups[0].shared_exponents is None):
             parts = [self._group_weight(group, tile) for group in groups]
             weight = parts[0]
             for part in parts[1:]:
@@ -261,12 +261,12 @@ class StreamedPairPasses(PairPasses):
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffer(1, rows, columns)
-        if group.base is None:
+        if group.shared_exponents is None:
             # W + W^T = E o (U V^T + V U^T): one product of twice the rank, as E itself is symmetric.
             left = torch.cat([u[:, rows], v[:, rows]]) if self.symmetric else u[:, rows]
             right = torch.cat([v[:, columns], u[:, columns]]) if self.symmetric else v[:, columns]
             return _sum_outer_products(left, right, out).mul_(tile.core)
-        a, b = group.base
+        a, b = group.shared_exponents
         weight = self._exponential(tile.core, a[rows], b[columns], rows, columns)
         weight.mul_(_sum_outer_products(u[:, rows], v[:, columns], out))
         if self.symmetric:
@@ -362,7 +362,7 @@ class StoredPairPasses(StreamedPairPasses):
         t = self._stored(rows, columns, t=True) if self._has_link else None
         if key not in self._filled:
             tile = super()._tile(rows, columns, exponential=self.has_bounded_exponents)
-            for stored, value in ((core, tile.core), (t, tile.t)):
+            for stored, value in ((core, tile.core), (t, tile.link_input)):
                 if stored is not None and value is not None and value.data_ptr() != stored.data_ptr():
                     stored.copy_(value)
             self._filled.add(key)
@@ -421,12 +421,12 @@ class _TermGroup(NamedTuple):
     """Group of weight terms with similar exponents, which share one exponential: exp(S + A + B) o (U V^T).
 
     Attributes:
-        base: Shared exponents of the rows, (N,), and of the columns, (M,); None if both are zero.
+        shared_exponents: Shared exponents of the rows, (N,), and of the columns, (M,); None if both are zero.
         row_factors: Factors U^T of the rows, (k, N).
         column_factors: Factors V^T of the columns, (k, M).
     """
 
-    base: tuple[Tensor, Tensor] | None
+    shared_exponents: tuple[Tensor, Tensor] | None
     row_factors: Tensor
     column_factors: Tensor
 
@@ -499,5 +499,5 @@ def _is_near(a: Tensor, b: Tensor) -> bool:
 def _with_mirror(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
     """Yield the position and values of a tile, then those of the transposed tile if the tile stands for both."""
     yield tile.rows, tile.columns, tile.core
-    if tile.mirrored:
+    if tile.stands_for_transpose:
         yield tile.columns, tile.rows, tile.core.T

@@ -116,8 +116,8 @@ TRAIN = Command(
         "contraport train --config mine.yaml --seed 1 --out runs/mine",
         "contraport train --resume --out runs/photos",
     ),
-    resolve=resolve_recipe,
-    extra=EXTRA,
+    resolve_options=resolve_recipe,
+    required_extra=EXTRA,
     group=TRAIN_AND_EVALUATE,
     common_options=(
         "data",
@@ -140,5 +140,5 @@ TRAIN = Command(
         "resume",
         "dry_run",
     ),
-    page="training",
+    docs_page="training",
 )
