@@ -85,7 +85,7 @@ def test_evaluate_shows_current_metric_encoder_and_run(tmp_path: Path, monkeypat
         *((4, "mine, trained: kNN"), (5, "mine, trained: Fine-tuning")),
         (6, "mine: samples for the page"),
     ]
-    assert (0, "trained: passes of fine-tuning") in updates
+    assert (0, "trained: epochs of fine-tuning") in updates
 
 
 def test_shows_nothing_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
