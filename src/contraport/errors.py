@@ -145,8 +145,8 @@ def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = s
         raise UsageError(message, kind="not_writable") from error
 
 
-def unknown_name_error(argument: str, name: object, valid_names: Iterable[str]) -> UsageError:
-    """Build the error for a name that is not in a list, with the nearest valid name.
+def unknown_name_error(argument: str, name: object, valid_names: Iterable[str], noun: str = "name") -> UsageError:
+    """Build the error for an unknown name; it suggests the nearest valid name.
 
     >>> str(unknown_name_error("objective", "gca-uott", ["nt-xent", "gca-uot"]))
     "objective: unknown name 'gca-uott'; did you mean 'gca-uot'? Known: gca-uot, nt-xent."
