@@ -58,7 +58,7 @@ number: `--views photo caption` or `--views 0 2`. All pairs are scored, except t
 audit never writes to a folder that is not empty. `--resume` continues an audit that was stopped and keeps what its
 training, or the finished folds of its cross-fit, have scored.
 
-`train --audit` saves the scores in the run folder; `Run.pairs()` reads them. Such a run resumes bit for bit, and
+`train --audit` saves the scores in the run folder; `Run.pair_scores()` reads them. Such a run resumes bit for bit, and
 several processes train as one. By default a batch holds at most a quarter of the pairs. `train --batch_size` changes
 this, but at least one full batch of pairs is always trained on, so with a larger batch some wrong pairs have to stay.
 A target (`--target`) says which pairs belong together, so it is refused together with `--audit`; `--freeze` is refused

@@ -34,7 +34,7 @@ ROOMS = {
     "data": ("Data", ["load", "from_arrays", "from_torch", "from_stream", "build_loader", "Dataset", "Batch", "Views"]),
     "encoders": ("Models", ["Model"]),
     "runs": ("Runs", ["Run"]),
-    "training": ("Training, step by step", ["replay"]),
+    "training": ("Training, step by step", ["load_failed_step"]),
     "metrics": ("Metrics", ["metric", "Metric"]),
     "engine": ("The engine", ["backend", "precision", "explain"]),
 }

@@ -18,7 +18,7 @@ from contraport.cli import main
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run
-from contraport.training import replay
+from contraport.training import load_failed_step
 from tests.errors import raises_usage_error
 
 MODULE = """
@@ -47,7 +47,7 @@ def run(theirs: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     config = json.loads((run.model_path / "config.json").read_text())
     (run.model_path / "config.json").write_text(json.dumps({**config, "encoder": ["their_nets:Net"]}))
     run.config_path.write_text(yaml.safe_dump({**run.config(), "encoder": "their_nets:Net"}))
-    (run.checkpoints / "nonfinite.npz").touch()  # replay looks for it first
+    (run.checkpoints / "nonfinite.npz").touch()  # load_failed_step looks for it first
     yield run
     sys.modules.pop("their_nets", None)
 
@@ -95,7 +95,7 @@ def test_code_runs_only_if_trusted(door: str) -> None:
 @pytest.mark.usefixtures("run")
 def test_replay_runs_no_code() -> None:
     with raises_usage_error(*UNTRUSTED):
-        replay("run")
+        load_failed_step("run")
     assert not was_run()
 
 

@@ -1,4 +1,4 @@
-"""Scalar schedules over training steps, as for temperature, momentum and learning rate.
+"""Scalar schedules over training steps, for temperature, momentum and learning rate.
 
 A schedule is a function of the step alone and has no state, so that a resumed run continues exactly.
 """
@@ -54,7 +54,7 @@ class ScalarSchedule:
             check_positive("end", self.end)
 
     def value(self, step: int) -> float:
-        """Return the value at a step, counted from 0."""
+        """Return the value of the schedule at a step, counted from 0."""
         progress = SHAPES[self.shape](min(step / self.steps, 1.0))
         if self.geometric:
             return float(self.start ** (1 - progress) * self.end**progress)
@@ -62,7 +62,7 @@ class ScalarSchedule:
 
 
 def parse_schedule(argument: str, text: float | str) -> tuple[float, float, str]:
-    """Parse ``"start:end:shape"``, ``"start:end"`` or a single number into start, end and shape.
+    """Parse a schedule ``"start:end:shape"``, ``"start:end"`` or a single number into start, end and shape.
 
     Raises:
         UsageError: another format, or an unknown shape; the message names the argument.
@@ -91,7 +91,7 @@ LEARN = "learn"
 
 
 def is_learned_temperature(text: object) -> bool:
-    """Return whether a value of the option `temperature` requests a learned temperature.
+    """Return whether a value of the option `temperature` requests a learned temperature (``learn`` or ``learn:0.07``).
 
     >>> is_learned_temperature("learn:0.07"), is_learned_temperature("0.5:0.1")
     (True, False)
@@ -100,7 +100,7 @@ def is_learned_temperature(text: object) -> bool:
 
 
 def parse_learned_temperature(text: str) -> float | None:
-    """Return the initial value of a learned temperature, or None for the objective's default.
+    """Parse the initial value of a learned temperature from ``learn:0.07``; None for the objective's default.
 
     Raises:
         UsageError: the initial value is not a positive number.
@@ -119,13 +119,13 @@ def parse_learned_temperature(text: str) -> float | None:
     return number
 
 
-def parse_temperature(text: float | str, steps: int) -> ScalarSchedule:
-    """Return the geometric schedule of a temperature from ``"start:end:shape"`` or a number.
+def parse_temperature_schedule(text: float | str, steps: int) -> ScalarSchedule:
+    """Parse the geometric schedule of a temperature from ``"start:end:shape"`` or a number.
 
     Raises:
         UsageError: another format, or a value that is not positive.
 
-    >>> round(parse_temperature("0.5:0.1", steps=100).value(50), 3)
+    >>> round(parse_temperature_schedule("0.5:0.1", steps=100).value(50), 3)
     0.224
     """
     start, end, shape = parse_schedule("temperature", text)
@@ -134,15 +134,15 @@ def parse_temperature(text: float | str, steps: int) -> ScalarSchedule:
     return ScalarSchedule(start, end, steps, shape, geometric=True)
 
 
-def parse_momentum(text: float | str, steps: int) -> ScalarSchedule:
-    """Return the schedule of a momentum encoder's momentum from ``"start:end:shape"`` or a number.
+def parse_momentum_schedule(text: float | str, steps: int) -> ScalarSchedule:
+    """Parse the schedule of the momentum of a momentum encoder from ``"start:end:shape"`` or a number.
 
     Raises:
         UsageError: another format, a value outside [0, 1], or a start of 1, with which the encoder never moves.
 
     Source: Grill et al. (2020), Bootstrap your own latent (BYOL), section 3.2, for the cosine from 0.996 to 1.
 
-    >>> [round(parse_momentum("0.9:1:cosine", steps=10).value(step), 3) for step in (0, 5, 10, 99)]
+    >>> [round(parse_momentum_schedule("0.9:1:cosine", steps=10).value(step), 3) for step in (0, 5, 10, 99)]
     [0.9, 0.95, 1.0, 1.0]
     """
     start, end, shape = parse_schedule("momentum", text)

@@ -14,7 +14,7 @@ import pytest
 import contraport
 from contraport.cli.commands import find_command
 from contraport.cli.parsing import parse
-from contraport.training.preflight import command_with, suggest_more_steps
+from contraport.training.preflight import format_changed_command, suggest_more_steps
 
 from .conftest import Outcome
 
@@ -79,10 +79,10 @@ def test_without_a_folder_it_names_one_that_is_free(command: Callable[..., Outco
 def test_what_a_command_cannot_say_is_left_to_the_call() -> None:
     change: dict[str, Any] = {"encoder": "gradients", "epochs": 9}
     told = "--encoder gradients --epochs 9"
-    assert command_with({"data": object()}, change) == told
-    assert command_with({"data": "photos", "augment": lambda image: image}, change) == told
+    assert format_changed_command({"data": object()}, change) == told
+    assert format_changed_command({"data": "photos", "augment": lambda image: image}, change) == told
     assert (
-        command_with({"data": Path("photos"), "epochs": 3}, change)
+        format_changed_command({"data": Path("photos"), "epochs": 3}, change)
         == f"contraport train --data photos {told[20:]} {told[:19]}"
     )
 

@@ -26,7 +26,7 @@ ASKED: dict[str, Any] = {
 def test_samples_of_an_older_evaluation_are_removed(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     evaluate(run, **ASKED)
-    assert "points" in run.samples()
+    assert "points" in run.page_arrays()
     evaluate(run, alone=True, **ASKED)
     assert not run.samples_path.exists()
     assert list(run.evaluation()["rows"]) == ["trained"]

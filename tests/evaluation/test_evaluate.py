@@ -163,7 +163,7 @@ def test_evaluate_writes_what_it_returns(evaluated: tuple[Run, dict[str, Any]]) 
 
 def test_samples_contain_points_and_plans(evaluated: tuple[Run, dict[str, Any]]) -> None:
     run, _ = evaluated
-    samples = run.samples()
+    samples = run.page_arrays()
     assert samples["points"].shape == (449, 2)
     assert samples["labels"].shape == (449,)
     assert samples["thumbnails"].shape == (449, 1, 8, 8)
@@ -180,7 +180,7 @@ def test_samples_contain_points_and_plans(evaluated: tuple[Run, dict[str, Any]])
 
 def test_samples_contain_cosines_and_confusion(evaluated: tuple[Run, dict[str, Any]]) -> None:
     run, result = evaluated
-    samples = run.samples()
+    samples = run.page_arrays()
     confusion = samples["confusion"]
     assert np.trace(confusion) / 449 == pytest.approx(result["rows"]["trained"]["linear_probe"])
     assert np.array_equal(confusion.sum(axis=1), np.bincount(samples["labels"]))
@@ -200,7 +200,7 @@ def test_samples_contain_the_most_confident_errors(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     data = (from_arrays(x, labels=labels), from_arrays(x, labels=wrong))
     evaluate(run, data=data, metrics=["linear_probe"], progress=False)
-    samples = run.samples()
+    samples = run.page_arrays()
     assert sorted(samples["mistaken"]) == [4, 11]
     assert np.array_equal(samples["mistaken_true"], wrong[samples["mistaken"]])
     assert np.array_equal(samples["mistaken_told"], labels[samples["mistaken"]])
@@ -210,16 +210,16 @@ def test_samples_contain_the_most_confident_errors(tmp_path: Path) -> None:
     assert "mistaken_keys" not in samples
     data[1].keys = [f"{place}.png" for place in range(60)]
     evaluate(run, data=data, metrics=["linear_probe"], progress=False)
-    assert run.samples()["mistaken_keys"].tolist() == [f"{place}.png" for place in samples["mistaken"]]
+    assert run.page_arrays()["mistaken_keys"].tolist() == [f"{place}.png" for place in samples["mistaken"]]
     evaluate(run, data=(data[0], data[0]), metrics=["linear_probe"], progress=False)
-    assert "mistaken" not in run.samples(), "there is none"
+    assert "mistaken" not in run.page_arrays(), "there is none"
 
 
 def test_the_plan_of_views_that_are_given_has_their_names(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", Model("mlp", [(6,), (6,)], shared=False), augment="none")
     given = contraport.data.load({"left": np.eye(40, 6, dtype=np.float32), "right": np.eye(40, 6, dtype=np.float32)})
     evaluate(run, data=(given, given), metrics=["recall"], progress=False)
-    assert run.samples()["plan_view_names"].tolist() == ["left", "right"]
+    assert run.page_arrays()["plan_view_names"].tolist() == ["left", "right"]
 
 
 def test_texts_are_kept_as_far_as_they_are_shown() -> None:
@@ -257,10 +257,10 @@ def test_mismatched_pairs_have_a_high_suspicion(tmp_path: Path) -> None:
     torch.manual_seed(0)
     run = make_run(tmp_path / "run", Model("mlp", [(6,), (6,)], shared=False), augment="none")
     evaluate(run, data=(train, shuffled), metrics=["uniformity"], progress=False)
-    suspicion = run.samples()["suspicion"]
+    suspicion = run.page_arrays()["suspicion"]
     assert suspicion.shape == (90,)
     assert suspicion[:6].mean() > suspicion[6:].mean() + 0.2
-    assert "confusion" not in run.samples(), "no probe was requested"
+    assert "confusion" not in run.page_arrays(), "no probe was requested"
 
 
 def test_evaluate_keeps_model_file_and_random_state(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_views_with_separate_encoders_are_evaluated(tmp_path: Path, representati
     assert "alignment" not in result["rows"]["trained"]
     assert result["rows"]["raw"]["linear_probe"] > 0.8
     assert result["notes"][0] == "Not measured, as each view has its own encoder: Alignment."
-    assert run.samples()["plan"].shape == (60, 60)
+    assert run.page_arrays()["plan"].shape == (60, 60)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_views_made_from_an_image_are_evaluated_and_embedded(tmp_path: Path, vie
     run = make_run(tmp_path / "run", model, data="<images>", views=views)
     result = evaluate(run, data=(train, test), neighbors=5, progress=False)
     assert ("alignment" in result["rows"]["trained"]) == (views == "2+2")
-    assert run.samples()["thumbnails"].shape == (20, 3, 16, 16)
+    assert run.page_arrays()["thumbnails"].shape == (20, 3, 16, 16)
     out = embed(run, data=test, out=tmp_path / "images.npz", progress=False)
     assert np.load(out)["features"].shape == (20, model.num_features)
 
@@ -363,13 +363,13 @@ def test_missing_classes_skip_label_metrics_with_a_note(tmp_path: Path, classes:
     assert measured == without | ({"tolerance"} if classes else set())
     (told,) = result["notes"]
     assert told.startswith(f"Not measured, as {note}: Linear probe, kNN, Calibration error, ")
-    assert ("labels" in run.samples()) == (classes is not None)
+    assert ("labels" in run.page_arrays()) == (classes is not None)
 
 
 def test_object_as_objective_has_no_plan_with_a_note(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), objective="<MyLoss>")
     result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
-    assert "plan" not in run.samples()
+    assert "plan" not in run.page_arrays()
     assert any("the objective was an object" in note for note in result["notes"])
 
 
@@ -383,7 +383,7 @@ def test_object_as_objective_has_no_plan_with_a_note(tmp_path: Path) -> None:
 def test_runs_without_a_plan_have_a_note(tmp_path: Path, config: dict[str, Any], note: str) -> None:
     run = make_run(tmp_path / "run", vector_model(), **config)
     result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
-    assert "plan" not in run.samples()
+    assert "plan" not in run.page_arrays()
     assert any(note in one for one in result["notes"])
     alone = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), metrics=["knn"], alone=True, progress=False)
     assert alone["notes"] == [], "no samples were requested"
@@ -395,7 +395,7 @@ def test_plan_uses_the_final_constraint_and_temperature(tmp_path: Path) -> None:
     for number, constraint in enumerate([None, "tighten:every=2", "tighten:every=9"]):
         run = make_run(tmp_path / str(number), vector_model(), constraint=constraint, **settings)
         evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
-        plans.append(run.samples()["plan"] * 64)
+        plans.append(run.page_arrays()["plan"] * 64)
     free, balanced, begun = plans
     assert np.allclose(free, begun)
     assert np.allclose(balanced.sum(axis=0), 1, atol=1e-2)
@@ -405,7 +405,7 @@ def test_plan_uses_the_final_constraint_and_temperature(tmp_path: Path) -> None:
 def test_plan_target_uses_labels(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), objective="sup-con")
     evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
-    target, labels = run.samples()["target"], np.tile(run.samples()["plan_labels"], 2)
+    target, labels = run.page_arrays()["target"], np.tile(run.page_arrays()["plan_labels"], 2)
     assert np.array_equal(target > 0, (labels[:, None] == labels) & ~np.eye(len(labels), dtype=bool))
 
 
@@ -469,7 +469,7 @@ def test_intermediate_models_are_evaluated_by_epoch(tmp_path: Path, capsys: pyte
     assert list(result["rows"]) == ["raw", "untrained", "trained", "epoch 1", "epoch 2"]
     values = [result["rows"][name]["uniformity"] for name in ("untrained", "epoch 1", "epoch 2", "trained")]
     assert len(set(values)) == 4
-    samples = run.samples()
+    samples = run.page_arrays()
     assert samples["plan_epochs"].tolist() == [1, 2, 3]
     assert np.array_equal(samples["plans"][-1], samples["plan"])
     assert not np.array_equal(samples["plans"][0], samples["plan"])

@@ -143,7 +143,7 @@ def test_subsets_of_the_items_keep_their_split(trained: Run, settings: dict[str,
     plain, moved = judged(run), judged(run, columns={"domains": "kind"})
     for evaluator in (plain, moved):
         assert shared(evaluator.test, evaluator.train) == 0
-        assert int(run.split().find_trained_items(evaluator.test).sum()) == 0
+        assert int(run.split_record().find_trained_items(evaluator.test).sum()) == 0
     assert moved.test.rows.tolist() == plain.test.rows.tolist()
 
 

@@ -26,13 +26,13 @@ def test_saved_items_are_those_of_the_trained_encoder(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     measures = ["linear_probe", "knn", "recall@1", "median_rank"]
     rows = evaluate(run, data=DATA, metrics=measures, neighbors=5, progress=False)["rows"]
-    items = run.items()
+    items = run.item_values()
     assert set(items) == {"linear_probe", "knn", "recall@1"}, "a median is not a mean over items"
     for key, of_items in items.items():
         assert len(of_items) == 40
         assert of_items.mean() == pytest.approx(rows["trained"][key])
     assert rows["trained"]["knn"] != rows["raw"]["knn"]
-    assert len(run.samples()["mistaken"]) == 10 < 40 * (1 - rows["trained"]["linear_probe"]), (
+    assert len(run.page_arrays()["mistaken"]) == 10 < 40 * (1 - rows["trained"]["linear_probe"]), (
         "those of most are left out"
     )
 
@@ -78,7 +78,7 @@ def test_plan_that_needs_labels_is_noted_once_without_labels(tmp_path: Path) -> 
     notes = evaluate(run, data=unlabelled, metrics=["uniformity"], checkpoints="all", progress=False)["notes"]
     (told,) = [note for note in notes if "plan" in note]
     assert told.startswith("No plan of test items is drawn: the items lack what the objective needs. labels")
-    assert not {"plan", "plans"} & run.samples().keys()
+    assert not {"plan", "plans"} & run.page_arrays().keys()
 
 
 def test_epoch_plans_use_the_temperature_of_their_epoch(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def audited(tmp_path: Path) -> tuple[Run, str]:
     torch.manual_seed(0)
     model = Model(shapes=data.shapes, shared=False)
     run = make_run(tmp_path / "run", model, data=path, augment=None, test_fraction=0.25)
-    run.save_pairs({"scores": np.arange(45) / 45})
+    run.save_pair_scores({"scores": np.arange(45) / 45})
     return run, path
 
 
@@ -110,7 +110,7 @@ def test_worst_pairs_require_the_own_training_data(audited: tuple[Run, str], giv
     others = (several(45, (6,), (4,)), several(20, (6,), (4,)))  # as many as it was trained on
     data: Any = {"nothing": None, "its own": path, "others": others}[given]
     evaluate(run, data=data, metrics=["uniformity"], progress=False)
-    samples = run.samples()
+    samples = run.page_arrays()
     assert ("worst" in samples) == (given != "others")
     if given != "others":
         assert samples["worst"].tolist() == list(range(10))
@@ -122,7 +122,7 @@ def test_domains_are_saved_and_passed_to_the_objective(tmp_path: Path) -> None:
     data = from_arrays(rows, labels=np.arange(40) % 2, domains=names)
     run = make_run(tmp_path / "run", vector_model(), objective="info-nce", target="domains:alpha=0.5")
     evaluate(run, data=(data, data), metrics=["uniformity"], progress=False)
-    samples = run.samples()
+    samples = run.page_arrays()
     assert [samples["domain_names"][domain] for domain in samples["domains"]] == [
         names[item] for item in samples["ids"]
     ]
@@ -136,6 +136,6 @@ def test_plan_views_are_saved_if_both_are_images(tmp_path: Path) -> None:
         torch.manual_seed(0)
         run = make_run(tmp_path / str(drawn), Model(shapes=shapes, shared=False), augment=None)
         evaluate(run, data=(train, test), metrics=["uniformity"], progress=False)
-        samples = run.samples()
+        samples = run.page_arrays()
         assert samples["plan_view_names"].tolist() == ["view0", "view1"]
         assert ({"plan_view_1", "plan_view_2"} <= samples.keys()) == drawn

@@ -63,7 +63,7 @@ def test_coordinate_objectives_have_no_plan(tmp_path: Path, objective: str) -> N
     run = make_run(tmp_path / "run", vector_model(), objective=objective)
     result = evaluate(run, data=(vectors(40, 2), vectors(32, 2)), metrics=["uniformity"], progress=False)
     assert "No plan is drawn: the objective compares coordinates, not items." in result["notes"]
-    assert "plan" not in run.samples()
+    assert "plan" not in run.page_arrays()
 
 
 def test_elements_of_a_pair_are_whole_splits(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def audited(folder: Path, **further: np.ndarray) -> Run:
     run = Run.create(folder, {"data": "toy"})
     scores = np.arange(ITEMS)[::-1] / ITEMS
     partners = np.where(np.arange(ITEMS) != ITEMS - 3, 3, -1)
-    run.save_pairs({"scores": scores, "partners": partners} | further)
+    run.save_pair_scores({"scores": scores, "partners": partners} | further)
     return run
 
 
@@ -39,7 +39,7 @@ def test_worst_pairs_come_first_with_both_views_and_the_better_partner(tmp_path:
 
 def test_deliberate_mismatches_are_shown(tmp_path: Path) -> None:
     run = audited(tmp_path / "run")
-    run.save_partners(np.roll(np.arange(ITEMS), 1))
+    run.save_mismatched_partners(np.roll(np.arange(ITEMS), 1))
     assert worst_pair_samples(run, pairs())["worst_2"][:, 0, 0, 0].tolist() == (np.arange(50, 60)[::-1] - 1).tolist()
 
 

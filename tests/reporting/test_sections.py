@@ -100,7 +100,7 @@ def test_slider_has_all_snapshots(make_run) -> None:
 
 def test_cross_plan_has_no_excluded_pairs(make_run) -> None:
     made = make_run()
-    write_arrays(made.samples_path, made.samples() | {"plan": np.full((6, 6), 1 / 36), "target": np.eye(6) / 6})
+    write_arrays(made.samples_path, made.page_arrays() | {"plan": np.full((6, 6), 1 / 36), "target": np.eye(6) / 6})
     builder = builder_of(made)
     (one,) = build_plans_section(builder).values["plans"]
     assert not one.last_snapshot.excludes_self_pairs
@@ -120,12 +120,14 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
     half[0] /= 2
 
     def summarize(plan: np.ndarray) -> tuple[str, str, list[tuple[int, str, float]], float | None]:
-        write_arrays(made.samples_path, made.samples() | {"plan": plan, "target": target})
+        write_arrays(made.samples_path, made.page_arrays() | {"plan": plan, "target": target})
         builder = builder_of(made)
         values = build_plans_section(builder).values
         (one,) = values["plans"]
         assert values["over_epochs"] is None, "there is one epoch alone"
-        assert one.sheet_keys == tuple(builder.add_thumbnails(made.samples()[f"plan_view_{side}"]) for side in (1, 2))
+        assert one.sheet_keys == tuple(
+            builder.add_thumbnails(made.page_arrays()[f"plan_view_{side}"]) for side in (1, 2)
+        )
         assert json.loads(plotly_figures.to_script_json(builder.script_data))["plans"]["plan-0"]["mass"] == [
             round(plan.sum(), 4)
         ]
@@ -151,7 +153,7 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
 
 def test_changing_targets_are_stored_per_epoch(make_run) -> None:
     made = make_run(kept=1)
-    samples = made.samples()
+    samples = made.page_arrays()
     samples["targets"][1] = samples["targets"][0].T / 2
     write_arrays(made.samples_path, samples)
     builder = builder_of(made)
@@ -280,7 +282,7 @@ def test_raw_inputs_with_value_zero_are_drawn(make_run) -> None:
 def test_points_are_colored_by_available_data(make_run) -> None:
     made = make_run()
     domains = {"domains": np.arange(30) % 2, "domain_names": np.array(["photo", "sketch"]), "suspicion": np.ones(30)}
-    write_arrays(made.samples_path, made.samples() | domains)
+    write_arrays(made.samples_path, made.page_arrays() | domains)
     builder = builder_of(made)
     values = build_embedding_map_section(builder).values
     assert list(values["colors"]) == ["label", "domain", "loss", "suspicion"]
@@ -302,7 +304,7 @@ def test_neighbors_of_another_class_are_marked(make_run) -> None:
     assert all(near.is_same_class is None for _, row in strips.rows for near in row)
     made = make_run("next")
     after = np.stack([(np.arange(30) + step) % 30 for step in (1, 3)], axis=1)
-    write_arrays(made.samples_path, made.samples() | {"neighbors": after})
+    write_arrays(made.samples_path, made.page_arrays() | {"neighbors": after})
     assert build_neighbors_section(builder_of(made)).values["strips"][0].same_class_share == pytest.approx(0.5)
     both = make_run("labelled"), make_run("not", labels=False)
     assert build_neighbors_section(builder_of(*both)).values["by_class"] is False
@@ -310,7 +312,7 @@ def test_neighbors_of_another_class_are_marked(make_run) -> None:
 
 def test_texts_are_shown_verbatim(make_run) -> None:
     made = make_run(images=False)
-    write_arrays(made.samples_path, made.samples() | {"texts": np.array([f"a <b>text {k}" for k in range(30)])})
+    write_arrays(made.samples_path, made.page_arrays() | {"texts": np.array([f"a <b>text {k}" for k in range(30)])})
     builder = builder_of(made)
     (strips,) = build_neighbors_section(builder).values["strips"]
     assert [near.text for near in strips.rows[0][1]] == ["a <b>text 3", "a <b>text 1", "a <b>text 6"]
@@ -348,10 +350,12 @@ def test_confusion_rows_are_true_classes() -> None:
 
 def test_class_without_a_name_is_called_by_its_number(make_run) -> None:
     made = make_run()
-    write_arrays(made.samples_path, made.samples() | {"confusion": np.array([[8, 0, 0, 2], *np.eye(4, dtype=int)[1:]])})
+    write_arrays(
+        made.samples_path, made.page_arrays() | {"confusion": np.array([[8, 0, 0, 2], *np.eye(4, dtype=int)[1:]])}
+    )
     ((_, _, worst, *_),) = build_confusion_section(builder_of(made)).values["entries"]
     assert worst == ["20% of zero predicted as 3 (2 of 10)"]
-    others = {name: of for name, of in made.samples().items() if not name.startswith("mistaken")}
+    others = {name: of for name, of in made.page_arrays().items() if not name.startswith("mistaken")}
     write_arrays(made.samples_path, others | {"confusion": np.eye(2, dtype=int)})
     ((_, plot, *_),) = build_confusion_section(builder_of(made)).values["entries"]
     assert plot.label == "nt-xent: no errors."
@@ -392,7 +396,7 @@ def test_lists_the_most_confident_errors(make_run) -> None:
 
 def test_errors_are_named_by_their_keys(make_run) -> None:
     made = make_run()
-    write_arrays(made.samples_path, made.samples() | {"mistaken_keys": np.array(["a/<1>.png", "b.png", "c.png"])})
+    write_arrays(made.samples_path, made.page_arrays() | {"mistaken_keys": np.array(["a/<1>.png", "b.png", "c.png"])})
     page = render_report(list(load_runs([made])))
     assert '<th scope="row">a/&lt;1&gt;.png</th>' in page
     assert "zero, b.png" in page
@@ -400,7 +404,7 @@ def test_errors_are_named_by_their_keys(make_run) -> None:
 
 def test_plans_have_the_view_names_of_the_data(make_run) -> None:
     made, given = make_run(), make_run("given")
-    write_arrays(given.samples_path, given.samples() | {"plan_view_names": np.array(["photo", "a<very long name"])})
+    write_arrays(given.samples_path, given.page_arrays() | {"plan_view_names": np.array(["photo", "a<very long name"])})
     builder = builder_of(made, given)
     build_plans_section(builder)
     ticks = [builder.plots[f"plan-{k}"]["layout"]["xaxis"]["ticktext"] for k in (0, 1)]
@@ -410,18 +414,18 @@ def test_plans_have_the_view_names_of_the_data(make_run) -> None:
 
 def test_map_ratio_follows_the_points(make_run) -> None:
     wide, one_place = make_run("wide"), make_run("place")
-    write_arrays(wide.samples_path, wide.samples() | {"points": np.array([[0.0, 0.0], [3.0, 2.0]] * 15)})
-    write_arrays(one_place.samples_path, one_place.samples() | {"points": np.zeros((30, 2))})
+    write_arrays(wide.samples_path, wide.page_arrays() | {"points": np.array([[0.0, 0.0], [3.0, 2.0]] * 15)})
+    write_arrays(one_place.samples_path, one_place.page_arrays() | {"points": np.zeros((30, 2))})
     very, high = make_run("very"), make_run("high")
     for run, end in ((very, [9.0, 1.0]), (high, [1.0, 9.0])):
-        write_arrays(run.samples_path, run.samples() | {"points": np.array([[0.0, 0.0], end] * 15)})
+        write_arrays(run.samples_path, run.page_arrays() | {"points": np.array([[0.0, 0.0], end] * 15)})
     maps = build_embedding_map_section(builder_of(wide, one_place, very, high)).values["maps"]
     assert [plot.aspect_ratio for _, plot, _ in maps] == [1.5, None, 1.7, 0.8]
 
 
 def test_points_have_the_color_of_their_class(make_run) -> None:
     made, labels = make_run(), np.arange(30) % 3
-    write_arrays(made.samples_path, made.samples() | {"points": np.stack([labels, -2.0 * labels], axis=1)})
+    write_arrays(made.samples_path, made.page_arrays() | {"points": np.stack([labels, -2.0 * labels], axis=1)})
     builder = builder_of(made)
     values = build_embedding_map_section(builder).values
     (*of_classes, ring), colors = builder.plots["map-0"]["data"], class_colors(3)
@@ -454,7 +458,7 @@ def test_neighbors_lead_depends_on_the_classes(make_run) -> None:
     text = "nearest neighbors of some test items"
     assert f"{text}, each of another class." in render_report(load_runs([make_run("three")]))
     one = make_run("one")
-    write_arrays(one.samples_path, one.samples() | {"labels": np.zeros(30, int)})
+    write_arrays(one.samples_path, one.page_arrays() | {"labels": np.zeros(30, int)})
     assert f"{text}." in render_report(load_runs([one]))
     assert f"{text}." in render_report(load_runs([make_run("none", labels=False)]))
 
@@ -480,7 +484,7 @@ def test_plan_caption_names_the_epoch_if_several(make_run) -> None:
 def test_many_classes_have_a_list_instead_of_a_matrix(make_run) -> None:
     made = make_run(class_names=tuple(f"class {k}" for k in range(200)))
     counts = np.diag(np.full(200, 9)) + np.roll(np.eye(200, dtype=int), 1, axis=1)
-    write_arrays(made.samples_path, made.samples() | {"confusion": counts})
+    write_arrays(made.samples_path, made.page_arrays() | {"confusion": counts})
     ((_, plot, worst, *_),) = build_confusion_section(builder_of(made)).values["entries"]
     assert plot is None
     assert len(worst) == 12
@@ -492,7 +496,7 @@ def test_cosines_are_averaged_within_and_between_classes(make_run) -> None:
     made = make_run()
     labels = np.array([0, 0, 1])
     cosines = np.array([[1.0, 0.8, 0.1], [0.8, 1.0, 0.3], [0.1, 0.3, 1.0]])
-    write_arrays(made.samples_path, made.samples() | {"cosines": cosines, "cosine_labels": labels})
+    write_arrays(made.samples_path, made.page_arrays() | {"cosines": cosines, "cosine_labels": labels})
     (one,) = build_geometry_section(builder_of(made)).values["cosines"]
     assert (one.within, one.between) == (pytest.approx(0.8), pytest.approx(0.2))
 
@@ -502,8 +506,10 @@ def test_cosines_share_a_scale_and_name_their_classes(make_run) -> None:
     cosines = np.full((6, 6), -0.85)
     np.fill_diagonal(cosines, 1)
     cosines[0, 1] = -0.99
-    write_arrays(low.samples_path, low.samples() | {"cosines": cosines, "cosine_labels": np.array([0, 0, 1, 2, 2, 2])})
-    write_arrays(even.samples_path, even.samples() | {"cosines": np.ones((30, 30))})
+    write_arrays(
+        low.samples_path, low.page_arrays() | {"cosines": cosines, "cosine_labels": np.array([0, 0, 1, 2, 2, 2])}
+    )
+    write_arrays(even.samples_path, even.page_arrays() | {"cosines": np.ones((30, 30))})
     builder = builder_of(low, even)
     assert build_geometry_section(builder).values["lowest"] == pytest.approx(-1.0)
     assert build_geometry_section(builder_of(even)).values["lowest"] == 0.9
@@ -518,7 +524,7 @@ def test_cosines_share_a_scale_and_name_their_classes(make_run) -> None:
 
 def test_alignment_path_starts_open_and_ends_large(make_run) -> None:
     made = make_run()
-    write_arrays(made.samples_path, made.samples() | {"spectrum": np.array([4.0, 4.0, 1e-9])})
+    write_arrays(made.samples_path, made.page_arrays() | {"spectrum": np.array([4.0, 4.0, 1e-9])})
     builder = builder_of(made)
     values = build_geometry_section(builder).values
     (path,) = builder.plots["sphere"]["data"]
@@ -607,7 +613,7 @@ def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
     bars = builder.plots["scores-0"]["data"]
     assert [sum(of["y"]) for of in bars] == pytest.approx([1, 1], abs=1e-3)
     made = make_run("first", audited=True)
-    made.save_pairs(made.pairs() | {"partners": np.full(60, 0)})
+    made.save_pair_scores(made.pair_scores() | {"partners": np.full(60, 0)})
     ((first,),) = [build_pair_audit_section(builder_of(made)).values["audits"]]
     assert first.lowest_pairs[0].partner == 0
     assert build_pair_audit_section(builder_of(make_run("plain"))) is None
@@ -615,7 +621,7 @@ def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
 
 def test_pairs_without_stored_sketches_are_shown_by_index(make_run) -> None:
     made = make_run(audited=True)
-    write_arrays(made.samples_path, made.samples() | {"worst": np.arange(10)[::-1]})
+    write_arrays(made.samples_path, made.page_arrays() | {"worst": np.arange(10)[::-1]})
     builder = builder_of(made)
     (one,) = build_pair_audit_section(builder).values["audits"]
     assert one.lowest_pairs[0].sketch_indices is None
@@ -625,7 +631,7 @@ def test_pairs_without_stored_sketches_are_shown_by_index(make_run) -> None:
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_nonfinite_losses_are_no_coloring(make_run, wrong) -> None:
     run = make_run()
-    samples = run.samples()
+    samples = run.page_arrays()
     write_arrays(run.samples_path, {**samples, "losses": np.where(np.arange(30) == 3, wrong, samples["losses"])})
     assert 'value="loss"' not in render_report(load_runs([run]))
     write_arrays(run.samples_path, samples)

@@ -57,7 +57,7 @@ def test_create_refuses_a_file(tmp_path: Path) -> None:
 def test_rejects_missing_folders_and_folders_without_a_run(tmp_path: Path) -> None:
     with raises_usage_error("run.not_found"):
         Run(tmp_path / "absent").config()
-    for read in (Run.config, Run.metrics, Run.model, Run.evaluation, Run.samples):
+    for read in (Run.config, Run.metrics, Run.model, Run.evaluation, Run.page_arrays):
         with raises_usage_error("run.not_a_run", "config.yaml"):
             read(Run(tmp_path))
 

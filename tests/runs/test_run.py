@@ -62,7 +62,7 @@ def test_missing_parts_name_the_remedy(run: Run) -> None:
     with raises_usage_error("run.missing_file", "contraport evaluate"):
         run.evaluation()
     with raises_usage_error("run.missing_file", "contraport evaluate"):
-        run.samples()
+        run.page_arrays()
     with raises_usage_error("run.missing_file", "resume=True"):
         run.model()
 
@@ -95,7 +95,7 @@ def test_corrupt_evaluation_is_told(run: Run, text: str) -> None:
 def test_corrupt_samples_are_told(run: Run, content: bytes) -> None:
     run.samples_path.write_bytes(content)
     with raises_usage_error("run.corrupt", "samples.npz"):
-        run.samples()
+        run.page_arrays()
 
 
 @pytest.mark.parametrize(
@@ -112,16 +112,16 @@ def test_corrupt_samples_are_told(run: Run, content: bytes) -> None:
 def test_samples_that_do_not_go_together_are_told(run: Run, changed: dict[str, np.ndarray]) -> None:
     whole = {"points": np.eye(3), "labels": np.array([0, 1, 1]), "class_names": np.array(["a", "b"])}
     write_arrays(run.samples_path, whole | {"neighbors": np.array([[1], [2], [0]])})
-    assert set(run.samples()) == {*whole, "neighbors"}
+    assert set(run.page_arrays()) == {*whole, "neighbors"}
     write_arrays(run.samples_path, whole | changed)
     with raises_usage_error("run.corrupt", "samples.npz"):
-        run.samples()
+        run.page_arrays()
 
 
 def test_pickled_samples_are_refused(run: Run) -> None:
     np.savez(run.samples_path, points=np.array([{"code": "runs"}], dtype=object))
     with raises_usage_error("run.corrupt", "samples.npz"):
-        run.samples()
+        run.page_arrays()
 
 
 def test_corrupt_model_is_told(run: Run) -> None:
@@ -135,7 +135,7 @@ def test_corrupt_model_is_told(run: Run) -> None:
 
 def test_arrays_and_text_come_back(run: Run) -> None:
     write_arrays(run.samples_path, {"points": np.eye(2), "class_names": np.array(["a", "ü"])})
-    samples = run.samples()
+    samples = run.page_arrays()
     assert np.array_equal(samples["points"], np.eye(2))
     assert samples["class_names"].tolist() == ["a", "ü"]
     write_json(run.evaluation_path, {"data": "ünï", "rows": {"raw": {"knn": 0.5}}})
@@ -163,3 +163,21 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
         fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("items", "item_values"),
+        ("pairs", "pair_scores"),
+        ("partners", "mismatched_partners"),
+        ("samples", "page_arrays"),
+        ("split", "split_record"),
+    ],
+)
+def test_deprecated_methods_still_work_with_a_warning(old: str, new: str, tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    with pytest.warns(FutureWarning, match=new):
+        assert getattr(run, old) == getattr(run, new)
+    with pytest.raises(AttributeError):
+        run.no_such_method  # noqa: B018

@@ -122,7 +122,7 @@ def test_a_process_that_is_killed_while_it_lets_go_of_a_run_keeps_the_new_one(tm
             with suppress(Killed):
                 run.backup.delete_backup()
             through = left() > 0
-        run.backup.recover()
+        run.backup.finish_interrupted_operation()
         assert sorted(content(run)) == ["checkpoints/last.ckpt", "config.yaml"]
         assert run.last_checkpoint.read_bytes() == b"new weights"
         if through:

@@ -3,14 +3,14 @@ from pathlib import Path
 import pytest
 from tests.errors import raises_usage_error
 
-from contraport.runs.run_files import are_nested_numbers, is_of_kind, read_rows
+from contraport.runs.run_files import has_json_type, is_nested_number_mapping, read_metrics_rows
 
 
 @pytest.mark.parametrize(("value", "holds"), [(1, True), (0.5, True), (None, True), (True, False), ("1", False)])
 def test_true_is_not_a_number(value: object, holds: bool) -> None:
-    assert is_of_kind(value, int, float, None) is holds
+    assert has_json_type(value, int, float, None) is holds
     if value is not None:
-        assert are_nested_numbers({"loss": value}, depth=1) is holds
+        assert is_nested_number_mapping({"loss": value}, depth=1) is holds
 
 
 @pytest.mark.parametrize("row", ['{"step": 2, "loss": "low"}', '{"step": 2.5}', '{"loss": 1.0}', '{"step": true}'])
@@ -18,4 +18,4 @@ def test_rejects_rows_without_step_or_with_other_values(tmp_path: Path, row: str
     file = tmp_path / "metrics.jsonl"
     file.write_text(f'{{"step": 1, "loss": 0.5, "mi_bound": null}}\n{row}\n')
     with raises_usage_error("run.corrupt", "metrics.jsonl", "line 2"):
-        read_rows(file)
+        read_metrics_rows(file)

@@ -15,7 +15,7 @@ import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.training.config import Settings
 from contraport.training.dry_run import DryRun
-from contraport.training.preflight import FEW_STEPS, encoder_advice, suggest_more_steps
+from contraport.training.preflight import FEW_STEPS, suggest_encoder, suggest_more_steps
 from tests.errors import raises_usage_error
 
 
@@ -98,7 +98,7 @@ def test_suggests_enough_steps(items: int, size: int) -> None:
 def test_suggests_pretrained_weights_for_few_photos() -> None:
     photos = from_arrays(np.zeros((220, 3, 4, 4), np.uint8))
     enough = {"batch_size": 32, "epochs": 200}
-    told = encoder_advice(Settings(data="my photos"), photos, {"data": "my photos", "epochs": 3}, enough, Path("a"))
+    told = suggest_encoder(Settings(data="my photos"), photos, {"data": "my photos", "epochs": 3}, enough, Path("a"))
     assert told is not None
     command, without = re.fullmatch(
         r".*frozen pretrained encoder: (.*), or --init .* Without pretrained weights use (.*), fixed .*", told
@@ -112,7 +112,7 @@ def test_suggests_pretrained_weights_for_few_photos() -> None:
 
 def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
     def advice(changes: dict[str, Any] | None = None, **given: Any) -> str:
-        return encoder_advice(Settings(**given), images, given, changes) or ""
+        return suggest_encoder(Settings(**given), images, given, changes) or ""
 
     assert advice().startswith("few images: 96, too few to train an encoder from scratch")
     assert "--encoder resnet18 --pretrained true --freeze true, or --init" in advice(encoder="resnet18")
@@ -133,7 +133,7 @@ def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
     assert not advice(data="digits")
     captioned = from_arrays((np.zeros((50, 2, 2), np.uint8), ["a text"] * 50))
     for view, told in (("text", "too few to train .*--encoder.image"), ("image", "degrades")):
-        assert re.search(told, encoder_advice(Settings(init={view: "runs/a"}), captioned, {}) or "")
+        assert re.search(told, suggest_encoder(Settings(init={view: "runs/a"}), captioned, {}) or "")
     many = from_arrays(np.zeros((5_000, 2, 2), np.uint8))
-    assert encoder_advice(Settings(), many, {}) is None
-    assert encoder_advice(Settings(), from_arrays(np.zeros((50, 3))), {}) is None
+    assert suggest_encoder(Settings(), many, {}) is None
+    assert suggest_encoder(Settings(), from_arrays(np.zeros((50, 3))), {}) is None

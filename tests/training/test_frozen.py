@@ -19,8 +19,8 @@ from contraport.data import Dataset, from_arrays
 from contraport.data.stores import ArrayStore
 from contraport.encoders import Model
 from contraport.runs import Run
+from contraport.training.distributed_setup import may_have_unused_parameters
 from contraport.training.optimization import create_optimizer
-from contraport.training.parallel import may_have_unused_parameters
 from tests.errors import raises_usage_error
 
 
@@ -196,7 +196,7 @@ def test_a_change_of_ones_own_is_encoded_anew_in_each_step(images: Dataset, begu
 def test_weights_without_a_gradient_are_looked_for_where_some_that_learn_may_be() -> None:
     """Torch warns, once a process, where it looked and found none."""
     module: Any = nn.ModuleDict({"encoder": timm.create_model("resnet10t", num_classes=0), "head": nn.Linear(2, 2)})
-    module.freezing = None
+    module.encoder_freezer = None
     assert may_have_unused_parameters(module)
     module["encoder"].requires_grad_(False)
     assert not may_have_unused_parameters(module)

@@ -17,7 +17,7 @@ from contraport import embed, evaluate, export, report, train
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run
-from contraport.training import replay
+from contraport.training import load_failed_step
 
 from .conftest import Pull
 
@@ -172,7 +172,7 @@ def test_damaged_samples(run: Run, damage: Callable[[Path], None], tmp_path: Pat
 @pytest.mark.parametrize("name", ["points", "labels", "thumbnails", "plan", "plan_items", "class_names"])
 @pytest.mark.parametrize("value", [np.array([["x"]]), np.array("x"), np.zeros((1, 2, 3)), np.array([{}])])
 def test_samples_of_another_type(run: Run, name: str, value: np.ndarray, tmp_path: Path) -> None:
-    np.savez(run.samples_path, **{**run.samples(), name: value})
+    np.savez(run.samples_path, **{**run.page_arrays(), name: value})
     refused(lambda: report([run], out=tmp_path / "page.html"), "samples.npz is corrupt", "evaluate")
 
 
@@ -220,7 +220,7 @@ def test_a_damaged_step(settings: dict[str, Any], file: str, damage: Callable[[P
     with pytest.raises(FloatingPointError):
         train(**{**settings, **objects})
     damage(Path(settings["out"]) / file)
-    refused(lambda: replay(settings["out"], **objects), f"{Path(file).name} is corrupt")
+    refused(lambda: load_failed_step(settings["out"], **objects), f"{Path(file).name} is corrupt")
 
 
 def test_a_step_without_its_files(settings: dict[str, Any]) -> None:
@@ -229,4 +229,4 @@ def test_a_step_without_its_files(settings: dict[str, Any]) -> None:
         train(**{**settings, **objects})
     run = Run(settings["out"])
     run.nonfinite_path.write_text(json.dumps({"step": "x"}))
-    refused(lambda: replay(run.path, **objects), "nonfinite.json is corrupt")
+    refused(lambda: load_failed_step(run.path, **objects), "nonfinite.json is corrupt")

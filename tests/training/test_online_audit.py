@@ -48,7 +48,7 @@ def audited(pairs: Dataset, tmp_path: Path) -> dict[str, Any]:
 
 def test_trains_on_trusted_pairs_and_saves_the_scores(audited: dict[str, Any]) -> None:
     run = train(**audited)
-    found = run.pairs()
+    found = run.pair_scores()
     assert found["scores"].shape == found["kept"].shape == found["partners"].shape == (ITEMS,)
     assert int(found["epoch"]) == 6
     assert float(found["low"]) <= float(found["rate"]) <= float(found["high"])
@@ -79,7 +79,7 @@ def test_scores_raw_vectors_too(audited: dict[str, Any], monkeypatch: pytest.Mon
     )
     for widest in (1_024, 1):
         monkeypatch.setattr("contraport.auditing.pairs.pair_filter.MAX_VECTOR_WIDTH", widest)
-        found = train(**{**audited, "epochs": 1, "overwrite": True}).pairs()
+        found = train(**{**audited, "epochs": 1, "overwrite": True}).pair_scores()
         areas.append(roc_auc_score(np.arange(ITEMS) >= WRONG, found["scores"]))
     assert areas[0] > 0.8 > 0.65 > areas[1]
 
@@ -99,8 +99,8 @@ def test_resume_equals_the_run_that_never_stopped(audited: dict[str, Any], never
         train(**audited, **STEP_BY_STEP, objective=Pull(at, KeyboardInterrupt()))
     resumed = train(out=audited["out"], resume=True, data=audited["data"], objective=Pull(), progress=False)
     assert same(weights_of(resumed), weights_of(never_stopped))
-    for name, values in never_stopped.pairs().items():
-        assert np.array_equal(resumed.pairs()[name], values), name
+    for name, values in never_stopped.pair_scores().items():
+        assert np.array_equal(resumed.pair_scores()[name], values), name
 
 
 def test_workers_draw_the_same(audited: dict[str, Any], tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_two_processes_train_as_one(audited: dict[str, Any], tmp_path: Path) -> 
     reports_of(train_in_group, 2, told | {"out": tmp_path / "two"})
     one = train(**told, out=tmp_path / "one")
     two = Run(tmp_path / "two")
-    assert (one.pairs()["kept"] == two.pairs()["kept"]).all()
-    np.testing.assert_allclose(one.pairs()["scores"], two.pairs()["scores"], atol=0.02)
+    assert (one.pair_scores()["kept"] == two.pair_scores()["kept"]).all()
+    np.testing.assert_allclose(one.pair_scores()["scores"], two.pair_scores()["scores"], atol=0.02)
     for ours, theirs in zip(weights_of(one).values(), weights_of(two).values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
@@ -138,4 +138,4 @@ def test_rejects_data_that_are_not_pairs_before_writing(audited: dict[str, Any],
     assert not audited["out"].exists()
     plain = train(**{**audited, "audit": False, "epochs": 1})
     with raises_usage_error("run.missing_file", "pairs.npz", "audit=True"):
-        plain.pairs()
+        plain.pair_scores()

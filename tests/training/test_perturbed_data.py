@@ -22,14 +22,14 @@ FEW: dict[str, Any] = {
 
 def test_mismatched_pairs_are_kept_to_be_checked_and_go_on_as_they_were(tmp_path: Path) -> None:
     run = train(**FEW, mismatch=0.2, out=tmp_path / "run")
-    partners = run.partners()
+    partners = run.mismatched_partners()
     assert len(partners) == 200
     assert int((partners != np.arange(200)).sum()) == 40
     longer = train(resume=True, epochs=2, out=tmp_path / "run", progress=False)
-    assert np.array_equal(longer.partners(), partners)
+    assert np.array_equal(longer.mismatched_partners(), partners)
     clean = train(**FEW, out=tmp_path / "clean")
     with raises_usage_error("run.missing_file", "mismatched.npz"):
-        clean.partners()
+        clean.mismatched_partners()
     assert clean.metrics()[-1]["loss"] != run.metrics()[-1]["loss"]
 
 
@@ -122,7 +122,7 @@ def test_what_measures_say_of_each_item_is_kept(tmp_path: Path) -> None:
     run = train(**FEW, out=tmp_path / "run")
     measured = evaluate(run, metrics=["knn", "uniformity"], alone=True, progress=False)
     assert list(measured["rows"]) == ["trained"]
-    assert list(run.items()) == ["knn", "uniformity"]
-    for name, values in run.items().items():
+    assert list(run.item_values()) == ["knn", "uniformity"]
+    for name, values in run.item_values().items():
         assert values.mean() == pytest.approx(measured["rows"]["trained"][name])
     assert not run.samples_path.exists()

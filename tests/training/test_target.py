@@ -14,7 +14,7 @@ from contraport import SimilarityMatrix, nt_xent, objective
 from contraport.data import from_arrays
 from contraport.evaluation import evaluate
 from contraport.runs import Run
-from contraport.training import replay, train
+from contraport.training import load_failed_step, train
 from contraport.training.components import build_components
 from contraport.training.config import Settings
 from tests.errors import raises_usage_error
@@ -127,7 +127,7 @@ def test_a_file_that_is_gone_is_told_on_resume(items: dict[str, Any]) -> None:
 def test_a_step_is_replayed_with_its_target(items: dict[str, Any]) -> None:
     with pytest.raises(FloatingPointError):
         train(**items, target="matrix:matrix.npy", lr=1e30, warmup_epochs=0, out="run")
-    step = replay("run")
+    step = load_failed_step("run")
     assert not step.loss().isfinite()
     assert step.module.comparison.target(step.batch).matrix.shape == (64, 64)
 
@@ -135,15 +135,15 @@ def test_a_step_is_replayed_with_its_target(items: dict[str, Any]) -> None:
 def test_the_plan_of_test_items_is_drawn_beside_what_was_wanted(items: dict[str, Any]) -> None:
     run = train(**items, target="labels", out="labels")
     evaluate(run, progress=False)
-    labels = run.samples()["plan_labels"]
+    labels = run.page_arrays()["plan_labels"]
     both = np.concatenate([labels, labels])
-    assert np.array_equal(run.samples()["target"] > 0, (both[:, None] == both) & ~np.eye(len(both), dtype=bool))
+    assert np.array_equal(run.page_arrays()["target"] > 0, (both[:, None] == both) & ~np.eye(len(both), dtype=bool))
 
 
 def test_what_only_training_items_want_is_not_drawn_of_others(items: dict[str, Any]) -> None:
     run = train(**items, target="neighbors:k=3", out="neighbors")
     result = evaluate(run, progress=False)
-    assert "plan" not in run.samples()
+    assert "plan" not in run.page_arrays()
     assert any("target" in note for note in result["notes"])
 
 
@@ -154,7 +154,7 @@ def test_items_without_labels_are_measured_by_what_needs_none(items: dict[str, A
     plain = tuple(from_arrays(random.normal(size=(count, 6))) for count in (40, 30))
     result = evaluate(run, data=plain, progress=False)
     assert "uniformity" in result["rows"]["trained"]
-    assert "plan" not in run.samples()
+    assert "plan" not in run.page_arrays()
     assert any("labels" in note for note in result["notes"])
 
 

@@ -37,7 +37,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[in
         tried.append(threads)
         return seconds[threads]
 
-    monkeypatch.setattr(threads, "time_step", told)
+    monkeypatch.setattr(threads, "measure_step_seconds", told)
     return tried
 
 

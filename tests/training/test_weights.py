@@ -15,7 +15,7 @@ from contraport import KL, Balanced, Gibbs, Joint, Objective, Pairs, PlanWeights
 from contraport.data import from_arrays
 from contraport.evaluation import evaluate
 from contraport.runs import Run
-from contraport.training import replay, train
+from contraport.training import load_failed_step, train
 from contraport.training.components import build_components
 from contraport.training.config import Settings
 from tests.errors import raises_usage_error
@@ -102,7 +102,7 @@ def test_a_run_weighed_by_a_file_is_evaluated_without_it(table: dict[str, Any]) 
 def test_a_step_is_replayed_with_its_weights(table: dict[str, Any]) -> None:
     with pytest.raises(FloatingPointError):
         train(**table, sample_weight="worth", lr=1e30, warmup_epochs=0, out="run")
-    step = replay("run")
+    step = load_failed_step("run")
     assert step.batch.weights is not None
     known = build_components(Run("run").settings()).dataset.weights
     assert known is not None

@@ -92,7 +92,7 @@ def audit(values: dict[str, Any]) -> Audit:
 def _audit_online(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
     settings = _training_settings(options, dataset) | {"audit": True, "device": options.device}
     run = train(data=dataset, out=folder / "training", resume=options.resume, progress=options.progress, **settings)
-    return audit_from_arrays(dataset.name, run.pairs())
+    return audit_from_arrays(dataset.name, run.pair_scores())
 
 
 def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:

@@ -173,7 +173,7 @@ class Audit:
 
 
 def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
-    """Build the result of an online audit from the arrays in its run folder (`contraport.runs.Run.pairs`).
+    """Build the result of an online audit from the arrays in its run folder (`contraport.runs.Run.pair_scores`).
 
     Raises:
         UsageError: the training has not ended.

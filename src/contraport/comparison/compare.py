@@ -182,7 +182,7 @@ def _estimate_seconds(grid: Grid, cell: Cell) -> float | None:
     try:
         settings = resolve_settings({**cell.options, **grid.machine_options})
         components = build_components(settings)
-        return dry_run(settings, components).seconds * components.steps_per_epoch * settings.epochs
+        return dry_run(settings, components).seconds_per_step * components.steps_per_epoch * settings.epochs
     except (UsageError, MemoryError, RuntimeError) as error:
         if not isinstance(error, UsageError) and out_of_memory_message(error) is None:
             raise

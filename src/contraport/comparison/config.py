@@ -12,7 +12,7 @@ from contraport._utils.lazy import import_object
 from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
 from contraport.errors import check
 from contraport.options import Options, get_declared_options, int_in_range, matches_type, one_of, option
-from contraport.training.config import ReadingSettings
+from contraport.training.config import DataReadingSettings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)([smh])")
@@ -126,11 +126,11 @@ class EvaluationOptions(Options):
 
 # A dataclass takes the fields of its bases from the last to the first: that is the order of the options.
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(EvaluationOptions, ReadingSettings, GridOptions):
+class CompareOptions(EvaluationOptions, DataReadingSettings, GridOptions):
     """Options of `contraport.compare`."""
 
 
-DATA_OPTIONS = get_declared_options(ReadingSettings)
+DATA_OPTIONS = get_declared_options(DataReadingSettings)
 """Options for loading data, which hold for all cells."""
 
 

@@ -29,7 +29,7 @@ from contraport.evaluation.evaluate import evaluate
 from contraport.options import get_declared_options, to_config_value
 from contraport.runs import Run
 from contraport.training.components import build_dataset, build_held_out_dataset
-from contraport.training.config import DataSettings, ReadingSettings
+from contraport.training.config import DataReadingSettings, DataSettings
 from contraport.training.resolve import resolve_settings
 from contraport.training.train import train
 
@@ -84,7 +84,7 @@ class CellJob:
     @property
     def data_options(self) -> dict[str, Any]:
         """Options of `contraport.train` that determine the training and test items."""
-        names = {*get_declared_options(DataSettings), *get_declared_options(ReadingSettings)} - {"mismatch"}
+        names = {*get_declared_options(DataSettings), *get_declared_options(DataReadingSettings)} - {"mismatch"}
         return {name: value for name, value in {**self.machine_options, **self.options}.items() if name in names}
 
     @property
@@ -181,7 +181,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
             "not_measured": evaluation["not_measured"],
             "references": {name: values for name, values in evaluation["rows"].items() if name not in epochs},
             **({"course": {**epochs, f"{_EPOCH}{evaluation['epochs']}": trained}} if epochs else {}),
-            "data": None if (record := run.split()) is None else record.digest,
+            "data": None if (record := run.split_record()) is None else record.digest,
             "train_items": evaluation["train_items"],
             "test_items": evaluation["test_items"],
             "seconds": {"training": seconds, "judging": evaluation["seconds"]},

@@ -38,7 +38,7 @@ from contraport.features import (
     write_features,
 )
 from contraport.runs import Run
-from contraport.training.components import build_plain_views
+from contraport.training.components import build_unaugmented_views
 
 log = logging.getLogger("contraport.evaluation")
 
@@ -102,7 +102,9 @@ def embed(given: dict[str, Any]) -> Path:
     )
     with open_feature_buffer(path) as buffer:
         for dataset in share.select_items(datasets):
-            for features, batch in embed_batches(model, dataset, build_plain_views(settings, dataset), loader_config):
+            for features, batch in embed_batches(
+                model, dataset, build_unaugmented_views(settings, dataset), loader_config
+            ):
                 with report_write_errors("out", path):
                     _add(buffer, dataset, batch, features.numpy(), by_text=view is not None)
         data = str(settings.data) if is_training_data(settings, options.data) else datasets[0].name

@@ -14,7 +14,7 @@ from contraport.errors import UsageError, check
 from contraport.objectives import Loss, Objective
 from contraport.options import is_object_placeholder
 from contraport.runs import Run, read_run_file
-from contraport.training.components import build_objective, build_schedules
+from contraport.training.components import build_loss_schedules, build_objective
 from contraport.training.components.model_builder import apply_lora
 from contraport.training.config import Settings
 from contraport.training.restore import read_checkpoint
@@ -106,7 +106,7 @@ def objective_at_epoch(initial: Loss, run: Run, settings: Settings, epochs: int 
     """
     objective, done = copy.deepcopy(initial), settings.epochs if epochs is None else epochs
     # Schedules as if an epoch had two steps, at the second of the last epoch: a temperature has reached its end there.
-    for schedule in build_schedules(settings, objective, steps=1, steps_per_epoch=2):
+    for schedule in build_loss_schedules(settings, objective, steps=1, steps_per_epoch=2):
         schedule.apply(objective, 2 * max(done, 1) - 1)
     if isinstance(objective, Objective) and objective.constraint.requires_weights:
         return "No plan of test items is drawn: its marginals were weights of training items."

@@ -193,12 +193,12 @@ def worst_pair_samples(run: Run, train: Dataset) -> Arrays:
     """
     if not run.pairs_path.exists():
         return {}
-    saved = run.pairs()
+    saved = run.pair_scores()
     pair_scores, partners = saved["scores"], saved.get("partners", np.full(len(saved["scores"]), -1))
     if len(pair_scores) != len(train) or len(train.shapes) != 2:
         return {}
     if run.mismatched_path.exists():
-        train = with_partners(train, torch.from_numpy(run.partners()))
+        train = with_partners(train, torch.from_numpy(run.mismatched_partners()))
     worst = np.argsort(pair_scores, kind="stable")[:LISTED]
     better = np.where(partners[worst] < 0, worst, partners[worst])
     first, second = make_thumbnails(train, torch.from_numpy(worst), LISTED_SIDE)

@@ -64,7 +64,7 @@ def load_splits(run: Run, settings: Settings, model: Model, options: EvaluateOpt
         test = loader.load(test_data if options.test_data is None else options.test_data, "test", undivided=is_whole)
         check_no_stream(train)
         check_no_stream(test)
-        record = run.split()
+        record = run.split_record()
         splits = Splits(train, test) if record is None else _without_trained(record, train, test)
     else:
         splits = load_train_and_test(run, loader, data)
@@ -97,7 +97,7 @@ def load_train_and_test(run: Run, loader: SplitLoader, data: Any, *, leave_out: 
     train, test = loader.load(data, "train"), loader.load(data, "test")
     check_no_stream(train)
     check_no_stream(test)
-    record, is_own = run.split(), is_training_data(loader.training_settings, data)
+    record, is_own = run.split_record(), is_training_data(loader.training_settings, data)
     if record is None:
         _check_no_copies(run, train, test, is_own=is_own)
         return Splits(train, test)

@@ -46,7 +46,7 @@ class _CrossEntropyStep(nn.Module):
         self.model = model
         self.views = views
 
-    def forward(self, batch: Batch, step: int, part: int = 0, share: BatchShare | None = None) -> Tensor:
+    def forward(self, batch: Batch, step: int, micro_batch: int = 0, share: BatchShare | None = None) -> Tensor:
         """Return the loss of a batch."""
         assert batch.labels is not None
         return F.cross_entropy(self.model(*self.views.plain(batch.views)), batch.labels)

@@ -24,7 +24,7 @@ from contraport.objectives.constraints import (
 )
 from contraport.objectives.objective import Loss
 from contraport.objectives.repr_mixin import ReprMixin
-from contraport.schedules import ScalarSchedule, parse_temperature
+from contraport.schedules import ScalarSchedule, parse_temperature_schedule
 
 
 class LossSchedule(Protocol):
@@ -69,7 +69,7 @@ class TemperatureSchedule(ReprMixin):
         >>> TemperatureSchedule.parse("0.5:0.1", steps=100)
         TemperatureSchedule(start=0.5, end=0.1, steps=100)
         """
-        schedule = parse_temperature(text, steps)
+        schedule = parse_temperature_schedule(text, steps)
         return cls(schedule.start, schedule.end, schedule.steps, schedule.shape)
 
     def value(self, step: int) -> float:

@@ -89,7 +89,7 @@ def load_evaluation_samples(folder: object, name: str) -> Mapping[str, Array]:
         UsageError: the run was not evaluated, is corrupt, or the array is missing.
     """
     run = load_run(folder)
-    samples = run.samples()
+    samples = run.page_arrays()
     hint = "; evaluate the run again" if name in ("spectrum", "neighbors") else ""  # older evaluations lack these
     check(name in samples, f"run: {run.samples_path} has no {name!r}{hint}.", "missing")
     return samples

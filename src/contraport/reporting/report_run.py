@@ -133,8 +133,8 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
             config=run.config(),
             metrics_rows=run.metrics() if run.metrics_path.exists() else [],
             evaluation=run.evaluation() if run.evaluation_path.exists() else None,
-            samples=run.samples() if run.samples_path.exists() else None,
-            audit_arrays=run.pairs() if run.pairs_path.exists() else None,
+            samples=run.page_arrays() if run.samples_path.exists() else None,
+            audit_arrays=run.pair_scores() if run.pairs_path.exists() else None,
         )
         for position, run in enumerate(opened)
     ]

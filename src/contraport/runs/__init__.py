@@ -1,4 +1,4 @@
-"""Run folders: the files of a training, read and written."""
+"""Run folders: reading and writing the files of a training."""
 
 from typing import TYPE_CHECKING
 

@@ -23,14 +23,14 @@ VIEW = (
 
 
 def check_run_folder(name: str, value: Any) -> None:
-    """Check that a path, or each path of a list, is a run folder."""
+    """Raise `UsageError` unless a path, or each path of a list, is a run folder."""
     for one in value if isinstance(value, list) else [value]:
         import_object("contraport.runs.run_folder:RunFolder")(one).check_is_run()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrustOptions(Options):
-    """Option to allow encoders that a run folder names as code."""
+    """Option that allows running encoder code that a run folder names."""
 
     trust_remote_code: bool = option(
         False,
@@ -41,7 +41,7 @@ class TrustOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOptions(TrustOptions):
-    """Options of a command that embeds data with the encoder of a run."""
+    """Options of commands that embed data with the encoder of a run or of several runs."""
 
     data: str | Path | Any | None = option(None, "Data, as in `contraport train`; default: those of the run.")
     columns: dict[str, Any] | None = option(
@@ -65,6 +65,6 @@ class EncoderOptions(TrustOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(EncoderOptions):
-    """Options of a command that embeds data with the encoder of one run."""
+    """Options of commands that embed data with the encoder of a single run."""
 
     run: str | Path | Run = field(kw_only=False, metadata=option_metadata("Run folder.", check_exists=check_run_folder))

@@ -1,4 +1,4 @@
-"""Run: reads and writes the files of a run folder."""
+"""Run: a run folder, with methods that read and write its files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,15 @@ import yaml
 from contraport._utils.files import atomic_write_folder, write_arrays, write_text
 from contraport._utils.html_repr import format_html_mapping
 from contraport.errors import UsageError, check, report_write_errors
-from contraport.options import accept_deprecated, is_object_placeholder, replace_deprecated_names
-from contraport.runs.run_files import REEVALUATE, MetricsRow, read_arrays, read_evaluation, read_rows, read_run_file
+from contraport.options import accept_deprecated, is_object_placeholder, replace_deprecated_names, warn_renamed
+from contraport.runs.run_files import (
+    REEVALUATE,
+    MetricsRow,
+    read_arrays,
+    read_evaluation,
+    read_metrics_rows,
+    read_run_file,
+)
 from contraport.runs.run_folder import RunFolder
 from contraport.training.config import RECORDED_OPTIONS, Settings, check_config_types
 
@@ -32,10 +39,19 @@ T = TypeVar("T")
 _MAIN_SETTINGS = ("data", "objective", "epochs", "batch_size")
 """Settings that the notebook table shows even if they have their default values."""
 
+_DEPRECATED_METHODS = {
+    "items": "item_values",
+    "pairs": "pair_scores",
+    "partners": "mismatched_partners",
+    "samples": "page_arrays",
+    "split": "split_record",
+}
+"""Current name of each deprecated method of `Run`."""
+
 
 @dataclass
 class _Config:
-    """Cached content of `config.yaml`; `settings` is filled at first use."""
+    """Cached content of `config.yaml`; its `settings` are parsed at first use."""
 
     version: tuple[int, int, int] | None
     values: dict[str, Any]
@@ -43,7 +59,7 @@ class _Config:
 
 
 class Run(RunFolder):
-    """Run folder of one training.
+    """Run folder of one training, with methods that read and write its files.
 
     Creating a `Run` touches no file. Methods that read raise `UsageError` if a file is missing or corrupt.
 
@@ -80,7 +96,7 @@ class Run(RunFolder):
 
     @property
     def resume_command(self) -> str:
-        """Command that resumes the training; a Python call if the run was given objects, which a command cannot name.
+        """Command line that resumes the training; a Python call if some options were Python objects.
 
         It trusts the encoder code that the run itself was given.
         """
@@ -99,8 +115,8 @@ class Run(RunFolder):
         return f"contraport.train(resume=True, {', '.join(arguments)}) in Python, with the same objects"
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Context manager that turns an `OSError` of a write into a `UsageError` with the command to resume.
+    def translate_write_errors(self) -> Iterator[None]:
+        """Context manager that turns an `OSError` into a `UsageError` whose message has the command to resume.
 
         Raises:
             UsageError: the disk is full, or the folder is not writable.
@@ -116,7 +132,7 @@ class Run(RunFolder):
 
     @classmethod
     def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False) -> Run:
-        """Create a run folder with `config.yaml` and an empty `checkpoints/`.
+        """Create a run folder with a `config.yaml` and an empty folder `checkpoints/`.
 
         With `overwrite` the files of an older run are moved to a backup; files that do not belong to a run are never
         touched.
@@ -125,8 +141,8 @@ class Run(RunFolder):
             UsageError: `path` is a file; or it is not empty, and `overwrite` is false or it is not a run folder.
         """
         run = cls(path)
-        run.check_free(overwrite=overwrite)
-        run.backup.recover()
+        run.check_accepts_new_run(overwrite=overwrite)
+        run.backup.finish_interrupted_operation()
         if run.config_path.exists():
             run.backup.create_backup()
         run.checkpoints.mkdir(parents=True, exist_ok=True)  # an existing one is empty: checked above
@@ -134,7 +150,7 @@ class Run(RunFolder):
         return run
 
     def config(self) -> dict[str, Any]:
-        """Return the keyword arguments of the training, the content of `config.yaml`.
+        """Read the keyword arguments of the training from `config.yaml`.
 
         Raises:
             UsageError: the folder is not a run, or its `config.yaml` is corrupt.
@@ -142,7 +158,7 @@ class Run(RunFolder):
         return copy.deepcopy(self._config().values)
 
     def settings(self, **changes: Any) -> Settings:
-        """Return the settings of the training, with some of them replaced.
+        """Read the settings of the training, with some of them replaced.
 
         Raises:
             UsageError: the folder is not a run, or its `config.yaml` is corrupt.
@@ -157,7 +173,7 @@ class Run(RunFolder):
         return replace(config.settings, **changes) if changes else config.settings
 
     def _config(self) -> _Config:
-        """Return the content of `config.yaml`, read again only if the file changed.
+        """Return the content of `config.yaml`, which is read again only if the file changed.
 
         Evaluation and reports use the settings many times; reading and checking them each time dominated their start.
         """
@@ -172,15 +188,15 @@ class Run(RunFolder):
         return self._read
 
     def metrics(self) -> list[MetricsRow]:
-        """Return the rows of `metrics.jsonl`, one per logged step; an incomplete last line is ignored.
+        """Read the rows of `metrics.jsonl`, one per logged step; an incomplete last line is ignored.
 
         Raises:
             UsageError: the folder is not a run, has no `metrics.jsonl`, or a line of it is corrupt.
         """
-        return self._load(self.metrics_path, read_rows)
+        return self._load(self.metrics_path, read_metrics_rows)
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Add one row to `metrics.jsonl`."""
+        """Append one row to `metrics.jsonl`."""
         with self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -190,7 +206,7 @@ class Run(RunFolder):
 
     @accept_deprecated(trust_remote_code="trust")
     def model(self, *, trust_remote_code: bool = False) -> Model:
-        """Return the trained model, in evaluation mode, on the CPU.
+        """Load the trained model, in evaluation mode, on the CPU.
 
         Args:
             trust_remote_code: import and run an encoder that the run names as ``module:attribute``.
@@ -201,38 +217,38 @@ class Run(RunFolder):
         return self._load_model(self.model_path, trust_remote_code=trust_remote_code)
 
     def save_model(self, model: Model, *, epochs: int) -> None:
-        """Write the model and its number of epochs; delete the evaluation of a model of another epoch.
+        """Write the trained model and its number of epochs, and delete the evaluation of an earlier model.
 
         Raises:
             UsageError: the folder is not writable.
         """
         record = json.dumps({"epochs": epochs})
-        with self.writing():
+        with self.translate_write_errors():
             if not self.trained_path.exists() or self.trained_path.read_text("utf-8", errors="replace") != record:
                 for outdated in (self.evaluation_path, self.samples_path, self.items_path, self.trained_path):
                     outdated.unlink(missing_ok=True)
             _save_model_files(model, self.model_path)
             write_text(self.trained_path, record)
 
-    def save_initial(self, model: Model, *, drawn: bool = False) -> None:
+    def save_initial_model(self, model: Model, *, has_random_weights: bool = False) -> None:
         """Write the initial model, so that the training can resume without the source of its weights.
 
         Args:
             model: the model before the first step.
-            drawn: its weights are random: only tokenizer and architecture of transformers models are written.
+            has_random_weights: write only tokenizer and architecture of transformers models, not the weights.
 
         Raises:
             UsageError: the folder is not writable.
         """
-        with self.writing():
-            if drawn:
+        with self.translate_write_errors():
+            if has_random_weights:
                 model.save_encoder_files(self.initial_path)
             else:
                 _save_model_files(model, self.initial_path)
 
     @accept_deprecated(trust_remote_code="trust")
     def initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
-        """Return the initial model, or None if its weights were random.
+        """Load the initial model; None if its weights were random.
 
         Args:
             trust_remote_code: see `model`.
@@ -247,7 +263,7 @@ class Run(RunFolder):
         return self._load_model(self.initial_path, trust_remote_code=trust_remote_code)
 
     def model_epochs(self) -> int | None:
-        """Return the number of epochs after which the model was saved, or None if it is not recorded.
+        """Return the number of epochs that the saved model was trained for; None if it is not recorded.
 
         Raises:
             UsageError: `training.json` is corrupt.
@@ -273,7 +289,7 @@ class Run(RunFolder):
         )
 
     def model_config(self) -> dict[str, Any]:
-        """Return the configuration of the trained model: encoder, shapes, projection and normalization.
+        """Read the configuration of the trained model: encoder, shapes, projection and normalization.
 
         Raises:
             UsageError: the folder is not a run, or its model is missing or corrupt.
@@ -283,35 +299,35 @@ class Run(RunFolder):
         return dict(config)
 
     def evaluation(self) -> dict[str, Any]:
-        """Return the results of `contraport.evaluate`.
+        """Read the results of `contraport.evaluate` from `evaluation.json`.
 
         Raises:
             UsageError: the folder is not a run, was not evaluated, or its `evaluation.json` is corrupt.
         """
         return self._load(self.evaluation_path, read_evaluation, REEVALUATE)
 
-    def samples(self) -> dict[str, np.ndarray]:
-        """Return the arrays that `contraport.evaluate` wrote for the HTML page, by name.
+    def page_arrays(self) -> dict[str, np.ndarray]:
+        """Read the arrays that `contraport.evaluate` wrote for the HTML page, by name.
 
         Raises:
             UsageError: the folder is not a run, was not evaluated, or its `samples.npz` is corrupt.
         """
         return self._load(self.samples_path, read_arrays, REEVALUATE)
 
-    def items(self) -> dict[str, np.ndarray]:
-        """Return the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is their mean.
+    def item_values(self) -> dict[str, np.ndarray]:
+        """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items.
 
         Raises:
             UsageError: the folder is not a run, was not evaluated, or its `items.npz` is corrupt.
         """
         return self._load(self.items_path, read_arrays, REEVALUATE)
 
-    def save_pairs(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the scores of the online audit."""
+    def save_pair_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the pair scores of the online audit."""
         write_arrays(self.pairs_path, arrays)
 
-    def pairs(self) -> dict[str, np.ndarray]:
-        """Return the last scores of the online audit of `n` pairs.
+    def pair_scores(self) -> dict[str, np.ndarray]:
+        """Read the last pair scores of the online audit of `n` pairs.
 
         Per pair, ``(n,)``: `scores`, `fdr`, `kept`, and after the last epoch `partners` and `partner_scores`. Scores of
         the decoys: `mismatched`. Without dimensions: `epoch`, `rate`, `low`, `high` and `remembered`. See
@@ -324,11 +340,11 @@ class Run(RunFolder):
 
     def save_split(self, record: SplitRecord) -> None:
         """Write the digests of the training and held-out items."""
-        with self.writing():
+        with self.translate_write_errors():
             write_arrays(self.split_path, record.to_arrays())
 
-    def split(self) -> SplitRecord | None:
-        """Return the digests of the training and held-out items; None for a stream and for runs of version 0.1.0.
+    def split_record(self) -> SplitRecord | None:
+        """Read the digests of the training and held-out items; None for a stream and for runs of version 0.1.0.
 
         Raises:
             UsageError: the folder is not a run, or its `split.npz` is corrupt.
@@ -340,18 +356,29 @@ class Run(RunFolder):
             return None
         return read_run_file(self.split_path, lambda path: SplitRecord.from_arrays(read_arrays(path)))
 
-    def save_partners(self, partners: np.ndarray) -> None:
-        """Write the partner of each training item, for pairs mismatched on purpose."""
-        with self.writing():
+    def save_mismatched_partners(self, partners: np.ndarray) -> None:
+        """Write the partner of each training item, if pairs are mismatched on purpose."""
+        with self.translate_write_errors():
             write_arrays(self.mismatched_path, {"partners": partners})
 
-    def partners(self) -> np.ndarray:
-        """Return the partner of each training item, ``(n,)``; the item itself if the pair is correct.
+    def mismatched_partners(self) -> np.ndarray:
+        """Read the partner of each training item, ``(n,)``, if pairs are mismatched on purpose.
+
+        The partner is the item itself if its pair is correct.
 
         Raises:
             UsageError: the folder is not a run, was not trained with `mismatch`, or its `mismatched.npz` is corrupt.
         """
         return self._load(self.mismatched_path, read_arrays)["partners"]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return the method of a deprecated name, with a warning."""
+            if name not in _DEPRECATED_METHODS:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            warn_renamed(f"Run.{name}", f"Run.{_DEPRECATED_METHODS[name]}", stacklevel=3)
+            return getattr(self, _DEPRECATED_METHODS[name])
 
     def _load(self, path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
         self.check_is_run()
@@ -367,7 +394,7 @@ class Run(RunFolder):
 
 
 def _file_version(path: Path) -> tuple[int, int, int] | None:
-    """Return inode, modification time and size of a file, or None if there is no file.
+    """Return inode, modification time and size of a file, which change with its content; None without a file.
 
     The inode, since a file is replaced as a whole, possibly within the resolution of the modification time.
     """
@@ -379,7 +406,7 @@ def _file_version(path: Path) -> tuple[int, int, int] | None:
 
 
 def _save_model_files(model: Model, place: Path) -> None:
-    """Write a model; each file is replaced atomically."""
+    """Write the files of a model; each file is replaced atomically."""
     from safetensors import SafetensorError
 
     try:

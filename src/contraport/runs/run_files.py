@@ -1,4 +1,4 @@
-"""Readers of the files of a run, which validate their content."""
+"""Readers of the files of a run folder, which also validate the content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBER = (int, float)
 
 
 def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
-    """Read a file of a run.
+    """Read a file of a run folder with a reader; errors become a `UsageError`.
 
     Args:
         path: the file.
@@ -43,7 +43,7 @@ REEVALUATE = "; run `contraport evaluate` on the run again."
 
 
 def _remedy(name: str) -> str:
-    """Return which command or option writes a missing file."""
+    """Return the remedy for a missing file: the command or option that writes it."""
     if name in ("evaluation.json", "samples.npz", "items.npz"):
         return ": run `contraport evaluate` first"
     if name == "pairs.npz":
@@ -53,8 +53,8 @@ def _remedy(name: str) -> str:
     return f": its training is not complete; continue it with {format_options(resume=True)}" if name == "model" else ""
 
 
-def read_rows(path: Path) -> list[MetricsRow]:
-    """Return the rows of a `metrics.jsonl`; an incomplete last line is ignored."""
+def read_metrics_rows(path: Path) -> list[MetricsRow]:
+    """Read the rows of a `metrics.jsonl`; an incomplete last line is ignored."""
     lines = path.read_text("utf-8").split("\n")
     rows = []
     for number, line in enumerate(lines[:-1], start=1):
@@ -62,50 +62,56 @@ def read_rows(path: Path) -> list[MetricsRow]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise UsageError(f"run: {path} is corrupt: line {number} is not JSON.", kind="corrupt") from error
-        good = isinstance(row, dict) and is_of_kind(row.get("step"), int)
-        good = good and all(is_of_kind(value, *NUMBER, None) for value in row.values())
+        good = isinstance(row, dict) and has_json_type(row.get("step"), int)
+        good = good and all(has_json_type(value, *NUMBER, None) for value in row.values())
         check(good, f"run: {path} is corrupt: line {number} must be an object of numbers with a step.", "corrupt")
         rows.append(row)
     return rows
 
 
-def is_of_kind(value: Any, *kinds: Any) -> bool:
-    """Return whether a JSON value has one of some types; true and false are not numbers."""
+def has_json_type(value: Any, *kinds: Any) -> bool:
+    """Return whether a JSON value has one of the given types; true and false do not count as numbers."""
     if value is None or isinstance(value, bool):
         return value is None and None in kinds
     return isinstance(value, tuple(filter(None, kinds)))
 
 
-def are_nested_numbers(values: Any, *, depth: int) -> bool:
-    """Return whether a JSON value is an object, nested to this depth, with numbers as its leaves.
+def is_nested_number_mapping(values: Any, *, depth: int) -> bool:
+    """Return whether a JSON value is a mapping, nested to the given depth, whose leaves are numbers.
 
-    >>> are_nested_numbers({"raw": {"knn": 0.5}}, depth=2), are_nested_numbers({"raw": 0.5}, depth=2)
+    >>> is_nested_number_mapping({"raw": {"knn": 0.5}}, depth=2), is_nested_number_mapping({"raw": 0.5}, depth=2)
     (True, False)
     """
     if depth == 0:
-        return is_of_kind(values, *NUMBER)
-    return isinstance(values, dict) and all(are_nested_numbers(value, depth=depth - 1) for value in values.values())
+        return has_json_type(values, *NUMBER)
+    return isinstance(values, dict) and all(
+        is_nested_number_mapping(value, depth=depth - 1) for value in values.values()
+    )
 
 
-def check_kinds(path: Path, values: Mapping[str, Any], kinds: Mapping[str, tuple[Any, ...]], remedy: str = ".") -> None:
-    """Raise `UsageError` if a named value has none of its allowed types."""
+def check_json_types(
+    path: Path, values: Mapping[str, Any], kinds: Mapping[str, tuple[Any, ...]], remedy: str = "."
+) -> None:
+    """Raise `UsageError` if a value of a JSON object has none of the types allowed for its name."""
     for name, expected in kinds.items():
-        good = name not in values or is_of_kind(values[name], *expected)
+        good = name not in values or has_json_type(values[name], *expected)
         check(good, f"run: {path} is corrupt: {name} is {values.get(name)!r}{remedy}", "corrupt")
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """Return the content of an `evaluation.json`: metrics by encoder, intervals and notes."""
+    """Read an `evaluation.json`: metrics by encoder, intervals and notes."""
     values = json.loads(path.read_text("utf-8"))
     corrupt = f"run: {path} is corrupt: expected an object with 'rows' of numbers{REEVALUATE}"
     check(isinstance(values, dict) and isinstance(values.get("rows"), dict), corrupt, "corrupt")
     for row in values["rows"].values():
-        good = isinstance(row, dict) and all(is_of_kind(number, *NUMBER, None) for number in row.values())
+        good = isinstance(row, dict) and all(has_json_type(number, *NUMBER, None) for number in row.values())
         check(good, corrupt, "corrupt")
-    check_kinds(path, values, _EVALUATION_TYPES, REEVALUATE)
+    check_json_types(path, values, _EVALUATION_TYPES, REEVALUATE)
     for name in ("intervals", "differences", "directions"):
         check(
-            are_nested_numbers(values.get(name, {}), depth=3), f"run: {path} is corrupt: {name}{REEVALUATE}", "corrupt"
+            is_nested_number_mapping(values.get(name, {}), depth=3),
+            f"run: {path} is corrupt: {name}{REEVALUATE}",
+            "corrupt",
         )
     return dict(values)
 
@@ -166,7 +172,7 @@ _ARRAY_TYPES = {
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a `samples.npz` or `pairs.npz`; their dimensions, types and lengths are checked."""
+    """Read the arrays of an .npz file of a run; their dimensions, types and lengths are checked."""
     if not zipfile.is_zipfile(path):
         raise ValueError("not an .npz file")
     with np.load(path, allow_pickle=False) as file:
@@ -182,7 +188,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check_consistent(arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise `ValueError` if arrays per item differ in length, or an index is out of range."""
+    """Raise `ValueError` if arrays with one row per item differ in length, or an index is out of range."""
     for of, names in _EQUAL_LENGTHS.items():
         for name in names:
             if of in arrays and name in arrays and len(arrays[name]) != len(arrays[of]):

@@ -44,7 +44,9 @@ _INVALID_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
 
 
 class RunFolder:
-    """Paths of the files of a run. Creating the object does not touch the file system.
+    """Paths of all files of a run folder.
+
+    Creating the object does not touch the file system.
 
     Args:
         path: the run folder.
@@ -79,24 +81,24 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """Name of the folder."""
+        """Name of the run folder."""
         return self.path.resolve().name
 
     @property
     def subfolders(self) -> tuple[Path, ...]:
-        """Subfolders of a run."""
+        """Paths of all subfolders of a run folder."""
         caches = (self.features_path, self.decoded_path)
         return (self.checkpoints, self.model_path, self.initial_path, *caches, self.profile_path, self.loggers_path)
 
     @property
-    def owned_paths(self) -> tuple[Path, ...]:
-        """All files and subfolders of a run but `config.yaml`."""
+    def paths_besides_config(self) -> tuple[Path, ...]:
+        """Paths of all files and subfolders of a run folder except `config.yaml`."""
         results = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
         records = (self.mismatched_path, self.split_path, self.log_path, self.nonfinite_path)
         return (*self.subfolders, *results, *records)
 
-    def check_free(self, *, overwrite: bool = False) -> None:
-        """Raise `UsageError` unless a new run may be written here; see `Run.create`.
+    def check_accepts_new_run(self, *, overwrite: bool = False) -> None:
+        """Raise `UsageError` unless a new run may be written to this folder; see `Run.create`.
 
         A lock does not count as content, nor do the leftovers of a process killed before it wrote `config.yaml`.
         """
@@ -113,7 +115,7 @@ class RunFolder:
         check(empty or self.config_path.is_file(), message, "not_a_run")
 
     def check_is_run(self) -> None:
-        """Raise `UsageError` unless the path is a run folder with regular files and folders in their places."""
+        """Raise `UsageError` unless the path is a run folder whose entries are regular files and folders."""
         if self.path.is_file():
             hint = ""
             if is_feature_file(self.path):

@@ -19,7 +19,7 @@ from contraport.errors import UsageError, check, check_regular_file, unreadable_
 from contraport.evaluation.split_loading import model_image_size
 from contraport.features import Features
 from contraport.runs import Run
-from contraport.training.components import build_plain_views
+from contraport.training.components import build_unaugmented_views
 
 MAX_COMPARED_KEYS = 100_000
 """Keys among which the nearest to an unknown query is looked up."""
@@ -91,7 +91,9 @@ def embed_query(
     if not texts and not is_existing_file(query):
         raise unknown_query_error(query, features)
     item = from_arrays([str(query)], name="query", argument="query") if texts else _load_item(Path(query), model)
-    embedded, _ = embed_dataset(model, item, views=build_plain_views(settings, item), device=device, num_workers=0)
+    embedded, _ = embed_dataset(
+        model, item, views=build_unaugmented_views(settings, item), device=device, num_workers=0
+    )
     return embedded[0].to(device)
 
 

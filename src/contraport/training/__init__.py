@@ -1,13 +1,13 @@
-"""Training: the command `train`, its loop and callbacks, and the replay of a failed step."""
+"""Training: the command `train`, its loop and callbacks, and the failed step of a run."""
 
 from typing import TYPE_CHECKING
 
 from contraport._utils.lazy import make_package_lazy
 
 if TYPE_CHECKING:
-    from contraport.training.replay import replay
+    from contraport.training.failed_step import load_failed_step
     from contraport.training.train import train
 
-__all__ = ["replay", "train"]
+__all__ = ["load_failed_step", "train"]
 
-make_package_lazy(__name__, replay="replay", train="train")
+make_package_lazy(__name__, load_failed_step="failed_step", replay="failed_step", train="train")

@@ -1,4 +1,4 @@
-"""Batch norm synchronized over processes, on any device."""
+"""Batch norm synchronized over processes, for CPUs as well as GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contraport import distributed
 
 
 class CrossProcessBatchNorm(_BatchNorm):
-    """Batch norm with mean and variance over the items of all processes, on any device.
+    """Batch norm whose mean and variance are over the items of all processes, on any device.
 
     `torch.nn.SyncBatchNorm` computes the same, faster, but on GPUs only.
 
@@ -53,7 +53,7 @@ class CrossProcessBatchNorm(_BatchNorm):
 
 
 class _CrossProcessBatchNormAct(CrossProcessBatchNorm):
-    """Replacement of timm's batch norm with dropout and activation."""
+    """Synchronized version of timm's batch norm layer that includes dropout and activation."""
 
     drop: nn.Module
     act: nn.Module
@@ -65,7 +65,7 @@ class _CrossProcessBatchNormAct(CrossProcessBatchNorm):
 
 
 def convert_batch_norm(module: nn.Module, device: torch.device) -> None:
-    """Replace the batch norms of a module in place by synchronized ones; state dict keys do not change."""
+    """Replace all batch norm layers of a module by synchronized ones, in place; state dict keys do not change."""
     for name, child in module.named_children():
         if device.type == "cuda":
             setattr(module, name, convert_sync_batchnorm(child))

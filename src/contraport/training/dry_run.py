@@ -1,4 +1,4 @@
-"""Dry run: estimates time and peak memory of a training from a few of its steps; writes nothing."""
+"""Dry run: estimates the time and peak memory of a training from a few steps, and writes nothing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from contraport.embedding import evaluation_mode
 from contraport.training.components import Components, num_cached_draws
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
+from contraport.training.distributed_setup import resolve_device
 from contraport.training.loop import Callback, Loop
 from contraport.training.optimization import build_lr_schedule, build_optimizer
-from contraport.training.parallel import resolve_device
 from contraport.training.threads import choose_threads, thread_limit
 
 SKIPPED = 2
@@ -33,18 +33,18 @@ _STEPS = range(SKIPPED + MEASURED)
 
 
 class DryRun(NamedTuple):
-    """Result of a dry run.
+    """Result of a dry run: measured time and memory of a training.
 
     Attributes:
-        seconds: median seconds per step.
-        encoding_seconds: estimated seconds to cache the features of a frozen encoder; 0 without a cache.
-        memory: peak memory in bytes, of the GPU, or on a CPU of the whole process.
-        device: device of the steps.
+        seconds_per_step: median seconds per optimizer step.
+        feature_cache_seconds: estimated seconds to cache the features of a frozen encoder; 0 without a cache.
+        peak_memory: peak memory in bytes: of the GPU, or of the whole process on a CPU.
+        device: device on which the steps ran.
     """
 
-    seconds: float
-    encoding_seconds: float
-    memory: int
+    seconds_per_step: float
+    feature_cache_seconds: float
+    peak_memory: int
     device: torch.device
 
     def summary(self, steps: int) -> str:
@@ -54,21 +54,24 @@ class DryRun(NamedTuple):
         'estimate: 6 minutes on cpu (1 minute to encode the items once, 600 steps of 0.5 s); peak memory 3.0 GiB'
         """
         encoding = (
-            f"{_format_duration(self.encoding_seconds)} to encode the items once, " if self.encoding_seconds else ""
+            f"{_format_duration(self.feature_cache_seconds)} to encode the items once, "
+            if self.feature_cache_seconds
+            else ""
         )
-        total = _format_duration(self.encoding_seconds + steps * self.seconds)
+        total = _format_duration(self.feature_cache_seconds + steps * self.seconds_per_step)
+        each = format_significant(self.seconds_per_step)
         return (
-            f"estimate: {total} on {self.device} ({encoding}{steps:,} steps of {format_significant(self.seconds)} s); "
-            f"peak memory {self.memory / 2**30:.1f} GiB"
+            f"estimate: {total} on {self.device} ({encoding}{steps:,} steps of {each} s); "
+            f"peak memory {self.peak_memory / 2**30:.1f} GiB"
         )
 
 
 class _AllStepsTimed(Exception):  # noqa: N818 - control flow
-    """All steps of the dry run are timed."""
+    """Raised to end the training of a dry run once all its steps are timed."""
 
 
 class _Timer(Callback):
-    """Times each step, including the wait for its batches, and ends the training after the last."""
+    """Callback that times each step, including the wait for its batches, and ends the training after the last."""
 
     def __init__(self, bars: ProgressBars) -> None:
         self.seconds: list[float] = []
@@ -79,7 +82,7 @@ class _Timer(Callback):
         self._start = time.perf_counter()
 
     def after_batch(self, loop: Loop) -> None:
-        if loop.part > 0:
+        if loop.micro_batch > 0:
             return
         _synchronize(loop.device)
         self.seconds.append(time.perf_counter() - self._start)
@@ -89,7 +92,7 @@ class _Timer(Callback):
 
 
 class _FeatureBatches:
-    """Batches of random numbers with the shapes of cached features: timing does not depend on the values."""
+    """Batches of random numbers in place of cached features: their timing does not depend on the values."""
 
     def __init__(self, components: Components, draws: int) -> None:
         model, views = components.module.model, components.module.views
@@ -107,7 +110,7 @@ class _FeatureBatches:
 
 @torch.random.fork_rng()
 def dry_run(settings: Settings, components: Components) -> DryRun:
-    """Measure time and memory of a few training steps; the weights change.
+    """Measure the time and memory of a few training steps; the weights of the module change.
 
     Loading, augmentation and optimizer steps are those of the training. Checkpoints and online metrics are not
     included.
@@ -119,13 +122,13 @@ def dry_run(settings: Settings, components: Components) -> DryRun:
             compile_encoders(model)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    draws, encoding_seconds = num_cached_draws(settings), 0.0
+    draws, feature_cache_seconds = num_cached_draws(settings), 0.0
     batches: Any = components.batches
     if draws > 0:
-        encoding_seconds = (
+        feature_cache_seconds = (
             draws * len(components.dataset) / settings.batch_size * _seconds_to_encode(components, device, bars)
         )
-        module.encoded = True
+        module.uses_cached_features = True
         batches = _FeatureBatches(components, draws)
     optimizer, timer = build_optimizer(settings, module, module.model.encoders), _Timer(bars)
     loop = Loop(
@@ -147,7 +150,7 @@ def dry_run(settings: Settings, components: Components) -> DryRun:
         pass
     finally:
         components.batches.close()
-    return DryRun(statistics.median(timer.seconds[SKIPPED:]), encoding_seconds, _peak_memory(device), device)
+    return DryRun(statistics.median(timer.seconds[SKIPPED:]), feature_cache_seconds, _peak_memory(device), device)
 
 
 def _seconds_to_encode(components: Components, device: torch.device, bars: ProgressBars) -> float:
@@ -175,7 +178,7 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _peak_memory(device: torch.device) -> int:
-    """Return the peak memory in bytes, of the GPU or else of this process."""
+    """Return the peak memory in bytes: of the GPU if one is used, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes, Linux KiB
@@ -183,7 +186,7 @@ def _peak_memory(device: torch.device) -> int:
 
 
 def _format_duration(seconds: float) -> str:
-    """Format a duration.
+    """Format a duration in seconds, minutes or hours.
 
     >>> _format_duration(59.4), _format_duration(61), _format_duration(3 * 3600)
     ('59 seconds', '1 minute', '3.0 hours')

@@ -1,4 +1,4 @@
-"""Runs the training loop of a run folder: resumes from its last checkpoint, with all callbacks."""
+"""Runs the training loop in a run folder, from its last checkpoint on and with all callbacks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from contraport.metrics.registry import parse_scheduled_metrics
 from contraport.runs import Run
 from contraport.training.callbacks import (
     AuditCallback,
-    CheckpointFile,
     Checkpoints,
+    CheckpointWriter,
     Meter,
     NonFiniteEarlierStep,
     OnlineMetrics,
-    Profile,
+    ProfilerCallback,
     RunFiniteGuard,
     progress_callback,
 )
@@ -31,9 +31,9 @@ from contraport.training.callbacks.loggers import Logger, close_loggers
 from contraport.training.components import Components
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
+from contraport.training.distributed_setup import resolve_device, wrap_data_parallel
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule, build_optimizer
-from contraport.training.parallel import resolve_device, wrap_for_processes
 from contraport.training.restore import checkpoint_remedy, drop_metrics_after, read_checkpoint, restore
 from contraport.training.sharding import gather_state
 from contraport.training.signals import StopRequest, TrainingStopped, restored_signals
@@ -73,16 +73,21 @@ def fit(
     if settings.compile:
         for model in module.encoding_models():
             compile_encoders(model)
+    # FSDP replaces parameters in place. The copy, made before, receives the gathered weights at the end.
     unsharded = copy.deepcopy(module.model).cpu() if settings.strategy == "fsdp" else None
-    forward = wrap_for_processes(module, device, settings.strategy)
+    forward = wrap_data_parallel(module, device, settings.strategy)
     scheduled = parse_scheduled_metrics(settings.online_metrics)
-    file, stop, succeeded = CheckpointFile(run), StopRequest(), False
+    file, stop, succeeded = CheckpointWriter(run), StopRequest(), False
     read_every = finite_check_interval(device, settings)
+    # Each step seeds torch's global generators; the fork returns them to the caller unchanged.
     with _interruptible(run), torch.random.fork_rng(devices=_current_gpu()):
         try:
+            # Repeated once if a step was found not finite too late: from the last checkpoint, as in a resumed run, with
+            # a new optimizer, schedule and callbacks. The weights are restored in place, so the wrapper stays.
             while not succeeded:
                 batch_size, every = settings.batch_size, settings.log_every
                 meter = Meter(run, module.objective, batch_size=batch_size, every=every, loggers=loggers)
+                # First: raises before another callback counts the step.
                 callbacks: list[Callback] = [RunFiniteGuard(run, file, seed=settings.seed, every=read_every)]
                 if online_eval is not None:  # before the meter, which writes its values
                     callbacks.append(OnlineMetrics(scheduled, online_eval, meter))
@@ -92,7 +97,7 @@ def fit(
                 minutes, keep_every = settings.checkpoint_minutes, settings.keep_every
                 callbacks.append(Checkpoints(run, file, minutes=minutes, keep_every=keep_every, stop=stop))
                 if settings.profile and is_main_process():
-                    callbacks.append(Profile(run))
+                    callbacks.append(ProfilerCallback(run))
                 callbacks.append(progress_callback(console, meter))
                 loop = _build_loop(components, settings, device, callbacks)
                 loop.forward = forward
@@ -107,7 +112,7 @@ def fit(
             remedy = f"; resume with: {run.resume_command}" if run.last_checkpoint.exists() else ""
             raise_on_one_rank(UsageError(f"{error}{remedy}"))
         finally:
-            components.batches.close()
+            components.batches.close()  # loading processes would outlive an exception
             close_loggers(loggers, run, succeeded=succeeded)
     if unsharded is not None:
         unsharded.load_state_dict(gather_state(module.model.state_dict()))
@@ -118,7 +123,7 @@ def fit(
 def _build_loop(
     components: Components, settings: Settings, device: torch.device, callbacks: Sequence[Callback]
 ) -> Loop:
-    """Return the loop before its first step, with a new optimizer."""
+    """Build the training loop with a new optimizer and learning rate schedule."""
     optimizer = build_optimizer(settings, components.module, components.module.model.encoders)
     schedule = build_lr_schedule(
         optimizer,
@@ -142,12 +147,15 @@ def _build_loop(
 
 
 def finite_check_interval(device: torch.device, settings: Settings) -> int:
-    """Return the number of steps between two finite checks: 1 on a CPU, where reading a number does not wait."""
+    """Return the number of steps between two checks that the loss is finite: 1 on a CPU, `log_every` on a GPU.
+
+    Reading a number from a GPU waits for all queued work; on a CPU it is free.
+    """
     return 1 if device.type == "cpu" else settings.log_every
 
 
 def _restore(loop: Loop, run: Run) -> None:
-    """Restore the last checkpoint.
+    """Restore the last checkpoint of a run into a training loop.
 
     Raises:
         UsageError: the checkpoint belongs to another training.
@@ -162,12 +170,12 @@ def _restore(loop: Loop, run: Run) -> None:
 
 
 def _go_back(run: Run) -> Position:
-    """Delete the metrics of steps after the last checkpoint, and return its position."""
+    """Delete the metrics of steps after the last checkpoint, and return the position of the checkpoint."""
     state = read_checkpoint(run.last_checkpoint)
     position = Position(state["epoch"], state["batch"], state["step"])
     with propagate_errors():
         if is_main_process():
-            with run.writing():
+            with run.translate_write_errors():
                 drop_metrics_after(run, position)
     return position
 
@@ -178,7 +186,7 @@ def _current_gpu() -> list[int]:
 
 @contextmanager
 def _interruptible(run: Run) -> Iterator[None]:
-    """Turn a stop into a `KeyboardInterrupt` of the first process, with the command to resume."""
+    """Context manager that turns a stop into a `KeyboardInterrupt` whose message has the command to resume."""
     message = f"stopped; the last checkpoint is kept. Resume: {run.resume_command}"
     try:
         with restored_signals():

@@ -1,4 +1,4 @@
-"""Feature cache of a frozen encoder: random views of each item are encoded once, and each step draws one of them."""
+"""Feature cache of frozen encoders: several random views per item are encoded once, and each step draws one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from contraport.embedding import LoaderConfig, check_finite, evaluation_mode, fi
 from contraport.encoders import Model
 from contraport.training.components import Components, num_cached_draws
 from contraport.training.config import Settings
-from contraport.training.parallel import resolve_device
+from contraport.training.distributed_setup import resolve_device
 from contraport.training.step.feature_cache import CachedFeatures
 
 log = logging.getLogger("contraport.training")
@@ -31,7 +31,9 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
 
 
 def use_cached_features(components: Components, settings: Settings, folder: Path) -> Components:
-    """Return the training on cached features, which are loaded from a folder or computed and written to it.
+    """Return the components of the training with cached features in place of items.
+
+    The features are loaded from the cache folder, or computed and written to it.
 
     The seed of the training determines the random views. Without augmentation there is one view per item.
 
@@ -58,7 +60,7 @@ def use_cached_features(components: Components, settings: Settings, folder: Path
     batches = build_loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=0, drop_last=True, shared=True
     )
-    components.module.encoded = True
+    components.module.uses_cached_features = True
     return components._replace(dataset=dataset, batches=batches)
 
 
@@ -93,7 +95,7 @@ def _compute_features(
 
 
 def _encode_draw(model: Model, views: Views, dataset: Dataset, reader: LoaderConfig, title: str) -> Iterator[Tensor]:
-    """Yield the features of one random draw of all views, concatenated, batch by batch in the order of the items."""
+    """Yield the features of one random draw of the views of all items, batch by batch; views are concatenated."""
 
     def encode(*inputs: Tensor) -> Tensor:
         return torch.cat(model.encode(inputs), dim=1)
@@ -102,7 +104,7 @@ def _encode_draw(model: Model, views: Views, dataset: Dataset, reader: LoaderCon
 
 
 def _cache_key(components: Components, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
-    """Return the cache key as JSON values: everything that determines the features."""
+    """Return the cache key, as JSON values: everything that determines the cached features."""
     model, items = components.module.model, len(components.dataset)
     widths = [model.tower(view).num_features for view in range(len(views.shapes))]
     return {
@@ -119,12 +121,12 @@ def _cache_key(components: Components, settings: Settings, views: Views, draws: 
 
 
 def _architecture_digest(encoder: nn.Module) -> str:
-    """Return a digest of the architecture; weights alone do not identify it, for example its activation."""
+    """Return a digest of an encoder's architecture, since weights alone do not determine it (activations)."""
     return hashlib.sha256(_ADDRESS.sub("", repr(encoder)).encode()).hexdigest()
 
 
 def _weights_digest(model: Model) -> str:
-    """Return a digest of the encoder weights and the input normalization."""
+    """Return a digest of all encoder weights and of the input normalization."""
     digest = hashlib.sha256()
     for number, encoder in enumerate(model.encoders):
         tower = model.tower(number)

@@ -26,7 +26,7 @@ DATA, FORWARD, BACKWARD, STEP = SECTIONS = ("wait for data", "views and loss", "
 
 
 class Position(NamedTuple):
-    """Progress of a training: complete epochs, batches of the current epoch, and optimizer steps in total."""
+    """Position of a training: complete epochs, complete batches of the current epoch, and optimizer steps in total."""
 
     epoch: int = 0
     batch: int = 0
@@ -36,24 +36,24 @@ class Position(NamedTuple):
 class Trainable(Protocol):
     """Interface of a module that computes the loss of a batch, such as `TrainingModule`."""
 
-    def __call__(self, batch: Batch, step: int, part: int = 0, share: BatchShare | None = None) -> Tensor:
-        """Return the loss. All randomness must be a function of the seed, the step and the part."""
+    def __call__(self, batch: Batch, step: int, micro_batch: int = 0, share: BatchShare | None = None) -> Tensor:
+        """Return the loss of a batch. Its randomness must depend on the seed, the step and the micro-batch only."""
 
     def after_step(self, step: int) -> None:
-        """Update after an optimizer step, such as that of a momentum encoder."""
+        """Update state after an optimizer step, such as the weights of a momentum encoder."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Return the parameters."""
+        """Return the parameters of the module."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return all parameters and buffers."""
+        """Return all parameters and buffers by name."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> object:
-        """Restore all parameters and buffers."""
+        """Restore all parameters and buffers from their values by name."""
 
 
 class Loop:
-    """Training loop and its state. Callbacks read its attributes.
+    """Training loop with its state, which callbacks read as attributes.
 
     Args:
         module: the module that computes the loss of a batch.
@@ -70,14 +70,14 @@ class Loop:
         callbacks: callbacks, called in this order.
 
     Attributes:
-        forward: called for the loss: the module, or `DistributedDataParallel` around it.
-        epoch: number of complete epochs.
+        forward: callable that returns the loss: the module, or `DistributedDataParallel` around it.
+        epoch: number of complete epochs of the training.
         batch: number of complete batches of the current epoch.
-        step: number of optimizer steps done.
-        part: number of complete batches of the current step; 0 between two steps.
+        step: number of optimizer steps done since the start of the training.
+        micro_batch: number of complete micro-batches of the current step, under gradient accumulation; 0 between steps.
         is_last_batch: whether the current batch is the last of its epoch.
-        grad_norm: gradient norm of the step before clipping, a tensor without dimensions.
-        data_wait: seconds that the loop waited for batches.
+        grad_norm: gradient norm of the last step before clipping, a tensor without dimensions.
+        data_wait_seconds: total seconds that the loop waited for batches.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class Loop:
         self.amp = amp
         self.share = share
         self.callbacks = tuple(callbacks)
-        self.part = 0
+        self.micro_batch = 0
         self.is_last_batch = False
         self.grad_norm = torch.zeros(())
-        self.data_wait = 0.0
+        self.data_wait_seconds = 0.0
         self.set_position(start or Position())
 
     @property
@@ -120,9 +120,9 @@ class Loop:
         return self.epochs * -(-len(self.batches) // self.grad_accum_steps)
 
     def set_position(self, position: Position) -> None:
-        """Set the progress, as when a checkpoint is restored."""
+        """Set epoch, batch and step, as when a checkpoint is restored."""
         self.epoch, self.batch, self.step = position
-        self.part = 0
+        self.micro_batch = 0
 
     def run(self) -> None:
         """Train until the last epoch is complete."""
@@ -130,33 +130,37 @@ class Loop:
         try:
             for callback in self.callbacks:
                 callback.on_start(self)
-            order.begin_at(epoch=self.epoch, batch=self.batch)  # skips batches without loading their items
+            # The order of the items is a function of seed and epoch, so a resumed run skips the batches that it has
+            # trained on without loading them, and continues bit for bit.
+            order.begin_at(epoch=self.epoch, batch=self.batch)
             while self.epoch < self.epochs:
                 order.set_epoch(self.epoch)
                 for batch in self._timed():
                     self._train_on(batch.to(self.device))
+                # Counted before the callbacks: a checkpoint of after_epoch must resume in the next epoch.
                 self.epoch, self.batch = self.epoch + 1, 0
                 for callback in self.callbacks:
                     callback.after_epoch(self)
             for callback in self.callbacks:
                 callback.on_end(self)
-        except BaseException as error:
+        except BaseException as error:  # also KeyboardInterrupt: a progress bar must restore the cursor
             for callback in self.callbacks:
                 callback.on_exception(self, error)
             raise
 
     def _train_on(self, batch: Batch) -> None:
         self.is_last_batch = self.batch + 1 == len(self.batches)
-        completes_step = self.part + 1 == self.grad_accum_steps or self.is_last_batch
+        completes_step = self.micro_batch + 1 == self.grad_accum_steps or self.is_last_batch
         with self._gradients_exchanged(completes_step):
             # Autocast covers the forward pass only: backward runs in the dtypes that it chose.
             with record_function(FORWARD), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
-                loss: Tensor = self.forward(batch, self.step, self.part, self.share)
+                loss: Tensor = self.forward(batch, self.step, self.micro_batch, self.share)
             with record_function(BACKWARD):  # scaled before the sum, so that the step is the mean over its batches
                 (loss / self.grad_accum_steps).backward()
+        # Detached: a callback that keeps the loss must not keep the graph and its activations.
         for callback in self.callbacks:
             callback.after_backward(self, batch, loss.detach())
-        self.part += 1
+        self.micro_batch += 1
         if completes_step:
             self._take_step()
         self.batch += 1
@@ -167,37 +171,39 @@ class Loop:
         # Frozen parameters, and those of unused branches, have no gradient.
         parameters = [weights for weights in self.module.parameters() if weights.grad is not None]
         self.grad_norm = clip_gradients(parameters, self.gradient_clip)
+        # The finite guard raises here, while the weights are still those that gave the loss.
         for callback in self.callbacks:
             callback.before_step(self)
         with record_function(STEP):
             self.optimizer.step()
             self.optimizer.zero_grad()
             self.schedule.step()
+            # Last: the momentum encoder follows the new weights, and the memory receives keys of the step that is done.
             self.module.after_step(self.step)
-        self.step, self.part = self.step + 1, 0
+        self.step, self.micro_batch = self.step + 1, 0
 
     def _gradients_exchanged(self, completes_step: bool) -> AbstractContextManager[Any]:
-        """Reduce gradients over processes only with the last batch of a step: `no_sync` for the others."""
+        """Return a context that averages gradients over processes only for the last micro-batch of a step."""
         if completes_step or not hasattr(self.forward, "no_sync"):
             return nullcontext()
         context: AbstractContextManager[Any] = self.forward.no_sync()
         return context
 
     def _timed(self) -> Iterator[Batch]:
-        """Yield the batches of an epoch, and add up the time that the loop waits for them."""
+        """Yield the batches of an epoch, and add the time spent waiting for them to `data_wait_seconds`."""
         batches = iter(self.batches)
         while True:
             start = time.perf_counter()
             with record_function(DATA):
                 batch = next(batches, None)
-            self.data_wait += time.perf_counter() - start
+            self.data_wait_seconds += time.perf_counter() - start
             if batch is None:
                 return
             yield batch
 
 
 class Callback:
-    """Base class of callbacks: the loop calls each method at the point that it names."""
+    """Base class of callbacks of the training loop; the name of each method is the point at which it is called."""
 
     def on_start(self, loop: Loop) -> None:
         """Called before the first batch, after an earlier session is restored."""
@@ -209,13 +215,13 @@ class Callback:
         """Called before the optimizer step; gradients are final."""
 
     def after_batch(self, loop: Loop) -> None:
-        """Called after a batch, and after the optimizer step if it completes one; then `loop.part` is 0."""
+        """Called after a batch, and after the optimizer step if it completes one; then `loop.micro_batch` is 0."""
 
     def after_epoch(self, loop: Loop) -> None:
         """Called after an epoch; `loop.epoch` includes it."""
 
     def before_save(self, loop: Loop) -> None:
-        """Called before a checkpoint is written."""
+        """Called before a checkpoint is written; may raise to prevent it."""
 
     def on_end(self, loop: Loop) -> None:
         """Called after the last epoch."""
@@ -224,8 +230,8 @@ class Callback:
         """Called when the training ends by an exception."""
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state for a checkpoint, under the name of the class; default: none."""
+        """Return the state to store in a checkpoint, or None (default). The key in the checkpoint is the class name."""
         return None
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state of a checkpoint."""
+        """Restore the state that a checkpoint holds."""

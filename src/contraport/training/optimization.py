@@ -1,4 +1,4 @@
-"""Optimizer and learning rate schedule."""
+"""Builds the optimizer and the learning rate schedule of a training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_LR = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-3, "lars": 0.
 
 
 def check_optimizer(optimizer: str, lr: float | None) -> None:
-    """Raise `UsageError` if timm has no such optimizer, or `lr` is required because it has no default."""
+    """Raise `UsageError` if timm has no such optimizer, or if it has no default learning rate and none is given."""
     if optimizer not in list_optimizers():
         raise unknown_name_error("optimizer", optimizer, DEFAULT_LR)
     has_lr = lr is not None or optimizer in DEFAULT_LR
@@ -37,7 +37,7 @@ def create_optimizer(
     encoder_lr_scale: float = 1.0,
     layer_decay: float | None = None,
 ) -> Optimizer:
-    """Create a timm optimizer; biases, norms and scalars (a learned temperature) have no weight decay.
+    """Create a timm optimizer, without weight decay for biases, norm layers and scalars.
 
     Args:
         module: the module to train.
@@ -62,7 +62,7 @@ def create_optimizer(
         if layer_decay is None:
             groups += _decayed(list(encoder.named_parameters()), rate * encoder_lr_scale, weight_decay)
             continue
-        check_layers(encoder)
+        check_defines_layers(encoder)
         for group in param_groups_layer_decay(encoder, weight_decay, layer_decay=layer_decay):
             scale = encoder_lr_scale * group.pop("lr_scale")
             groups.append({**group, "lr": rate * scale})
@@ -71,7 +71,7 @@ def create_optimizer(
 
 
 def build_optimizer(settings: Settings, module: nn.Module, encoders: Sequence[nn.Module]) -> Optimizer:
-    """Return the optimizer of a training; see `create_optimizer`."""
+    """Build the optimizer of a training from its settings; see `create_optimizer`."""
     return create_optimizer(
         module,
         optimizer=settings.optimizer,
@@ -83,14 +83,14 @@ def build_optimizer(settings: Settings, module: nn.Module, encoders: Sequence[nn
     )
 
 
-def check_layers(encoder: nn.Module) -> None:
-    """Raise `UsageError` unless an encoder defines its layers, as those of timm do."""
+def check_defines_layers(encoder: nn.Module) -> None:
+    """Raise `UsageError` unless an encoder defines its layers, which `layer_decay` requires and timm encoders do."""
     message = f"layer_decay: requires a timm encoder, got {type(encoder).__name__}."
     check(hasattr(encoder, "group_matcher"), message)
 
 
 def _decayed(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Return two parameter groups of the trainable weights: without and with weight decay."""
+    """Return two parameter groups of the trainable weights: one without and one with weight decay."""
     learning = [(name, weights) for name, weights in named if weights.requires_grad]
     plain = [weights for name, weights in learning if weights.ndim <= 1 or name.endswith(".bias")]
     fading = [weights for name, weights in learning if not (weights.ndim <= 1 or name.endswith(".bias"))]
@@ -101,7 +101,7 @@ def _decayed(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay:
 
 
 def build_lr_schedule(optimizer: Optimizer, *, lr_scheduler: str, steps: int, warmup: int) -> LambdaLR:
-    """Return a learning rate schedule: linear warmup, then a decay to 0 at `steps`.
+    """Build the learning rate schedule: linear warmup, then decay to 0 at step `steps`.
 
     The rate is a function of the step alone, so a run that is resumed with more epochs follows the longer schedule.
 

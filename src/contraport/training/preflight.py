@@ -1,4 +1,4 @@
-"""Preflight of a training: logs its items and steps, and warns of too few steps, small batches or too few images."""
+"""Preflight checks: logs items and steps of a training, and warns of too few steps, small batches or few images."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def preflight(
     options: Mapping[str, Any],
     path: Path | None = None,
 ) -> None:
-    """Log the numbers of items and steps, and warn, with a remedy, of settings that learn little.
+    """Log the numbers of items and steps, and warn of settings with which an encoder learns little.
 
     Args:
         settings: settings of the training.
@@ -83,7 +83,7 @@ def preflight(
             f"{format_flags(changes)} gives {enough:,} steps"
         )
     if not settings.resume:
-        warnings += [encoder_advice(settings, dataset, options, changes, path), text_advice(dataset, options)]
+        warnings += [suggest_encoder(settings, dataset, options, changes, path), suggest_text_options(dataset, options)]
     warnings.append(module.comparison.batch_size_warning(size))
     if views_are_identical(module, dataset):
         warnings.append(
@@ -97,7 +97,7 @@ def preflight(
 @torch.random.fork_rng(devices=[])
 @torch.no_grad()
 def views_are_identical(module: TrainingModule, dataset: Dataset) -> bool:
-    """Return whether all random views of an item have equal features at the first step."""
+    """Return whether all views of an item have equal features at the first step, so that nothing can be learned."""
     views, model = module.views, module.model
     if views.augment != "none" or len(views.plain_shapes) > 1 or dataset.has_partner_view:
         return False
@@ -114,7 +114,9 @@ def views_are_identical(module: TrainingModule, dataset: Dataset) -> bool:
 def suggest_more_steps(
     items: int, batch_size: int, epochs: int, options: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], int]:
-    """Return options for at least `ENOUGH_STEPS` steps, and their number: smaller batches and more epochs.
+    """Suggest options with at least `ENOUGH_STEPS` optimizer steps; return the options and their number of steps.
+
+    They are smaller batches and more epochs.
 
     A resumed run keeps its batch size. If `steps` was given, it is suggested in place of `epochs`.
 
@@ -131,7 +133,7 @@ def suggest_more_steps(
 
 
 def suggest_batch_size(items: int, most: int) -> int:
-    """Return a batch size for few items: a power of two, at most a quarter of them, at least `SMALLEST_BATCH`.
+    """Suggest a batch size for few items: a power of two, at most a quarter of them, at least `SMALLEST_BATCH`.
 
     Larger batches of few items make hardly any steps. Fewer than two such batches are one batch of all items.
 
@@ -144,15 +146,16 @@ def suggest_batch_size(items: int, most: int) -> int:
     return min(most, max(SMALLEST_BATCH, quarter))
 
 
-def command_with(options: Mapping[str, Any], changes: Mapping[str, Any], path: Path | None = None) -> str:
-    """Return the command line of a call with changed options; only the changes if options are Python objects.
+def format_changed_command(options: Mapping[str, Any], changes: Mapping[str, Any], path: Path | None = None) -> str:
+    """Format the command line of a call with changed options; only the changes if options are Python objects.
 
     Args:
         options: the explicit options of the call.
         changes: options that replace or extend them.
         path: the existing run folder: the command names another one.
 
-    >>> print(command_with({"data": "my photos", "target": "labels"}, {"encoder": "gradients"}, Path("runs/a")))
+    >>> options = {"data": "my photos", "target": "labels"}
+    >>> print(format_changed_command(options, {"encoder": "gradients"}, Path("runs/a")))
     contraport train --data 'my photos' --target labels --encoder gradients --out runs/a-gradients
     """
     written = {name: to_config_value(value) for name, value in options.items()}
@@ -163,8 +166,8 @@ def command_with(options: Mapping[str, Any], changes: Mapping[str, Any], path: P
     return f"contraport train {format_flags({**written, **changes})}"
 
 
-def text_advice(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
-    """Return options better suited to pairs of texts than the defaults; None for other data or chosen options."""
+def suggest_text_options(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
+    """Suggest options for pairs of texts; None for other data, or if such an option was chosen."""
     chosen = options.keys() & {"objective", "objective_settings", "temperature", "recipe", "projection"}
     if chosen or len(dataset.shapes) < 2 or not all(map(is_text_shape, dataset.shapes)):
         return None
@@ -173,21 +176,21 @@ def text_advice(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
 
 
 def _are_image_weights(weights: Any, dataset: Dataset) -> bool:
-    """Return whether `pretrained` or `init`, for all views or by view, gives weights to an image encoder."""
+    """Return whether a value of `pretrained` or `init` gives initial weights to an image encoder."""
     if not isinstance(weights, Mapping):
         return bool(weights)
     each = values_per_view("encoder", weights, dataset.view_names, dataset.shapes)
     return any(own and len(shape) == 3 for own, shape in zip(each, dataset.shapes, strict=True))
 
 
-def encoder_advice(
+def suggest_encoder(
     settings: Settings,
     dataset: Dataset,
     options: Mapping[str, Any],
     changes: Mapping[str, Any] | None = None,
     path: Path | None = None,
 ) -> str | None:
-    """Return an encoder better suited to few images, with a command; None for many images or a suitable choice.
+    """Suggest an encoder for few images, as text with a command; None for many images or a suitable encoder.
 
     None also for named data, which serve for experiments.
 
@@ -200,7 +203,7 @@ def encoder_advice(
     """
     items = len(dataset)
     is_named = isinstance(settings.data, str) and settings.data in DATASETS
-    if items >= FEW_IMAGES or not dataset.is_image or settings.freezes or is_named:
+    if items >= FEW_IMAGES or not dataset.is_image or settings.freezes_some_encoder or is_named:
         return None
     if _are_image_weights(settings.pretrained, dataset) or _are_image_weights(settings.init, dataset):
         if settings.freeze_epochs > 0 or settings.encoder_lr_scale < 1 or settings.lora is not None:
@@ -223,7 +226,7 @@ def encoder_advice(
     mixed = {"augment": "mixup"} if settings.augment is None and settings.views is None else {}
     fixed, pretrained = {"encoder": "gradients", **mixed}, {"encoder": "resnet18", "pretrained": True, "freeze": True}
     is_photo = dataset.shapes[0][0] == RGB_CHANNELS
-    command = command_with(options, {**(pretrained if is_photo else fixed), **(changes or {})}, path)
+    command = format_changed_command(options, {**(pretrained if is_photo else fixed), **(changes or {})}, path)
     others = "--init with a file, a folder or a run"
     if is_photo:
         return (

@@ -14,7 +14,7 @@ from contraport.training.config import RECORDED_OPTIONS, Settings
 
 
 def resolve_settings(options: Mapping[str, Any]) -> Settings:
-    """Return all settings of a training from the explicit options.
+    """Return all settings of a training: explicit options, completed by resumed run, recipe and defaults.
 
     Raises:
         UsageError: an invalid setting, an unknown recipe, or a change of an option that is fixed on resume.
@@ -27,7 +27,7 @@ def resolve_settings(options: Mapping[str, Any]) -> Settings:
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
 def _with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the run in `out`, overridden by the explicit ones."""
+    """Return the options of the resumed run in `out`, overridden by the explicit options."""
     out = options.get("out")
     check(out is not None, "out: required with resume, got none.", "missing")
     run = Run(str(out))

@@ -1,4 +1,4 @@
-"""Checkpoints and resuming: creates a run folder, or resets it to its last checkpoint.
+"""State of checkpoints, and resuming: creates a run folder, or resets it to its last checkpoint.
 
 A checkpoint is a dictionary:
 
@@ -39,7 +39,7 @@ log = logging.getLogger("contraport.training")
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
 def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | None = None) -> Position:
-    """Create the run folder; or, to resume, reset it to its last checkpoint. Return the progress.
+    """Create a run folder, or reset an existing one to its last checkpoint to resume; return the position.
 
     Args:
         run: the run folder.
@@ -51,15 +51,15 @@ def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | Non
             changed.
     """
     if not settings.resume:
-        with run.writing():
+        with run.translate_write_errors():
             _delete_leftovers(run)
             Run.create(run.path, settings.to_config(), overwrite=settings.overwrite)
             if record is not None:
                 run.save_split(record)
         return Position()
-    with run.writing():
-        run.backup.recover()
-    position, before = _position(run), run.split()
+    with run.translate_write_errors():
+        run.backup.finish_interrupted_operation()
+    position, before = _position(run), run.split_record()
     if record is not None and before is None:
         log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)
         run.save_split(record)
@@ -73,10 +73,12 @@ def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | Non
         f"epochs: must be at least {position.epoch}, the epochs done in {run.last_checkpoint}, got {settings.epochs}.",
         "below_checkpoint",
     )
-    with run.writing():
+    # Below all checks: a refused resume changes nothing. Rows after the checkpoint go, since their steps run again.
+    with run.translate_write_errors():
         _delete_leftovers(run)
         drop_metrics_after(run, position)
         if position.epoch < settings.epochs:
+            # An evaluation of the shorter training would be taken for one of the longer.
             for outdated in (run.evaluation_path, run.samples_path, run.items_path):
                 outdated.unlink(missing_ok=True)
         write_text(run.config_path, yaml.safe_dump(settings.to_config(), sort_keys=False, allow_unicode=True))
@@ -84,14 +86,14 @@ def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | Non
 
 
 def drop_metrics_after(run: Run, position: Position) -> None:
-    """Delete the metrics of steps after a position."""
+    """Delete the rows of `metrics.jsonl` whose steps come after a position."""
     if run.metrics_path.exists():
         run.write_metrics(row for row in run.metrics() if row["step"] <= position.step)
 
 
 @contextmanager
 def rollback_on_failure(run: Run) -> Iterator[None]:
-    """Restore the replaced run if the new one fails before its first checkpoint.
+    """Context manager that restores the replaced run if the new one fails before its first checkpoint.
 
     After a stop or a loss that is not finite both are kept: the new run holds the cause, and can be resumed.
     """
@@ -101,13 +103,13 @@ def rollback_on_failure(run: Run) -> Iterator[None]:
         raise
     except Exception:
         if is_main_process():
-            with run.writing():
+            with run.translate_write_errors():
                 run.backup.roll_back()
         raise
 
 
 def _delete_leftovers(run: Run) -> None:
-    """Delete the temporary files of a killed process."""
+    """Delete the temporary files that a killed process left in a run folder."""
     for folder in (run.path, run.checkpoints, run.model_path):
         for half in leftover_files(folder):
             half.unlink()
@@ -116,7 +118,8 @@ def _delete_leftovers(run: Run) -> None:
 
 
 def checkpoint_state(loop: Loop) -> dict[str, Any]:
-    """Return the state of a training for a checkpoint."""
+    """Return the state of a training loop as the dictionary that a checkpoint stores."""
+    # No random state: each step seeds its own generators from seed and step, which makes resuming exact.
     states = {type(callback).__name__: callback.state() for callback in loop.callbacks}
     return {
         "epoch": loop.epoch,
@@ -130,7 +133,7 @@ def checkpoint_state(loop: Loop) -> dict[str, Any]:
 
 
 def restore(loop: Loop, state: dict[str, Any]) -> None:
-    """Restore the state of a checkpoint.
+    """Restore the state of a checkpoint into a training loop.
 
     Raises:
         Exception: the checkpoint belongs to another training.
@@ -140,6 +143,8 @@ def restore(loop: Loop, state: dict[str, Any]) -> None:
     loop.optimizer.load_state_dict(state["optimizer"])
     _reshape_scalar_states(loop.optimizer)  # before sharding, which compares shapes
     shard_optimizer_state(loop.optimizer)
+    # Restores only the counters: the function of the step is that of the settings, so that a training resumed with more
+    # epochs follows the longer schedule.
     loop.schedule.load_state_dict(state["schedule"])
     for callback in loop.callbacks:
         callback_state = state["callbacks"].get(type(callback).__name__)
@@ -148,7 +153,7 @@ def restore(loop: Loop, state: dict[str, Any]) -> None:
 
 
 def _reshape_scalar_states(optimizer: Optimizer) -> None:
-    """Reshape optimizer state of learned scalars from (), as in version 0.1.0, to (1,)."""
+    """Reshape the optimizer state of learned scalars to (1,); checkpoints of version 0.1.0 have shape ()."""
     for weights, state in optimizer.state.items():
         for name, value in state.items():
             if name != "step" and isinstance(value, Tensor) and value.ndim == 0 and weights.shape == (1,):
@@ -156,12 +161,12 @@ def _reshape_scalar_states(optimizer: Optimizer) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint to the CPU. Its checksum is verified and no code is unpickled.
+    """Read a checkpoint to the CPU, after verifying its checksum and without unpickling code.
 
     Raises:
         Exception: the file is corrupt.
     """
-    check_checksum(path)
+    check_checksum(path)  # first: a damaged file can load without an error, with wrong weights
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return _from_lightning(state) if "pytorch-lightning_version" in state else state
 
@@ -170,9 +175,10 @@ _PREFIX = "pipeline."
 
 
 def _from_lightning(state: dict[str, Any]) -> dict[str, Any]:
-    """Convert a checkpoint of version 0.1.0, written by Lightning, to the current format."""
+    """Convert a checkpoint of version 0.1.0, which Lightning wrote, to the current format."""
     loop, callbacks = state["loops"]["fit_loop"], dict(state["callbacks"])
     epochs, batches = (loop[name]["current"] for name in ("epoch_progress", "epoch_loop.batch_progress"))
+    # Lightning counts the batches of a complete epoch until the next one begins.
     is_within = epochs["ready"] > epochs["processed"]
     (optimizer,), (schedule,) = state["optimizer_states"], state["lr_schedulers"]
     if "Looking" in callbacks:
@@ -189,14 +195,14 @@ def _from_lightning(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def checkpoint_remedy(run: Run) -> str:
-    """Return the end of a message: what to do about a last checkpoint that cannot be used."""
+    """Return the remedy for an unusable last checkpoint, as the end of an error message."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
     return f"; {other}restart with {format_options(overwrite=True)}."
 
 
 def _position(run: Run) -> Position:
-    """Return the progress that the last checkpoint records."""
+    """Return the position that the last checkpoint of a run records."""
     if not run.last_checkpoint.exists():
         return Position()
 

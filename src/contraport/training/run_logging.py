@@ -1,4 +1,4 @@
-"""Logging of a training: DEBUG and above to `train.log`, INFO and above to the console."""
+"""Logging setup of a training: DEBUG and above to `train.log`, INFO and above to the console."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("contraport")
 
 @contextmanager
 def console_logging(*, progress: bool) -> Iterator[None]:
-    """Log INFO and above to the console, unless `progress` is false."""
+    """Context manager that logs INFO and above to the console, unless `progress` is false."""
     level = log.level
     log.setLevel(logging.INFO)
     try:
@@ -29,7 +29,7 @@ def console_logging(*, progress: bool) -> Iterator[None]:
 
 @contextmanager
 def first_process_logging() -> Iterator[None]:
-    """Silence the logs of all processes but the first, which would repeat each line."""
+    """Context manager that silences the logs of all processes but the first."""
     level = log.level
     if not is_main_process():
         log.setLevel(logging.CRITICAL + 1)
@@ -41,7 +41,9 @@ def first_process_logging() -> Iterator[None]:
 
 @contextmanager
 def run_logging(run: Run, *, progress: bool) -> Iterator[Console]:
-    """Log to `train.log`, and INFO and above to the console unless `progress` is false; yield the console.
+    """Context manager that logs to `train.log` and to the console; yields the console.
+
+    The console receives INFO and above, and nothing if `progress` is false.
 
     Only the first process logs; see `first_process_logging`.
 
@@ -52,7 +54,7 @@ def run_logging(run: Run, *, progress: bool) -> Iterator[Console]:
         yield make_console(quiet=True)
         return
     console = make_console(stderr=True, quiet=not progress)
-    with run.writing():
+    with run.translate_write_errors():
         to_file = _LogFileHandler(run)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     to_console = _ConsoleHandler(console)
@@ -67,7 +69,7 @@ def run_logging(run: Run, *, progress: bool) -> Iterator[Console]:
                 raise
     finally:
         log.setLevel(level)
-        with run.writing():
+        with run.translate_write_errors():
             to_file.close()
 
 
@@ -94,12 +96,12 @@ class _ConsoleHandler(logging.Handler):
 
 
 class _LogFileHandler(logging.FileHandler):
-    """Log file handler that raises if a line cannot be written."""
+    """Log file handler that raises `UsageError` if a line cannot be written."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run.log_path, encoding="utf-8")
         self._run = run
 
     def handleError(self, record: logging.LogRecord) -> None:
-        with self._run.writing():
+        with self._run.translate_write_errors():
             raise

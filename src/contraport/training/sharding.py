@@ -1,4 +1,4 @@
-"""Sharded weights and optimizer state by torch's FSDP2."""
+"""Sharding of weights and optimizer state over processes, with torch's FSDP2."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def is_sharded(value: Any) -> bool:
     return module is not None and isinstance(value, module.DTensor)
 
 
-def shard(networks: Iterable[nn.Module], device: torch.device) -> None:
-    """Shard the weights of networks over processes; each layer gathers its weights when it computes.
+def shard_networks(networks: Iterable[nn.Module], device: torch.device) -> None:
+    """Shard the weights of networks over processes; weights are gathered when a layer computes.
 
     Blocks of timm transformers are gathered one by one. Gathered weights are freed after the forward pass, since a
     network without gradients, such as a momentum encoder, has no backward pass that would free them.
@@ -40,12 +40,12 @@ def shard(networks: Iterable[nn.Module], device: torch.device) -> None:
 
 
 def sharded_parameter_names(module: nn.Module) -> list[str]:
-    """Return the names of the sharded parameters."""
+    """Return the names of the sharded parameters of a module."""
     return [name for name, weights in module.named_parameters() if is_sharded(weights)]
 
 
 def gather_state(values: Any) -> Any:
-    """Return a state with sharded tensors gathered; collective: all processes call it.
+    """Gather the sharded tensors of a state dict; a collective operation that all processes must call.
 
     >>> gather_state({"weight": torch.ones(2), "steps": [3]})
     {'weight': tensor([1., 1.]), 'steps': [3]}
@@ -58,12 +58,12 @@ def gather_state(values: Any) -> Any:
 
 
 def shard_state(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-    """Shard the full tensors of a state like those of the same names in another state."""
+    """Shard the full tensors of a state dict like the tensors of the same names in another state dict."""
     return {name: _shard_like(value, like.get(name)) for name, value in values.items()}
 
 
 def shard_optimizer_state(optimizer: Optimizer) -> None:
-    """Shard, in place, the full tensors of a loaded optimizer state."""
+    """Shard the full tensors of a loaded optimizer state like their parameters, in place."""
     for weights, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == weights.shape:
@@ -79,7 +79,7 @@ def _shard_like(value: Any, like: Any) -> Any:
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], most: float | None) -> Tensor:
-    """Clip the gradient of parameters to the norm `most` in place, and return the norm before clipping.
+    """Clip the total gradient norm of parameters to at most `most`, in place; return the norm before clipping.
 
     >>> weights = nn.Parameter(torch.zeros(2))
     >>> weights.grad = torch.tensor([3.0, 4.0])

@@ -1,4 +1,4 @@
-"""Stop on Ctrl-C or SIGTERM after the current step."""
+"""Signal handling: Ctrl-C and SIGTERM stop a training after the current step."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class TrainingStopped(Exception):  # noqa: N818 - control flow
-    """The training stopped on request, after it saved a checkpoint."""
+    """Raised when the training stops on request, after it saved a checkpoint."""
 
 
 class StopRequest:
-    """Flag set by SIGINT and SIGTERM; a second Ctrl-C interrupts without waiting for the step.
+    """Stop flag set by SIGINT (Ctrl-C) and SIGTERM; a second Ctrl-C interrupts without waiting for the step.
 
     Attributes:
-        made: whether a signal arrived.
+        requested: whether a signal arrived.
     """
 
     def __init__(self) -> None:
         self.requested = False
 
     def listen(self) -> None:
-        """Install the signal handlers, if in the main thread, where alone Python allows it."""
+        """Install the signal handlers; does nothing outside the main thread, where Python does not allow it."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        # Only a flag: an exception could interrupt an optimizer step or a write halfway. A second SIGTERM does nothing,
+        # since a scheduler may repeat it while the checkpoint is written.
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.requested = True
@@ -39,7 +41,7 @@ class StopRequest:
 
 @contextmanager
 def restored_signals() -> Iterator[None]:
-    """Restore the handlers of signals after the block."""
+    """Context manager that restores the previous signal handlers at its end."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield

@@ -1,4 +1,4 @@
-"""Number of CPU threads of a training: chosen by timing a few steps.
+"""Choice of the number of CPU threads of a training, by timing a few steps.
 
 Torch's threads wait for one another by spinning. For small networks, and beside other processes, the waiting takes
 longer than the work, so that one thread is often fastest.
@@ -19,7 +19,7 @@ from contraport.data import Batch
 from contraport.distributed import current_processes
 from contraport.training.components import Components, num_cached_draws
 from contraport.training.config import Settings
-from contraport.training.parallel import resolve_device
+from contraport.training.distributed_setup import resolve_device
 from contraport.training.step.training_module import TrainingModule
 
 SLOW_STEP = 1.0
@@ -40,7 +40,7 @@ REQUIRED_SPEEDUP = 0.9
 
 @contextmanager
 def thread_limit(number: int | None) -> Iterator[None]:
-    """Context manager that sets the number of torch threads; None changes nothing."""
+    """Context manager that sets the number of torch CPU threads; None changes nothing."""
     before = torch.get_num_threads()
     if number is not None:
         torch.set_num_threads(number)
@@ -51,7 +51,7 @@ def thread_limit(number: int | None) -> Iterator[None]:
 
 
 def choose_threads(settings: Settings, components: Components) -> int | None:
-    """Return the number of CPU threads: that of the settings, else the fastest in a few steps of a copy.
+    """Return the number of CPU threads: that of the settings, else the one with which a few steps are fastest.
 
     Results depend on the number of threads in their last bits. A run therefore records it, and a resumed run uses the
     recorded number.
@@ -76,19 +76,19 @@ def choose_threads(settings: Settings, components: Components) -> int | None:
 
 @torch.random.fork_rng(devices=[])
 def fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, most: int) -> int:
-    """Return the fastest number of threads, at most `most`; the state of the module changes."""
-    best, seconds = 1, time_step(module, batch, settings, threads=1)
+    """Return the number of threads with the fastest steps, at most `most`; the state of the module changes."""
+    best, seconds = 1, measure_step_seconds(module, batch, settings, threads=1)
     if seconds >= SLOW_STEP:
         return most
     for number in [*(number for number in (2, 4) if number < most), most]:
-        measured = time_step(module, batch, settings, threads=number)
+        measured = measure_step_seconds(module, batch, settings, threads=number)
         if measured < REQUIRED_SPEEDUP * seconds:
             best, seconds = number, measured
     return best
 
 
-def time_step(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
-    """Return the median seconds of forward and backward of a batch; for slow steps, those of the first."""
+def measure_step_seconds(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
+    """Measure the seconds of the forward and backward pass of a batch: the median, or the first if it is slow."""
     seconds: list[float] = []
     with thread_limit(threads):
         while len(seconds) <= TIMED_STEPS and (len(seconds) < 2 or sum(seconds) < TIMING_BUDGET):

@@ -1,4 +1,4 @@
-"""The command `train`: resolves settings, builds the components and runs the training in a run folder."""
+"""Command `train`: resolves the settings, builds the components and runs the training in a run folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from contraport.training.callbacks import open_loggers
 from contraport.training.components import (
     Components,
     EvalContextFactory,
-    build_batches,
+    build_batch_loader,
     build_components,
     build_dataset,
     build_held_out_dataset,
@@ -46,8 +46,8 @@ from contraport.training.components import (
     load_initial_weights,
     normalize_freeze,
     num_cached_draws,
-    steps_to_epochs,
-    with_initial_encoder,
+    with_encoder_of_initial_weights,
+    with_epochs_from_steps,
 )
 from contraport.training.config import TRAIN, Settings
 from contraport.training.dry_run import dry_run
@@ -65,12 +65,14 @@ log = logging.getLogger("contraport.training")
 
 @TRAIN.with_option_parameters
 def train(options: dict[str, Any]) -> Run:
-    """Train an encoder without labels and return its run; with `dry_run` the run folder is not created.
+    """Train an encoder without labels, and return the run.
+
+    With `dry_run` the run folder is not created.
 
     Raises:
         UsageError: an invalid argument; nothing was written.
         FloatingPointError: the loss or its gradient was not finite; `nonfinite.json` has the step, and
-            `contraport.training.replay` computes it again.
+            `contraport.training.load_failed_step` loads it.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the message has the command to resume.
 
     >>> import tempfile
@@ -88,23 +90,23 @@ def train(options: dict[str, Any]) -> Run:
             objective = check_components(settings)
             resumed = Run(settings.out) if settings.resume and settings.out else None
             initial_weights = load_initial_weights(settings, resumed)
-            settings = with_initial_encoder(settings, initial_weights)
+            settings = with_encoder_of_initial_weights(settings, initial_weights)
             dataset = build_dataset(settings)
             explicit_freeze = settings.freeze
             settings = normalize_freeze(settings, dataset)
             settings, notes = _fit_batch_size(settings, dataset, chosen="batch_size" in options)
-            settings = steps_to_epochs(settings, dataset, chosen="epochs" in options)
+            settings = with_epochs_from_steps(settings, dataset, chosen="epochs" in options)
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
             components = components._replace(notes=notes)
             online_eval = build_online_eval(settings, components, dataset)
             settings = settings.replace_unchecked(threads=choose_threads(settings, components))
             path = settings.out or default_path(components.dataset.name, settings.method)
-            run = Run(path, settings.own_encoder)
+            run = Run(path, settings.user_encoder_modules)
             if settings.dry_run:
                 _dry_run(settings, components, run, options)
                 return run
             if not settings.resume:
-                run.check_free(overwrite=settings.overwrite)
+                run.check_accepts_new_run(overwrite=settings.overwrite)
             record = SplitRecord.from_datasets(dataset, build_held_out_dataset(settings))
         with propagate_errors():
             _check_same_items(dataset, record)
@@ -113,16 +115,18 @@ def train(options: dict[str, Any]) -> Run:
                 recorded = settings.replace_unchecked(freeze=explicit_freeze)  # as it may be given again on resume
                 progress = create_or_resume_run(run, recorded, record) if is_main_process() else Position()
                 if is_main_process() and progress.step == 0:
-                    run.save_initial(merge_lora(components.module.model), drawn=initial_weights is None)
-                if components.partners is not None and is_main_process():
-                    run.save_partners(components.partners.numpy())
+                    run.save_initial_model(
+                        merge_lora(components.module.model), has_random_weights=initial_weights is None
+                    )
+                if components.mismatched_partners is not None and is_main_process():
+                    run.save_mismatched_partners(components.mismatched_partners.numpy())
             _fit(settings, components, run, broadcast_object(progress), online_eval, options)
     return run
 
 
 @contextmanager
 def _locked(run: Run) -> Iterator[None]:
-    """Lock the run folder against other commands; with several processes the first holds the lock."""
+    """Context manager that locks the run folder against other commands; the first process holds the lock."""
     with ExitStack() as lock:
         with propagate_errors():
             if is_main_process():
@@ -131,7 +135,7 @@ def _locked(run: Run) -> Iterator[None]:
 
 
 def _check_same_items(dataset: Dataset, record: SplitRecord | None) -> None:
-    """Raise `UsageError` if this process has other items than the first: their batches would not fit together."""
+    """Raise `UsageError` if the training items of this process differ from those of the first process."""
     own = None if record is None else record.fingerprint
     items, first = broadcast_object((len(dataset), own))
     message = (
@@ -142,7 +146,7 @@ def _check_same_items(dataset: Dataset, record: SplitRecord | None) -> None:
 
 
 def _fit_batch_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings with a batch size reduced for few items, unless it was chosen, and notes on it."""
+    """Reduce the default batch size for few items; return the settings and notes for the log."""
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
         return settings, ()
@@ -162,7 +166,7 @@ def _fit_batch_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tu
 
 
 def _describe_transform(own: CustomTransform, components: Components) -> str:
-    """Return whether a custom augmentation runs on batches or on items, and in how many processes."""
+    """Return a text that says whether a custom augmentation runs on batches or items, and in how many processes."""
     if own.takes_batches:
         return "batches, on the device of the model"
     workers = 0 if isinstance(components.batches, StreamLoader) else components.batches.num_workers
@@ -203,11 +207,11 @@ def _fit(
             if is_main_process():
                 run.save_model(merge_lora(components.module.model), epochs=settings.epochs)
         complete = f"the run already has {pluralize(settings.epochs, 'epoch')}; increase --epochs to continue it"
-        log.info("%s; model: %s", meter.summary() if meter.steps else complete, run.model_path)
+        log.info("%s; model: %s", meter.summary() if meter.session_steps else complete, run.model_path)
 
 
 def _cache_decoded(components: Components, settings: Settings, folder: Path) -> Components:
-    """Return the training on a cache of decoded images, which the first process writes."""
+    """Return the components of the training with a cache of decoded images, which the first process writes."""
     dataset = components.dataset
     if settings.audit or not has_encoded_images(dataset):
         return components
@@ -218,20 +222,20 @@ def _cache_decoded(components: Components, settings: Settings, folder: Path) -> 
         dataset = cache_decoded_images(dataset, folder)
     if not dataset.is_in_memory:
         return components
-    if components.dataset.has_partner_view and components.partners is not None:
-        dataset = with_partners(dataset, components.partners)
+    if components.dataset.has_partner_view and components.mismatched_partners is not None:
+        dataset = with_partners(dataset, components.mismatched_partners)
     views = components.module.views
-    batches = build_batches(settings, dataset, views, num_workers=settings.num_workers if views.is_per_item else 0)
+    batches = build_batch_loader(settings, dataset, views, num_workers=settings.num_workers if views.is_per_item else 0)
     return components._replace(dataset=dataset, batches=batches)
 
 
 def overridden_options(settings: Settings) -> list[str]:
-    """Return the names of the recipe's options that explicit options override."""
+    """Return the names of those recipe options that explicit options override."""
     return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
 
 
 def _missing_views_note(dataset: Dataset) -> str | None:
-    """Return a note on the number of items that lack views, such as images without captions, or None."""
+    """Return a note on the number of items with missing views, such as images without captions, or None."""
     if dataset.present is None:
         return None
     numbers = (~dataset.present).sum(0).tolist()
@@ -259,7 +263,7 @@ def _log_start(run: Run, settings: Settings, components: Components) -> None:
         log.info("options of the recipe that are overridden: %s", ", ".join(others))
     if (own := components.module.views.custom) is not None:
         log.info("augment: %s, applied to %s", own.name, _describe_transform(own, components))
-    if settings.freezes_all and settings.frozen_draws is None and (blocker := feature_cache_blocker(settings)):
+    if settings.freezes_all_encoders and settings.frozen_draws is None and (blocker := feature_cache_blocker(settings)):
         log.info("no feature cache, each step runs the frozen encoder: %s", blocker)
     if (note := _missing_views_note(dataset)) is not None:
         log.warning("%s", note)

@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport.errors import UsageError
 from contraport.estimators import ContrastiveEncoder
 from contraport.runs import Run
-from contraport.training import fit, replay, train
+from contraport.training import fit, load_failed_step, train
 from contraport.training.callbacks import finite_guard
 from contraport.training.step.training_module import TrainingModule
 
@@ -60,7 +60,7 @@ def test_an_infinite_gradient_of_a_finite_loss_stops_before_the_weights_change(
     assert state["step"] == 2
     assert all(torch.isfinite(value).all() for value in state["pipeline"].values())
     objective.calls -= 1
-    step = replay(run.path, data=settings["data"], objective=objective)
+    step = load_failed_step(run.path, data=settings["data"], objective=objective)
     step.loss().backward()
     gradients = [weights.grad for weights in step.module.parameters() if weights.grad is not None]
     assert not all(torch.isfinite(gradient).all() for gradient in gradients)
@@ -97,7 +97,7 @@ def test_where_numbers_are_read_late_the_failing_step_is_found_all_the_same(
     state = torch.load(run.nonfinite_checkpoint, weights_only=True)
     assert state["step"] == at - 1
     assert all(torch.isfinite(value).all() for value in state["pipeline"].values())
-    assert replay(run.path, data=settings["data"]).loss().isnan()
+    assert load_failed_step(run.path, data=settings["data"]).loss().isnan()
     rows = run.metrics() if run.metrics_path.exists() else []
     assert [row["step"] for row in rows] == [step for step in (2, 4, 6, 7, 9, 11, 13) if step < at]
     assert all(math.isfinite(row["loss"]) for row in rows)
@@ -138,12 +138,12 @@ def test_a_step_that_is_finite_the_second_time_is_no_end(settings: dict[str, Any
 @pytest.mark.parametrize("grad_accum_steps", [1, 2])
 def test_the_step_can_be_replayed(settings: dict[str, Any], grad_accum_steps: int) -> None:
     objective = Pull(at=4, factor=math.nan)
-    with pytest.raises(FloatingPointError, match=r"contraport\.training\.replay"):
+    with pytest.raises(FloatingPointError, match=r"contraport\.training\.load_failed_step"):
         train(**settings, objective=objective, grad_accum_steps=grad_accum_steps)
     objective.calls -= 1
-    step = replay(settings["out"], data=settings["data"], objective=objective)
+    step = load_failed_step(settings["out"], data=settings["data"], objective=objective)
     assert step.loss().isnan()
-    assert (step.step, step.part) == ((3, 0) if grad_accum_steps == 1 else (1, 1))
+    assert (step.step, step.micro_batch) == ((3, 0) if grad_accum_steps == 1 else (1, 1))
     positions = step.batch.ids
     assert torch.equal(step.batch.views[0], settings["data"].store.fetch(positions)[0])
     assert torch.equal(step.batch.labels, settings["data"].labels[positions])
@@ -161,7 +161,9 @@ def test_a_replayed_loss_is_that_of_the_step(settings: dict[str, Any]) -> None:
     objective = Watched()
     with pytest.raises(FloatingPointError):
         train(**settings, objective=objective, temperature=None)
-    assert float(replay(settings["out"], data=settings["data"], objective=objective).loss().detach()) == seen[2]
+    assert (
+        float(load_failed_step(settings["out"], data=settings["data"], objective=objective).loss().detach()) == seen[2]
+    )
 
 
 def test_what_the_data_were_read_as_is_replayed(settings: dict[str, Any], tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_what_the_data_were_read_as_is_replayed(settings: dict[str, Any], tmp_pa
     with pytest.raises(FloatingPointError):
         train(**{**settings, **read}, objective=objective)
     objective.calls -= 1
-    step = replay(settings["out"], objective=objective)
+    step = load_failed_step(settings["out"], objective=objective)
     assert step.loss().isnan()
     assert [view.shape for view in step.batch.views] == [(12, 2), (12, 3)]
 
@@ -180,11 +182,11 @@ def test_what_the_data_were_read_as_is_replayed(settings: dict[str, Any], tmp_pa
 def test_what_cannot_be_replayed_is_told(settings: dict[str, Any]) -> None:
     run = train(**settings)
     with raises_usage_error("run.missing_file", "nonfinite.npz"):
-        replay(run.path, data=settings["data"])
+        load_failed_step(run.path, data=settings["data"])
     with pytest.raises(FloatingPointError):
         train(**settings, overwrite=True, objective=Pull(at=1, factor=math.nan))
     with raises_usage_error("*object_required", "data", "objective"):
-        replay(run.path)
+        load_failed_step(run.path)
 
 
 def test_resuming_mends_it(settings: dict[str, Any]) -> None:

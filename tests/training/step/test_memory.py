@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contraport.training.step.memory import Bank, Queue
+from contraport.training.step.memory import ItemBank, Queue
 
 
 @given(size=st.integers(1, 9), batches=st.lists(st.integers(1, 12), min_size=1, max_size=8))
@@ -56,7 +56,7 @@ def test_all_batches_of_a_step_are_written() -> None:
 
 def test_the_bank_averages_and_normalises() -> None:
     torch.manual_seed(0)
-    bank = Bank(items=6, views=2, dimensions=4, draws=5)
+    bank = ItemBank(items=6, views=2, dimensions=4, draws=5)
     before = bank.embeddings.clone()
     keys, ids = [7 * torch.randn(3, 4), torch.randn(3, 4)], torch.tensor([5, 0, 2])
     bank.stage(keys, ids)
@@ -70,7 +70,7 @@ def test_the_bank_averages_and_normalises() -> None:
 
 
 def test_the_bank_offers_the_items_own_and_random_ones() -> None:
-    bank = Bank(items=6, views=2, dimensions=4, draws=1000)
+    bank = ItemBank(items=6, views=2, dimensions=4, draws=1000)
     ids = torch.tensor([3, 1])
     positives, negatives = bank.look_up(1, torch.zeros(2, 4), ids)
     assert torch.equal(positives, bank.embeddings[ids, 1])
@@ -87,6 +87,6 @@ def test_half_precision_keys_are_kept_in_single() -> None:
     assert queue.entries(0).embeddings.dtype == torch.float32
 
 
-@pytest.mark.parametrize("memory", [Queue(4, 1, 2), Bank(4, 1, 2, 3)])
-def test_it_is_saved(memory: Queue | Bank) -> None:
+@pytest.mark.parametrize("memory", [Queue(4, 1, 2), ItemBank(4, 1, 2, 3)])
+def test_it_is_saved(memory: Queue | ItemBank) -> None:
     assert "embeddings" in memory.state_dict()

@@ -9,7 +9,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport.encoders import Model
-from contraport.schedules import parse_momentum
+from contraport.schedules import parse_momentum_schedule
 from contraport.training.step.momentum import MomentumEncoder, Predictor
 
 
@@ -20,24 +20,24 @@ def model() -> Model:
 
 
 def test_the_course_is_that_of_byol() -> None:
-    momentum = parse_momentum("0.996:1:cosine", steps=200)
+    momentum = parse_momentum_schedule("0.996:1:cosine", steps=200)
     for step in (0, 17, 100, 199, 200, 10_000):
         wanted = 1 - (1 - 0.996) * (math.cos(math.pi * min(step, 200) / 200) + 1) / 2
         assert momentum.value(step) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_a_number_stays() -> None:
-    assert [parse_momentum(0.9, 10).value(step) for step in (0, 5, 50)] == [0.9] * 3
+    assert [parse_momentum_schedule(0.9, 10).value(step) for step in (0, 5, 50)] == [0.9] * 3
 
 
 @pytest.mark.parametrize("text", [1, 1.0, -0.1, "0.9:1.1", "nan", "1:0.5", math.nan])
 def test_rejects_momentum_out_of_range(text: float | str) -> None:
     with raises_usage_error("momentum.invalid"):
-        parse_momentum(text, 10)
+        parse_momentum_schedule(text, 10)
 
 
 def test_weights_follow_by_the_rule(model: Model) -> None:
-    momentum_encoder = MomentumEncoder(model, parse_momentum("0.5:0.9:linear", steps=4))
+    momentum_encoder = MomentumEncoder(model, parse_momentum_schedule("0.5:0.9:linear", steps=4))
     wanted = [parameter.detach().double() for parameter in momentum_encoder.parameters()]
     for step in range(6):
         with torch.no_grad():
@@ -51,7 +51,7 @@ def test_weights_follow_by_the_rule(model: Model) -> None:
 
 
 def test_it_has_no_gradient_and_no_part_in_the_models(model: Model) -> None:
-    momentum_encoder = MomentumEncoder(model, parse_momentum(0.9, 1))
+    momentum_encoder = MomentumEncoder(model, parse_momentum_schedule(0.9, 1))
     assert not any(parameter.requires_grad for parameter in momentum_encoder.parameters())
     (key,) = momentum_encoder([torch.randn(4, 5)])
     assert not key.requires_grad
@@ -60,7 +60,7 @@ def test_it_has_no_gradient_and_no_part_in_the_models(model: Model) -> None:
 
 
 def test_its_statistics_are_its_own(model: Model) -> None:
-    momentum_encoder = MomentumEncoder(model, parse_momentum(0.9, 1))
+    momentum_encoder = MomentumEncoder(model, parse_momentum_schedule(0.9, 1))
     before = {name: value.clone() for name, value in model.named_buffers()}
     momentum_encoder([torch.randn(4, 5)])
     assert all(torch.equal(before[name], value) for name, value in model.named_buffers())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import contraport
 from contraport.data import Batch
 from contraport.encoders import Model
-from contraport.training.step.memory import Bank, Queue
+from contraport.training.step.memory import ItemBank, Queue
 from contraport.training.step.objective_loss import AllViewsLoss, ObjectiveLoss, QueryKeyLoss
 from contraport.training.step.prototype_loss import PrototypeLoss
 from contraport.training.step.step_loss import EmbeddedBatch, ReconstructionLoss
@@ -91,7 +91,7 @@ def test_a_queue_that_fills_offers_what_it_has() -> None:
 
 
 def test_bank_entries_are_positives_and_negatives() -> None:
-    given, bank = embedded(2), Bank(items=20, views=2, dimensions=D, draws=7)
+    given, bank = embedded(2), ItemBank(items=20, views=2, dimensions=D, draws=7)
     torch.manual_seed(3)
     found = QueryKeyLoss(contraport.info_nce(temperature=0.5, symmetric=False), bank)(given)
     torch.manual_seed(3)

@@ -45,8 +45,8 @@ class AuditCallback(Callback):
         assert state is not None
         with propagate_errors():
             if is_main_process():
-                with run.writing():
-                    run.save_pairs(self._filter.result_arrays())
+                with run.translate_write_errors():
+                    run.save_pair_scores(self._filter.result_arrays())
         write = log.info if is_last else log.debug
         write(
             "Epoch %d: %.1f%% of the pairs look wrong (95%% interval %.1f-%.1f); training on %d of %d.",

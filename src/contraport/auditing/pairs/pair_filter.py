@@ -153,7 +153,7 @@ class PairFilter:
         self._set_positions(self._initial_positions if self.last_state is None else self.last_state.drawn)
 
     def result_arrays(self) -> dict[str, np.ndarray]:
-        """Return the result of the last scoring as named arrays, which `contraport.runs.Run.pairs` reads back.
+        """Return the result of the last scoring as named arrays, which `contraport.runs.Run.pair_scores` reads back.
 
         Better partners are only searched for at the end of the training.
         """

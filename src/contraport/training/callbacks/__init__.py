@@ -1,23 +1,23 @@
 """Callbacks of the training loop: checkpoints, metrics, finite guard, profiler, progress, loggers."""
 
 from contraport.auditing.pairs.callback import AuditCallback
-from contraport.training.callbacks.checkpoints import CheckpointFile, Checkpoints
+from contraport.training.callbacks.checkpoints import Checkpoints, CheckpointWriter
 from contraport.training.callbacks.finite_guard import FiniteGuard, NonFiniteEarlierStep, RunFiniteGuard
 from contraport.training.callbacks.loggers import check_loggers, open_loggers
 from contraport.training.callbacks.meter import Meter
 from contraport.training.callbacks.online_metrics import OnlineMetrics
-from contraport.training.callbacks.profiler import Profile
+from contraport.training.callbacks.profiler import ProfilerCallback
 from contraport.training.callbacks.progress_bar import progress_callback
 
 __all__ = [
     "AuditCallback",
-    "CheckpointFile",
+    "CheckpointWriter",
     "Checkpoints",
     "FiniteGuard",
     "Meter",
     "NonFiniteEarlierStep",
     "OnlineMetrics",
-    "Profile",
+    "ProfilerCallback",
     "RunFiniteGuard",
     "check_loggers",
     "open_loggers",

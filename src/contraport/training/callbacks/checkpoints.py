@@ -1,4 +1,4 @@
-"""Checkpoint callback and atomic checkpoint files."""
+"""Checkpoint callback, and the writer of checkpoint files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from contraport.training.restore import checkpoint_state
 from contraport.training.signals import StopRequest, TrainingStopped
 
 
-class CheckpointFile:
+class CheckpointWriter:
     """Writes checkpoints atomically: a reader sees the old or the new file, never a part.
 
     Args:
@@ -28,7 +28,7 @@ class CheckpointFile:
         self._run = run
 
     def write(self, loop: Loop, path: Path) -> None:
-        """Write the state of the training and its checksum; collective: all processes call it.
+        """Write the state of the training and its checksum; a collective operation that all processes must call.
 
         Raises:
             UsageError: the folder is not writable.
@@ -37,15 +37,16 @@ class CheckpointFile:
             state = checkpoint_state(loop)  # gathers shards, so that all processes take part; only the first writes
             if not is_main_process():
                 return
-            with self._run.writing():
+            with self._run.translate_write_errors():
                 with atomic_write(path, checksum=True) as temporary, temporary.open("wb") as file:
                     _save(state, file)
+                # Only now can the new run be resumed, so only now is the replaced one given up.
                 if self._run.last_checkpoint.exists():
                     self._run.backup.delete_backup()
 
 
 def _save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
-    """Call `torch.save`, but raise the `OSError` of a full disk, which torch replaces by a `RuntimeError`."""
+    """Call `torch.save`, and raise the `OSError` of a full disk, which torch hides behind a `RuntimeError`."""
     try:
         torch.save(checkpoint, file)
     except RuntimeError as error:
@@ -53,7 +54,7 @@ def _save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
 
 
 class Checkpoints(Callback):
-    """Writes `checkpoints/last.ckpt` every few minutes, after each epoch and before a requested stop.
+    """Callback that writes `checkpoints/last.ckpt` every few minutes, after each epoch and before a requested stop.
 
     Checkpoints are written only between two optimizer steps, since accumulated gradients are not saved.
 
@@ -66,7 +67,7 @@ class Checkpoints(Callback):
     """
 
     def __init__(
-        self, run: Run, file: CheckpointFile, *, minutes: float, keep_every: int | None, stop: StopRequest
+        self, run: Run, file: CheckpointWriter, *, minutes: float, keep_every: int | None, stop: StopRequest
     ) -> None:
         self._last = run.last_checkpoint
         self._file = file
@@ -79,12 +80,12 @@ class Checkpoints(Callback):
         self._stop.listen()
 
     def after_batch(self, loop: Loop) -> None:
-        """Save if a checkpoint is due or a stop was requested.
+        """Write a checkpoint if one is due or a stop was requested.
 
         Raises:
             TrainingStopped: a stop was requested.
         """
-        if loop.part > 0 or loop.is_last_batch:  # the last batch is followed by after_epoch, which saves
+        if loop.micro_batch > 0 or loop.is_last_batch:  # the last batch is followed by after_epoch, which saves
             return
         # Clocks and signals differ between processes: all act as soon as one of them has to.
         is_due, is_over = any_process(time.monotonic() - self._saved_at >= self._seconds, self._stop.requested)
@@ -94,7 +95,7 @@ class Checkpoints(Callback):
             raise TrainingStopped
 
     def after_epoch(self, loop: Loop) -> None:
-        """Save.
+        """Write a checkpoint after each epoch.
 
         Raises:
             TrainingStopped: a stop was requested.
@@ -106,11 +107,12 @@ class Checkpoints(Callback):
             raise TrainingStopped
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
-        """Save if a stream failed between two steps, so that the run resumes at that position of the stream."""
-        if isinstance(error, StreamError) and loop.step > 0 and loop.part == 0:
+        """Write a checkpoint if a stream of data failed between two steps, so that the run can resume there."""
+        if isinstance(error, StreamError) and loop.step > 0 and loop.micro_batch == 0:
             self._save(loop)
 
     def _save(self, loop: Loop, name: str = "last.ckpt") -> None:
+        # Before the write: the finite guard raises here if a step since its last reading was not finite.
         for callback in loop.callbacks:
             callback.before_save(loop)
         self._file.write(loop, self._last.with_name(name))

@@ -1,4 +1,4 @@
-"""Finite guard: stops a training whose loss or gradient is not finite and saves the step for a replay."""
+"""Finite guard: stops a training if its loss or gradient is NaN or infinite, and saves the failed step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from contraport.data import Batch
 from contraport.distributed import is_main_process, raise_on_one_rank
 from contraport.errors import UsageError, hint_on_error
 from contraport.runs import Run
-from contraport.training.callbacks.checkpoints import CheckpointFile
+from contraport.training.callbacks.checkpoints import CheckpointWriter
 from contraport.training.loop import Callback, Loop
 
 
 class NonFiniteEarlierStep(Exception):  # noqa: N818 - control flow: the training restarts from its last checkpoint
-    """An earlier step, whose update is applied already, was not finite."""
+    """The loss or gradient of an earlier step, whose update is already applied, was not finite."""
 
 
 class _Step(NamedTuple):
-    """Losses of the batches of a step, and the norm of its gradient."""
+    """Losses of the micro-batches of a step, and the norm of its gradient."""
 
     losses: tuple[Tensor, ...]
     norm: Tensor
@@ -34,13 +34,13 @@ class _Step(NamedTuple):
 
 
 class FiniteGuard(Callback):
-    """Stops the training before an optimizer step whose loss or gradient is not finite."""
+    """Callback that stops the training before an optimizer step whose loss or gradient is not finite."""
 
     def __init__(self) -> None:
         self._losses: list[Tensor] = []
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Record the loss; a step has several with gradient accumulation."""
+        """Record the loss of a micro-batch; a step has several with gradient accumulation."""
         self._losses.append(loss)
 
     def before_step(self, loop: Loop) -> None:
@@ -63,7 +63,7 @@ class FiniteGuard(Callback):
 
 
 class RunFiniteGuard(FiniteGuard):
-    """Finite guard of a run folder: saves the failed step for `contraport.training.replay`.
+    """Finite guard of a run folder: saves the failed step for `contraport.training.load_failed_step`.
 
     `nonfinite.json` holds step, seed and loss, `checkpoints/nonfinite.ckpt` the weights before the step,
     `checkpoints/nonfinite.npz` the raw items of all processes.
@@ -79,7 +79,7 @@ class RunFiniteGuard(FiniteGuard):
         every: number of steps between two readings.
     """
 
-    def __init__(self, run: Run, file: CheckpointFile, *, seed: int, every: int = 1) -> None:
+    def __init__(self, run: Run, file: CheckpointWriter, *, seed: int, every: int = 1) -> None:
         super().__init__()
         self.every = every
         self._run = run
@@ -98,13 +98,13 @@ class RunFiniteGuard(FiniteGuard):
                 file.unlink(missing_ok=True)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Record the loss and, while each step is checked, the items."""
+        """Record the loss; also the items of the batch while each step is checked."""
         super().after_backward(loop, batch, loss)
         if self._reads_each_step:
             self._batches.append(batch)
 
     def before_step(self, loop: Loop) -> None:
-        """Check this step, or all steps since the last reading if a reading is due.
+        """Check the loss and gradient of this step, or of all steps since the last check if one is due.
 
         Raises:
             FloatingPointError: the loss or gradient of this step is not finite; the step was not taken.
@@ -120,13 +120,13 @@ class RunFiniteGuard(FiniteGuard):
             self._check_unread()
 
     def before_save(self, loop: Loop) -> None:
-        """Check all steps so far, so that a checkpoint contains only finite steps."""
+        """Check all steps since the last check, so that a checkpoint contains only finite steps."""
         self._check_unread()
         self._has_checkpoint = True
 
     @property
     def _reads_each_step(self) -> bool:
-        """Whether each step is checked before it is taken; always so until there is a checkpoint to restart from."""
+        """Whether each step is checked before it is taken; always true until there is a checkpoint to restart from."""
         return self.every == 1 or not self._has_checkpoint
 
     def _check_unread(self) -> None:
@@ -135,13 +135,14 @@ class RunFiniteGuard(FiniteGuard):
             raise NonFiniteEarlierStep
 
     def report(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
-        """Save the step for a replay, and raise `FloatingPointError` in the first process."""
+        """Save the failed step, and raise `FloatingPointError` in the first process."""
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
         step, epoch = loop.step + 1, loop.epoch + 1
         batch = _gather_batch(self._batches[part])
+        # All processes take part in the write, as it gathers sharded weights.
         self._file.write(loop, self._run.nonfinite_checkpoint)
         if is_main_process():
-            with self._run.writing():
+            with self._run.translate_write_errors():
                 write_arrays(self._run.nonfinite_items, {name: value.cpu().numpy() for name, value in batch.items()})
                 write_json(
                     self._run.nonfinite_path,
@@ -157,7 +158,7 @@ class RunFiniteGuard(FiniteGuard):
                 )
         message = (
             f"loss {losses[part]:g}, gradient norm {norm:g} at step {step} (epoch {epoch}, seed {self._seed}); see "
-            f"{self._run.nonfinite_path}. contraport.training.replay computes the step again. "
+            f"{self._run.nonfinite_path}. contraport.training.load_failed_step recomputes the loss. "
             "Lower lr or raise temperature."
         )
         with hint_on_error("contraport docs troubleshooting the-loss-is-not-finite"):

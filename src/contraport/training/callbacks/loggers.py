@@ -1,4 +1,4 @@
-"""Experiment trackers that receive the rows of `metrics.jsonl`: TensorBoard, MLflow, Weights & Biases."""
+"""Experiment loggers (TensorBoard, MLflow, Weights & Biases), which receive each row of `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -23,33 +23,36 @@ _MLFLOW_SETTINGS = 100
 
 
 class Logger(ABC):
-    """Interface of an experiment tracker.
+    """Base class of experiment loggers.
 
     Attributes:
-        version: identifier of the run at the tracker; a resumed run continues it.
-        last_step: step of the last row at the tracker, -1 without rows; earlier rows are not sent again.
+        session_id: identifier of the run at the tracker; a resumed run continues under the same identifier.
+        last_step: step of the last row at the tracker; -1 if it has no rows. Earlier rows are not sent again.
     """
 
-    version: str = ""
+    session_id: str = ""
     last_step = -1
 
     @abstractmethod
     def log_settings(self, settings: Mapping[str, Any]) -> None:
-        """Record the settings of a new run."""
+        """Send the settings of a new run to the tracker."""
 
     @abstractmethod
     def log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
-        """Record a row of metrics."""
+        """Send a row of metrics to the tracker."""
 
     @abstractmethod
     def close(self, *, succeeded: bool) -> None:
-        """Flush pending rows and end the session."""
+        """Send pending rows and end the session at the tracker."""
 
 
 class TensorBoard(Logger):
-    """TensorBoard event files in `loggers/tensorboard`; rows after the checkpoint of a resumed run are purged."""
+    """Logger that writes TensorBoard event files to `loggers/tensorboard`.
 
-    def __init__(self, run: Run, version: str | None, step: int) -> None:
+    On resume, rows of steps after the checkpoint are purged.
+    """
+
+    def __init__(self, run: Run, session_id: str | None, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # takes a second to import
 
         self._writer = SummaryWriter(str(run.loggers_path / "tensorboard"), purge_step=step + 1)
@@ -66,9 +69,12 @@ class TensorBoard(Logger):
 
 
 class MLflow(Logger):
-    """MLflow run at MLFLOW_TRACKING_URI, or in a database in `loggers/mlflow`. MLflow cannot delete rows."""
+    """Logger that sends rows to an MLflow run, at MLFLOW_TRACKING_URI or in a database in `loggers/mlflow`.
 
-    def __init__(self, run: Run, version: str | None, step: int) -> None:
+    MLflow cannot delete rows.
+    """
+
+    def __init__(self, run: Run, session_id: str | None, step: int) -> None:
         from mlflow.tracking import MlflowClient
 
         server, place = os.environ.get("MLFLOW_TRACKING_URI"), None
@@ -77,9 +83,9 @@ class MLflow(Logger):
             folder.mkdir(exist_ok=True)  # recent MLflow versions require a database
             server, place = f"sqlite:///{folder / 'mlflow.db'}", folder.as_uri()
         self._client = MlflowClient(server)
-        if version is not None:
-            self.version = version
-            history = self._client.get_metric_history(version, "epoch")
+        if session_id is not None:
+            self.session_id = session_id
+            history = self._client.get_metric_history(session_id, "epoch")
             self.last_step = max((entry.step for entry in history), default=-1)
             return
         project = self._client.get_experiment_by_name(_PROJECT)
@@ -87,37 +93,37 @@ class MLflow(Logger):
         number = (
             project.experiment_id if is_usable else self._client.create_experiment(_PROJECT, artifact_location=place)
         )
-        self.version = self._client.create_run(number, run_name=run.name).info.run_id
+        self.session_id = self._client.create_run(number, run_name=run.name).info.run_id
 
     def log_settings(self, settings: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
         entries = [Param(name, str(value)[:_MLFLOW_VALUE]) for name, value in _flatten(settings)]
         for first in range(0, len(entries), _MLFLOW_SETTINGS):
-            self._client.log_batch(self.version, params=entries[first : first + _MLFLOW_SETTINGS])
+            self._client.log_batch(self.session_id, params=entries[first : first + _MLFLOW_SETTINGS])
 
     def log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
         self._client.log_batch(
-            self.version, metrics=[Metric(name, value, now, step) for name, value in numbers.items()]
+            self.session_id, metrics=[Metric(name, value, now, step) for name, value in numbers.items()]
         )
 
     def close(self, *, succeeded: bool) -> None:
-        self._client.set_terminated(self.version, "FINISHED" if succeeded else "FAILED")
+        self._client.set_terminated(self.session_id, "FINISHED" if succeeded else "FAILED")
 
 
 class WeightsAndBiases(Logger):
-    """Weights & Biases run, which ignores rows of steps that it already has."""
+    """Logger that sends rows to a Weights & Biases run, which ignores rows of steps that it already has."""
 
-    def __init__(self, run: Run, version: str | None, step: int) -> None:
+    def __init__(self, run: Run, session_id: str | None, step: int) -> None:
         import wandb
 
         project = os.environ.get("WANDB_PROJECT", _PROJECT)
         self._is_ours = wandb.run is None  # a run that the caller opened receives the rows and stays open
-        self._run = wandb.init(name=run.name, project=project, dir=str(run.loggers_path), id=version, resume="allow")
-        self.version = self._run.id
+        self._run = wandb.init(name=run.name, project=project, dir=str(run.loggers_path), id=session_id, resume="allow")
+        self.session_id = self._run.id
 
     def log_settings(self, settings: Mapping[str, Any]) -> None:
         self._run.config.update(dict(settings), allow_val_change=True)
@@ -135,7 +141,7 @@ LOGGERS: dict[str, Callable[[Run, str | None, int], Logger]] = {
     "mlflow": MLflow,
     "wandb": WeightsAndBiases,
 }
-"""Loggers by name; arguments: the run, the version of an earlier session or None, the number of steps done."""
+"""Loggers by name; arguments: the run, the identifier of an earlier session or None, the number of steps done."""
 
 
 def check_loggers(names: Iterable[str]) -> None:
@@ -166,12 +172,12 @@ def open_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, s
         loggers = {name: make(run, versions.get(name), step) for name, make in makers.items()}
         for name in loggers.keys() - versions:  # MLflow parameters are immutable, even `epochs` on resume
             loggers[name].log_settings(config)
-    write_json(file, {**versions, **{name: logger.version for name, logger in loggers.items()}})
+    write_json(file, {**versions, **{name: logger.session_id for name, logger in loggers.items()}})
     return list(loggers.values())
 
 
-def send_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
-    """Send a row of metrics to the loggers that do not have it.
+def send_metrics_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
+    """Send a row of metrics to all loggers that do not have it yet.
 
     Raises:
         UsageError: a logger fails.
@@ -185,7 +191,7 @@ def send_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
 
 
 def close_loggers(loggers: Iterable[Logger], run: Run, *, succeeded: bool) -> None:
-    """Close the loggers; after a failed training errors of loggers are suppressed in favor of its own.
+    """Close the loggers; if the training failed, errors of loggers are suppressed.
 
     Raises:
         UsageError: a logger cannot flush its rows.
@@ -212,7 +218,7 @@ def _report_logger_errors(run: Run) -> Iterator[None]:
 
 
 def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield names and values; entries of a mapping as ``columns/labels``."""
+    """Yield the names and values of nested settings; a nested name is joined by a slash, as in ``columns/labels``."""
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from _flatten(value, f"{prefix}{name}/")

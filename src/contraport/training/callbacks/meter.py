@@ -1,4 +1,4 @@
-"""Meter: writes a row of training metrics every few steps, with throughput and data loading time."""
+"""Meter callback: writes loss, learning rate, throughput and data loading time to `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from contraport.data import Batch
 from contraport.distributed import is_main_process
 from contraport.objectives import Loss
 from contraport.runs import MetricsRow, Run
-from contraport.training.callbacks.loggers import Logger, send_row
+from contraport.training.callbacks.loggers import Logger, send_metrics_row
 from contraport.training.loop import Callback, Loop
 
 log = logging.getLogger("contraport.training")
 
 
 class Meter(Callback):
-    """Writes a row to `metrics.jsonl` every few steps and after each epoch: means since the last row.
+    """Callback that writes a row of means to `metrics.jsonl` every few steps and at the end of each epoch.
 
     Args:
         run: the run folder.
@@ -33,12 +33,12 @@ class Meter(Callback):
         loggers: receive the rows too.
 
     Attributes:
-        row: the last row, empty before the first.
-        steps: number of steps of this session.
-        seconds: duration of this session.
-        online_values: last values of the online metrics, by name.
-        items: number of items processed in this session, over all processes.
-        waited: seconds that the loop waited for data.
+        last_row: last row written to `metrics.jsonl`; empty before the first.
+        session_steps: number of optimizer steps of this session (since the start or the last resume).
+        session_seconds: duration of this session in seconds.
+        online_values: last value of each online metric, by name.
+        session_items: number of items processed in this session, over all processes.
+        data_wait_seconds: seconds of this session in which the loop waited for data.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Meter(Callback):
         every: int,
         loggers: Sequence[Logger] = (),
     ) -> None:
-        self.row: MetricsRow = {}
-        self.steps = 0
-        self.seconds = 0.0
-        self.items = 0
-        self.waited = 0.0
+        self.last_row: MetricsRow = {}
+        self.session_steps = 0
+        self.session_seconds = 0.0
+        self.session_items = 0
+        self.data_wait_seconds = 0.0
         self.online_values: MetricsRow = {}
         self._online_values: MetricsRow = {}
         self._run = run
@@ -67,9 +67,9 @@ class Meter(Callback):
         self._steps_of_row = 0
 
     def state(self) -> dict[str, Any]:
-        """Return the seconds of all sessions so far, and the losses since the last row."""
+        """Return the state for a checkpoint: seconds of all sessions, and losses since the last row."""
         return {
-            "seconds": self._earlier_seconds + self.seconds,
+            "seconds": self._earlier_seconds + self.session_seconds,
             "losses": _to_floats(self._losses),
             "steps_of_row": self._steps_of_row,
         }
@@ -81,15 +81,15 @@ class Meter(Callback):
 
     def on_start(self, loop: Loop) -> None:
         self._start = time.perf_counter()
-        self._totals_at_last_row = (0, 0.0, loop.data_wait)
+        self._totals_at_last_row = (0, 0.0, loop.data_wait_seconds)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Record the loss. It is read with the row: reading from a GPU waits for all queued work."""
+        """Record the loss without reading its value, since reading from a GPU waits for all queued work."""
         self._losses.append(loss)
 
     def before_step(self, loop: Loop) -> None:
-        """Count the step; record the learning rate, temperature and plan mass before they change."""
-        self.steps += 1
+        """Count the step, and record learning rate, temperature and plan mass before the step changes them."""
+        self.session_steps += 1
         self._steps_of_row += 1
         if self._steps_of_row == self._every or loop.is_last_batch:
             self._step_values = {
@@ -99,55 +99,57 @@ class Meter(Callback):
             }
 
     def after_batch(self, loop: Loop) -> None:
-        self.items += self._batch_size
-        self.seconds = time.perf_counter() - self._start
+        self.session_items += self._batch_size
+        self.session_seconds = time.perf_counter() - self._start
         if self._steps_of_row == self._every or loop.is_last_batch:
             self._write_row(loop)
 
     def after_epoch(self, loop: Loop) -> None:
-        log.debug("epoch %d of %s: %s", loop.epoch, loop.epochs, self.row)
+        log.debug("epoch %d of %s: %s", loop.epoch, loop.epochs, self.last_row)
 
     def add_online_values(self, values: MetricsRow, *, seconds: float) -> None:
-        """Add values to the next row; the seconds that they took to compute do not count as training time."""
+        """Add values to the next row, and exclude the seconds of their computation from the training time."""
         self._online_values |= values
         self.online_values |= values
         self._start += seconds
 
     def summary(self) -> str:
-        """Return a one-line summary of the session."""
-        bound = self.row["mi_bound"]
+        """Return a one-line summary of the session: steps, time, throughput and last loss."""
+        bound = self.last_row["mi_bound"]
         is_informative = bound is not None and bound > 0  # mutual information is nonnegative
         shared = f"; mutual information of the views >= {bound:.2f} nats" if is_informative else ""
+        seconds = self.session_seconds
         return (
-            f"{pluralize(self.steps, 'step')} in {self.seconds:.1f} s: {self.items / self.seconds:,.0f} items/s, "
-            f"{self.waited / self.seconds:.1%} waiting for data; last loss {self.row['loss']:.4f}{shared}"
+            f"{pluralize(self.session_steps, 'step')} in {seconds:.1f} s: {self.session_items / seconds:,.0f} items/s, "
+            f"{self.data_wait_seconds / seconds:.1%} waiting for data; last loss {self.last_row['loss']:.4f}{shared}"
         )
 
     def _write_row(self, loop: Loop) -> None:
         losses = _to_floats(self._losses)
-        self.seconds = time.perf_counter() - self._start  # after reading the losses, for which a GPU finishes its work
-        self.waited = loop.data_wait
+        # After reading the losses, for which a GPU finishes its work: before, only the launch of kernels is timed.
+        self.session_seconds = time.perf_counter() - self._start
+        self.data_wait_seconds = loop.data_wait_seconds
         items, seconds, waited = self._totals_at_last_row
-        self._totals_at_last_row = (self.items, self.seconds, self.waited)
-        elapsed, loss = self.seconds - seconds, math.fsum(losses) / len(losses)
-        self.row = {
+        self._totals_at_last_row = (self.session_items, self.session_seconds, self.data_wait_seconds)
+        elapsed, loss = self.session_seconds - seconds, math.fsum(losses) / len(losses)
+        self.last_row = {
             "step": loop.step,
             "epoch": loop.epoch + 1,
-            "seconds": round(self._earlier_seconds + self.seconds, 3),
+            "seconds": round(self._earlier_seconds + self.session_seconds, 3),
             "loss": loss,
             **self._step_values,
             "mi_bound": self._objective.mutual_information_bound(loss) if isinstance(self._objective, Loss) else None,
-            "images_per_second": round((self.items - items) / elapsed, 1),
-            "data_wait": round((self.waited - waited) / elapsed, 4),
+            "images_per_second": round((self.session_items - items) / elapsed, 1),
+            "data_wait": round((self.data_wait_seconds - waited) / elapsed, 4),
             **self._online_values,
         }
         self._online_values.clear()
         self._losses.clear()
         self._steps_of_row = 0
         if is_main_process():
-            with self._run.writing():
-                self._run.append_metrics(self.row)
-            send_row(self._loggers, self._run, self.row)
+            with self._run.translate_write_errors():
+                self._run.append_metrics(self.last_row)
+            send_metrics_row(self._loggers, self._run, self.last_row)
 
 
 def _temperature(objective: nn.Module | None) -> float | None:
@@ -159,7 +161,7 @@ def _temperature(objective: nn.Module | None) -> float | None:
 
 
 def _to_floats(values: Sequence[float | Tensor]) -> list[float]:
-    """Return numbers as floats; all tensors among them are read in one transfer."""
+    """Convert numbers and scalar tensors to floats, with a single transfer from the device for all tensors."""
     if not any(isinstance(value, Tensor) for value in values):
         return list(map(float, values))
     read = iter(torch.stack([value for value in values if isinstance(value, Tensor)]).tolist())

@@ -1,4 +1,4 @@
-"""Online metrics of the encoder after epochs."""
+"""Online metrics callback: computes metrics of the encoder after some epochs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class OnlineMetrics(Callback):
-    """Computes metrics after some epochs, in the first process, and adds them to the epoch's last row.
+    """Callback that computes metrics after some epochs, in the first process, for the last row of the epoch.
 
     It precedes the meter in the list of callbacks, so that the row is not yet written. Weights, buffers and random
     state do not change.
 
     Args:
-        watches: the metrics with their intervals in epochs.
+        watches: metrics with their intervals in epochs.
         subject: creates the evaluation data on a device.
         meter: writes the rows.
     """

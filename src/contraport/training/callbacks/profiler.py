@@ -1,4 +1,4 @@
-"""Profiler of some training steps: a trace and a table of times, by torch's profiler."""
+"""Profiler callback: records some training steps with torch's profiler, as a trace and a table of times."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TABLE_ROWS = 30
 log = logging.getLogger("contraport.training")
 
 
-class Profile(Callback):
-    """Profiles some steps of a session; writes `profile/trace.json` and `profile/steps.txt`.
+class ProfilerCallback(Callback):
+    """Callback that profiles some steps of a session; writes `profile/trace.json` and `profile/steps.txt`.
 
     Args:
         run: the run folder.
@@ -46,11 +46,11 @@ class Profile(Callback):
         self._profiler.start()
 
     def after_batch(self, loop: Loop) -> None:
-        if self._profiler is not None and loop.part == 0:
+        if self._profiler is not None and loop.micro_batch == 0:
             self._profiler.step()
 
     def on_end(self, loop: Loop) -> None:
-        """Stop the profiler; a shorter session is recorded up to its end."""
+        """Stop the profiler; a session shorter than the recorded steps is recorded up to its end."""
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
@@ -59,7 +59,7 @@ class Profile(Callback):
             log.warning("profile: nothing was recorded; it requires more than %d steps.", SKIPPED + WARMUP_STEPS)
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
-        """Stop the profiler without writing."""
+        """Stop the profiler without writing its files."""
         if self._profiler is not None:
             self._profiler.on_trace_ready = None
             self._profiler.stop()
@@ -68,7 +68,7 @@ class Profile(Callback):
     def _write(self, profiler: profile) -> None:
         events = profiler.key_averages()
         where = "cuda" if ProfilerActivity.CUDA in profiler.activities else "cpu"
-        with self._run.writing():
+        with self._run.translate_write_errors():
             self._run.profile_path.mkdir(exist_ok=True)
             with atomic_write(self._run.profile_path / "trace.json") as temporary:
                 profiler.export_chrome_trace(str(temporary))

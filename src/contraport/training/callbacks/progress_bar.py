@@ -1,4 +1,4 @@
-"""Progress of a training: a bar in a terminal, a line every half minute elsewhere."""
+"""Progress callbacks of a training: a bar in a terminal, a line every half minute in files and pipes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class ProgressBar(Callback):
-    """Progress bar in a terminal: epoch, last metrics, remaining time."""
+    """Callback that shows a progress bar in a terminal: epoch, remaining time and last metrics."""
 
     def __init__(self, console: Console, meter: Meter) -> None:
         self._meter = meter
@@ -40,7 +40,7 @@ class ProgressBar(Callback):
             self._bar,
             completed=loop.step,
             epoch=_epoch(loop),
-            measured=format_metrics_row(self._meter.row, self._meter.online_values),
+            measured=format_metrics_row(self._meter.last_row, self._meter.online_values),
         )
 
     def on_end(self, loop: Loop) -> None:
@@ -52,14 +52,14 @@ class ProgressBar(Callback):
 
 
 class _MeasuredColumn(ProgressColumn):
-    """Column of the last metrics, the only one that is truncated in a narrow terminal."""
+    """Column of the last metrics; the only column that a narrow terminal truncates."""
 
     def render(self, task: Task) -> Text:
         return Text(task.fields["measured"], no_wrap=True, overflow="ellipsis")
 
 
 class ProgressLines(Callback):
-    """Progress lines for files and pipes: one with the first metrics, then one every half minute."""
+    """Callback that prints a progress line with the first metrics, then one every half minute; for files and pipes."""
 
     def __init__(self, console: Console, meter: Meter) -> None:
         self._console = console
@@ -70,7 +70,7 @@ class ProgressLines(Callback):
         self._begin = loop.step
 
     def after_batch(self, loop: Loop) -> None:
-        row, seconds = self._meter.row, self._meter.seconds
+        row, seconds = self._meter.last_row, self._meter.session_seconds
         if not row or seconds - self._written_at < SECONDS_BETWEEN_LINES:
             return
         self._written_at = seconds
@@ -85,7 +85,7 @@ class ProgressLines(Callback):
 
 
 def progress_callback(console: Console, meter: Meter) -> Callback:
-    """Return the progress callback for a console: a bar in a terminal, else lines."""
+    """Return the progress callback of a console: a bar in a terminal, otherwise lines."""
     return ProgressBar(console, meter) if console.is_terminal else ProgressLines(console, meter)
 
 

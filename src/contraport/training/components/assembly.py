@@ -22,34 +22,34 @@ from contraport.objectives.plan_weights import parse_plan_weights
 from contraport.runs import Run
 from contraport.training.callbacks.loggers import check_loggers
 from contraport.training.components.data_builder import (
-    apply_mismatch,
-    build_batches,
+    build_batch_loader,
     build_dataset,
-    check_stream,
+    check_stream_settings,
+    mismatch_pairs,
     num_cached_draws,
     steps_per_epoch,
 )
 from contraport.training.components.objective_builder import build_objective
 from contraport.training.components.step_builder import build_training_module
 from contraport.training.config import Settings
+from contraport.training.distributed_setup import check_strategy
 from contraport.training.optimization import check_optimizer
-from contraport.training.parallel import check_strategy
 from contraport.training.step.gradient_cache import check_chunk_size
 from contraport.training.step.target_spec import parse_target_spec
 from contraport.training.step.training_module import TrainingModule
 
 
 class Components(NamedTuple):
-    """Components of a training.
+    """Components of a training: data, batches, training module and online audit.
 
     Attributes:
-        dataset: the training items.
-        batches: the loader of their batches.
-        module: computes the loss of a batch.
+        dataset: training items.
+        batches: loader of the training batches.
+        module: training module, which computes the loss of a batch.
         steps_per_epoch: number of optimizer steps per epoch.
-        pair_filter: selects the pairs of the online audit; None without it.
-        notes: notes for the log.
-        partners: the partner of each item, if pairs were mismatched on purpose.
+        pair_filter: filter of the online audit, which drops suspected mismatches; None without `audit`.
+        notes: notes on adjusted settings, for the log.
+        mismatched_partners: partner of each item if pairs were mismatched on purpose, (n,); None otherwise.
     """
 
     dataset: Dataset
@@ -58,7 +58,7 @@ class Components(NamedTuple):
     steps_per_epoch: int
     pair_filter: PairFilter | None = None
     notes: tuple[str, ...] = ()
-    partners: Tensor | None = None
+    mismatched_partners: Tensor | None = None
 
 
 def build_components(
@@ -69,7 +69,9 @@ def build_components(
     objective: nn.Module | None = None,
     run: Run | None = None,
 ) -> Components:
-    """Build the components of a training. Torch's global random state does not change.
+    """Build all components of a training from its settings.
+
+    Torch's global random state does not change.
 
     Args:
         settings: settings of the training.
@@ -84,8 +86,8 @@ def build_components(
     objective = build_objective(settings) if objective is None else objective
     dataset = build_dataset(settings) if dataset is None else dataset
     if isinstance(dataset, Stream):
-        check_stream(settings, dataset, objective)
-    dataset, partners = apply_mismatch(settings, dataset, run)
+        check_stream_settings(settings, dataset, objective)
+    dataset, partners = mismatch_pairs(settings, dataset, run)
     if settings.audit:
         dataset = add_decoys(dataset, seed=settings.seed)
     if settings.cache_chunk is not None:
@@ -103,15 +105,15 @@ def build_components(
         initial_weights=initial_weights,
         architecture=architecture,
     )
-    batches, pair_filter = build_batches(settings, dataset, module.views, num_workers=settings.num_workers), None
+    batches, pair_filter = build_batch_loader(settings, dataset, module.views, num_workers=settings.num_workers), None
     if isinstance(dataset, DecoyDataset):
         order, reader = cast(BatchOrder, batches.batch_sampler), LoaderConfig(num_workers=settings.num_workers)
         pair_filter = PairFilter(dataset, module, order, epochs=settings.epochs, loader_config=reader)
-    return Components(dataset, batches, module, epoch, pair_filter, partners=partners)
+    return Components(dataset, batches, module, epoch, pair_filter, mismatched_partners=partners)
 
 
 def check_components(settings: Settings) -> nn.Module | None:
-    """Check settings that depend on components or on this machine, before any data are read.
+    """Check the settings that depend on components or on this machine, before any data are read.
 
     Returns:
         The objective, or None for predictive learning.

@@ -1,4 +1,4 @@
-"""Builds the data of a training: items, views and batches."""
+"""Builds the data of a training: dataset, random views and loader of batches."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ DEFAULT_DRAWS = 4
 """Default number of cached random views per item and view."""
 
 
-def steps_to_epochs(settings: Settings, dataset: Dataset, *, chosen: bool) -> Settings:
-    """Return the settings with `steps` converted to `epochs`; for a stream, `steps` is the length of an epoch.
+def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, chosen: bool) -> Settings:
+    """Return settings in which `steps` is converted to `epochs`.
+
+    For a stream, `steps` stays and is the length of an epoch.
 
     Args:
         settings: settings of the training.
@@ -65,12 +67,12 @@ def steps_to_epochs(settings: Settings, dataset: Dataset, *, chosen: bool) -> Se
 
 
 def steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
-    """Return the number of optimizer steps per epoch; incomplete batches are dropped."""
+    """Return the number of optimizer steps per epoch, without incomplete batches."""
     return settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
 
 
-def check_stream(settings: Settings, stream: Stream, objective: nn.Module | None) -> None:
-    """Raise `UsageError` for options that require all items, which a stream does not have."""
+def check_stream_settings(settings: Settings, stream: Stream, objective: nn.Module | None) -> None:
+    """Raise `UsageError` for settings that a stream does not support, since they require access to all items."""
     unsupported = {
         "negatives": settings.negatives == "bank",
         "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
@@ -86,7 +88,7 @@ def check_stream(settings: Settings, stream: Stream, objective: nn.Module | None
 
 
 def normalize_freeze(settings: Settings, dataset: Dataset) -> Settings:
-    """Return the settings with `freeze` true if it names each view, so that features can be cached.
+    """Return settings in which `freeze` is true if it is set for each view, so that features can be cached.
 
     Raises:
         UsageError: an unknown view, or features are to be cached but some encoder is trained.
@@ -99,12 +101,12 @@ def normalize_freeze(settings: Settings, dataset: Dataset) -> Settings:
 
 
 def num_cached_draws(settings: Settings) -> int:
-    """Return the number of cached random views per item and view, 0 without a feature cache.
+    """Return the number of random views per item and view in the feature cache; 0 without a cache.
 
     Raises:
         UsageError: a feature cache was requested and is not supported.
     """
-    if not settings.freezes_all:
+    if not settings.freezes_all_encoders:
         return 0
     blocker = feature_cache_blocker(settings)
     for argument, value in (("frozen_draws", settings.frozen_draws or None), ("features", settings.features)):
@@ -115,7 +117,7 @@ def num_cached_draws(settings: Settings) -> int:
 
 
 def feature_cache_blocker(settings: Settings) -> str | None:
-    """Return why a frozen encoder's features cannot be cached, or None if they can."""
+    """Return the reason why features of a frozen encoder cannot be cached, or None if they can."""
     if (processes := distributed.current_processes().size) > 1:
         return f"the feature cache requires a single process, not {processes}"
     if (own := parse_custom_transform(settings.augment)) is not None:
@@ -126,7 +128,7 @@ def feature_cache_blocker(settings: Settings) -> str | None:
 
 
 def build_dataset(settings: Settings, split: str = "train") -> Dataset:
-    """Load a split of the data, with subsets, weights and perturbations.
+    """Load a split of the data, and apply the subsets, sample weights and perturbations of the settings.
 
     Raises:
         UsageError: the data are missing, or cannot be read with the settings.
@@ -168,7 +170,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
 
 
 def build_held_out_dataset(settings: Settings) -> Dataset | None:
-    """Return the held-out items, or None if nothing is held out or the data have a single split."""
+    """Load the held-out items, or return None if nothing is held out or the data have a single split."""
     one_split = isinstance(settings.data, torch.utils.data.Dataset) or is_stream(settings.data)
     if one_split or settings.test_fraction == 0:
         return None
@@ -180,13 +182,13 @@ def build_held_out_dataset(settings: Settings) -> Dataset | None:
 
 
 def _split_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Positions:
-    """Return the positions of one split, with a share of each class held out."""
+    """Return the positions of the items of one split, with a share of each class held out."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
     return split_positions(classes, split, fraction=share, purpose=purpose)
 
 
 def _check_stream_options(settings: Settings, stream: Stream) -> None:
-    """Raise `UsageError` for options that select or change items of a stream."""
+    """Raise `UsageError` for options that would select or change items of a stream."""
     options = (
         "sample_weight",
         "validation",
@@ -206,7 +208,7 @@ def _check_stream_options(settings: Settings, stream: Stream) -> None:
 
 
 def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
-    """Apply the perturbations of the settings; imbalance and class weights only to training items."""
+    """Apply the perturbations of the settings to a dataset; imbalance and class weights to training items only."""
     if settings.imbalance is not None and dataset.split == "train":
         dataset = make_imbalanced(dataset, parse_imbalance(settings.imbalance))
     if settings.given_views:
@@ -220,26 +222,26 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
     return dataset
 
 
-def apply_mismatch(settings: Settings, dataset: Dataset, run: Run | None = None) -> tuple[Dataset, Tensor | None]:
-    """Return the training items with mismatched pairs, and the partner of each item; None without `mismatch`.
+def mismatch_pairs(settings: Settings, dataset: Dataset, run: Run | None = None) -> tuple[Dataset, Tensor | None]:
+    """Mismatch a share of the training pairs on purpose; return the items and the partner of each.
 
-    A resumed run keeps its partners.
+    The partners are None without the option `mismatch`. A resumed run keeps its partners.
     """
     mismatch = None if settings.mismatch is None else parse_mismatch(settings.mismatch)
     if mismatch is None or mismatch.share == 0:
         return dataset, None
-    frozen = settings.freezes_all and len(dataset.shapes) == 1
+    frozen = settings.freezes_all_encoders and len(dataset.shapes) == 1
     # Features are cached per item, so that random views of two items cannot be paired.
     check(not frozen, f"mismatch: cannot be combined with {settings.freeze_source} for random views.", "frozen")
     if run is not None and run.mismatched_path.exists():
-        partners = torch.from_numpy(run.partners())
+        partners = torch.from_numpy(run.mismatched_partners())
     else:
         partners = draw_mismatched_partners(dataset, mismatch, seed=settings.seed)
     return with_partners(dataset, partners), partners
 
 
 def build_views(settings: Settings, dataset: Dataset) -> Views:
-    """Return the random views of the data.
+    """Build the random views of the data.
 
     Raises:
         UsageError: the data do not support the views or the augmentation.
@@ -253,8 +255,8 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
     return Views(dataset, augment=settings.augment, views=settings.views)
 
 
-def build_plain_views(settings: Settings, dataset: Dataset) -> Views:
-    """Return the views of the data without augmentation.
+def build_unaugmented_views(settings: Settings, dataset: Dataset) -> Views:
+    """Build the views of the data without augmentation.
 
     Raises:
         UsageError: the data do not support the views.
@@ -262,10 +264,10 @@ def build_plain_views(settings: Settings, dataset: Dataset) -> Views:
     return Views(dataset, augment="none", views=settings.views if settings.views == COLOR else None)
 
 
-def build_batches(
+def build_batch_loader(
     settings: Settings, dataset: Dataset, views: Views, *, num_workers: int | None
 ) -> BatchLoader | StreamLoader:
-    """Return the loader of the training batches; augmentation of single items is applied in it."""
+    """Build the loader of the training batches, which also applies custom augmentations of single items."""
     if views.is_per_item and not isinstance(dataset, Stream):
         assert views.custom is not None
         dataset = TransformedDataset(dataset, views.custom, number=views.views_per_source, seed=settings.seed)

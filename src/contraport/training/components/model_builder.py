@@ -24,12 +24,12 @@ from contraport.errors import UsageError, check, one_line_reason
 from contraport.runs import Run
 from contraport.seeding import seed_global_generators
 from contraport.training.config import Settings
-from contraport.training.optimization import check_layers
+from contraport.training.optimization import check_defines_layers
 
 
 @torch.random.fork_rng(devices=[])  # constructing a model draws weights before they are replaced
 def load_initial_weights(settings: Settings, run: Run | None = None) -> InitialWeights | None:
-    """Return the initial weights of the encoders, or None if they are random.
+    """Load the initial weights of the encoders; None if they are random.
 
     Torch's global random state does not change.
 
@@ -61,7 +61,7 @@ def load_initial_weights(settings: Settings, run: Run | None = None) -> InitialW
 
 
 def _encoder_of(encoder: Encoders, view: str) -> str | nn.Module | None:
-    """Return the explicit encoder of a view; None if there is none under this name of the view."""
+    """Return the encoder option of a view; None if no encoder is set for this view name."""
     if isinstance(encoder, Mapping):
         return encoder.get(view)
     if encoder is None or isinstance(encoder, str | nn.Module):
@@ -72,12 +72,12 @@ def _encoder_of(encoder: Encoders, view: str) -> str | nn.Module | None:
     return numbered[view]
 
 
-def with_initial_encoder(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
-    """Return the settings with encoders and image size of the initial weights, unless they are explicit.
+def with_encoder_of_initial_weights(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
+    """Return settings in which encoder and image size default to those of the initial weights.
 
     >>> weights = InitialWeights("runs/a", ["resnet18"], [{}], image_size=64)
-    >>> settings = with_initial_encoder(Settings(image_size=32), weights)
-    >>> settings.encoder, settings.image_size, with_initial_encoder(Settings(), weights).image_size
+    >>> settings = with_encoder_of_initial_weights(Settings(image_size=32), weights)
+    >>> settings.encoder, settings.image_size, with_encoder_of_initial_weights(Settings(), weights).image_size
     (['resnet18'], 32, 64)
     """
     if initial_weights is None:
@@ -91,20 +91,20 @@ def with_initial_encoder(settings: Settings, initial_weights: InitialWeights | N
 
 
 def build_untrained_model(settings: Settings, model: Model, encoder: Encoders = None) -> Model:
-    """Return the untrained model: the architecture of a model, with the random weights of the training's seed.
+    """Build the untrained version of a model: same architecture, random weights of the training seed.
 
     Args:
         settings: settings of the training.
         model: the trained model.
         encoder: the module that was passed as encoder, or one per view, if any.
     """
-    with seeded_weights(settings):
+    with seeded_weight_initialization(settings):
         return Model(**model.config | {"encoder": model.encoder_sources if encoder is None else encoder})
 
 
 @contextmanager
-def seeded_weights(settings: Settings) -> Iterator[None]:
-    """Context manager in which weights are drawn from the seed of the training, on the CPU."""
+def seeded_weight_initialization(settings: Settings) -> Iterator[None]:
+    """Context manager in which random weights are drawn from the seed of the training, on the CPU."""
     with torch.random.fork_rng(devices=[]):
         seed_global_generators(
             settings.seed
@@ -142,7 +142,7 @@ def build_model(
         settings.projection_size,
         mean,
         std,
-        settings.output_of(len(views.plain_shapes)),
+        settings.resolve_representation(len(views.plain_shapes)),
         shared=is_shared,
         projection_layers=settings.projection_layers or 2,
         low_resolution=initial_weights is None or initial_weights.low_resolution,
@@ -157,7 +157,7 @@ def build_model(
         checkpoint_activations(model)
     if settings.layer_decay is not None:
         for encoder in model.encoders:
-            check_layers(encoder)
+            check_defines_layers(encoder)
     return model
 
 
@@ -168,7 +168,11 @@ def checkpoint_activations(model: Model) -> None:
         UsageError: no encoder supports it, or one has batch norm.
     """
     networks = [getattr(encoder, "network", encoder) for encoder in model.encoders]
-    able = [each for each in networks if hasattr(each, "set_grad_checkpointing") or is_transformers_model(each)]
+    able = [
+        each
+        for each in networks
+        if hasattr(each, "set_grad_checkpointing") or supports_transformers_checkpointing(each)
+    ]
     kinds = ", ".join(sorted({type(network).__name__ for network in networks}))
     message = f"activation_checkpointing: requires an encoder of timm or transformers, got {kinds}."
     check(len(able) > 0, message, "unsupported")
@@ -180,26 +184,26 @@ def checkpoint_activations(model: Model) -> None:
             "cache_chunk to save memory.",
             "batch_norm",
         )
-        if is_transformers_model(network):
+        if supports_transformers_checkpointing(network):
             network.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
         else:
             network.set_grad_checkpointing(True)  # type: ignore[operator]
 
 
-def is_transformers_model(network: nn.Module) -> bool:
-    """Return whether a network is a transformers model that supports activation checkpointing."""
+def supports_transformers_checkpointing(network: nn.Module) -> bool:
+    """Return whether a network is a model of transformers that supports activation checkpointing."""
     return bool(getattr(network, "supports_gradient_checkpointing", False))
 
 
 def compile_encoders(model: Model) -> None:
-    """Compile the encoders in place; the names of their parameters do not change."""
+    """Compile the encoders of a model in place; parameter names do not change."""
     for encoder in model.encoders:
         # Of a transformers encoder only the network is compiled: its tokenizer cannot be.
         getattr(encoder, "network", encoder).compile()
 
 
 def _is_shared(settings: Settings, views: Views) -> bool:
-    """Return whether one encoder is shared by all views.
+    """Return whether all views share one encoder.
 
     Default: for random views of one input, and for texts unless an option is given by view.
     """
@@ -211,7 +215,7 @@ def _is_shared(settings: Settings, views: Views) -> bool:
 
 
 def apply_lora(model: Model, settings: Settings) -> Model:
-    """Add the LoRA adapters of the settings to the encoders, in place, and return the model.
+    """Add LoRA adapters to the encoders of a model, in place, and return the model.
 
     Raises:
         UsageError: an encoder has no layer to adapt, or `peft` is not installed.
@@ -223,7 +227,7 @@ def apply_lora(model: Model, settings: Settings) -> Model:
 
 
 def option_per_tower(argument: str, value: Any, model: Model) -> list[Any]:
-    """Return the value of an option for each tower, from a mapping by view or a single value."""
+    """Return the value of an option for each tower, from a mapping by view or from a single value for all."""
     towers = len(model.towers)
     if isinstance(value, Mapping):
         return values_per_view(argument, value, model.view_names[:towers], model.shapes[:towers])
@@ -231,7 +235,7 @@ def option_per_tower(argument: str, value: Any, model: Model) -> list[Any]:
 
 
 def _check_trained(argument: str, settings: Settings, model: Model, trained: Sequence[bool]) -> None:
-    """Raise `UsageError` if an option freezes an encoder with random weights."""
+    """Raise `UsageError` if `freeze` or `lora` would freeze an encoder with random weights."""
     frozen = option_per_tower(argument, getattr(settings, argument), model)
     for number, (is_frozen, is_trained) in enumerate(zip(frozen, trained, strict=True)):
         encoder, view = model.encoder_sources[number], model.view_names[number]
@@ -244,8 +248,8 @@ def _check_trained(argument: str, settings: Settings, model: Model, trained: Seq
         check(not is_frozen or is_trained or may_be_trained or not has_weights, message, "untrained_view")
 
 
-def check_encodes(model: Model, views: Views) -> None:
-    """Raise `UsageError` if random views have other shapes than the items and the encoder does not support them."""
+def check_encoder_accepts_views(model: Model, views: Views) -> None:
+    """Raise `UsageError` if the encoder does not support the shapes of the random views."""
     plain = views.plain_shapes[0]
     for shape in dict.fromkeys(views.shapes) if len(model.towers) == 1 else ():
         if shape == plain:
@@ -264,5 +268,5 @@ def check_encodes(model: Model, views: Views) -> None:
 
 
 def projection_sizes(model: Model) -> list[int]:
-    """Return the projection size of each tower."""
+    """Return the output size of the projection head of each tower."""
     return [model.tower(view).projection_width for view in range(len(model.towers))]

@@ -17,7 +17,7 @@ from contraport.errors import UsageError, check
 from contraport.objectives import Loss, Objective, Pairs, Target, TemperatureSchedule
 from contraport.objectives.loss_schedules import LossSchedule, parse_constraint
 from contraport.objectives.plan_weights import PlanWeightsSchedule
-from contraport.schedules import is_learned_temperature, parse_temperature
+from contraport.schedules import is_learned_temperature, parse_temperature_schedule
 from contraport.training.config import Settings
 from contraport.training.step.objective_loss import ObjectiveLoss, accepted_keywords
 
@@ -26,7 +26,7 @@ PROBE_ITEMS = 4
 
 
 def build_objective(settings: Settings) -> nn.Module | None:
-    """Return the objective, or None for predictive learning.
+    """Build the objective from the settings; None for predictive learning.
 
     Raises:
         UsageError: the objective is unknown, or does not accept its parameters.
@@ -44,14 +44,16 @@ def build_objective(settings: Settings) -> nn.Module | None:
     if temperature is None:
         return named_objective(chosen, **own)
     check("temperature" not in own, "temperature: given twice, also in objective_settings.", "duplicate")
-    start = temperature if is_learned_temperature(temperature) else parse_temperature(temperature, steps=1).start
+    start = (
+        temperature if is_learned_temperature(temperature) else parse_temperature_schedule(temperature, steps=1).start
+    )
     return named_objective(chosen, temperature=start, **own)
 
 
-def build_schedules(
+def build_loss_schedules(
     settings: Settings, objective: nn.Module | None, *, steps: int, steps_per_epoch: int
 ) -> tuple[LossSchedule, ...]:
-    """Return the schedules of the objective's temperature and constraint.
+    """Build the schedules of the temperature and the constraint of the objective.
 
     Raises:
         UsageError: the objective has no single constraint.
@@ -68,7 +70,7 @@ def build_schedules(
 
 
 def resolve_target(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the target: that of the settings; else "shown" if items share content and the objective pairs views."""
+    """Return the target of the settings, or by default "shown" if items share content and views are positives."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):
@@ -79,8 +81,10 @@ def resolve_target(settings: Settings, dataset: Dataset, objective: nn.Module, v
     return "shown" if pairs_views and is_comparable and dataset.content_ids is not None else None
 
 
-def check_weights(objective: nn.Module | None, dataset: Dataset, plan_weights: PlanWeightsSchedule | None) -> None:
-    """Raise `UsageError` if sample weights are not supported, or are required and missing."""
+def check_sample_weights(
+    objective: nn.Module | None, dataset: Dataset, plan_weights: PlanWeightsSchedule | None
+) -> None:
+    """Raise `UsageError` if sample weights are given but not supported, or required but missing."""
     if plan_weights is not None:
         message = f"sample_weight: plan requires a contraport objective, got {objective!r}."
         check(isinstance(objective, Loss), message, "no_plan")
@@ -104,7 +108,7 @@ def check_objective_accepts(
     *,
     predictor: bool,
 ) -> None:
-    """Raise `UsageError` if the objective does not accept the inputs of the training, by a call on a few items."""
+    """Raise `UsageError` if a call of the objective on a few items fails: inputs are missing or do not fit."""
     objective = loss.objective
     if not isinstance(objective, Loss):
         return  # a custom module has no declarations to check
@@ -133,7 +137,7 @@ def check_objective_accepts(
 
 
 def _check_teacher(objective: Loss, teacher: Tensor | None, target: Target | None) -> None:
-    """Raise `UsageError` if a teacher's features are missing, unused, or per item where views must differ."""
+    """Raise `UsageError` if teacher features are missing, unused, or per item where they must be per view."""
     is_required = objective.requires_features(target)
     if teacher is None:
         message = f"teacher: required by the objective; add a file of features, {format_options(teacher=...)}."
@@ -149,7 +153,7 @@ def _check_teacher(objective: Loss, teacher: Tensor | None, target: Target | Non
 
 
 def _probe_batch(dataset: Dataset) -> Batch:
-    """Return a batch without views: equal labels, so that each item has positives, and the largest ids of the data."""
+    """Return a small batch for a trial call: without views, with equal labels and the largest ids of the data."""
     labels, domains = (
         None if values is None else values[:1].expand(PROBE_ITEMS) for values in (dataset.labels, dataset.domains)
     )

@@ -1,4 +1,4 @@
-"""Builds the evaluation data of the online metrics."""
+"""Builds the evaluation data of the online metrics, a subset of the training items."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MONITOR_ITEMS = 2_000
 
 
 def build_online_eval(settings: Settings, components: Components, dataset: Dataset) -> EvalContextFactory | None:
-    """Return a function that creates the evaluation data of the online metrics, or None without `online_metrics`.
+    """Build a function from a device to the evaluation data of the online metrics; None without `online_metrics`.
 
     The data are a fixed random subset of the training items, at most `MONITOR_ITEMS`: one half to fit probes, the other
     to score them. No test item is used.

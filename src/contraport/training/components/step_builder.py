@@ -1,4 +1,4 @@
-"""Builds the training module: networks, loss of a step, memories."""
+"""Builds the training module: networks, loss of a step, memory of negatives."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from contraport.data.streams import Stream
 from contraport.encoders import InitialWeights, Model
 from contraport.errors import UsageError, check
 from contraport.objectives.plan_weights import PlanWeightsSchedule, parse_plan_weights
-from contraport.schedules import parse_momentum
+from contraport.schedules import parse_momentum_schedule
 from contraport.training.components.data_builder import build_views
 from contraport.training.components.model_builder import (
     build_model,
-    check_encodes,
+    check_encoder_accepts_views,
     option_per_tower,
     projection_sizes,
-    seeded_weights,
+    seeded_weight_initialization,
 )
 from contraport.training.components.objective_builder import (
-    build_schedules,
+    build_loss_schedules,
     check_objective_accepts,
-    check_weights,
+    check_sample_weights,
     resolve_target,
 )
 from contraport.training.config import Settings
 from contraport.training.step.encoder_freezer import EncoderFreezer
 from contraport.training.step.item_arrays import read_teacher_features
-from contraport.training.step.memory import Bank, Memory, Queue
+from contraport.training.step.memory import EmbeddingMemory, ItemBank, Queue
 from contraport.training.step.momentum import MomentumEncoder, Predictor
 from contraport.training.step.objective_loss import AllViewsLoss, ObjectiveLoss, QueryKeyLoss
 from contraport.training.step.prototype_loss import PrototypeLoss
@@ -57,7 +57,9 @@ def build_training_module(
     initial_weights: InitialWeights | None = None,
     architecture: Path | None = None,
 ) -> TrainingModule:
-    """Build the training module, with random weights by the seed. Torch's global random state does not change.
+    """Build the training module; random weights depend on the seed.
+
+    Torch's global random state does not change.
 
     Args:
         settings: settings of the training.
@@ -79,13 +81,13 @@ def build_training_module(
     (torch.Size([]), None)
     """
     views, steps = build_views(settings, dataset), settings.epochs * steps_per_epoch
-    momentum = None if settings.momentum is None else parse_momentum(settings.momentum, steps)
-    schedules = build_schedules(settings, objective, steps=steps, steps_per_epoch=steps_per_epoch)
+    momentum = None if settings.momentum is None else parse_momentum_schedule(settings.momentum, steps)
+    schedules = build_loss_schedules(settings, objective, steps=steps, steps_per_epoch=steps_per_epoch)
     plan_weights = parse_plan_weights(str(settings.sample_weight), steps) if settings.has_plan_weights else None
-    check_weights(objective, dataset, plan_weights)
-    with seeded_weights(settings):
+    check_sample_weights(objective, dataset, plan_weights)
+    with seeded_weight_initialization(settings):
         model = build_model(settings, views, initial_weights, architecture)
-        check_encodes(model, views)
+        check_encoder_accepts_views(model, views)
         check(len(views.shapes) >= 2, f"views: must be at least 2, got {len(views.shapes)}.", "too_few")
         loss = _build_step_loss(settings, dataset, model, views, objective, plan_weights)
         momentum_encoder = None if momentum is None else MomentumEncoder(model, momentum)
@@ -100,17 +102,17 @@ def build_training_module(
         schedules=schedules,
         weights=plan_weights,
         cache_chunk=settings.cache_chunk,
-        freezing=_build_freezer(settings, model, momentum_encoder, steps_per_epoch),
+        encoder_freezer=_build_freezer(settings, model, momentum_encoder, steps_per_epoch),
     )
 
 
 def _build_freezer(
     settings: Settings, model: Model, momentum_encoder: MomentumEncoder | None, steps_per_epoch: int
 ) -> EncoderFreezer | None:
-    if not (settings.freezes or settings.freeze_epochs or settings.lora):
+    if not (settings.freezes_some_encoder or settings.freeze_epochs or settings.lora):
         return None
     steps = settings.freeze_epochs * steps_per_epoch or None
-    frozen = option_per_tower("freeze", settings.freezes_all or steps is not None or settings.freeze, model)
+    frozen = option_per_tower("freeze", settings.freezes_all_encoders or steps is not None or settings.freeze, model)
     adapted = option_per_tower("lora", settings.lora, model)
 
     def select(source: Model | None, selected: Sequence[Any]) -> list[nn.Module]:
@@ -183,11 +185,11 @@ def _build_objective_loss(
     return loss
 
 
-def _build_memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -> Memory | None:
+def _build_memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -> EmbeddingMemory | None:
     items = len(dataset)
     if settings.negatives == "queue":
         most = LARGEST_QUEUE if isinstance(dataset, Stream) else min(LARGEST_QUEUE, items)
         return Queue(settings.queue_size or most, views, dimensions)
     if settings.negatives == "bank":
-        return Bank(items, views, dimensions, settings.bank_negatives or min(LARGEST_DRAW, items))
+        return ItemBank(items, views, dimensions, settings.bank_negatives or min(LARGEST_DRAW, items))
     return None

@@ -1,4 +1,4 @@
-"""Options of the data: source, reading, and deliberate perturbations."""
+"""Options of the training data: source, reading, and perturbations on purpose."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contraport.options import Options, int_in_range, matches_type, option, opti
 
 
 def _serialize_data(data: Any) -> Any:
-    """Return what `config.yaml` records: a name or path as it is, an object as its name in angle brackets."""
+    """Return the value of `data` for `config.yaml`: a name or path as it is, an object as ``<name>``."""
     if data is None or isinstance(data, str | Path):
         return to_config_value(data)
     name = getattr(data, "name", None)
@@ -79,7 +79,7 @@ class DataSettings(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationSettings(Options):
-    """Validation split."""
+    """Option to hold out a validation split."""
 
     validation: float | None = option(
         None,
@@ -91,8 +91,8 @@ class ValidationSettings(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingSettings(Options):
-    """Reading, subsets, weights and perturbations of the data."""
+class DataReadingSettings(Options):
+    """Options for reading the data: subsets, sample weights and perturbations."""
 
     image_size: int | None = option(
         None,
@@ -181,14 +181,14 @@ class ReadingSettings(Options):
 
     @property
     def has_file_weights(self) -> bool:
-        """Whether the sample weights are in an .npy file."""
+        """Whether the sample weights come from an .npy file."""
         return (
             self.sample_weight is not None and not self.has_plan_weights and Path(self.sample_weight).suffix == ".npy"
         )
 
     @property
     def has_column_weights(self) -> bool:
-        """Whether the sample weights are in a column of the data."""
+        """Whether the sample weights come from a column of the data."""
         elsewhere = self.has_plan_weights or self.has_file_weights or self.has_class_weights
         return self.sample_weight is not None and not elsewhere
 

@@ -1,4 +1,4 @@
-"""Options of the networks: encoders, initial weights, freezing, projection."""
+"""Options of the networks: encoders, initial weights, freezing, and projection head."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def _serialize_encoder(encoder: Any) -> Any:
 
 
 def _named_views(*values: Any) -> list[str | None]:
-    """Return the views that mappings among the values name, or [None] if each value applies to all views."""
+    """Return the view names in option values that are mappings by view; [None] if no value is such a mapping."""
     named = [view for value in values if isinstance(value, Mapping) for view in value]
     return list(dict.fromkeys(named)) or [None]
 
 
 def _value_for_view(value: Any, view: str | None) -> Any:
-    """Return the value of a view, from a mapping by view or a single value for all views."""
+    """Return the value of an option for one view, from a mapping by view or from a single value for all."""
     return value.get(view) if isinstance(value, Mapping) else value
 
 
 def _is_custom_encoder(encoder: Any) -> bool:
-    """Return whether an encoder is the user's own module or code, which may have trained weights."""
+    """Return whether an encoder is a module or code of the user, which may have trained weights."""
     several = encoder.values() if isinstance(encoder, Mapping) else encoder
     names = several if isinstance(encoder, list | tuple | Mapping) else [encoder]
     return any(
@@ -42,7 +42,7 @@ def _is_custom_encoder(encoder: Any) -> bool:
 
 
 def _check_per_view(each: Check) -> Check:
-    """Return a check of a single value, or of a mapping from views to values."""
+    """Return a check of an option that applies a check to a single value, or to each value of a mapping by view."""
 
     def validate(name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
@@ -56,7 +56,7 @@ def _check_per_view(each: Check) -> Check:
 
 
 def _check_type(kind: Any) -> Check:
-    """Return a check of a value's type."""
+    """Return a check that an option value has a type."""
 
     def validate(name: str, value: Any) -> None:
         check(matches_type(value, kind), f"{name}: must be {describe_type(kind)}, got {value!r}.")
@@ -66,7 +66,7 @@ def _check_type(kind: Any) -> Check:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings(Options):
-    """Encoders of the views, projection head, and output of the trained model."""
+    """Options of the encoders, the projection head, and the output of the trained model."""
 
     encoder: Sequence[str | Any] | dict[str, Any] | str | Any | None = option(
         None,
@@ -151,27 +151,27 @@ class NetworkSettings(Options):
 
     @property
     def projection_size(self) -> int:
-        """Output size of the projection head, 0 without one."""
+        """Output size of the projection head; 0 without a projection head."""
         return 0 if self.projection_layers == 0 else self.projection
 
-    def output_of(self, views: int) -> str:
-        """Return the output of the trained model for items of this number of views."""
+    def resolve_representation(self, views: int) -> str:
+        """Return the value of `representation`, or its default for items with this number of views."""
         frozen = "both" if views == 1 else "projection"
-        return self.representation or (frozen if self.freezes_all else "concatenate")
+        return self.representation or (frozen if self.freezes_all_encoders else "concatenate")
 
     @property
-    def freezes(self) -> bool:
-        """Whether the encoder of some view is frozen for the whole training."""
-        return any(self.freeze.values()) if isinstance(self.freeze, Mapping) else self.freezes_all
+    def freezes_some_encoder(self) -> bool:
+        """Whether the encoder of at least one view is frozen for the whole training."""
+        return any(self.freeze.values()) if isinstance(self.freeze, Mapping) else self.freezes_all_encoders
 
     @property
-    def freezes_all(self) -> bool:
-        """Whether the encoders of all views are frozen or have no trainable weights."""
+    def freezes_all_encoders(self) -> bool:
+        """Whether the encoders of all views are frozen, or have no trainable weights."""
         return self.freeze is True or self._has_no_trainable_encoder
 
     @property
     def freeze_source(self) -> str:
-        """Name of the option that freezes an encoder, for messages: `freeze` or the encoder itself."""
+        """Option that freezes an encoder, as text for messages: `freeze`, or an encoder without trainable weights."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property
@@ -181,20 +181,20 @@ class NetworkSettings(Options):
 
     @property
     def _are_untrainable(self) -> list[bool]:
-        """For each named encoder: whether it has no trainable weights."""
+        """One flag per encoder: whether it has no trainable weights."""
         named = self.encoder.values() if isinstance(self.encoder, Mapping) else self.encoder
         names = named if isinstance(named, list | tuple | ValuesView) else [named]
         return [isinstance(name, str) and name in ENCODERS and ENCODERS[name].fixed for name in names]
 
     @property
     def has_initial_weights(self) -> bool:
-        """Whether some encoder has, or may have, trained initial weights."""
+        """Whether at least one encoder starts, or may start, from trained weights."""
         pretrained = any(self.pretrained.values()) if isinstance(self.pretrained, Mapping) else self.pretrained
         return pretrained or self.init is not None or _is_custom_encoder(self.encoder)
 
     @property
-    def own_encoder(self) -> Any | None:
-        """Encoder modules of the user, which a run folder cannot store; None if all encoders have names."""
+    def user_encoder_modules(self) -> Any | None:
+        """Encoder modules that the user passed, which a run folder cannot store; None if all encoders have names."""
         return self.encoder if is_object_placeholder(_serialize_encoder(self.encoder)) else None
 
     def _check_projection(self) -> None:
@@ -208,7 +208,7 @@ class NetworkSettings(Options):
             message = f"init: cannot be combined with pretrained, got {str(init)!r}."
             check(not (_value_for_view(self.pretrained, view) and init), message, "conflict")
         self._check_lora()
-        if not self.freezes:
+        if not self.freezes_some_encoder:
             self.check_cache_options()  # with `freeze` by view: checked again once the views are known, with the data
             return
         message = f"freeze_epochs: cannot be combined with {self.freeze_source}, got {self.freeze_epochs}."
@@ -220,7 +220,7 @@ class NetworkSettings(Options):
 
     def check_cache_options(self) -> None:
         """Raise `UsageError` if features are to be cached but some encoder is trained."""
-        for name in () if self.freezes_all else ("frozen_draws", "features"):
+        for name in () if self.freezes_all_encoders else ("frozen_draws", "features"):
             value = getattr(self, name)
             check(value is None, f"{name}: requires freeze of all views, got {name} {str(value)!r}.", "conflict")
 

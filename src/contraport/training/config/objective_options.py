@@ -1,4 +1,4 @@
-"""Options of the loss: objective, target, negatives, momentum encoder, prototypes."""
+"""Options of the loss: objective, target, negatives, momentum encoder and prototypes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ from typing import Any
 from contraport._utils.formatting import format_options
 from contraport.errors import UsageError, check
 from contraport.options import Options, int_in_range, one_of, option
-from contraport.schedules import is_learned_temperature, parse_learned_temperature, parse_momentum, parse_temperature
+from contraport.schedules import (
+    is_learned_temperature,
+    parse_learned_temperature,
+    parse_momentum_schedule,
+    parse_temperature_schedule,
+)
 
 
 def _validate_temperature(name: str, value: Any) -> None:
     if is_learned_temperature(value):
         parse_learned_temperature(value)
     else:
-        parse_temperature(value, steps=1)
+        parse_temperature_schedule(value, steps=1)
 
 
 def _validate_momentum(name: str, value: Any) -> None:
-    parse_momentum(value, steps=1)
+    parse_momentum_schedule(value, steps=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSettings(Options):
-    """Objective, its schedules and target, and the embeddings that it compares."""
+    """Options of the objective, its schedules and target, and the embeddings that it compares."""
 
     objective: str | Any | None = option(
         "nt-xent",

@@ -11,7 +11,7 @@ from contraport.schedules import SHAPES
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizationSettings(Options):
-    """Epochs, batches, optimizer and learning rate."""
+    """Options of the optimization: epochs, batches, optimizer and learning rate."""
 
     epochs: int = option(10, "Number of training epochs.", check=int_in_range(1), extendable=True, group="optimization")
     steps: int | None = option(

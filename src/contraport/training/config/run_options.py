@@ -16,8 +16,8 @@ def _check_online_metrics(name: str, value: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunningSettings(Options):
-    """Device, seed, metrics, checkpoints and run folder."""
+class RunSettings(Options):
+    """Options of the run: device, seed, metrics, checkpoints and run folder."""
 
     device: str = option(
         "auto",

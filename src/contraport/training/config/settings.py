@@ -14,19 +14,19 @@ from contraport.catalog import resolve_recipe
 from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
 from contraport.errors import UsageError, check
 from contraport.options import display_name, get_declared_options, matches_type
-from contraport.training.config.data_options import DataSettings, ReadingSettings, ValidationSettings
+from contraport.training.config.data_options import DataReadingSettings, DataSettings, ValidationSettings
 from contraport.training.config.network_options import NetworkSettings
 from contraport.training.config.objective_options import ObjectiveSettings
 from contraport.training.config.optimizer_options import OptimizationSettings
-from contraport.training.config.run_options import RunningSettings
+from contraport.training.config.run_options import RunSettings
 from contraport.training.config.view_options import ViewSettings
 
 
 # A dataclass orders the fields of its bases from the last to the first; that is the order of the options in the help.
 @dataclass(frozen=True, kw_only=True)
 class Settings(
-    RunningSettings,
-    ReadingSettings,
+    RunSettings,
+    DataReadingSettings,
     ValidationSettings,
     OptimizationSettings,
     NetworkSettings,
@@ -34,7 +34,7 @@ class Settings(
     ObjectiveSettings,
     DataSettings,
 ):
-    """Settings of a training; `contraport.train` documents each.
+    """All settings of a training; `contraport.train` documents each of them.
 
     Raises:
         UsageError: an invalid value, or values that exclude one another.
@@ -51,21 +51,21 @@ class Settings(
             # The teacher's file has no features of the decoys that the audit adds to the items.
             check(self.teacher is None, "audit: cannot be combined with teacher.", "teacher")
             check(
-                not self.freezes,
+                not self.freezes_some_encoder,
                 f"audit: cannot be combined with {self.freeze_source}: it scores what is learned.",
                 "frozen",
             )
         if self.predict is not None:
             check(self.projection == 0, f"projection: must be 0 with predict, got {self.projection}.", "predict")
-            check(not self.freezes, f"{self.freeze_source}: cannot be combined with predict.", "predict")
+            check(not self.freezes_some_encoder, f"{self.freeze_source}: cannot be combined with predict.", "predict")
 
     @property
     def method(self) -> str:
-        """Name of the method: the recipe, else the objective, else predict-l1 or predict-l2."""
+        """Name of the training method: the recipe, else the objective, else predict-l1 or predict-l2."""
         return self.recipe or display_name(self.objective or f"predict-{self.predict}")
 
     def to_config(self) -> dict[str, Any]:
-        """Return the content of `config.yaml`: all settings but those of a single call, as plain values.
+        """Return the content of `config.yaml`: all settings that apply to the whole run, as plain values.
 
         >>> from pathlib import Path
         >>> config = Settings(data=Path("photos"), objective=object(), out="runs/x").to_config()
@@ -83,7 +83,7 @@ RECORDED_OPTIONS = {name: option for name, option in OPTIONS.items() if option.s
 
 
 def check_config_types(config: Mapping[str, Any], where: object) -> None:
-    """Raise `UsageError` if a value of a `config.yaml` has the wrong type; unknown names are ignored."""
+    """Raise `UsageError` if a value from `config.yaml` has the wrong type; unknown option names are ignored."""
     for name in config.keys() & RECORDED_OPTIONS.keys():
         option, value = RECORDED_OPTIONS[name], config[name]
         if value is not option.default and not matches_type(value, option.type, objects=False):

@@ -1,4 +1,4 @@
-"""Options of the views: number, augmentation, online audit of the pairs."""
+"""Options of the views: number, augmentation, and online audit of pairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contraport.options import Options, is_object_placeholder, option
 
 
 def _serialize_augment(augment: Any) -> Any:
-    """Return what `config.yaml` records: a name, or that of a callable in angle brackets."""
+    """Return the value of `augment` for `config.yaml`: a name as it is, a callable as ``<name>``."""
     if augment is None or isinstance(augment, str):
         return augment
     change = getattr(augment, "change", augment)
@@ -29,7 +29,7 @@ def _check_augment(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings(Options):
-    """Views of an item and selection of pairs."""
+    """Options of the views of an item and of the selection of pairs."""
 
     views: int | str | None = option(
         None,

@@ -1,4 +1,4 @@
-"""Freezing of encoders, for the whole training or its first steps."""
+"""Encoder freezing, for the whole training or for its first steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class EncoderFreezer:
-    """Freezes encoders: parameters get no gradient, and batch norm is in evaluation mode, so that no bit changes.
+    """Freezes encoders: their parameters get no gradient, and their batch norm is in evaluation mode.
 
     Args:
         encoders: the encoders to freeze.
@@ -19,11 +19,11 @@ class EncoderFreezer:
         adapted: encoders of which only LoRA adapters are trained; their batch norm is frozen for the whole training.
 
     >>> encoder = nn.BatchNorm1d(3)
-    >>> freezing = EncoderFreezer([encoder], steps=2)
-    >>> freezing.apply(1)
+    >>> freezer = EncoderFreezer([encoder], steps=2)
+    >>> freezer.apply(1)
     >>> encoder.training, encoder.weight.requires_grad
     (False, False)
-    >>> freezing.apply(2)
+    >>> freezer.apply(2)
     >>> encoder.training, encoder.weight.requires_grad
     (True, True)
     """
@@ -43,7 +43,10 @@ class EncoderFreezer:
             self.apply(0)
 
     def apply(self, step: int) -> None:
-        """Freeze or unfreeze the encoders for a step. Repeated at each step, since `train()` may have been called."""
+        """Freeze or unfreeze the encoders for a step.
+
+        It is called at each step, since `train()` may have been called on the module in between.
+        """
         frozen = self.steps is None or step < self.steps
         for encoder in self.encoders:
             encoder.train(not frozen).requires_grad_(not frozen)

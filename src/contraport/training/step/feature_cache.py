@@ -1,4 +1,4 @@
-"""Cached features of random views: storage, and the draw of one view per item."""
+"""Cached features of frozen encoders: their store, and the random choice of one cached view per item."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contraport.data.stores import Store
 
 @dataclass(frozen=True)
 class CachedFeatures(Store):
-    """Store of the features of several random draws of each view, memory-mapped.
+    """Memory-mapped store of encoder features, of several random views per item and view.
 
     Args:
         views: features per view, ``(n, draws, F)`` float32.
@@ -28,23 +28,25 @@ class CachedFeatures(Store):
 
     @property
     def digests(self) -> None:
-        """None: the dataset keeps the digests of its items."""
+        """Content digests: None, since the dataset itself keeps the digests of its items."""
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shape of one item, per view."""
+        """Shapes of the cached features of one item, one shape per view."""
         return tuple(view.shape[1:] for view in self.views)
 
     def __len__(self) -> int:
         return len(self.views[0])
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the features of items by position, all draws, ``(b, draws, F)`` per view."""
+        """Return all cached features of the items at some positions, ``(b, draws, F)`` per view."""
         return tuple(torch.from_numpy(view[positions.numpy()]) for view in self.views)
 
 
 def draw_cached_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Select one random draw per item and view: ``(b, draws, F)`` to ``(b, F)`` per view, by torch's generator.
+    """Select one cached random view per item: features ``(b, draws, F)`` become ``(b, F)``.
+
+    Torch's global generator makes the choice.
 
     >>> (features,) = draw_cached_views([torch.arange(6.0).view(3, 2, 1)])
     >>> features.shape, (features.flatten() // 2).tolist()

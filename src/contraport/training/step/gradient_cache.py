@@ -1,4 +1,4 @@
-"""Gradient caching: the gradient of a large batch with the memory of one chunk."""
+"""Gradient caching (GradCache): the exact gradient of a large batch with the activations of one chunk in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from contraport.training.step.missing_views import Embed
 
 
 def check_chunk_size(items: int, size: int) -> None:
-    """Raise `UsageError` unless each chunk has two items, as batch norm requires, and one of each process."""
+    """Raise `UsageError` unless each chunk has at least two items (for batch norm) and one item per process."""
     _, processes = distributed.current_processes()
     count, least = math.ceil(items / size), max(2, processes)
     check(
@@ -31,7 +31,7 @@ def check_chunk_size(items: int, size: int) -> None:
 def embed_in_chunks(
     embed: Embed, network: nn.Module, views: Sequence[Tensor], size: int, share: BatchShare | None = None
 ) -> tuple[Tensor, ...]:
-    """Return the outputs of `embed` for a batch, with the activations of at most `size` items in memory.
+    """Embed a batch in chunks, with the activations of at most `size` items in memory at a time.
 
     Only outputs are stored. The backward pass recomputes each chunk, with the same random numbers, so that the gradient
     is exactly that of the whole batch. Layers over the batch, such as batch norm, process one chunk at a time; their
@@ -75,7 +75,7 @@ def embed_in_chunks(
 
 @contextmanager
 def _restored_buffers(network: nn.Module) -> Iterator[None]:
-    """Context manager that undoes changes of buffers, such as the running statistics of batch norm."""
+    """Context manager that restores the buffers of a network at its end, such as running statistics of batch norm."""
     originals = [(module, dict(module.named_buffers(recurse=False))) for module in network.modules()]
     for module, buffers in originals:
         for name, buffer in buffers.items():

@@ -1,4 +1,4 @@
-"""Files of arrays over the training items: features of a teacher, and matrices between items."""
+"""Readers of arrays with one row per training item: features of a teacher, and matrices between items."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENTRIES_PER_CHECK = 2**22
 
 
 def read_teacher_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:
-    """Read features of all training items, ``(items, k)``, or of each of their views, ``(items, views, k)``.
+    """Read teacher features from a file: ``(items, k)`` per training item, or ``(items, views, k)`` per view.
 
     Args:
         argument: name of the option, for error messages.
@@ -46,7 +46,7 @@ def read_teacher_features(argument: str, file: str, items: int, *, views: int | 
 
 
 def _read_embedding(argument: str, file: str) -> np.ndarray:
-    """Return the features of the training items in a file of `contraport.embed`."""
+    """Return the features of the training items from a file that `contraport.embed` wrote."""
     arrays = read_npz(argument, file)
     features, splits = arrays.get("features"), arrays.get("splits")
     if features is None or splits is None or features.ndim == 0 or splits.shape != features.shape[:1]:
@@ -57,7 +57,9 @@ def _read_embedding(argument: str, file: str) -> np.ndarray:
 
 
 def read_item_matrix(file: str, items: int) -> Tensor:
-    """Read a nonnegative matrix between the training items, ``(items, items)``, dense and memory-mapped, or sparse.
+    """Read a nonnegative matrix between the training items, ``(items, items)``, from a file.
+
+    A dense `.npy` is memory-mapped; an `.npz` of `scipy.sparse` gives a sparse tensor.
 
     Raises:
         UsageError: the file is unreadable, or the matrix has another shape, negative entries or only zeros.
@@ -101,6 +103,6 @@ def read_item_matrix(file: str, items: int) -> Tensor:
     ).coalesce()
 
 
-def select_batch(values: Tensor, batch: Batch) -> Tensor:
-    """Return the rows of a batch's items, on the device of the batch, from values ``(items, ...)`` of all items."""
+def select_batch_rows(values: Tensor, batch: Batch) -> Tensor:
+    """Return the rows for the items of a batch, from values of all items ``(items, ...)``, on the batch's device."""
     return values[batch.ids.to(values.device)].to(batch.ids.device)

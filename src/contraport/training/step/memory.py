@@ -1,7 +1,7 @@
-"""Memories of negatives: a queue of earlier embeddings, or a bank with one embedding per item.
+"""Memories of embeddings used as negatives: a queue of recent ones, or a bank with one per item.
 
 Both are buffers, so that checkpoints contain them. They are written with the embeddings of all processes, so that they
-are equal on each. Embeddings are written after the step, so that a step never compares an item with itself.
+are equal on each. Embeddings are written after the step, so that no item is compared with itself within a step.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from contraport.objectives.inputs import Negatives
 BANK_MOMENTUM = 0.5
 
 
-class Memory(nn.Module, ABC):
-    """Base of memories of embeddings, separate for each view."""
+class EmbeddingMemory(nn.Module, ABC):
+    """Base class of embedding memories, which store embeddings of each view separately."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Memory(nn.Module, ABC):
 
     @abstractmethod
     def look_up(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
-        """Return positives ``(b, d)`` and additional negatives of a view, None while the memory is empty.
+        """Return positives ``(b, d)`` and stored negatives for a view; no negatives while the memory is empty.
 
         Args:
             view: number of the view.
@@ -38,21 +38,23 @@ class Memory(nn.Module, ABC):
 
     @abstractmethod
     def write(self, keys: Tensor, ids: Tensor) -> None:
-        """Write the embeddings ``(b, views, d)`` of items ``(b,)``."""
+        """Store the embeddings ``(b, views, d)`` of the items with ids ``(b,)``."""
 
     def stage(self, keys: Sequence[Tensor], ids: Tensor) -> None:
-        """Hold the embeddings of all views, ``(b, d)`` each, until the step is done."""
+        """Keep the embeddings of all views, ``(b, d)`` each, to be written after the optimizer step."""
+        # float32, also under amp: a moving average loses its small updates in bfloat16. Gathered, so that the memories
+        # of all processes stay equal.
         self._staged.append((gather(torch.stack([key.detach() for key in keys], 1).float()), gather(ids)))
 
     def after_step(self) -> None:
-        """Write the staged embeddings."""
+        """Write the staged embeddings after an optimizer step."""
         for keys, ids in self._staged:
             self.write(keys, ids)
         self._staged.clear()
 
 
-class Queue(Memory):
-    """FIFO queue of the last embeddings, as negatives.
+class Queue(EmbeddingMemory):
+    """FIFO queue of the most recent embeddings, which serve as negatives (MoCo).
 
     Args:
         size: number of embeddings per view.
@@ -81,22 +83,22 @@ class Queue(Memory):
         self.register_buffer("written", torch.tensor(0))
 
     def entries(self, view: int) -> Negatives:
-        """Return the embeddings of a view, fewer than `size` while the queue fills."""
+        """Return the stored embeddings of a view with their item ids; fewer than `size` until the queue is full."""
         return Negatives(self.embeddings[: int(self.written), view], self.ids[: int(self.written)])
 
     def look_up(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
-        """Return the current embeddings and the queue."""
+        """Return the current embeddings as positives, and the queue as negatives."""
         return keys, self.entries(view) if self.written > 0 else None
 
     def write(self, keys: Tensor, ids: Tensor) -> None:
-        """Replace the oldest embeddings."""
+        """Overwrite the oldest embeddings by new ones."""
         size = len(self.embeddings)
         places = torch.arange(int(self.written), int(self.written) + len(keys), device=keys.device)[-size:] % size
         self.embeddings[places], self.ids[places] = keys[-size:], ids[-size:]
         self.written += len(keys)
 
 
-class Bank(Memory):
+class ItemBank(EmbeddingMemory):
     """Memory bank with one normalized embedding per item and view: positives, and randomly drawn negatives.
 
     An entry is an exponential moving average of the item's embeddings, normalized after each update.
@@ -110,7 +112,7 @@ class Bank(Memory):
     Source: Wu, Xiong, Yu and Lin (2018), Unsupervised feature learning via non-parametric instance discrimination;
     Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.4.
 
-    >>> bank = Bank(items=5, views=2, dimensions=4, draws=3)
+    >>> bank = ItemBank(items=5, views=2, dimensions=4, draws=3)
     >>> positives, negatives = bank.look_up(1, torch.zeros(2, 4), ids=torch.tensor([4, 0]))
     >>> positives.shape, negatives.embeddings.shape
     (torch.Size([2, 4]), torch.Size([3, 4]))
@@ -124,11 +126,12 @@ class Bank(Memory):
         self.register_buffer("embeddings", F.normalize(torch.randn(items, views, dimensions), dim=2))
 
     def look_up(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
-        """Return the entries of the items, and entries drawn from the whole bank, equal on all processes."""
+        """Return the bank entries of the items as positives, and random entries of the bank as negatives."""
+        # All processes seed the generator of the loss alike, so all draw the same entries; on the CPU, for any device.
         drawn = torch.randint(len(self.embeddings), (self.draws,)).to(ids.device)
         return self.embeddings[ids, view], Negatives(self.embeddings[drawn, view], drawn)
 
     def write(self, keys: Tensor, ids: Tensor) -> None:
-        """Average the embeddings into the entries of their items."""
+        """Update the moving averages of the items by their new embeddings."""
         mixed = torch.lerp(F.normalize(keys, dim=2), self.embeddings[ids], BANK_MOMENTUM)
         self.embeddings[ids] = F.normalize(mixed, dim=2)

@@ -1,4 +1,4 @@
-"""Missing views: each view is encoded for the items that have it only, without imputation."""
+"""Missing views: each view is encoded only for the items that have it; nothing is imputed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MIN_ITEMS = 2
 """A view that fewer items of a batch have is dropped from it: batch norm needs a variance."""
 
 
-def embed_present(embed: Embed) -> Embed:
-    """Wrap a function of complete views to one of views with missing items.
+def wrap_for_missing_views(embed: Embed) -> Embed:
+    """Wrap an embedding function of complete views so that it accepts items with missing views.
 
     The last input is a mask ``(b, views)`` of the views that items have. Outputs are those of `embed` for items that
     have the view, zeros for the others. The last output is the mask in effect: without views that fewer than
     `MIN_ITEMS` items of all processes have.
 
     >>> import torch
-    >>> double = embed_present(lambda views: tuple(2 * view for view in views))
+    >>> double = wrap_for_missing_views(lambda views: tuple(2 * view for view in views))
     >>> mask = torch.tensor([[True, True], [False, True], [True, True]])
     >>> twice, _, _ = double([torch.tensor([[1.0], [torch.nan], [3.0]]), torch.ones(3, 1), mask])
     >>> twice.flatten().tolist()
@@ -32,6 +32,7 @@ def embed_present(embed: Embed) -> Embed:
 
     def wrapped(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         *views, present = inputs
+        # Counted over all processes: each must drop the same views, or they would wait for different collectives.
         counts = present.sum(0)
         current_processes().all_reduce_(counts)
         present = present & (counts >= MIN_ITEMS)

@@ -15,7 +15,7 @@ PREDICTOR_HIDDEN = 512
 
 
 class Predictor(nn.Module):
-    """Prediction head on the projections of the trained network (BYOL).
+    """Prediction head (BYOL) on the projections of the trained network.
 
     Args:
         dimensions: projection size of each tower. Each tower has its own head; a shared tower has one for all views.
@@ -30,7 +30,7 @@ class Predictor(nn.Module):
         self.heads = nn.ModuleList(Projector(size, PREDICTOR_HIDDEN, size) for size in dimensions)
 
     def forward(self, projections: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the predictions of each view."""
+        """Return the predictions of each view, ``(b, P)`` each."""
         if len(self.heads) == 1:
             # One pass over all views, as in the towers, so that batch norm normalizes them together.
             predictions = self.heads[0](torch.cat(list(projections)))
@@ -39,7 +39,7 @@ class Predictor(nn.Module):
 
 
 class MomentumEncoder(nn.Module):
-    """Copy of a model with exponential moving averages of its weights: w' becomes m w' + (1 - m) w.
+    """Copy of a model whose weights w' are exponential moving averages: w' becomes m w' + (1 - m) w after each step.
 
     It normalizes by batch statistics, as the model in training mode, and has its own running statistics.
 
@@ -67,7 +67,7 @@ class MomentumEncoder(nn.Module):
 
     @torch.no_grad()
     def update(self, model: Model, step: int) -> None:
-        """Update the moving averages after a step."""
+        """Update the moving averages of the weights after an optimizer step."""
         share = 1 - self.momentum.value(step)
         for own, other in zip(self.model.parameters(), model.parameters(), strict=True):
             own.lerp_(other, share)

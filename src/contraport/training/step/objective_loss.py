@@ -1,4 +1,4 @@
-"""Losses of a step by an objective: of all views at once, or of queries against keys with a memory of negatives."""
+"""Losses of a step that call an objective: on all views at once, or on queries and keys with stored negatives."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from contraport.data import Batch
 from contraport.distributed import gather
 from contraport.errors import check
 from contraport.objectives import Loss, Target
-from contraport.training.step.item_arrays import select_batch
-from contraport.training.step.memory import Memory
+from contraport.training.step.item_arrays import select_batch_rows
+from contraport.training.step.memory import EmbeddingMemory
 from contraport.training.step.step_loss import EmbeddedBatch, StepLoss
 from contraport.training.step.target_spec import TargetOfBatch
 
@@ -24,7 +24,7 @@ SMALL_BATCH = 32
 
 
 class ObjectiveLoss(StepLoss):
-    """Base of losses that call an objective, with the keywords that it accepts.
+    """Base class of losses that call an objective with the keyword arguments that it accepts.
 
     Args:
         objective: the objective.
@@ -66,13 +66,13 @@ class ObjectiveLoss(StepLoss):
 
     @property
     def _loss(self) -> Loss | None:
-        """The objective, or None for a custom module, which declares no properties."""
+        """Objective if it is one of contraport; None for a custom module, which declares no properties."""
         return self.objective if isinstance(self.objective, Loss) else None
 
     def call_objective(
         self, batch: Batch, *embeddings: Tensor, pair: tuple[int, int] | None = None, **kwargs: Any
     ) -> Tensor:
-        """Return the value of the objective.
+        """Return the loss value of the objective for some embeddings.
 
         Args:
             batch: the items.
@@ -90,14 +90,14 @@ class ObjectiveLoss(StepLoss):
         return loss
 
     def view_pairs(self, embedded: EmbeddedBatch) -> list[tuple[int, int]]:
-        """Return the ordered pairs of views; with a core view, those that include the first view."""
+        """Return the ordered pairs of views to compare; with a core view, only those that include the first view."""
         core = self._loss is not None and self._loss.has_core_view
         return [pair for pair in embedded.view_pairs() if not core or 0 in pair]
 
     def example_inputs(
         self, z: Tensor, batch: Batch, target: Target | None
     ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Return embeddings and keywords of an example call of the objective.
+        """Return embeddings and keyword arguments of an example call of the objective.
 
         Args:
             z: embeddings of some items, ``(b, d)``, used for each view.
@@ -111,19 +111,19 @@ class ObjectiveLoss(StepLoss):
         if target is not None:
             kwargs["target"] = target
         if self.teacher is not None:
-            kwargs["features"] = select_batch(self.teacher, batch)
+            kwargs["features"] = select_batch_rows(self.teacher, batch)
         if self._loss is not None and self._loss.requires_ids:
             kwargs["ids"] = batch.ids
         return kwargs
 
     def missing_views_blocker(self) -> str | None:
-        """Return why all items must have all views: the objective has no keyword `present`, or compares coordinates."""
+        """Return the reason why items with missing views are not supported by the objective, or None if they are."""
         if self._loss is not None and not self._loss.compares_items:
             return "the objective compares coordinates, each over the whole batch"
         return None if "present" in self._accepted else "the call of the objective has no keyword `present`"
 
     def batch_size_warning(self, items: int) -> str | None:
-        """Return a warning if each item has few negatives in a batch of this size; else None."""
+        """Return a warning if an item has few negatives in a batch of this size; else None."""
         if items >= SMALL_BATCH or self._loss is None or not self._loss.has_negatives:
             return None
         return (
@@ -133,11 +133,11 @@ class ObjectiveLoss(StepLoss):
 
 
 class AllViewsLoss(ObjectiveLoss):
-    """Objective of all views at once; the mean over unordered pairs of views for objectives of two views."""
+    """Loss of all views at once; an objective of two views is averaged over all unordered pairs of views."""
 
     def __init__(self, objective: nn.Module, **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
-        self._multi_view = multi_view(objective)
+        self._multi_view = is_multi_view(objective)
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, queries = embedded.batch, embedded.queries
@@ -153,13 +153,13 @@ class AllViewsLoss(ObjectiveLoss):
     def example_inputs(
         self, z: Tensor, batch: Batch, target: Target | None
     ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Return embeddings and keywords of an example call, of all views or of two."""
+        """Return embeddings and keyword arguments of an example call, with all views or with two."""
         pair, kwargs = super().example_inputs(z, batch, target)
         return (z,) * self.views if self._multi_view else pair, kwargs
 
 
 class QueryKeyLoss(ObjectiveLoss):
-    """Objective of each view's queries against each other view's keys, the mean over ordered pairs of views.
+    """Loss of the queries of one view against the keys of another, averaged over all ordered pairs of views.
 
     Args:
         objective: called on queries and keys, and with ``negatives=`` if the memory has some. Negatives that are the
@@ -171,7 +171,7 @@ class QueryKeyLoss(ObjectiveLoss):
         UsageError: there is a memory, and the call of the objective has no keyword `negatives`.
     """
 
-    def __init__(self, objective: nn.Module, memory: Memory | None = None, **kwargs: Any) -> None:
+    def __init__(self, objective: nn.Module, memory: EmbeddingMemory | None = None, **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
         self.memory = memory
         self._check_accepts("negatives", "negatives", memory)
@@ -196,33 +196,33 @@ class QueryKeyLoss(ObjectiveLoss):
     def example_inputs(
         self, z: Tensor, batch: Batch, target: Target | None
     ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Return embeddings and keywords of an example call, with negatives of other items if there is a memory."""
+        """Return embeddings and keyword arguments of an example call, with stored negatives if there is a memory."""
         pair, kwargs = super().example_inputs(z, batch, target)
         if self.memory is not None:
             kwargs |= {"ids": batch.ids, "negatives": z, "negative_ids": batch.ids + 1}
         return pair, kwargs
 
     def missing_views_blocker(self) -> str | None:
-        """Return why all items must have all views: a memory stores an embedding of each view."""
+        """Return the reason why items with missing views are not supported: a memory stores all views of an item."""
         return super().missing_views_blocker() if self.memory is None else "a queue or a bank stores all views of items"
 
     def batch_size_warning(self, items: int) -> str | None:
-        """Return a warning on small batches, unless a memory provides negatives."""
+        """Return a warning if batches are small and no memory provides negatives; else None."""
         return super().batch_size_warning(items) if self.memory is None else None
 
     def after_step(self) -> None:
-        """Write the keys of the step to the memory."""
+        """Write the keys of the step to the memory of negatives, if there is one."""
         if self.memory is not None:
             self.memory.after_step()
 
 
 def accepted_keywords(objective: nn.Module) -> frozenset[str]:
-    """Return the names of the parameters of an objective's call."""
+    """Return the parameter names of the `forward` method of an objective."""
     return frozenset(inspect.signature(objective.forward).parameters)
 
 
-def multi_view(objective: nn.Module) -> bool:
-    """Return whether an objective is called on any number of views at once, rather than on two."""
+def is_multi_view(objective: nn.Module) -> bool:
+    """Return whether an objective accepts any number of views at once, rather than two."""
     if isinstance(objective, Loss):
         return objective.multi_view
     kinds = [parameter.kind for parameter in inspect.signature(objective.forward).parameters.values()]

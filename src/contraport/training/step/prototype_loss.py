@@ -16,7 +16,7 @@ from contraport.training.step.step_loss import EmbeddedBatch
 
 
 class PrototypeLoss(ObjectiveLoss):
-    """Objective of each view's queries against prototypes; the target is the assignment of another view's keys.
+    """Loss of each view against learned prototypes; the target is the prototype assignment of another view.
 
     Kernel, plan and divergence are those of the objective. Keys are assigned by a balanced plan, so that no prototype
     receives all items; see `contraport.objectives.assignments`.
@@ -62,11 +62,11 @@ class PrototypeLoss(ObjectiveLoss):
         return (z, prototypes), kwargs | {"target": torch.ones(len(z), len(prototypes))}
 
     def missing_views_blocker(self) -> str | None:
-        """Return why all items must have all views: assignments come from the other views."""
+        """Return the reason why items with missing views are not supported: targets come from the other views."""
         return "prototypes are assigned by the other views of an item"
 
     def batch_size_warning(self, items: int) -> str | None:
-        """Return a warning if a batch has fewer items than prototypes, which are assigned in equal parts."""
+        """Return a warning if a batch has fewer items than prototypes; else None."""
         if items >= len(self.prototypes):
             return None
         return (
@@ -76,5 +76,5 @@ class PrototypeLoss(ObjectiveLoss):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Normalize the prototypes."""
+        """Normalize the prototypes to unit length after an optimizer step."""
         self.prototypes.copy_(F.normalize(self.prototypes))

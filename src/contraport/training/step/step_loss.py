@@ -1,4 +1,4 @@
-"""Losses of a training step: the base class, and predictive learning without an objective."""
+"""Base class of the losses of a training step, and the loss of predictive learning, which has no objective."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from contraport.objectives import PlanWeights
 
 
 class EmbeddedBatch(NamedTuple):
-    """Batch with its views, features and projections.
+    """Batch together with its random views, their encoder features and their projections.
 
     Attributes:
-        batch: the items.
-        views: their random views, floats.
-        features: encoder features, ``(b, F)`` per view.
+        batch: raw items of the batch.
+        views: random views of the items, one float tensor per view.
+        features: encoder features of the views, ``(b, F)`` each.
         queries: projections (or predictions) of all views, ``(b, P)`` each, with gradients.
         keys: projections that queries are compared with, ``(b, P)`` for the first views: all, or the large ones of
             multi-crop.
-        present: which items have which views, ``(b, views)``; None if all items have all views.
-        plan_weights: weights by the batch's plan, times those of the batch; None without.
+        present: mask of the views that each item has, ``(b, views)``; None if all items have all views.
+        plan_weights: sample weights derived from the plan of the batch; None if the option is not used.
     """
 
     batch: Batch
@@ -41,7 +41,11 @@ class EmbeddedBatch(NamedTuple):
     plan_weights: PlanWeights | None = None
 
     def objective_kwargs(self, *views: int) -> dict[str, Any]:
-        """Return the keywords `present` and `weights` of an objective of some views (default: all), if needed."""
+        """Return the keyword arguments `present` and `weights` for the objective, as far as they are needed.
+
+        Args:
+            views: numbers of the views that the objective compares; default: all.
+        """
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
@@ -55,10 +59,10 @@ class EmbeddedBatch(NamedTuple):
 
 
 class StepLoss(nn.Module, ABC):
-    """Computes the loss of a step.
+    """Base class of losses of a training step, computed from an embedded batch.
 
     Attributes:
-        objective: the objective that is called on embeddings; None for predictive learning.
+        objective: objective that is called on the embeddings; None for predictive learning.
     """
 
     def __init__(self, objective: nn.Module | None) -> None:
@@ -70,22 +74,22 @@ class StepLoss(nn.Module, ABC):
         """Return the loss of a batch, a tensor without dimensions."""
 
     def batch_size_warning(self, items: int) -> str | None:
-        """Return a warning if batches of this size are too small, with a remedy; else None."""
+        """Return a warning with a remedy if batches of this size are too small for the loss; else None."""
         return None
 
     def missing_views_blocker(self) -> str | None:
-        """Return why all items must have all views, or None if views may be missing."""
+        """Return the reason why items with missing views are not supported, or None if they are."""
         return "predictive learning requires all views of each item"
 
     def after_step(self) -> None:
-        """Update state after the optimizer step."""
+        """Update the state of the loss after an optimizer step."""
 
 
 RECONSTRUCTION_ERRORS = {"l1": F.l1_loss, "l2": F.mse_loss}
 
 
 class ReconstructionLoss(StepLoss):
-    """Predictive learning baseline: decodes each view, normalized, from the features of each other view.
+    """Predictive learning baseline: reconstructs each normalized view from the features of each other view.
 
     Args:
         model: the model whose features are decoded.

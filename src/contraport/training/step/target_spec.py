@@ -1,4 +1,4 @@
-"""Target specifications of the option `target`, such as ``domains:alpha=0.1`` or ``soft:FILE``."""
+"""Parser of the option `target`, such as ``domains:alpha=0.1`` or ``soft:FILE``, into target plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from contraport.objectives import (
     Target,
 )
 from contraport.options import int_in_range
-from contraport.training.step.item_arrays import read_item_matrix, read_teacher_features, select_batch
+from contraport.training.step.item_arrays import read_item_matrix, read_teacher_features, select_batch_rows
 
 TargetOfBatch = Callable[[Batch], Target]
 """Returns the target plan of a batch."""
@@ -34,12 +34,12 @@ TEMPERATURE = 0.1
 
 
 class _Kind(NamedTuple):
-    """Kind of target.
+    """Kind of target plan that the option `target` can name.
 
     Attributes:
-        parameters: names of its parameters.
-        build: returns the target of each batch, from the parameters and the training items.
-        leading: required parameter that may be given without its name.
+        parameters: names of the parameters of this kind of target.
+        build: function of parameters and training items that returns a function from batches to targets.
+        leading: name of the required parameter, which may be given without its name; None if there is none.
     """
 
     parameters: tuple[str, ...]
@@ -48,7 +48,7 @@ class _Kind(NamedTuple):
 
 
 def build_target(text: str, dataset: Dataset) -> TargetOfBatch:
-    """Return a function from a batch to its target plan.
+    """Build the function that returns the target plan of a batch.
 
     Args:
         text: ``"pairs"``, views of the same item. ``"labels"``, items of the same class.
@@ -77,7 +77,7 @@ def build_target(text: str, dataset: Dataset) -> TargetOfBatch:
 
 
 def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the kind of a target and its parameters; values are checked, and that files exist.
+    """Parse a target specification into its kind and parameters; values and the existence of files are checked.
 
     Raises:
         UsageError: as `build_target`, except for errors that depend on the items or the content of files.
@@ -98,7 +98,7 @@ def _parse(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def constant_target(text: str) -> Target | None:
-    """Return the target if it does not depend on the training items, else None.
+    """Return the target of a specification if it does not depend on the training items, else None.
 
     >>> constant_target("domains:alpha=0.1"), constant_target("neighbors:k=3")
     (Domains(alpha=0.1), None)
@@ -108,7 +108,7 @@ def constant_target(text: str) -> Target | None:
 
 
 def _constant(name: str, attribute: str | None = None) -> Callable[[dict[str, Any], Dataset], TargetOfBatch]:
-    """Return a builder of a target that is the same for all batches, for data with this attribute."""
+    """Return a builder of a target that is the same for all batches; the data must have the named attribute."""
 
     def build_constant(parameters: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
         has_attribute = attribute is None or getattr(dataset, attribute) is not None
@@ -154,15 +154,15 @@ def _always(rule: Target, batch: Batch) -> Target:
 
 
 def _shown_of(numbers: Tensor, batch: Batch) -> Target:
-    return DuplicateGroups(select_batch(numbers, batch))
+    return DuplicateGroups(select_batch_rows(numbers, batch))
 
 
 def _soft_of(features: Tensor, kernel: Kernel, batch: Batch) -> Target:
-    return SoftNeighbors(select_batch(features, batch), kernel)
+    return SoftNeighbors(select_batch_rows(features, batch), kernel)
 
 
 def _neighbors_of(features: Tensor | None, number: int, batch: Batch) -> Target:
-    return Neighbors(_raw_vectors(batch) if features is None else select_batch(features, batch), number)
+    return Neighbors(_raw_vectors(batch) if features is None else select_batch_rows(features, batch), number)
 
 
 def _matrix_of(matrix: Tensor, batch: Batch) -> Target:
@@ -170,7 +170,7 @@ def _matrix_of(matrix: Tensor, batch: Batch) -> Target:
 
 
 def _raw_vectors(batch: Batch) -> Tensor:
-    """Return the raw first view as vectors, (b, d)."""
+    """Return the raw first view of each item as a vector, (b, d)."""
     view = batch.views[0]
     return (view / 255.0 if view.dtype == torch.uint8 else view).flatten(1)
 

@@ -1,4 +1,4 @@
-"""Training module: random views, embeddings, loss, and state across steps."""
+"""Training module: creates random views, embeds them and computes the loss; holds the state across steps."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from contraport.seeding import seed_global_generators, torch_seed
 from contraport.training.step.encoder_freezer import EncoderFreezer
 from contraport.training.step.feature_cache import draw_cached_views
 from contraport.training.step.gradient_cache import embed_in_chunks
-from contraport.training.step.missing_views import Embed, embed_present
+from contraport.training.step.missing_views import Embed, wrap_for_missing_views
 from contraport.training.step.momentum import MomentumEncoder, Predictor
 from contraport.training.step.step_loss import EmbeddedBatch, StepLoss
 
 
 class TrainingModule(nn.Module):
-    """Model, augmentation, loss and their state, as one module that returns the loss of a batch.
+    """Module that returns the loss of a batch: augmentation, model, loss, and their state.
 
     Call it with a batch and the step number, take an optimizer step, then call `after_step`. All randomness is a
     function of seed and step. Views and negatives do not depend on the number of processes; dropout differs between
@@ -39,10 +39,10 @@ class TrainingModule(nn.Module):
         schedules: schedules of the objective's properties.
         weights: schedule of weights by the batch's plan; default: none.
         cache_chunk: maximum number of items, over all processes, that are encoded at a time; default: the batch.
-        freezing: freezes the encoders; default: they are trained.
+        encoder_freezer: freezes the encoders; default: they are trained.
 
     Attributes:
-        encoded: whether batches hold cached features of several draws of each view, ``(b, draws, F)``.
+        uses_cached_features: whether batches hold cached features of several draws of each view, ``(b, draws, F)``.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TrainingModule(nn.Module):
         schedules: Sequence[LossSchedule] = (),
         weights: PlanWeightsSchedule | None = None,
         cache_chunk: int | None = None,
-        freezing: EncoderFreezer | None = None,
+        encoder_freezer: EncoderFreezer | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -69,40 +69,42 @@ class TrainingModule(nn.Module):
         self.schedules = tuple(schedules)
         self.weights = weights
         self.cache_chunk = cache_chunk
-        self.freezing = freezing
-        self.encoded = False
+        self.encoder_freezer = encoder_freezer
+        self.uses_cached_features = False
         self._key_views = num_key_views(model, views.shapes)
 
     @property
     def objective(self) -> nn.Module | None:
-        """The objective, or None for predictive learning."""
+        """Objective of the loss; None for predictive learning."""
         return self.comparison.objective
 
     def encoding_models(self) -> tuple[Model, ...]:
-        """Return the models that encode views: the trained model, and the momentum encoder if there is one."""
+        """Return all models that encode views: the trained model, and the momentum encoder's if there is one."""
         return (self.model,) if self.momentum_encoder is None else (self.model, self.momentum_encoder.model)
 
-    def forward(self, batch: Batch, step: int, part: int = 0, share: BatchShare | None = None) -> Tensor:
+    def forward(self, batch: Batch, step: int, micro_batch: int = 0, share: BatchShare | None = None) -> Tensor:
         """Return the loss of a batch, a tensor without dimensions.
 
         Args:
             batch: the items of this process.
             step: number of optimizer steps done before.
-            part: number of the batch within the step, with gradient accumulation.
+            micro_batch: number of the micro-batch within the step, with gradient accumulation.
             share: the items of the batch that this process holds; default: all of them.
         """
         for schedule in self.schedules:
             assert isinstance(self.objective, Loss)
             schedule.apply(self.objective, step)
         plan_weights = None if self.weights is None else self.weights.weights_at(step)
-        if self.freezing is not None:
-            self.freezing.apply(step)
-        # One stream each for views, networks and loss, so that draws in one do not shift those of another.
-        self._seed(step, part, 0)
-        views = draw_cached_views(batch.views) if self.encoded else self.views(batch.views, share)
-        self._seed(step, part, 1, 0 if share is None else share.start)
+        if self.encoder_freezer is not None:
+            self.encoder_freezer.apply(step)
+        # One random stream each for views, networks and loss, so that draws in one do not shift those of another. They
+        # are seeded anew at each step: a resumed run and a recomputed step draw the same numbers.
+        self._seed(step, micro_batch, 0)
+        views = draw_cached_views(batch.views) if self.uses_cached_features else self.views(batch.views, share)
+        # Dropout differs between processes, by their first item; equal masks on all would correlate their gradients.
+        self._seed(step, micro_batch, 1, 0 if share is None else share.start)
         embedded = self._embed(batch, views, share)._replace(plan_weights=plan_weights)
-        self._seed(step, part, 2)
+        self._seed(step, micro_batch, 2)
         try:
             loss: Tensor = self.comparison(embedded)
         except Exception:
@@ -112,13 +114,13 @@ class TrainingModule(nn.Module):
         return loss
 
     def after_step(self, step: int) -> None:
-        """Update momentum encoder and memory; call it after the optimizer step."""
+        """Update the momentum encoder and the loss (memory, prototypes) after an optimizer step."""
         if self.momentum_encoder is not None:
             self.momentum_encoder.update(self.model, step)
         self.comparison.after_step()
 
     def _nan_loss(self) -> Tensor:
-        """Return a NaN loss with NaN gradients for all trained parameters."""
+        """Return a NaN loss that gives all trained parameters a NaN gradient."""
         return math.nan * torch.stack([weights.sum() for weights in self.parameters() if weights.requires_grad]).sum()
 
     def _embed(self, batch: Batch, views: tuple[Tensor, ...], share: BatchShare | None = None) -> EmbeddedBatch:
@@ -138,12 +140,12 @@ class TrainingModule(nn.Module):
         return EmbeddedBatch(batch, views, features, queries, keys, present)
 
     def _features_and_projections(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        features = tuple(views) if self.encoded else self.model.encode(views)
+        features = tuple(views) if self.uses_cached_features else self.model.encode(views)
         return *features, *self.model.project(features)
 
     def _momentum_keys(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         assert self.momentum_encoder is not None
-        return self.momentum_encoder.project(views) if self.encoded else self.momentum_encoder(views)
+        return self.momentum_encoder.project(views) if self.uses_cached_features else self.momentum_encoder(views)
 
     def _apply_in_chunks(
         self,
@@ -155,9 +157,9 @@ class TrainingModule(nn.Module):
         *,
         whole: bool = False,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Apply `embed` to the views, in chunks and to the items that have them; return outputs and mask."""
+        """Embed the views, in chunks if requested and without missing views; return the outputs and the mask."""
         inputs = views if present is None else (*views, present)
-        embed = embed if present is None else embed_present(embed)
+        embed = embed if present is None else wrap_for_missing_views(embed)
         if whole or self.cache_chunk is None:
             outputs = embed(inputs)
         else:
@@ -169,7 +171,10 @@ class TrainingModule(nn.Module):
 
 
 def num_key_views(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return the number of first views that are keys: those of the first view's size; all with a tower per view."""
+    """Return how many of the first views are keys.
+
+    With a shared encoder these are the views of the first view's size (multi-crop: the large ones), else all.
+    """
     if len(model.towers) > 1:
         return len(shapes)
     return sum(shape == shapes[0] for shape in shapes)

@@ -1,4 +1,4 @@
-"""Device selection and distributed wrapping (DDP, FSDP) of the training module."""
+"""Setup of distributed training: selects the device, and wraps the training module by DDP or FSDP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contraport.distributed import current_processes
 from contraport.errors import check
 from contraport.training.batch_norm import convert_batch_norm
 from contraport.training.config import Settings
-from contraport.training.sharding import shard, sharded_parameter_names
+from contraport.training.sharding import shard_networks, sharded_parameter_names
 from contraport.training.step.training_module import TrainingModule
 
 _ALWAYS_WITH_GRADIENTS = ("contraport", "torch")
@@ -28,7 +28,7 @@ _BUFFER_SYNC_ARGUMENT = next(
 
 
 def check_strategy(settings: Settings) -> None:
-    """Raise `UsageError` if `strategy` fsdp is not supported with the other settings."""
+    """Raise `UsageError` if the strategy is fsdp and another setting does not support it."""
     if settings.strategy == "ddp":
         return
     check(
@@ -38,7 +38,7 @@ def check_strategy(settings: Settings) -> None:
     )
     others = {
         "audit": settings.audit,
-        settings.freeze_source: settings.freezes,
+        settings.freeze_source: settings.freezes_some_encoder,
         "online_metrics": bool(settings.online_metrics),
         "freeze_epochs": settings.freeze_epochs > 0,
     }
@@ -48,7 +48,7 @@ def check_strategy(settings: Settings) -> None:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of this name; for `auto` the fastest one available."""
+    """Return the torch device of a name; for `auto` the fastest available one."""
     if name != "auto":
         return torch.device(name)
     if torch.cuda.is_available():
@@ -56,8 +56,8 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def wrap_for_processes(module: TrainingModule, device: torch.device, strategy: str = "ddp") -> nn.Module:
-    """Return the module to call for the loss: the module itself, or wrapped to average gradients over processes.
+def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: str = "ddp") -> nn.Module:
+    """Wrap the training module so that gradients are averaged over processes; unchanged for a single process.
 
     Args:
         module: the module, on the device.
@@ -68,7 +68,7 @@ def wrap_for_processes(module: TrainingModule, device: torch.device, strategy: s
         return module
     convert_batch_norm(module, device)
     if strategy == "fsdp":
-        shard([encoder for model in module.encoding_models() for encoder in model.encoders], device)
+        shard_networks([encoder for model in module.encoding_models() for encoder in model.encoders], device)
     ignored = sharded_parameter_names(module)
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ignored)
     if not any(weights.requires_grad for name, weights in module.named_parameters() if name not in ignored):
@@ -79,11 +79,11 @@ def wrap_for_processes(module: TrainingModule, device: torch.device, strategy: s
 
 
 def may_have_unused_parameters(module: TrainingModule) -> bool:
-    """Return whether some parameters may get no gradient in a step.
+    """Return whether some trainable parameters may get no gradient in some steps.
 
     That is so for encoders frozen for the first epochs, and possible for modules of other packages.
     """
-    for_some_steps = module.freezing is not None and module.freezing.steps is not None
+    for_some_steps = module.encoder_freezer is not None and module.encoder_freezer.steps is not None
     return for_some_steps or any(
         type(module).__module__.partition(".")[0] not in _ALWAYS_WITH_GRADIENTS
         and any(weights.requires_grad for weights in module.parameters())

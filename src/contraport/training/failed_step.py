@@ -1,4 +1,4 @@
-"""Replay of the training step whose loss or gradient was not finite."""
+"""Failed step: the training step whose loss or gradient was not finite, loaded from its run folder."""
 
 from __future__ import annotations
 
@@ -13,38 +13,44 @@ from torch import Tensor
 from contraport.data import Batch
 from contraport.encoders import check_trusted
 from contraport.errors import check
-from contraport.options import accept_deprecated, is_object_placeholder
+from contraport.options import accept_deprecated, is_object_placeholder, warn_renamed
 from contraport.runs import Run, read_run_file
-from contraport.training.components import build_components, load_initial_weights, with_initial_encoder
+from contraport.training.components import build_components, load_initial_weights, with_encoder_of_initial_weights
 from contraport.training.restore import read_checkpoint
 from contraport.training.step.training_module import TrainingModule
 
 
 class FailedStep(NamedTuple):
-    """Training step whose loss or gradient was not finite.
+    """Training step that failed because its loss or gradient was not finite.
 
     Attributes:
-        module: the module with the weights before the step; its parts are `.views`, `.model` and `.objective`.
+        module: training module with the weights before the step; its submodules are `.views`, `.model`, `.objective`.
             Buffers that a forward pass changes, such as running statistics, are as the step left them.
-        batch: the raw items of all processes.
-        step: number of steps done before.
-        part: number of the batch within the step, with gradient accumulation.
+        batch: raw items of the batch, of all processes.
+        step: number of optimizer steps done before the failed one.
+        micro_batch: number of the failed micro-batch within the step, with gradient accumulation; else 0.
     """
 
     module: TrainingModule
     batch: Batch
     step: int
-    part: int
+    micro_batch: int
 
     def loss(self) -> Tensor:
-        """Return the loss, computed with the random numbers of the step."""
-        loss: Tensor = self.module(self.batch, self.step, self.part)
+        """Recompute the loss of the failed step, with the same random numbers."""
+        loss: Tensor = self.module(self.batch, self.step, self.micro_batch)
         return loss
+
+    @property
+    def part(self) -> int:
+        """Deprecated name of `micro_batch`."""
+        warn_renamed("part", "micro_batch", stacklevel=3)
+        return self.micro_batch
 
 
 @accept_deprecated(trust_remote_code="trust")
-def replay(path: str | Path, *, trust_remote_code: bool = False, **objects: Any) -> FailedStep:
-    """Load the step that stopped a training because its loss or gradient was not finite.
+def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **objects: Any) -> FailedStep:
+    """Load the training step that failed because its loss or gradient was not finite.
 
     Args:
         path: the run folder.
@@ -63,19 +69,25 @@ def replay(path: str | Path, *, trust_remote_code: bool = False, **objects: Any)
     ]
     check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.", "object_required")
     check_trusted(settings.encoder, str(run.config_path), trust_remote_code=trust_remote_code or "encoder" in objects)
-    step, part = read_run_file(run.nonfinite_path, _step)
+    step, micro_batch = read_run_file(run.nonfinite_path, _step)
     weights = load_initial_weights(settings, run)
-    module = build_components(with_initial_encoder(settings, weights), weights, run=run).module
+    module = build_components(with_encoder_of_initial_weights(settings, weights), weights, run=run).module
 
     def restore(file: Path) -> None:
         module.load_state_dict(read_checkpoint(file)["pipeline"])
 
     read_run_file(run.nonfinite_checkpoint, restore)
-    return FailedStep(module, read_run_file(file, _batch), step, part)
+    return FailedStep(module, read_run_file(file, _batch), step, micro_batch)
+
+
+def replay(path: str | Path, **arguments: Any) -> FailedStep:
+    """Deprecated name of `load_failed_step`."""
+    warn_renamed("replay", "load_failed_step", stacklevel=3)
+    return load_failed_step(path, **arguments)
 
 
 def _step(file: Path) -> tuple[int, int]:
-    """Return the number of steps done before, and the part of the failed step."""
+    """Return the number of optimizer steps done before the failed one, and its micro-batch."""
     record = json.loads(file.read_text("utf-8"))
     return int(record["step"]) - 1, int(record["part"])
 
