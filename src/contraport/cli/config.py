@@ -22,7 +22,7 @@ class ListOptions(Options):
 
     what: str = field(
         kw_only=False,
-        metadata=option_metadata("recipes, objectives, encoders, data, metrics or suites.", check=_check_list),
+        metadata=option_metadata("Recipes, objectives, encoders, data, metrics or suites.", check=_check_list),
     )
 
 

@@ -49,36 +49,36 @@ class GridOptions(Options):
 
     suite: str | Path | None = option(
         None,
-        "saved grid: a name (see `contraport list suites`), or a .yaml file of these options. Other options override "
+        "Saved grid: a name (see `contraport list suites`), or a .yaml file of these options. Other options override "
         "it.",
         group="what is compared",
     )
-    quick: bool = option(False, "use the smaller grid of the suite, which takes minutes.")
-    data: Sequence[str | Path] = option((), "training data, as in `contraport train`; one or several.")
+    quick: bool = option(False, "Use the smaller grid of the suite, which takes minutes.")
+    data: Sequence[str | Path] = option((), "Training data, as in `contraport train`; one or several.")
     objectives: Sequence[str | dict[str, Any]] = option(
         (),
-        "rows of the table: names of objectives or recipes, with settings after a colon, as in "
+        "Rows of the table: names of objectives or recipes, with settings after a colon, as in "
         "gca-uot:relaxation=0.2,temperature=0.1; in a file also your own name with options of `contraport train`. "
         "Entries may be separated by commas; quote a value that contains commas, as in "
         "\"gca-ince:target='domains:alpha=0.5,beta=0',info-nce\".",
     )
     settings: Sequence[str | dict[str, Any]] = option(
         ("standard",),
-        "columns of the table, for each dataset: plain, weak, standard, strong, corrupt:KIND:SEVERITY (several as in "
-        "corrupt:'noise:3,blur:2'), mismatched:0.2, imbalanced:100, domains:style, or several joined by +, as in "
-        "strong+mismatched:0.2; in a file also your own name with options of `contraport train`.",
+        "Columns of the table, for each dataset: plain, weak, standard, strong, corrupt:KIND:SEVERITY (for "
+        "several corrupt:'noise:3,blur:2'), mismatched:0.2, imbalanced:100, domains:style, or several joined by +, as "
+        "in strong+mismatched:0.2; in a file also your own name with options of `contraport train`.",
     )
     over: Sequence[str] = option(
         (),
-        "option or objective setting with several values, such as temperature=0.1,0.2; each value makes further rows.",
+        "Option or objective setting with several values, such as temperature=0.1,0.2; each value makes further rows.",
     )
-    seeds: int = option(3, "number of seeds per cell of the table, from 0.", check=int_in_range(1))
-    baseline: str | None = option(None, "row that the others are compared with; default: the first.")
+    seeds: int = option(3, "Number of seeds per cell of the table, from 0.", check=int_in_range(1))
+    baseline: str | None = option(None, "Row that the others are compared with; default: the first.")
     epochs: int | None = option(
-        None, "number of training epochs, as in `contraport train`.", check=int_in_range(1), group="training"
+        None, "Number of training epochs, as in `contraport train`.", check=int_in_range(1), group="training"
     )
-    encoder: str | None = option(None, "encoder, as in `contraport train`.")
-    train: dict[str, Any] | None = option(None, "further options of `contraport train` for all cells.")
+    encoder: str | None = option(None, "Encoder, as in `contraport train`.")
+    train: dict[str, Any] | None = option(None, "Further options of `contraport train` for all cells.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,40 +87,41 @@ class EvaluationOptions(Options):
 
     metrics: Sequence[str] = option(
         ("linear_probe", "knn"),
-        "metrics (see `contraport list metrics`). The first one selects settings and is summarized in sentences.",
+        "Metrics (see `contraport list metrics`). The first one selects settings and is summarized in sentences.",
         check=_check_metric_names,
         deprecated_name="measures",
         group="evaluation",
     )
     tune: int = option(
         0,
-        "number of search trials for the settings of each objective (temperature, relaxation, ...) in each cell of the "
+        "Number of search trials for the settings of each objective (temperature, relaxation, ...) in each cell of the "
         "table, on a part of the training items, with one seed; 0: no search.",
         check=int_in_range(0),
     )
     validation: float = option(
         0.25,
-        "share of the training items that the search validates on; the final trainings use them too.",
+        "Share of the training items that the search validates on; the final trainings use them too.",
         check=_share,
     )
     budget: str | None = option(
         None,
-        "start no training that would end after this time, such as 30m; the same command resumes later.",
+        "Maximum duration, such as 30m: no training starts that would end later. The same command continues; default: "
+        "none.",
         check=_budget,
         group="computing",
     )
     processes: int = option(
-        1, "number of trainings that run at once, distributed over the GPUs.", check=int_in_range(1)
+        1, "Number of trainings that run at once, distributed over the GPUs.", check=int_in_range(1)
     )
-    device: str = option("auto", "device: auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"))
+    device: str = option("auto", "Device: auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"))
     out: str | Path | None = option(
-        None, "output folder for trainings and tables; default: runs/compare, or runs/compare-SUITE.", scope="call"
+        None, "Output folder for trainings and tables; default: runs/compare, or runs/compare-SUITE.", scope="call"
     )
     dry_run: bool = option(
-        False, "print the number of trainings and their estimated duration, and train nothing.", scope="call"
+        False, "Print the number of trainings and their estimated duration, and train nothing.", scope="call"
     )
     progress: bool = option(
-        True, "show a progress bar, or a line per training without a terminal, on standard error.", scope="call"
+        True, "Show a progress bar, or a line per training without a terminal, on standard error.", scope="call"
     )
 
 
@@ -137,7 +138,7 @@ DATA_OPTIONS = get_declared_options(DataReadingSettings)
 COMPARE = Command(
     CompareOptions,
     "contraport.comparison:compare",
-    "Compare objectives on a grid of settings and seeds, fairly.",
+    "Compare objectives on a grid of settings and seeds.",
     details="""
         Each cell of the table is trained with every seed and evaluated on test items that selected nothing. The tables
         contain the mean over seeds with its interval, and the difference from the baseline on the same seeds and items,

@@ -36,43 +36,43 @@ class EvaluateOptions(EncoderOptions):
     run: Sequence[str | Path | Run] | str | Path | Run = field(
         kw_only=False,
         metadata=option_metadata(
-            "run folder, or several, which are compared item by item.", check_exists=check_run_folder
+            "Run folder, or several, which are compared item by item.", check_exists=check_run_folder
         ),
     )
     data: str | Path | Any | None = option(
         None,
-        "data to evaluate on, as in `contraport train`; from Python also a pair (train, test), each used as a whole "
+        "Data to evaluate on, as in `contraport train`; from Python also a pair (train, test), each used as a whole "
         "unless it has its own test split; default: the run's own data.",
     )
     test_data: str | Path | Any | None = option(
         None,
-        "other test data, such as the same classes under other conditions: its test split is used; default: that of "
+        "Other test data, such as the same classes under other conditions: its test split is used; default: that of "
         "`data`.",
     )
     metrics: Sequence[str] = option(
         (),
-        "names of metrics or groups of metrics, or all (see `contraport list metrics`); default: the standard ones.",
+        "Names of metrics or groups of metrics, or all (see `contraport list metrics`); default: the standard ones.",
         check=_check_metric_names,
         deprecated_name="measures",
     )
     checkpoints: Literal["last", "all"] = option(
         "last",
-        "models to evaluate: last, or all, which includes the intermediate ones that `keep_every` saved.",
+        "Models to evaluate: last, or all, which includes the intermediate ones that `keep_every` saved.",
         check=one_of("last", "all"),
     )
     alone: bool = option(
         False,
-        "evaluate the trained encoder only: no baselines and no samples for the page, which take most of the time.",
+        "Evaluate the trained encoder only: no baselines and no samples for the page, which take most of the time.",
     )
-    neighbors: int = option(20, "number of neighbors of kNN.", check=int_in_range(1))
+    neighbors: int = option(20, "Number of neighbors of kNN.", check=int_in_range(1))
     classes: Sequence[str] = option(
         (),
-        "class names in the order of their numbers, for zero-shot classification by a run of texts and images; "
+        "Class names in the order of their numbers, for zero-shot classification by a run of texts and images; "
         "default: those of the data.",
     )
     templates: Sequence[str] = option(
         ("a photo of a {}.",),
-        "texts with {} in the place of the class name; the embeddings of several are averaged.",
+        "Texts with {} in the place of the class name; the embeddings of several are averaged.",
         check=_templates,
     )
 
@@ -111,21 +111,21 @@ class EmbedOptions(RunOptions):
 
     data: str | Path | Any | None = option(
         None,
-        "data to embed, as in `contraport train`; default: the run's own, limited by its `max_items` and `test_items`.",
+        "Data to embed, as in `contraport train`; default: the run's own, limited by its `max_items` and `test_items`.",
     )
-    out: str | Path = field(metadata=option_metadata("output file: .npz, .npy or .parquet."))
+    out: str | Path = field(metadata=option_metadata("Output file: .npz, .npy or .parquet."))
     split: Literal["train", "test", "all"] = option(
         "all",
-        "split to embed: train, test, or all, which is both in this order; a Dataset is embedded as a whole.",
+        "Split to embed: train, test, or all, which is both in this order; a Dataset is embedded as a whole.",
         check=one_of("train", "test", "all"),
     )
     shard_items: int | None = option(
         None,
-        "number of items per file, NAME.00000-of-00004.npz and so on; default: one file.",
+        "Number of items per file, NAME.00000-of-00004.npz and so on; default: one file.",
         check=int_in_range(1),
     )
     view: str | int | None = option(None, VIEW)
-    overwrite: bool = option(False, "replace `out` if it exists.")
+    overwrite: bool = option(False, "Replace `out` if it exists.")
 
 
 EMBED = Command(
@@ -162,17 +162,17 @@ class ExportOptions(TrustOptions):
     """Options of `contraport.export`."""
 
     run: str | Path | Run | Model = field(
-        kw_only=False, metadata=option_metadata("run folder, or from Python a model.", check_exists=check_run_folder)
+        kw_only=False, metadata=option_metadata("Run folder, or from Python a model.", check_exists=check_run_folder)
     )
     format: Literal["onnx", "torch-export", "torchscript", "safetensors"] | None = option(
         None,
-        "output format: onnx, torch-export, torchscript or safetensors; default: by the suffix of `out`, .onnx, .pt2 "
+        "Output format: onnx, torch-export, torchscript or safetensors; default: by the suffix of `out`, .onnx, .pt2 "
         "for torch-export or .pt for torchscript, otherwise onnx.",
         check=one_of("onnx", "torch-export", "torchscript", "safetensors"),
     )
-    out: str | Path = field(metadata=option_metadata("output file, or for safetensors the output folder."))
+    out: str | Path = field(metadata=option_metadata("Output file, or for safetensors the output folder."))
     view: str | int | None = option(None, VIEW)
-    overwrite: bool = option(False, "replace `out` if it exists.")
+    overwrite: bool = option(False, "Replace `out` if it exists.")
 
 
 EXPORT = Command(

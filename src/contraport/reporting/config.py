@@ -16,10 +16,10 @@ class ReportOptions(Options):
     """Options of `contraport.report`."""
 
     runs: Sequence[str | Path | Run] = field(
-        kw_only=False, metadata=option_metadata("run folders.", check_exists=check_run_folder)
+        kw_only=False, metadata=option_metadata("Run folders.", check_exists=check_run_folder)
     )
     out: str | Path = field(metadata=option_metadata("HTML file to write."))
-    overwrite: bool = option(False, "replace `out` where it exists.")
+    overwrite: bool = option(False, "Replace `out` where it exists.")
 
 
 REPORT = Command(

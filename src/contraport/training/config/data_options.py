@@ -83,8 +83,8 @@ class ValidationSettings(Options):
 
     validation: float | None = option(
         None,
-        "Share of each class of the training items to hold out as a validation split. It replaces the test split, so "
-        "that settings can be chosen without using test items. Between 0 and 1; default: none.",
+        "Share of each class of the training items to hold out as a validation split, between 0 and 1. The validation "
+        "split replaces the test split, so that test items are not used to choose settings; default: none.",
         check=_check_share,
         group="reading the data",
     )
@@ -110,8 +110,8 @@ class DataReadingSettings(Options):
         None,
         "Sample weights: the loss of a batch is the weighted mean over its items. A column of the table; an .npy FILE "
         "with one nonnegative number per training item, or per row of the data including held-out rows; classes, which "
-        "gives all classes the same total weight; or plan, which multiplies the weights of the data by the confidence "
-        "of the batch's balanced plan in each pair. plan:0.9 sets its strength (0 to 1), plan:0:0.9 a schedule. "
+        "gives all classes the same total weight; or plan, which multiplies the weights of the data by the mass that "
+        "the balanced plan of the batch gives each pair. plan:0.9 sets its strength (0 to 1), plan:0:0.9 a schedule. "
         "With the constraints balanced:marginals=weights and unbalanced:marginals=weights the weights are the "
         "marginals of the plan; default: the array `weights` of an .npz, else uniform.",
         check=_check_sample_weight,
@@ -131,8 +131,8 @@ class DataReadingSettings(Options):
     )
     test_items: int | None = option(
         None,
-        "Maximum number of test items, in place of `items`. More test items than training items resolve smaller "
-        "differences.",
+        "Maximum number of test items, in place of `max_items`. More test items give narrower intervals; "
+        "default: `max_items`.",
         check=int_in_range(4),
     )
     given_views: Sequence[int] = option(
@@ -149,20 +149,23 @@ class DataReadingSettings(Options):
     decoded: str | Path | None = option(
         None,
         "Cache folder for decoded images, stored as pixels at the training size; several runs on the same data may "
-        "share it. none decodes the images in each epoch; default: `decoded` in the run folder, or none for one epoch.",
+        "share it. With none, images are decoded again in each epoch; default: `decoded` in the run folder, or "
+        "none for one epoch.",
         scope="machine",
     )
     mismatch: float | str | None = option(
         None,
-        "Share of the training pairs to mismatch on purpose: all views but the first are exchanged with those of "
-        "another item. 0.2:class exchanges them within a class. `mismatched.npz` records the partner of each item.",
+        "Share of the training pairs to mismatch on purpose, such as 0.2: all views but the first are exchanged with "
+        "those of another item. 0.2:class exchanges them within a class. `mismatched.npz` records the partner "
+        "of each item.",
         check=_check_mismatch,
         group="perturbed data",
     )
     imbalance: float | None = option(
         None,
         "Ratio of the largest to the smallest class after dropping training items: class sizes decrease geometrically "
-        "in the order of the classes, as in 100 for a smallest class of one hundredth. The subset is fixed.",
+        "in the order of the classes. With 100 the smallest class has one hundredth of the items of the largest. The "
+        "subset is fixed.",
         check=_check_imbalance,
     )
     corrupt: str | None = option(

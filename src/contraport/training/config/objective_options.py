@@ -40,13 +40,13 @@ class ObjectiveSettings(Options):
         group="objective",
     )
     objective_settings: dict[str, Any] | None = option(
-        None, 'Parameters of a named objective, such as ``{"iterations": 5}``.'
+        None, 'Settings of a named objective, such as ``{"iterations": 5}``.'
     )
     temperature: float | str | None = option(
         None,
-        "TemperatureSchedule of a named objective: a positive number; a schedule over the training, start:end or "
-        "start:end:shape with shape cosine (default) or linear, such as 0.5:0.1:cosine; or learn or learn:START for a "
-        "learned temperature, such as learn:0.07; default: that of the objective.",
+        "Temperature of a named objective: a positive number; a schedule over the training, start:end or "
+        "start:end:shape with shape cosine (the default) or linear, such as 0.5:0.1:cosine; or a learned temperature, "
+        "learn or learn:START, such as learn:0.07; default: that of the objective.",
         check=_validate_temperature,
     )
     constraint: str | None = option(
@@ -59,10 +59,10 @@ class ObjectiveSettings(Options):
     target: str | None = option(
         None,
         "Target plan, the pairs that belong together. pairs: views of the same item. labels: items of the same class. "
-        "domains:alpha=0.1,beta=0: views of the same item, with weight alpha items of the same domain, with weight "
-        "beta items of other domains. neighbors:k=5: nearest neighbors by the raw first views, or by features=FILE. "
-        "soft:FILE: in proportion to the similarity of the rows of FILE (temperature=0.1), such as a teacher's "
-        "features. matrix:FILE: a matrix between the items, .npy or scipy's sparse .npz. shown: views of items with "
+        "domains:alpha=0.1,beta=0: views of the same item; items of the same domain with weight alpha; items of other "
+        "domains with weight beta. neighbors:k=5: nearest neighbors by the raw first views, or by features=FILE. "
+        "soft:FILE: softmax of the similarities of the rows of FILE (temperature=0.1), such as a teacher's features. "
+        "matrix:FILE: a matrix of weights between the items, .npy or scipy's sparse .npz. shown: views of items with "
         "equal content in one view, such as an image with several captions. A feature file is an .npy with one row per "
         "training item, or an .npz written by `contraport embed`; default: that of the objective, or shown if the "
         "objective's is pairs and items share content.",
@@ -139,4 +139,5 @@ class ObjectiveSettings(Options):
         others = [name for name in (*contrastive, "momentum", "predictor", "prototypes") if getattr(self, name)]
         others += ["negatives"] * (self.negatives != "in-batch")
         if others:
-            raise UsageError(f"{others[0]}: cannot be combined with predict, which compares nothing.", kind="predict")
+            message = f"{others[0]}: cannot be combined with predict, which has no contrastive objective."
+            raise UsageError(message, kind="predict")

@@ -64,7 +64,7 @@ class RunSettings(Options):
     online_metrics: Sequence[str] = option(
         (),
         "Metrics to compute on a subset of the training items after each epoch and to log to `metrics.jsonl`: names "
-        "of `contraport list measures`, such as knn, or knn:every=5 for every fifth epoch. The trained weights do not "
+        "of `contraport list metrics`, such as knn, or knn:every=5 for every fifth epoch. The trained weights do not "
         "depend on it.",
         check=_check_online_metrics,
         scope="machine",
