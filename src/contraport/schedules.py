@@ -147,5 +147,5 @@ def parse_momentum_schedule(text: float | str, steps: int) -> ScalarSchedule:
     """
     start, end, shape = parse_schedule("momentum", text)
     good = 0 <= start < 1 and 0 <= end <= 1
-    check(good, f"momentum: must be in [0, 1], and below 1 at the start, got {start}:{end}.")
+    check(good, f"momentum: must be between 0 and 1, and start below 1, got {text!r}.")
     return ScalarSchedule(start, end, steps, shape)

@@ -31,10 +31,10 @@ def file(tmp_path: Path) -> Path:
 def test_logs_items_steps_and_dropped_items(file: Path, tmp_path: Path) -> None:
     assert log_size(tmp_path, file, epochs=3, test_fraction=0.1) == [
         ("INFO", "12 items held out for evaluation (--test_fraction)"),
-        ("INFO", "6 steps: 3 epochs of 2 batches of 40 items; 28 items dropped per epoch, other ones each time"),
+        ("INFO", "6 steps: 3 epochs of 2 batches of 40 items; 28 items dropped per epoch, chosen at random"),
         (
             "WARNING",
-            "few steps: 6; an encoder learns little in fewer than 200. --batch_size 32 --epochs 334 gives 1,002 steps",
+            "few steps: 6; train for at least 200. --batch_size 32 --epochs 334 gives 1,002 steps",
         ),
     ]
 

@@ -85,7 +85,7 @@ def audit(values: dict[str, Any]) -> Audit:
                         result, form, folder, data=options.data, dataset=full, second=views[1], columns=options.columns
                     )
                     log.info("%s: wrote %s.", form, path)
-                log.info("The worst pairs, side by side, are in %s.", folder / PAGE)
+                log.info("page of the worst pairs: %s", folder / PAGE)
     return result
 
 
@@ -182,7 +182,9 @@ def _load_dataset(options: AuditOptions) -> Dataset:
     """
     data = options.data
     if data is None:
-        raise UsageError("data: required: a name, a folder, a file, a Dataset or two arrays.", kind="missing")
+        raise UsageError(
+            "data: required, got none. Pass a name, a folder, a file, a Dataset or two arrays.", kind="missing"
+        )
     if isinstance(data, tuple | Mapping | np.ndarray | Tensor):
         dataset = from_arrays(data, argument="data")
     else:

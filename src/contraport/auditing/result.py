@@ -158,7 +158,7 @@ class Audit:
                 **name.get(pair, {}),
                 "score": f"{self.scores[pair]:z.3f}",
                 "better partner": "-" if self.partners[pair] < 0 else str(self.partners[pair]),
-                "its score": f"{self.partner_scores[pair]:z.3f}",
+                "score with it": f"{self.partner_scores[pair]:z.3f}",
             }
             for pair in worst
         ]

@@ -129,7 +129,7 @@ def print_comparison(comparison: Comparison) -> None:
             }
             for row in comparison.rows
         ]
-        print_table(f"{metric.title}, mean over seeds ± half of its interval", rows)
+        print_table(f"{metric.title}, mean over seeds ± half of the 95% interval", rows)
     for sentence in (*comparison.sentences, *comparison.notes):
         print(sentence)
     for verdict in comparison.verdicts:

@@ -121,7 +121,7 @@ class RunFolder:
             if is_feature_file(self.path):
                 hint = " It holds features, for neighbors, search, duplicates and cluster."
             raise UsageError(f"run: must be a run folder, got the file {self.path}.{hint}", kind="not_a_folder")
-        check(self.path.is_dir(), f"run: no such folder: {self.path}.", "not_found")
+        check(self.path.is_dir(), f"run: there is no folder {str(self.path)!r}.", "not_found")
         check(self.config_path.is_file(), f"run: {self.path} is not a run folder: no config.yaml.", "not_a_run")
         for path in self.path.rglob("*"):
             if path.is_dir():

@@ -71,7 +71,7 @@ def preflight(
         return
     batches, dropped = divmod(len(dataset), size)
     per_step = f", {settings.grad_accum_steps} per step" if settings.grad_accum_steps > 1 else ""
-    rest = f"; {pluralize(dropped, 'item')} dropped per epoch, other ones each time" if dropped else ""
+    rest = f"; {pluralize(dropped, 'item')} dropped per epoch, chosen at random" if dropped else ""
     schedule = f"{pluralize(epochs, 'epoch')} of {pluralize(batches, 'batch', 'batches')} of {pluralize(size, 'item')}"
     log.info("%s: %s%s%s", pluralize(steps, "step"), schedule, per_step, rest)
     changes: dict[str, Any] = {}
@@ -79,8 +79,7 @@ def preflight(
     if steps < FEW_STEPS:
         changes, enough = suggest_more_steps(len(dataset), size, epochs, options)
         warnings.append(
-            f"few steps: {steps}; an encoder learns little in fewer than {FEW_STEPS}. "
-            f"{format_flags(changes)} gives {enough:,} steps"
+            f"few steps: {steps}; train for at least {FEW_STEPS}. {format_flags(changes)} gives {enough:,} steps"
         )
     if not settings.resume:
         warnings += [suggest_encoder(settings, dataset, options, changes, path), suggest_text_options(dataset, options)]

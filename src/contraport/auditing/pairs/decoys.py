@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from contraport._utils.formatting import pluralize
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, ItemPairs, check_pair_count
 from contraport.data import Batch, Dataset
 from contraport.data.duplicate_groups import exchange_partners
@@ -82,10 +83,14 @@ def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
 def check_paired_dataset(dataset: Dataset) -> None:
     """Raise `UsageError` unless a dataset has two complete, varying views and enough pairs for an audit."""
     views, name = len(dataset.shapes), repr(dataset.name)
-    choice = " Choose two of them with views." if views > 2 else ""
-    check(views == 2, f"data: an audit needs items of two views, and those of {name} have {views}.{choice}", "views")
+    choice = " Choose two with views." if views > 2 else ""
+    check(
+        views == 2,
+        f"data: must have two views for an audit, got {pluralize(views, 'view')} in {name}.{choice}",
+        "views",
+    )
     lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
-    message = f"data: an audit needs both views of every item, and {lacking} items of {name} lack one."
+    message = f"data: must have both views of every item for an audit, got {lacking} items of {name} with one view."
     check(lacking == 0, message, "missing_views")
     check_pair_count(len(dataset))
     # A few items suffice: reading all of them could take minutes.

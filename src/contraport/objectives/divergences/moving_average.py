@@ -58,7 +58,7 @@ class MovingAverageLogSum(nn.Module, KernelDivergence):
         """Return the log of the moving average of each row's item, (N,); in training mode, update it first."""
         require_negatives(result)
         items, total = result.ids, len(self.log_average)
-        message = "ids: required, one per item, as the option ids= of the call: the averages are those of items."
+        message = "ids: required, got none. Pass ids= in the call, one per item; each item has a moving average."
         check(items is not None, message, "missing")
         assert items is not None
         check(not items.is_floating_point(), f"ids: must be integers, got {items.dtype}.", "type")

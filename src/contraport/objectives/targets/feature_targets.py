@@ -125,7 +125,7 @@ def select_call_features(attributes: Attributes, block: Block, *, backward: bool
         UsageError: there are no features, or not as many views of them as the layout compares.
     """
     expected = "(n, k) or (n, views, k)"
-    check("features" in attributes, f"features: required in this call, {expected}, got none.", "missing")
+    check("features" in attributes, f"features: required, got none. Pass features= in the call, {expected}.", "missing")
     features = attributes["features"]
     views = (features,) if features.ndim == 2 else features.unbind(1)
     return _select_features(views[::-1] if backward else views, block)

@@ -47,8 +47,8 @@ class Labels(Target):
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         if "labels" not in attributes:
             raise UsageError(
-                "labels: required, one per item: the option labels= of a loss, data with labels in a training, "
-                "classes as y in fit.",
+                "labels: required, got none. Pass labels= to a loss, data with labels to a training, or y to fit, one "
+                "per item.",
                 kind="missing",
             )
         labels, pattern = attributes["labels"], block.pattern
@@ -170,7 +170,7 @@ def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], 
 
 def _integer_attribute(name: str, attributes: Attributes) -> Tensor:
     if name not in attributes:
-        raise UsageError(f"{name}: required, one per item, as the option {name}= of the call.", kind="missing")
+        raise UsageError(f"{name}: required, got none. Pass {name}= in the call, one per item.", kind="missing")
     value = attributes[name]
     check(not value.is_floating_point(), f"{name}: must be integers, got {value.dtype}.", "type")
     return value

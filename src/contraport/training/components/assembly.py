@@ -92,7 +92,8 @@ def build_components(
         dataset = add_decoys(dataset, seed=settings.seed)
     if settings.cache_chunk is not None:
         check_chunk_size(settings.batch_size, settings.cache_chunk)
-    message = f"batch_size: must be at most the {len(dataset)} items of {dataset.name!r}, got {settings.batch_size}."
+    limit = f"{len(dataset)}, the number of items of {dataset.name!r}"
+    message = f"batch_size: must be at most {limit}, got {settings.batch_size}."
     check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), message, "few_items")
     num_cached_draws(settings)  # raises if the feature cache is requested and not supported
     epoch = steps_per_epoch(settings, dataset)
@@ -136,7 +137,7 @@ def check_components(settings: Settings) -> nn.Module | None:
     if settings.has_file_weights:
         check_existing_file("sample_weight", str(settings.sample_weight))
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    message = f"device: {settings.device!r} is not available on this machine."
+    message = f"device: must be available on this machine, got {settings.device!r}. Use auto or cpu."
     check(available.get(settings.device, True), message, "unavailable")
     if settings.lora is not None:
         check_peft_installed()

@@ -61,7 +61,7 @@ def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, chosen: bool
         return settings if chosen or settings.resume else replace(settings, epochs=1)
     if settings.steps is None:
         return settings
-    check(not chosen, f"steps: cannot be combined with epochs, got {settings.steps}.", "conflict")
+    check(not chosen, "steps: cannot be combined with epochs. Give one of the two.", "conflict")
     by_epochs = replace(settings, steps=None)
     return replace(by_epochs, epochs=math.ceil(settings.steps / max(1, steps_per_epoch(by_epochs, dataset))))
 
@@ -134,7 +134,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         UsageError: the data are missing, or cannot be read with the settings.
     """
     if settings.data is None:
-        raise UsageError("data: required: a name, a folder, a file or a Dataset.", kind="missing")
+        raise UsageError("data: required, got none. Pass a name, a folder, a file or a Dataset.", kind="missing")
     columns, weights = settings.columns, settings.sample_weight
     if settings.has_column_weights:
         check("weights" not in (columns or {}), "sample_weight: given twice, also in columns.", "duplicate")
@@ -177,7 +177,7 @@ def build_held_out_dataset(settings: Settings) -> Dataset | None:
     try:
         return build_dataset(settings, "test")
     except UsageError as error:  # only the record of the split depends on them
-        log.info("held-out items are not recorded: %s", error)
+        log.info("the data have no test split: %s", error)
         return None
 
 

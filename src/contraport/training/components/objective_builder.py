@@ -113,8 +113,8 @@ def check_objective_accepts(
     if not isinstance(objective, Loss):
         return  # a custom module has no declarations to check
     message = (
-        f"objective: has no repulsion and collapses without a predictor; add {format_options(predictor=True)}, as in "
-        "the recipes byol and simsiam."
+        f"objective: requires a predictor, since it has no negatives and would collapse. Add "
+        f"{format_options(predictor=True)}, or use the recipe byol or simsiam."
     )
     check(predictor or not objective.stop_gradient, message, "collapses")
     target = None if loss.target is None else loss.target(dataset.__getitems__([0] * PROBE_ITEMS))
@@ -140,7 +140,7 @@ def _check_teacher(objective: Loss, teacher: Tensor | None, target: Target | Non
     """Raise `UsageError` if teacher features are missing, unused, or per item where they must be per view."""
     is_required = objective.requires_features(target)
     if teacher is None:
-        message = f"teacher: required by the objective; add a file of features, {format_options(teacher=...)}."
+        message = "teacher: required by the objective, got none. Pass a file of features, --teacher FILE."
         check(not is_required, message, "missing")
         return
     check(is_required, "teacher: not used by the objective; leave it out.", "unused")
