@@ -57,7 +57,7 @@ def reject(command: Command, folder: Path, *argv: str) -> str:
         ("--temperature nan", "temperature", "nan"),
         ("--recipe mocco", "recipe.unknown", "'moco'"),
         ("--queue_size 9", "queue_size", "9"),
-        ("--momentum 1", "momentum", "1.0"),
+        ("--momentum 1", "momentum", "got 1"),
         ("--recipe moco --momentum slow", "momentum", "'slow'"),
         ("--overwrite maybe", "overwrite.invalid", "'maybe'"),
         ("--objective gca-uot:relaxation=0.2", "objective", "'gca-uot'"),
