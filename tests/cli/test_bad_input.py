@@ -137,7 +137,7 @@ def test_train_requires_data(error_code: ErrorCode) -> None:
         ("embed missing --out features.npz", "run", "missing"),
         ("embed missing --out features.csv", "out", ".npz, .npy, .parquet"),
         ("report missing --out page.html", "run", "missing"),
-        ("report missing", "run", "missing. More: contraport report --help"),
+        ("report missing", "run", "'missing'. More: contraport report --help"),
         ("report missing other --out nowhere/page.html", "run", "missing"),
         ("embed missing", "run", "missing"),
         ("export missing", "run", "missing"),
