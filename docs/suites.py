@@ -104,8 +104,8 @@ def found_of(path: Path) -> Measured:
         epoch_means=[
             EpochMean(**one | {"interval": Interval(*one["interval"])}) for one in values.get("waypoints", [])
         ],
-        references=values.get("references", {}),
-        spaces=values.get("spaces", {}),
+        reference_values=values.get("references", {}),
+        search_spaces=values.get("spaces", {}),
         trials=values.get("trials", []),
     )
     return Measured(values, table)
