@@ -14,7 +14,7 @@ def _serialize_augment(augment: Any) -> Any:
     """Return the value of `augment` for `config.yaml`: a name as it is, a callable as ``<name>``."""
     if augment is None or isinstance(augment, str):
         return augment
-    change = getattr(augment, "change", augment)
+    change = getattr(augment, "function", augment)
     return f"<{getattr(change, '__name__', type(change).__name__).strip('<>')}>"
 
 
@@ -23,7 +23,7 @@ def _check_augment(name: str, value: Any) -> None:
         value
     ):  # the placeholder of a callable in a run's config.yaml
         parse_augment(value)
-    good = isinstance(value, str) or callable(value) or callable(getattr(value, "change", None))
+    good = isinstance(value, str) or callable(value) or callable(getattr(value, "function", None))
     check(good, f"augment: must be a name or a callable, got {value!r}.")
 
 
