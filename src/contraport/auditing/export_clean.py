@@ -146,7 +146,7 @@ def _dataset_to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
         codes = getattr(dataset, name)
         if codes is not None:
             arrays[name] = codes.numpy() if names is None else np.array(names)[codes.numpy()]
-    for name in ("weights", "numbers"):
-        if getattr(dataset, name) is not None:
-            arrays[name] = getattr(dataset, name).numpy()
+    for name, values in (("weights", dataset.weights), ("numbers", dataset.regression_targets)):
+        if values is not None:
+            arrays[name] = values.numpy()
     return arrays
