@@ -227,7 +227,7 @@ def test_robustness_metrics_use_their_kind_and_severity(kind: str, monkeypatch: 
         calls.append((kind, severity))
         return torch.nn.functional.one_hot(wrong if severity > 3 else context.test_y, 3).float()
 
-    monkeypatch.setattr(EvalContext, "corrupted", corrupted)
+    monkeypatch.setattr(EvalContext, "corrupted_features", corrupted)
     assert [METRICS[kind].with_number(severity)(context).mean() for severity in (1, 3, 4)] == [1, 1, 0]
     assert calls == [(kind, 1), (kind, 3), (kind, 4)]
 
