@@ -164,7 +164,7 @@ class _Parser(ArgumentParser):
             flag, positionals = match[1].split("=")[0], [one.dest for one in self._actions if not one.option_strings]
             if (name := flag.removeprefix("--")) in positionals:
                 usage = " ".join([self.prog, *map(str.upper, positionals)])
-                return UsageError(f"{name}: is positional; pass it without {flag}: {usage}.", kind="positional")
+                return UsageError(f"{name}: must be passed without {flag}: {usage}.", kind="positional")
             flags = [name for name in self.types if name not in positionals]
             valid = [f"--{name}" for name in ("config", "print_config", "help", "help_all", *flags)]
             return unknown_name_error("option", flag, valid)
@@ -172,9 +172,9 @@ class _Parser(ArgumentParser):
             return self._unexpected(max((word for word in self.words if match[1].startswith(word)), key=len))
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
             self._check_positionals()
-            return UsageError(f"{match[1]}: is required: {self.options[match[1]].help}", kind="missing")
+            return UsageError(f"{match[1]}: required, got none. {self.options[match[1]].help}", kind="missing")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
-            return unknown_name_error("config: key", match[1], self.types)
+            return unknown_name_error("config", match[1], self.types)
         if match := re.match(r"Unexpected config: ?(.*)", message):
             return UsageError(f"config: must have keys with values, got {textwrap.shorten(match[1], _MAX_VALUE)!r}.")
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):

@@ -311,10 +311,10 @@ def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
     """Build the error for views that a target cannot match: a single one, or views of different items."""
     remedy = "or give target=, such as Labels() with labels="
     if inputs.num_first_items is None:
-        message = f"views: must be two or more, as {target!r} matches the views of an item, got one; {remedy}."
+        message = f"views: must be two or more, got one. {target!r} matches the views of an item; {remedy}."
         return UsageError(message, kind="missing")
     n, m = inputs.num_first_items, len(inputs.views[0]) - inputs.num_first_items
-    message = f"views: must have equally many rows, as {target!r} matches row i to row i, got {n} and {m}; {remedy}."
+    message = f"views: must have equal numbers of rows, got {n} and {m}. {target!r} pairs row i with row i; {remedy}."
     return UsageError(message, kind="shape")
 
 
