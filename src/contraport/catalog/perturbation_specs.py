@@ -119,7 +119,7 @@ def parse_corruptions(text: object) -> tuple[Corruption, ...]:
 
 
 def parse_domains(text: object) -> DomainSpec:
-    """Parse an option for domains: rotate or style, with an optional held-out domain as in style:edges.
+    """Parse the option `domains`: ``rotate`` or ``style``; ``style:edges`` holds out the domain ``edges``.
 
     Raises:
         UsageError: unknown kind or domain.

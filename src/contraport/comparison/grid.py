@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Column of the table: data and a setting, as options of `contraport.train`.
+    """Column of the comparison table: a data set and a setting, given as options of `contraport.train`.
 
     Attributes:
         data: name or path of the data.

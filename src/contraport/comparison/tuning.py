@@ -92,7 +92,7 @@ def fixed_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, l
 
 
 def build_trials(grid: Grid, row: Row, column: Column) -> list[Cell]:
-    """Build the cells of the search trials for a row and a column."""
+    """Build one grid cell for each trial of the hyperparameter search at a row and a column."""
     space = search_space(row, grid.common_options)
     points: list[list[float]] = []
     if space and grid.options.tune > 1:

@@ -69,7 +69,7 @@ class SquaredKernelLink:
 
 @dataclass(frozen=True)
 class CostWeightedLink:
-    """Link of the kernel times the cost: h(T) = inner(T) + log(level - T), where level - T is the nonnegative cost.
+    """Link that multiplies the inner kernel by the cost: h(T) = inner(T) + log(level - T), with cost level - T >= 0.
 
     It is minus infinity, without gradient, where T is not below the level: at level 0 where a distance is 0.
     """

@@ -157,11 +157,11 @@ class PairIndicator:
         return total
 
     def row_mass(self) -> Tensor:
-        """Return the number of pairs of the set in each row, (N,) integers."""
+        """Return how many columns each row is paired with, (N,) integers."""
         return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
 
     def row_counts(self, like: Tensor) -> Tensor:
-        """Return the number of pairs of the set in each row, (N,), in the dtype of `like`."""
+        """Return how many columns each row is paired with, (N,), in the dtype of `like`."""
         return self.row_mass().to(like.dtype)
 
     def dense(self) -> Tensor:

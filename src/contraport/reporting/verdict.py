@@ -82,7 +82,7 @@ def _describe_different_test_sets(test_sets: Iterable[tuple[str, int | None]]) -
 
 
 def _choose_headline_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
-    """Choose the metrics that the verdict states in words: accuracy, else retrieval, else clustering.
+    """Choose the metrics of the written verdict: accuracy if available, else retrieval, else clustering.
 
     Only metrics that all runs have are chosen. If the data have several views, one metric of cross-view retrieval is
     added to accuracies, as the training optimizes it.

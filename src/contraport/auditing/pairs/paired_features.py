@@ -185,7 +185,7 @@ def _sort_rows(values: Tensor) -> Tensor:
 
 
 def split_rows(values: Tensor, width: int) -> tuple[Tensor, ...]:
-    """Split a tensor into blocks of rows, so that `width` numbers for each row are at most 16 million in a block."""
+    """Split a tensor into blocks of rows, small enough that rows times `width` is at most 16 million numbers."""
     blocks: tuple[Tensor, ...] = values.split(max(1, _BLOCK_VALUES // max(1, width)))
     return blocks
 

@@ -68,7 +68,7 @@ def word_index(texts: Tensor) -> Tensor:
 
 
 def _hash_uniform(seeds: Tensor, places: Tensor) -> Tensor:
-    """Return a pseudorandom number in [0, 1) for each place of each item, by hashing the item's seed and the place.
+    """Return a pseudorandom number in [0, 1) for each word position of each item, by hashing the seed and the position.
 
     A random tensor would depend on the longest text of the batch, of which a process may have only a part.
     """

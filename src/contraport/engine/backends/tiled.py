@@ -418,7 +418,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Group of weight terms with similar exponents, which share one exponential: exp(S + A + B) o (U V^T).
+    """Low-rank group of weights, exp(S + A + B) o (U V^T): terms with similar exponents share one exponential.
 
     Attributes:
         shared_exponents: Shared exponents of the rows, (N,), and of the columns, (M,); None if both are zero.
