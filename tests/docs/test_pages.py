@@ -114,7 +114,7 @@ def test_the_commands_of_a_page_are_commands(name):
             found = find_command(verb)
             arguments = parse(found, given, prog=f"contraport {verb}")
             if arguments is not None:
-                found.options_class(**(found.resolve(arguments) if found.resolve else arguments))
+                found.options_class(**(found.resolve_options(arguments) if found.resolve_options else arguments))
 
 
 @pytest.mark.parametrize("name", RUN)

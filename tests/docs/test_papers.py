@@ -26,7 +26,7 @@ def test_an_entry_can_be_redone(entry):
         _, name, *words = shlex.split(line)
         command = find_command(name)
         arguments = parse(command, words, prog=f"contraport {name}")
-        assert command.options_class(**(command.resolve(arguments) if command.resolve else arguments))
+        assert command.options_class(**(command.resolve_options(arguments) if command.resolve_options else arguments))
     if "python" in entry:
         assert eval(entry["python"], {"contraport": contraport, "torch": torch}) is not None
 
