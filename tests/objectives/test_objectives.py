@@ -290,7 +290,7 @@ def test_any_target_matrix():
         (lambda: contraport.gca_ince(iterations=0), "iterations.invalid", "0"),
         (lambda: contraport.gca_uot(relaxation=0), "relaxation.invalid", "0"),
         (lambda: contraport.objective("gca-uott"), "objective.unknown", "'gca-uot'"),
-        (lambda: contraport.objective("gca-uot", iteration=3), "unknown", "'iterations'"),
+        (lambda: contraport.objective("gca-uot", iteration=3), "gca_uot.unknown", "'iterations'"),
         (lambda: contraport.nt_xent()(torch.zeros(3)), "z0.shape", ""),
         (
             lambda: contraport.nt_xent()(torch.zeros(3, 2)),
