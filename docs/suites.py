@@ -216,7 +216,7 @@ def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
     ]
 
 
-RUN_AGAIN = ("beyond", "mismatch")
+RUN_AGAIN = ("beyond", "halves", "mismatch")
 """Suites whose rows with `--audit` were run while its decoys were drawn from the mismatched items."""
 
 
