@@ -174,7 +174,7 @@ def test_few_label_hits_are_averaged_over_draws() -> None:
 
 def test_recall_counts_ranks_up_to_the_number() -> None:
     context = context_of()
-    context.__dict__["ranks"] = np.array([[1, 2], [5, 6], [10, 11], [30, 1]])
+    context.__dict__["retrieval_ranks"] = np.array([[1, 2], [5, 6], [10, 11], [30, 1]])
     found = [METRICS["recall"].with_number(number)(context).value for number in (1, 5, 10)]
     assert found == [2 / 8, 4 / 8, 6 / 8]
     assert METRICS["median_rank"](context).value == np.mean([7.5, 4])

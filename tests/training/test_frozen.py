@@ -333,9 +333,9 @@ def test_rejects_freezing_random_weights(pairs: Dataset, begun: Run, tmp_path: P
     ("given", "code"),
     [
         ({"freeze": {"image": True}}, "freeze.untrained"),
-        ({"freeze": {"image": 3}}, "invalid"),
+        ({"freeze": {"image": 3}}, "freeze.image.invalid"),
         ({"freeze": {}}, "freeze.empty"),
-        ({"init": {"image": 3}}, "invalid"),
+        ({"init": {"image": 3}}, "init.image.invalid"),
         ({"pretrained": True, "init": {"image": "x"}}, "init.conflict"),
         (
             {"init": {"image": "x"}, "encoder": ["mlp"]},

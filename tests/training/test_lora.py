@@ -118,7 +118,7 @@ def test_the_model_is_used_without_adapters(pairs: Dataset, begun: Run, monkeypa
     [
         ({"lora": 2}, "lora.untrained"),
         ({"lora": 0, "init": "x"}, "lora.invalid"),
-        ({"lora": {"photo": "a"}, "init": "x"}, "invalid"),
+        ({"lora": {"photo": "a"}, "init": "x"}, "lora.photo.invalid"),
         ({"lora": 2, "init": "x", "freeze": True}, "lora.conflict"),
         ({"lora": 2, "init": "x", "freeze": {"photo": True}}, "lora.conflict"),
         ({"lora": 2, "init": "x", "freeze_epochs": 1}, "lora.conflict"),

@@ -39,7 +39,7 @@ def ragged(tmp_path: Path) -> Path:
 def test_data_that_turn_out_bad_leave_the_old_run_as_it_was(settings: dict[str, Any], ragged: Path) -> None:
     run = train(**settings)
     before = content(run)
-    with pytest.raises(UsageError, match=r"expected an array of shape \(6,\)"):
+    with pytest.raises(UsageError, match=r"must have shape \(6,\)"):
         train(**{**settings, "data": ragged, "batch_size": 16}, test_fraction=0.1, num_workers=0, overwrite=True)
     assert content(run) == before
     assert not run.backup.path.exists()
