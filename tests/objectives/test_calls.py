@@ -149,7 +149,7 @@ def test_an_owned_temperature_is_read_in_each_call_and_stays_its_owners():
         ),
         (lambda: contraport.nt_xent(temperature=1 / torch.ones((), requires_grad=True)), "temperature.not_leaf", ""),
         (lambda: contraport.alpha_cl(temperature="learn"), "temperature.not_learnable", "Energy"),
-        (lambda: contraport.objective("byol", temperature="learn"), "unknown", "'temperature'"),
+        (lambda: contraport.objective("byol", temperature="learn"), "byol.unknown", "'temperature'"),
         (lambda: contraport.pairwise("triplet", temperature="learn"), "temperature.conflict", ""),
         (
             lambda: contraport.byol()(*views(), temperature=0.1),
