@@ -158,7 +158,7 @@ def test_rejects_y_of_a_wrong_length_or_kind():
         with raises_usage_error("y.shape", 40, (7,)):
             quick().fit(X, np.arange(7) % 2)
     for y in (None, np.linspace(0, 1, 40)):  # numbers that are told are no classes
-        with pytest.raises(UsageError, match="^labels: .* y to fit"):
+        with pytest.raises(UsageError, match=r"^labels: .* y to fit"):
             quick(objective="sup-con").fit(VECTORS, y)
 
 
