@@ -66,7 +66,7 @@ class Diagnosis:
 
     @property
     def passed(self) -> bool:
-        """Whether all self-tests passed."""
+        """True if all self-tests passed."""
         return all(check.failure is None for check in self.checks)
 
 

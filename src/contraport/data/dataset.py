@@ -178,7 +178,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether all items are in memory, so that loading them in worker processes is no faster."""
+        """True if all items are in memory; worker processes then load them no faster."""
         return self.store.is_in_memory
 
     def __len__(self) -> int:

@@ -33,7 +33,7 @@ class Store(ABC):
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether all items are in memory, so that loading them in worker processes is no faster."""
+        """True if all items are in memory; worker processes then load them no faster."""
         return False
 
     @cached_property

@@ -17,7 +17,7 @@ from contraport.errors import check
 T = TypeVar("T")
 
 ERROR_TIMEOUT = timedelta(days=1)
-"""How long processes wait for one another in `propagate_errors`; the default of minutes is too short for a block that
+"""Timeout of processes in `propagate_errors`; the default of minutes is too short for a block that
 prepares data on one process."""
 
 _error_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}

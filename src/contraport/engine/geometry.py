@@ -35,7 +35,7 @@ class PairMask(ABC):
 
     @property
     def symmetric(self) -> bool:
-        """Whether the mask is symmetric, so that (i, j) and (j, i) are both excluded or neither; False if unknown."""
+        """True if the mask is symmetric: (i, j) and (j, i) are both excluded or neither. False if unknown."""
         return False
 
     @abstractmethod
@@ -169,7 +169,7 @@ class Geometry:
 
     @property
     def has_full_support(self) -> bool:
-        """Whether every row and every column has positive weight, so that no log-sum is minus infinity."""
+        """True if every row and every column has positive weight; then no log-sum is minus infinity."""
         return self.has_no_empty_rows and self.log_kernel.is_finite
 
     @property

@@ -54,7 +54,7 @@ class TableRows:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether the whole table is in memory."""
+        """True if the whole table is in memory."""
         return isinstance(self.source, pa.Table)
 
     @property

@@ -138,7 +138,7 @@ class Views(nn.Module):
 
     @property
     def is_per_item(self) -> bool:
-        """Whether views are made item by item as items are fetched, so that batches already contain them."""
+        """True if the dataset makes the views of each item it fetches; batches then contain them."""
         return self.custom is not None and not self.custom.takes_batches
 
     @property

@@ -35,7 +35,7 @@ from contraport.engine.pair_passes import BothSums, PairPasses, RankOneTerm
 from contraport.errors import check
 
 TRITON: bool = importlib.util.find_spec("triton") is not None
-"""Whether Triton is installed. It is imported on first use of this backend: the import takes longer than a batch."""
+"""True if Triton is installed. It is imported on first use of this backend: the import takes longer than a batch."""
 
 WORKSPACE_BYTES = 64 << 20
 """Largest size of the workspace for W."""

@@ -85,7 +85,7 @@ class StreamedPairPasses(PairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """Whether all exponents are small enough for a plain `exp`, without a running maximum."""
+        """True if all exponents are small enough for a plain `exp`, without a running maximum."""
         return self.log_kernel.compute_bound() <= self.limit
 
     @cached_property
@@ -332,7 +332,7 @@ class StoredPairPasses(StreamedPairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """Whether all exponents are small enough for a plain `exp`; saved tiles keep the answer of their first pass.
+        """True if all exponents are small enough for a plain `exp`; saved tiles reuse the result of their first pass.
 
         It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
         rounding, and a bound at the limit could then fall on the other side.
