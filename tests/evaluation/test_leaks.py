@@ -27,7 +27,7 @@ from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.embed import embed
 from contraport.evaluation.evaluator import Evaluator
 from contraport.runs import Run
-from contraport.training.components.objective_builder import resolve_target
+from contraport.training.components.objective_builder import resolve_target_option
 
 ROWS, FEATURES = 120, 4
 
@@ -273,7 +273,7 @@ def test_copies_are_positives_and_retrieved_as_one(tmp_path: Path, make: Callabl
     run = train(make(tmp_path), out=tmp_path / "run", batch_size=24, encoder=None, objective="info-nce", **sizes)
     evaluator = judged(run)
     assert shared(evaluator.test, evaluator.train) == 0
-    batch_target = resolve_target(run.settings(), evaluator.train, contraport.info_nce(), 2)
+    batch_target = resolve_target_option(run.settings(), evaluator.train, contraport.info_nce(), 2)
     assert batch_target == "shown"
 
 

@@ -19,7 +19,7 @@ from contraport.plots.figure_setup import (
     create_panels,
     escape_dollars,
 )
-from contraport.plots.plot_inputs import RunFolder, as_array, is_run_folder, load_run, sources_by_name
+from contraport.plots.plot_inputs import RunFolder, as_plot_array, is_run_folder, load_run, sources_by_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -131,7 +131,9 @@ def _load_metrics_rows(name: str, source: Any, keys: Sequence[str]) -> _Rows:
         check(good, f"runs: each row of {name or 'the metrics'!r} must have a 'step'.", "missing_step")
         return source
     if isinstance(source, Tensor | np.ndarray | Sequence) and len(keys) == 1:
-        values = as_array(f"runs: {name or 'values'}", source, 1, finite=False)  # the curve of a diverged loss counts
+        values = as_plot_array(
+            f"runs: {name or 'values'}", source, 1, finite=False
+        )  # the curve of a diverged loss counts
         return [{"step": step, keys[0]: value} for step, value in enumerate(values.tolist())]
     raise UsageError(
         f"runs: must be run folders, rows of metrics, or one column of values by name, got {type(source).__name__}."

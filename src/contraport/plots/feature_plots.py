@@ -25,8 +25,8 @@ from contraport.plots.plot_inputs import (
     Array,
     RunFolder,
     Values,
-    as_array,
     as_labels,
+    as_plot_array,
     is_run_folder,
     load_evaluation_samples,
     load_run,
@@ -74,7 +74,7 @@ def embedding(
         features, labels, method = samples["points"], samples.get("labels"), str(samples["projection"])
         if labels is not None and class_names is None and "class_names" in samples:
             class_names = [str(samples["class_names"][k]) for k in np.unique(labels)]
-    points = as_array("features", features, 2)
+    points = as_plot_array("features", features, 2)
     check(points.shape[1] >= 2, f"features: must have at least two columns, got {points.shape[1]}.", "shape")
     if points.shape[1] > 2:
         points, method = _principal_components(points), "two principal components"
@@ -158,7 +158,7 @@ def neighbors(
         nearest, shown, classes = samples["neighbors"], samples["thumbnails"], samples.get("labels")
         most = nearest.shape[1]
     else:
-        rows = as_array("features", features, 2)
+        rows = as_plot_array("features", features, 2)
         check(items is not None, "items: is required to draw the neighbors of features.", "missing")
         shown = items.detach().cpu().numpy() if isinstance(items, torch.Tensor) else np.asarray(items)
         most = len(rows) - 1
@@ -217,7 +217,7 @@ def _centered_singular_values(source: Any) -> torch.Tensor:
     if is_run_folder(source):
         values = torch.from_numpy(load_evaluation_samples(source, "spectrum")["spectrum"])
     else:
-        rows = as_array("features", source, 2)
+        rows = as_plot_array("features", source, 2)
         check(len(rows) > 1, "features: must have at least two items, got one.", "shape")
         values = centered_singular_values(torch.from_numpy(rows))
     check(float(values[0]) > 0, "features: must differ between items, got constant features.", "constant")

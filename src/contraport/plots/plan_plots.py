@@ -11,7 +11,7 @@ from contraport.errors import check
 from contraport.plots.colors import BLUE, GREY, ORANGE
 from contraport.plots.figure_setup import create_panels, escape_dollars, mass_colormap
 from contraport.plots.mass_scale import LogScale, clipped_log10, excludes_self_pairs, share_on_target
-from contraport.plots.plot_inputs import Array, RunFolder, Values, as_array, is_run_folder, load_evaluation_samples
+from contraport.plots.plot_inputs import Array, RunFolder, Values, as_plot_array, is_run_folder, load_evaluation_samples
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,7 +100,7 @@ def couplings(
         mass = _nonnegative("plans", matrix)
         marginals: list[Array | None] = []
         for argument, values, size in (("a", a, mass.shape[0]), ("b", b, mass.shape[1])):
-            side = None if values is None else as_array(argument, values, 1)
+            side = None if values is None else as_plot_array(argument, values, 1)
             good = side is None or len(side) == size
             check(good, f"{argument}: must have {size} masses, got {0 if side is None else len(side)}.", "shape")
             marginals.append(side)
@@ -160,7 +160,7 @@ def _draw_mass_dots(ax: Axes, x: float, heights: Array, shares: Array) -> None:
 
 
 def _nonnegative(name: str, values: Any) -> Array:
-    mass = as_array(name, values, 2)
+    mass = as_plot_array(name, values, 2)
     check(bool((mass >= 0).all()), f"{name}: must be nonnegative, got {mass.min():.3g}.", "negative")
     check(bool(mass.any()), f"{name}: must have some mass, got only zeros.", "empty")
     return mass

@@ -20,13 +20,13 @@ Values: TypeAlias = "Tensor | Array | list[Any] | tuple[Any, ...]"
 RunFolder: TypeAlias = "Run | str | Path"
 
 
-def as_array(name: str, values: object, dimensions: int, *, finite: bool = True) -> Array:
+def as_plot_array(name: str, values: object, dimensions: int, *, finite: bool = True) -> Array:
     """Convert a tensor, array or list to a float64 NumPy array, and check its shape and values.
 
     Raises:
         UsageError: the number of dimensions differs, it is empty, or an entry is not finite (if `finite`).
 
-    >>> as_array("plan", [[1, 2]], 2)
+    >>> as_plot_array("plan", [[1, 2]], 2)
     array([[1., 2.]])
     """
     try:

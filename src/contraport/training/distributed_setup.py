@@ -47,7 +47,7 @@ def check_strategy(settings: Settings) -> None:
     check(not wrong, f"strategy: fsdp cannot be combined with {', '.join(wrong)}.", "conflict")
 
 
-def resolve_device(name: str) -> torch.device:
+def select_training_device(name: str) -> torch.device:
     """Return the torch device of a name; for `auto` the fastest available one."""
     if name != "auto":
         return torch.device(name)

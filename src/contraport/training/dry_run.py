@@ -19,7 +19,7 @@ from contraport.embedding import evaluation_mode
 from contraport.training.components import Components, num_cached_draws
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
-from contraport.training.distributed_setup import resolve_device
+from contraport.training.distributed_setup import select_training_device
 from contraport.training.loop import Callback, Loop
 from contraport.training.optimization import build_lr_schedule, build_optimizer
 from contraport.training.threads import choose_threads, thread_limit
@@ -115,7 +115,11 @@ def dry_run(settings: Settings, components: Components) -> DryRun:
     Loading, augmentation and optimizer steps are those of the training. Checkpoints and online metrics are not
     included.
     """
-    device, module, bars = resolve_device(settings.device), components.module, ProgressBars(shown=settings.progress)
+    device, module, bars = (
+        select_training_device(settings.device),
+        components.module,
+        ProgressBars(shown=settings.progress),
+    )
     module.to(device).train()
     if settings.compile:
         for model in module.encoding_models():

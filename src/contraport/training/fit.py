@@ -31,7 +31,7 @@ from contraport.training.callbacks.loggers import Logger, close_loggers
 from contraport.training.components import Components
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
-from contraport.training.distributed_setup import resolve_device, wrap_data_parallel
+from contraport.training.distributed_setup import select_training_device, wrap_data_parallel
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule, build_optimizer
 from contraport.training.restore import checkpoint_remedy, drop_metrics_after, read_checkpoint, restore
@@ -68,7 +68,7 @@ def fit(
         KeyboardInterrupt: Ctrl-C or SIGTERM; the message has the command to resume.
         UsageError: a file of the run cannot be written.
     """
-    device, module = resolve_device(settings.device), components.module
+    device, module = select_training_device(settings.device), components.module
     module.to(device)
     if settings.compile:
         for model in module.encoding_models():

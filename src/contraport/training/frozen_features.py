@@ -22,7 +22,7 @@ from contraport.embedding import LoaderConfig, check_finite, evaluation_mode, fi
 from contraport.encoders import Model
 from contraport.training.components import Components, num_cached_draws
 from contraport.training.config import Settings
-from contraport.training.distributed_setup import resolve_device
+from contraport.training.distributed_setup import select_training_device
 from contraport.training.step.feature_cache import CachedFeatures
 
 log = logging.getLogger("contraport.training")
@@ -80,7 +80,7 @@ def _compute_features(
         total_bytes(cache_key) / 1e6,
     )
     reader = LoaderConfig(
-        256, resolve_device(settings.device), settings.num_workers, ProgressBars(shown=settings.progress)
+        256, select_training_device(settings.device), settings.num_workers, ProgressBars(shown=settings.progress)
     )
     model.to(reader.device)
     views.to(reader.device)

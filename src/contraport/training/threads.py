@@ -19,7 +19,7 @@ from contraport.data import Batch
 from contraport.distributed import current_processes
 from contraport.training.components import Components, num_cached_draws
 from contraport.training.config import Settings
-from contraport.training.distributed_setup import resolve_device
+from contraport.training.distributed_setup import select_training_device
 from contraport.training.step.training_module import TrainingModule
 
 SLOW_STEP = 1.0
@@ -63,7 +63,7 @@ def choose_threads(settings: Settings, components: Components) -> int | None:
     if settings.threads is not None or settings.resume:
         return settings.threads
     is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or current_processes().size > 1
-    if is_chosen or resolve_device(settings.device).type != "cpu" or num_cached_draws(settings) > 0:
+    if is_chosen or select_training_device(settings.device).type != "cpu" or num_cached_draws(settings) > 0:
         return None
     if sum(weights.numel() for weights in module.parameters()) >= LARGE_NETWORK:
         return most

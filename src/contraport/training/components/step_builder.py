@@ -28,7 +28,7 @@ from contraport.training.components.objective_builder import (
     build_loss_schedules,
     check_objective_accepts,
     check_sample_weights,
-    resolve_target,
+    resolve_target_option,
 )
 from contraport.training.config import Settings
 from contraport.training.step.encoder_freezer import EncoderFreezer
@@ -158,7 +158,7 @@ def _build_objective_loss(
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")
     memory = _build_memory(settings, dataset, num_key_views(model, views.shapes), sizes[0])
-    target = resolve_target(settings, dataset, objective, number)
+    target = resolve_target_option(settings, dataset, objective, number)
     loss: ObjectiveLoss
     if settings.prototypes is not None:
         loss = PrototypeLoss(objective, settings.prototypes, sizes[0], views=number)
