@@ -42,7 +42,8 @@ def results() -> str:
 
 Median milliseconds of forward + backward, and in units of the tiled product X Yᵀ of the same problem; d = 128,
 temperature 0.1 (`python -m benchmarks.engine`). Other sizes, dimensions and peers are in
-`benchmarks/results/engine.json`.
+`benchmarks/results/engine.json`. The times, the growth and the GPU figures below were measured on an earlier version of
+the code, before the engine's passes became custom operators.
 
 {times(tables)}
 
