@@ -132,7 +132,7 @@ def _options(options: Mapping[str, Option]) -> Iterator[str]:
                 "| option | takes | default | what it is |",
                 "|---|---|---|---|",
             ]
-        flag = f"`{name.upper()}`" if one.cli_positional else f"`--{name}`"
+        flag = f"`{name.upper()}`" if one.is_cli_positional else f"`--{name}`"
         default = "" if one.required or one.default in (None, ()) else f"`{str(one.default).lower()}`"
         yield f"| {flag} | {_cell(describe_type(one.type))} | {default} | {_cell(one.help)} |"
     yield ""

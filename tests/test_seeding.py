@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import contraport
-from contraport.seeding import derive_seed, generator, torch_generator, torch_seed
+from contraport.seeding import derive_seed, derive_torch_seed, numpy_generator, torch_generator
 
 SOURCE = Path(contraport.__file__).parent
-STREAMS = {"derive_seed", "generator", "torch_generator", "torch_seed"}
+STREAMS = {"derive_seed", "generator", "torch_generator", "derive_torch_seed"}
 FORBIDDEN = {"default_rng", "manual_seed", "RandomState", "SeedSequence"}
 
 
@@ -67,8 +67,8 @@ def test_all_generators_come_from_this_module():
 @pytest.mark.parametrize("keys", [(), (0,), (0, 1600), (3, 7)])
 def test_streams_of_all_purposes_are_uncorrelated(keys):
     items = 2_000
-    draws = {purpose: generator(purpose, *keys).permutation(items) for purpose in PURPOSES}
-    draws |= {f"{purpose} (uniform)": generator(purpose, *keys).random(items) for purpose in PURPOSES}
+    draws = {purpose: numpy_generator(purpose, *keys).permutation(items) for purpose in PURPOSES}
+    draws |= {f"{purpose} (uniform)": numpy_generator(purpose, *keys).random(items) for purpose in PURPOSES}
     draws |= {
         f"{purpose} (torch)": torch.randperm(items, generator=torch_generator(purpose, *keys)).numpy()
         for purpose in PURPOSES
@@ -87,7 +87,7 @@ def test_only_the_weights_of_a_model_take_a_bare_seed():
         path.name
         for path in sorted(SOURCE.rglob("*.py"))
         for name, call in _calls(ast.parse(path.read_text("utf-8")))
-        if name == "seed_global_generators" and not isinstance(call.args[0], ast.Call)
+        if name == "seed_torch_generators" and not isinstance(call.args[0], ast.Call)
     ]
     assert sorted(bare) == ["custom_transforms.py", "model_builder.py"]  # the first hashed a purpose
 
@@ -98,8 +98,8 @@ def test_keys_are_not_padded():
 
 
 def test_numpy_integers_are_keys():
-    assert torch_seed("a", np.int64(3)) == torch_seed("a", 3)
+    assert derive_torch_seed("a", np.int64(3)) == derive_torch_seed("a", 3)
 
 
 def test_the_split_of_earlier_versions_stays():
-    assert generator("data.split").permutation(10).tolist() == np.random.default_rng(0).permutation(10).tolist()
+    assert numpy_generator("data.split").permutation(10).tolist() == np.random.default_rng(0).permutation(10).tolist()

@@ -34,31 +34,31 @@ class Command(Generic[P]):
 
     Attributes:
         options_class: Dataclass of the options of the command.
-        function: Location of the function, ``module:function``, imported when the command runs.
+        function_path: Location of the function, ``module:function``, imported when the command runs.
         summary: One sentence on what the command does.
         details: Further text for the help and the docstring of the function.
         examples: Example command lines for the help.
-        printer: Location of the function that prints the result unless `--json` is passed; empty for none.
-        failure_check: Location of a function that raises if the result is a failure, called after printing; empty for
-            none.
+        printer_path: Location of the function that prints the result unless `--json` is passed; empty for none.
+        failure_check_path: Location of a function that raises if the result is a failure, called after printing; empty
+            for none.
         resolve_options: Function that adds options that follow from others, such as the settings of a recipe.
         required_extra: Extra of contraport that installs the required packages; empty for none.
         group: Heading of the command in `contraport --help`.
-        common_options: Options shown by `--help`; all if empty. `--help_all` always shows all.
+        short_help_options: Options shown by `--help`; all if empty. `--help_all` always shows all.
         docs_page: Documentation page about the command, as in `contraport docs PAGE`; empty for none.
     """
 
     options_class: Callable[P, object]
-    function: str
+    function_path: str
     summary: str
     details: str = ""
     examples: tuple[str, ...] = ()
-    printer: str = ""
-    failure_check: str = ""
+    printer_path: str = ""
+    failure_check_path: str = ""
     resolve_options: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     required_extra: str = ""
     group: str = ""
-    common_options: tuple[str, ...] = ()
+    short_help_options: tuple[str, ...] = ()
     docs_page: str = ""
 
     @property

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from contraport._utils.formatting import describe_shape, join_names
 from contraport._utils.progress import ProgressBars
-from contraport._utils.text_tensors import is_text_batch, is_text_shape
+from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.data import Batch, Dataset, Views, build_loader
 from contraport.data.streams import Stream
 from contraport.encoders import Model
 from contraport.encoders.small_text import vectorize_texts
 from contraport.errors import UsageError, check
-from contraport.seeding import seed_global_generators, torch_seed
+from contraport.seeding import derive_torch_seed, seed_torch_generators
 
 RAW_FEATURES = 4_096
 """Images with more values than this are downscaled before they serve as raw inputs."""
@@ -214,7 +214,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def fixed_seed(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's random generators within a `with` block; restore their state on exit."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        seed_global_generators(torch_seed("embedding", seed))
+        seed_torch_generators(derive_torch_seed("embedding", seed))
         yield
 
 

@@ -58,7 +58,7 @@ _ARGUMENT = re.compile(r"([A-Za-z_][\w.]*): ")
 
 @contextmanager
 def hint_on_error(command: str) -> Iterator[None]:
-    """Context manager: add a hint, a command that explains more, to errors in the block.
+    """Context manager: add a hint to errors in the block, which names a command that explains more.
 
     Python prints the note below the message, the command line behind it. A note added further in stays, as it is more
     specific. Also works as a decorator.

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from contraport._utils.formatting import format_name, is_flag_style
+from contraport._utils.formatting import format_option_name, is_flag_style_active
 from contraport.errors import UsageError, bind_arguments, check, check_integer, unknown_name_error
 
 P = ParamSpec("P")
@@ -22,7 +22,7 @@ T = TypeVar("T")
 Check = Callable[[str, Any], None]
 """Check of an option's name and value; raises `UsageError`."""
 
-Scope = Literal["run", "machine", "call"]
+Lifetime = Literal["run", "machine", "call"]
 """How long a value holds: for the whole run, for one machine (may change on resume), or for one call."""
 
 MAX_COUNT = 2**31 - 1
@@ -39,14 +39,14 @@ class Option:
         name: Keyword in Python, and flag without dashes on the command line.
         type: Type annotation; `Any` in a union stands for objects that only Python code can pass.
         default: Default value; `inspect.Parameter.empty` for a required option.
-        positional: Whether Python calls may pass the option by position.
+        is_python_positional: Whether Python calls may pass the option by position.
         help: Help text: one sentence on what the option does.
         group: Heading of the option in the help of a command.
         check: Function that raises for an invalid value; replaces the check of the type.
         serialize: Function that converts a value to what `config.yaml` stores.
-        scope: How long a value holds: for a run, a machine or a call.
-        extendable: Whether the value may be increased when a run is resumed.
-        cli_flag: Whether the option is a flag on the command line although it is positional in Python.
+        lifetime: How long a value holds: for a run, a machine or a call.
+        may_increase_on_resume: Whether the value may be increased when a run is resumed.
+        is_cli_flag: Whether the option is a flag on the command line although it is positional in Python.
         check_exists: Function that raises if the target of a value, such as a run, is missing. The command checks this
             too; the parser calls it first if another required option is missing, so that the first mistake is reported.
         deprecated_name: Old name that is still accepted, with a warning; empty for none.
@@ -55,14 +55,14 @@ class Option:
     name: str
     type: Any
     default: Any
-    positional: bool
+    is_python_positional: bool
     help: str
     group: str
     check: Check | None
     serialize: Callable[[Any], Any]
-    scope: Scope
-    extendable: bool
-    cli_flag: bool = False
+    lifetime: Lifetime
+    may_increase_on_resume: bool
+    is_cli_flag: bool = False
     check_exists: Check | None = None
     deprecated_name: str = ""
 
@@ -72,9 +72,9 @@ class Option:
         return self.default is inspect.Parameter.empty
 
     @property
-    def cli_positional(self) -> bool:
+    def is_cli_positional(self) -> bool:
         """Whether the command line takes the option by position."""
-        return self.positional and not self.cli_flag
+        return self.is_python_positional and not self.is_cli_flag
 
     def validate(self, value: Any) -> None:
         """Raise `UsageError` if a value has the wrong type or fails the check of the option."""
@@ -94,18 +94,18 @@ def to_config_value(value: Any) -> Any:
         return [to_config_value(item) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value
-    return display_name(value) if isinstance(value, Path) else f"<{display_name(value)}>"
+    return get_value_name(value) if isinstance(value, Path) else f"<{get_value_name(value)}>"
 
 
-def is_object_placeholder(value: Any) -> bool:
+def has_object_placeholder(value: Any) -> bool:
     """Return whether a value from `config.yaml` is or contains a placeholder ``<name>`` for an object."""
     if isinstance(value, list | Mapping):
-        return any(map(is_object_placeholder, value.values() if isinstance(value, Mapping) else value))
+        return any(map(has_object_placeholder, value.values() if isinstance(value, Mapping) else value))
     return isinstance(value, str) and value.startswith("<") and value.endswith(">")
 
 
-def display_name(value: Any) -> str:
-    """Return a name of a value for messages and file names."""
+def get_value_name(value: Any) -> str:
+    """Return the name of a value for messages and file names: its text, its `name` or its type."""
     return str(value) if isinstance(value, str | Path) else str(getattr(value, "name", type(value).__name__))
 
 
@@ -114,10 +114,10 @@ def option_metadata(
     *,
     check: Check | None = None,
     serialize: Callable[[Any], Any] = to_config_value,
-    scope: Scope = "run",
-    extendable: bool = False,
+    lifetime: Lifetime = "run",
+    may_increase_on_resume: bool = False,
     group: str | None = None,
-    cli_flag: bool = False,
+    is_cli_flag: bool = False,
     check_exists: Check | None = None,
     deprecated_name: str = "",
 ) -> dict[str, Any]:
@@ -128,17 +128,17 @@ def option_metadata(
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Walk:
     ...     way: str = field(kw_only=False, metadata=option_metadata("Where to."))
-    >>> get_declared_options(Walk)["way"].required, get_declared_options(Walk)["way"].cli_positional
+    >>> get_declared_options(Walk)["way"].required, get_declared_options(Walk)["way"].is_cli_positional
     (True, True)
     """
     return {
         "help": help,
         "check": check,
         "serialize": serialize,
-        "scope": scope,
-        "extendable": extendable,
+        "lifetime": lifetime,
+        "may_increase_on_resume": may_increase_on_resume,
         "group": group,
-        "cli_flag": cli_flag,
+        "is_cli_flag": is_cli_flag,
         "check_exists": check_exists,
         "deprecated_name": deprecated_name,
     }
@@ -162,10 +162,10 @@ def get_declared_options(options_class: Callable[..., object]) -> Mapping[str, O
         default = inspect.Parameter.empty if one.default is MISSING else one.default
         metadata = {**one.metadata, "group": group}
         options[one.name] = Option(one.name, types[one.name], default, not one.kw_only, **metadata)
-    return dict(sorted(options.items(), key=lambda item: not item[1].positional))
+    return dict(sorted(options.items(), key=lambda item: not item[1].is_python_positional))
 
 
-class Options:
+class BaseOptions:
     """Base class of option dataclasses; validates every value that differs from the default."""
 
     def __post_init__(self) -> None:
@@ -178,7 +178,7 @@ class Options:
         """Return a copy with some values replaced, without validation; for values that the library computes.
 
         >>> @dataclass(frozen=True, kw_only=True)
-        ... class Walk(Options):
+        ... class Walk(BaseOptions):
         ...     steps: int = option(1, "Number of steps.", check=int_in_range(1), group="the way")
         >>> Walk(steps=3).replace_unchecked(steps=4)
         Walk(steps=4)
@@ -213,8 +213,9 @@ def replace_deprecated_names(
 
 def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
     """Warn that a name is deprecated, by a `FutureWarning` in Python and by a log message on the command line."""
-    message = f"{format_name(old)} is deprecated and will be removed in version {REMOVAL}; use {format_name(new)}."
-    if is_flag_style():
+    old, new = format_option_name(old), format_option_name(new)
+    message = f"{old} is deprecated and will be removed in version {REMOVAL}; use {new}."
+    if is_flag_style_active():
         logging.getLogger("contraport").warning("%s", message)
     else:
         warnings.warn(message, FutureWarning, stacklevel=stacklevel)
@@ -295,7 +296,7 @@ def with_options_as_parameters(
     parameters = [
         inspect.Parameter(
             name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD if one.positional else inspect.Parameter.KEYWORD_ONLY,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD if one.is_python_positional else inspect.Parameter.KEYWORD_ONLY,
             default=one.default,
             annotation=one.type,
         )

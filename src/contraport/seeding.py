@@ -29,32 +29,32 @@ def derive_seed(purpose: str, *keys: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
 
 
-def generator(purpose: str, *keys: int) -> np.random.Generator:
+def numpy_generator(purpose: str, *keys: int) -> np.random.Generator:
     """Create a NumPy random generator for a purpose; see `derive_seed`.
 
-    >>> generator("audit.decoys", 0).random() == generator("data.mismatch", 0).random()
+    >>> numpy_generator("audit.decoys", 0).random() == numpy_generator("data.mismatch", 0).random()
     False
     """
     return np.random.default_rng(derive_seed(purpose, *keys))
 
 
-def torch_seed(purpose: str, *keys: int) -> int:
+def derive_torch_seed(purpose: str, *keys: int) -> int:
     """Derive a 64-bit seed for torch from a purpose and keys; see `derive_seed`."""
     return derive_seed(purpose, *keys) % 2**64
 
 
 def torch_generator(purpose: str, *keys: int) -> torch.Generator:
     """Create a torch random generator on the CPU for a purpose; see `derive_seed`."""
-    return torch.Generator().manual_seed(torch_seed(purpose, *keys))
+    return torch.Generator().manual_seed(derive_torch_seed(purpose, *keys))
 
 
-def seed_global_generators(seed: int) -> None:
+def seed_torch_generators(seed: int) -> None:
     """Seed the global torch random generators of all devices in use.
 
     `torch.manual_seed` also prepares devices that are not in use and records the caller for each, which takes as long
     as a small training step.
 
-    >>> seed_global_generators(3)
+    >>> seed_torch_generators(3)
     >>> sample = torch.rand(2)
     >>> bool((sample == torch.rand(2, generator=torch.Generator().manual_seed(3))).all())
     True

@@ -13,12 +13,12 @@ import pytest
 VERB = '''
 from dataclasses import dataclass, field
 
-from contraport.options import Options, int_in_range, option, option_metadata
+from contraport.options import BaseOptions, int_in_range, option, option_metadata
 from contraport.command import Command
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountOptions(Options):
+class CountOptions(BaseOptions):
     """Options of `contraport count`."""
 
     file: str = field(kw_only=False, metadata=option_metadata("The file."))
@@ -31,7 +31,7 @@ VERB = Command(
     "Count the lines of a file.",
     details="Blank lines too.",
     examples=("contraport count notes.txt",),
-    printer="builtins:print",
+    printer_path="builtins:print",
 )
 '''
 FUNCTION = '''

@@ -18,12 +18,12 @@ from tests.errors import raises_usage_error
 @pytest.mark.parametrize("name", BUILTIN_COMMANDS)
 def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
     verb = find_command(name)
-    function = import_object(verb.function)
+    function = import_object(verb.function_path)
     parameters = inspect.signature(function).parameters
     assert list(parameters) == list(verb.options)
     for key, option in verb.options.items():
         assert parameters[key].default == option.default
-        assert (parameters[key].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD) == option.positional
+        assert (parameters[key].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD) == option.is_python_positional
         assert option.help.endswith(".")
         if not option.required:
             option.validate(option.default)
@@ -40,12 +40,12 @@ def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
 @pytest.mark.parametrize("name", BUILTIN_COMMANDS)
 def test_what_it_names_is_there(name: str) -> None:
     verb = find_command(name)
-    assert callable(import_object(verb.printer or verb.function))
-    assert callable(import_object(verb.failure_check or verb.function))
+    assert callable(import_object(verb.printer_path or verb.function_path))
+    assert callable(import_object(verb.failure_check_path or verb.function_path))
     assert verb.summary.endswith(".")
     assert verb.examples
     assert all(f"contraport {name}" in example for example in verb.examples)
-    package = ".".join(verb.function.partition(":")[0].split(".")[:2])
+    package = ".".join(verb.function_path.partition(":")[0].split(".")[:2])
     assert COMMAND_LOCATIONS[name] == f"{package}.config:{name.upper()}"
 
 
@@ -61,6 +61,6 @@ def test_a_value_of_another_type_is_told_from_python_too() -> None:
 @pytest.mark.parametrize("name", ["train", "audit"])
 def test_data_lead_a_call_and_have_their_name_in_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="data: unknown name 'digitz'"):
-        import_object(find_command(name).function)("digitz")
+        import_object(find_command(name).function_path)("digitz")
     assert main([name, "digitz"]) == 2
     assert "unexpected argument 'digitz'" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def test_json_output(command) -> None:
     assert (
         told["versions"]["torch"] == torch.__version__.split("+")[0] or told["versions"]["torch"] == torch.__version__
     )
-    assert told["extras"]["train"]["timm"]
+    assert told["extra_versions"]["train"]["timm"]
     assert told["checks"] == []
 
 

@@ -37,7 +37,7 @@ def test_evaluations_and_neighbors(command, data: str) -> None:
 def test_demo(command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demonstration, "RECIPE", {**demonstration.RECIPE, "encoder": "mlp"})
     found = json.loads(command("demo", "--epochs", "1", "--progress", "false", "--json").out)
-    assert list(found["evaluations"]) == list(found["seconds"]) == list(demonstration.OBJECTIVES)
+    assert list(found["evaluations"]) == list(found["training_seconds"]) == list(demonstration.OBJECTIVES)
     assert all(evaluation["rows"]["trained"]["knn"] <= 1 for evaluation in found["evaluations"].values())
     assert found["page"] == "runs/demo/report.html"
 
@@ -75,7 +75,7 @@ def test_only_printers_of_commands_print() -> None:
         "contraport.cli.json_output:print_json",
     }
     assert printing - helpers == {
-        show for name in BUILTIN_COMMANDS if not (show := find_command(name).printer).startswith("builtins:")
+        show for name in BUILTIN_COMMANDS if not (show := find_command(name).printer_path).startswith("builtins:")
     } - {""}
 
 

@@ -68,10 +68,10 @@ def test_help_has_description_and_default(command: Command) -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("verb", [verb for verb in BUILTIN_COMMANDS if find_command(verb).common_options])
+@pytest.mark.parametrize("verb", [verb for verb in BUILTIN_COMMANDS if find_command(verb).short_help_options])
 def test_short_help_has_common_options_only(command: Command, verb: str) -> None:
     text = command(verb, "--help").out
-    common, options = find_command(verb).common_options, find_command(verb).options
+    common, options = find_command(verb).short_help_options, find_command(verb).options
     assert {name for name in options if f"\n  --{name}" in text} == set(common)
     assert f"{len(options) - len(common)} more options: contraport {verb} --help_all" in text
 

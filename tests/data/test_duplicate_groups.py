@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from contraport._utils.text_tensors import tensor_to_texts
+from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import Dataset, from_arrays, load
 
 IMAGES = 20

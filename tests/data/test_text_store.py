@@ -3,7 +3,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
-from contraport._utils.text_tensors import tensor_to_texts
+from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import from_arrays
 from contraport.data.stores import PackedTextStore
 

@@ -9,7 +9,7 @@ import torch
 from tests.errors import raises_usage_error
 from torch import nn
 
-from contraport._utils.text_tensors import texts_to_tensor
+from contraport._utils.text_bytes import texts_to_tensor
 from contraport.encoders.text_transformer import TextTransformer, _read_pooling
 
 

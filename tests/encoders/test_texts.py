@@ -2,7 +2,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
-from contraport._utils.text_tensors import concatenate_batches, texts_to_tensor
+from contraport._utils.text_bytes import concatenate_batches, texts_to_tensor
 from contraport.encoders import Model
 from contraport.encoders.factory import build_encoder
 from contraport.encoders.small_text import BUCKETS, NGRAM_SIZES, NgramHasher, SmallText, vectorize_texts

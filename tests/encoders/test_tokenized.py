@@ -7,7 +7,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport import embed, export, train
-from contraport._utils.text_tensors import texts_to_tensor
+from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_arrays
 from contraport.encoders import Model, load_pretrained, read_initial_weights
 from contraport.encoders.factory import build_encoder

@@ -9,7 +9,7 @@ from tests.errors import raises_usage_error
 
 from contraport.data import from_arrays
 from contraport.encoders import Model
-from contraport.options import is_object_placeholder
+from contraport.options import has_object_placeholder
 from contraport.training.components import build_objective, build_training_module
 from contraport.training.config import Settings
 
@@ -58,7 +58,7 @@ def test_view_names_are_saved(tmp_path) -> None:
     own.save_pretrained(tmp_path / "own")
     again = Model.from_pretrained(tmp_path / "own", encoder={"b": torch.nn.Linear(4, 2)})
     assert all(torch.equal(*pair) for pair in zip(again.parameters(), own.parameters(), strict=True))
-    assert is_object_placeholder(Settings(encoder={"b": torch.nn.Linear(4, 2)}).to_config()["encoder"])
+    assert has_object_placeholder(Settings(encoder={"b": torch.nn.Linear(4, 2)}).to_config()["encoder"])
 
 
 def test_training_uses_the_view_names_of_its_data() -> None:

@@ -182,7 +182,7 @@ def _options(verb: str) -> list[str]:
 def _words(verb: str, chosen: dict[str, str], random: Random) -> list[str]:
     argv = [verb]
     known = find_command(verb).options
-    argv += [chosen.pop(name) for name in [*chosen] if name in known and known[name].positional]
+    argv += [chosen.pop(name) for name in [*chosen] if name in known and known[name].is_python_positional]
     if "progress" in known:
         chosen["progress"] = "false"
     if chosen and random.random() < 0.2:

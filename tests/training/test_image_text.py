@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import contraport
-from contraport._utils.text_tensors import texts_to_tensor
+from contraport._utils.text_bytes import texts_to_tensor
 from contraport.cli import main
 from contraport.data import load
 from contraport.encoders import Model

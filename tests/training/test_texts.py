@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from contraport import audit, cluster, duplicates, embed, evaluate, neighbors, search, train
-from contraport._utils.text_tensors import texts_to_tensor
+from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.features import read_features

@@ -22,14 +22,14 @@ def use_flag_style() -> Iterator[None]:
         _ON_COMMAND_LINE.reset(token)
 
 
-def is_flag_style() -> bool:
+def is_flag_style_active() -> bool:
     """Return whether options are currently formatted as command-line flags."""
     return _ON_COMMAND_LINE.get()
 
 
-def format_name(option: str) -> str:
+def format_option_name(option: str) -> str:
     """Format the name of an option: a keyword in Python, a flag on the command line."""
-    return f"--{option}" if is_flag_style() else option
+    return f"--{option}" if is_flag_style_active() else option
 
 
 def format_options(**options: Any) -> str:
@@ -41,7 +41,7 @@ def format_options(**options: Any) -> str:
     ...     format_options(overwrite=True), format_options(columns={"labels": "kind"}), format_options(data=...)
     ('--overwrite', '--columns.labels kind', '--data ...')
     """
-    if not is_flag_style():
+    if not is_flag_style_active():
         return ", ".join(f"{name}={_literal(value)}" for name, value in options.items())
     return " ".join(f"--{name}" if value is True else format_flags({name: value}) for name, value in options.items())
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -24,12 +24,6 @@ def make_console(*, stderr: bool = False, quiet: bool = False, width: int | None
     return Console(stderr=stderr, quiet=quiet, width=width, markup=False, emoji=False)
 
 
-class StepCallback(Protocol):
-    """Callback to call at the start of each step of a progress bar, with a description of the step."""
-
-    def __call__(self, description: str) -> None: ...
-
-
 class ProgressBars:
     """Nested progress bars on standard error; nothing is printed if that is not a terminal.
 
@@ -39,7 +33,7 @@ class ProgressBars:
         shown: whether to show the bars.
 
     >>> bars = ProgressBars()
-    >>> with bars.steps(2) as step:
+    >>> with bars.track_steps(2) as step:
     ...     step("kNN")
     ...     sum(bars.track([1, 2, 3], "items"))
     6
@@ -59,7 +53,7 @@ class ProgressBars:
         self._open = 0
 
     @contextmanager
-    def steps(self, total: int | None, description: str = "") -> Iterator[StepCallback]:
+    def track_steps(self, total: int | None, description: str = "") -> Iterator[Callable[[str], None]]:
         """Context manager: show a progress bar, and yield a callback to call at the start of each step."""
         task = self._progress.add_task(description, total=total)
         started = 0
@@ -85,7 +79,7 @@ class ProgressBars:
         if not self._shown:
             yield from items
             return
-        with self.steps(total, description) as step:
+        with self.track_steps(total, description) as step:
             for item in items:
                 step(description)
                 yield item

@@ -134,7 +134,7 @@ def _list_resume_conditions(options: AuditOptions, dataset: Dataset) -> dict[str
     own = {
         name: getattr(options, name)
         for name, option in get_declared_options(AuditOptions).items()
-        if option.scope == "run"
+        if option.lifetime == "run"
     }
     return own | {"data": dataset.name, "pairs": len(dataset), "views": list(dataset.view_names)}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from contraport.command import EXTRA, PAIRS, Command
 from contraport.errors import check, check_nonnegative, check_positive
-from contraport.options import Options, int_in_range, matches_type, one_of, option, option_metadata
+from contraport.options import BaseOptions, int_in_range, matches_type, one_of, option, option_metadata
 
 STATISTIC_NAMES = (
     "combined",
@@ -33,7 +33,7 @@ def _check_views(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditOptions(Options):
+class AuditOptions(BaseOptions):
     """Options of the function `contraport.audit`.
 
     Raises:
@@ -47,7 +47,7 @@ class AuditOptions(Options):
             "Data of two views, as in `contraport train`; in Python also a Dataset or two arrays. The data's own test "
             "split is not audited.",
             group="the pairs",
-            cli_flag=True,
+            is_cli_flag=True,
         ),
     )
     views: Sequence[int | str] = option(
@@ -59,7 +59,7 @@ class AuditOptions(Options):
         None, "Roles of the columns of a table, as in `contraport train`; default: by their names and types."
     )
     image_size: int | None = option(None, "Resize images to squares of this side in pixels.", check=int_in_range(1))
-    root: str | Path | None = option(None, "Folder of named data.", scope="machine")
+    root: str | Path | None = option(None, "Folder of named data.", lifetime="machine")
     method: str = option(
         "online",
         "Scoring method: online (one training that scores its pairs eight times and drops suspected mismatches), "
@@ -100,38 +100,38 @@ class AuditOptions(Options):
         None,
         "Data loading processes; default: none for data in memory, else one per core but one.",
         check=int_in_range(0),
-        scope="machine",
+        lifetime="machine",
         deprecated_name="workers",
     )
     device: str = option(
-        "auto", "Device: auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"), scope="machine"
+        "auto", "Device: auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"), lifetime="machine"
     )
     out: str | Path | None = option(
         None,
         "Folder to write `audit.html`, `pairs.csv`, `audit.json` and the training to; default: nothing is written.",
-        scope="call",
+        lifetime="call",
         group="output",
     )
     drop: bool = option(
         False,
         "Also write the data without the flagged pairs: `dropped.csv` for a .csv table and so on, else `dropped.npz`.",
-        scope="call",
+        lifetime="call",
     )
     repair: bool = option(
         False,
         "Also write the data with the second view of each flagged pair replaced by that of its better partner, and "
         "without flagged pairs that have none: `repaired.csv` and so on.",
-        scope="call",
+        lifetime="call",
     )
     weigh: bool = option(
         False,
         "Also write the data with weight 0 for flagged pairs and 1 for others: `weighed.csv` with a column for "
         "`contraport train --sample_weight audit_weight`, `weighed.npz` with the array `weights`, or for other data "
         "`weights.npy` alone.",
-        scope="call",
+        lifetime="call",
     )
-    resume: bool = option(False, "Continue an audit that was stopped.", scope="call")
-    progress: bool = option(True, "Show progress on standard error.", scope="call")
+    resume: bool = option(False, "Continue an audit that was stopped.", lifetime="call")
+    progress: bool = option(True, "Show progress on standard error.", lifetime="call")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -182,10 +182,10 @@ AUDIT = Command(
         "contraport audit --data views.npz --views 0 2 --method crossfit --repeats 2 --out audits/views",
         "contraport audit --data table.parquet --views photo caption --drop --weigh --out audits/table",
     ),
-    printer="contraport.cli.console:print_audit",
+    printer_path="contraport.cli.console:print_audit",
     required_extra=EXTRA,
     group=PAIRS,
-    common_options=(
+    short_help_options=(
         "data",
         "views",
         "method",

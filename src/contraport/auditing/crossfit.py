@@ -33,7 +33,7 @@ from contraport.auditing.pairs.mismatches import ExchangeGroup
 from contraport.data import BatchOrder, Dataset, build_loader
 from contraport.embedding import LoaderConfig
 from contraport.errors import check, report_write_errors, unreadable_error
-from contraport.seeding import generator, torch_seed
+from contraport.seeding import derive_torch_seed, numpy_generator
 from contraport.training.callbacks import FiniteGuard
 from contraport.training.components import build_objective, build_training_module
 from contraport.training.config import Settings
@@ -172,7 +172,7 @@ def score_by_crossfit(
         trusted = trusted if result is None else result.select_trusted()
         for repeat in range(repeats):
             place, run = (number, repeat), number * repeats + repeat
-            run_settings = settings.replace_unchecked(seed=torch_seed("audit.crossfit", settings.seed, run))
+            run_settings = settings.replace_unchecked(seed=derive_torch_seed("audit.crossfit", settings.seed, run))
             for fold, part in enumerate(_draw_folds(groups, folds, seed=(settings.seed, run))):
                 is_last = run == rounds * repeats - 1 and fold == folds - 1  # its encoder proposes partners
                 if saved.has_scores(place, part) and not is_last:
@@ -186,7 +186,7 @@ def score_by_crossfit(
 
 def _draw_folds(groups: tuple[ExchangeGroup, ...], folds: int, *, seed: tuple[int, int]) -> list[Tensor]:
     """Draw the folds of a cross-fit; items that share content or exchange partners are in the same fold."""
-    order = generator("audit.folds", *seed).permutation(len(groups))
+    order = numpy_generator("audit.folds", *seed).permutation(len(groups))
     return [torch.cat([items for group in order[fold::folds] for items in groups[group]]) for fold in range(folds)]
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from contraport._utils.files import atomic_write, write_arrays
-from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
+from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.formats import array_files, tables

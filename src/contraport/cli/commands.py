@@ -96,18 +96,18 @@ def run_command(name: str, argv: list[str]) -> None:
         return
     options = dict(options)
     as_json = options.pop("json", False)
-    printer = "contraport.cli.json_output:print_json" if as_json else command.printer
+    printer = "contraport.cli.json_output:print_json" if as_json else command.printer_path
     needed = require_extra(command.required_extra, name) if command.required_extra else nullcontext()
     with needed, _log_to_terminal(quiet=not options.get("progress", True)):
         for message in _repeated_flags(argv):
             logging.getLogger("contraport").warning(message)
-        result = import_object(command.function)(**options)
+        result = import_object(command.function_path)(**options)
     if printer:
         import_object(printer)(result)
     if options.get("page") and Path in get_args(command.options["page"].type) and not as_json:
         print(f"page: {options['page']}")
-    if command.failure_check:
-        import_object(command.failure_check)(result)
+    if command.failure_check_path:
+        import_object(command.failure_check_path)(result)
 
 
 def _repeated_flags(argv: Sequence[str]) -> list[str]:
@@ -177,7 +177,7 @@ def _is_positional_only(options: Sequence[Option], words: Sequence[str]) -> bool
     """Return whether the arguments are positional values only, with no required option missing."""
     if any(word.startswith("-") for word in words) or len(words) > len(options):
         return False
-    if words and not all(option.cli_positional for option in options):
+    if words and not all(option.is_cli_positional for option in options):
         return False
     return not any(option.required for option in options[len(words) :])
 

@@ -85,14 +85,14 @@ def _candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
         return ()
     command = find_command(before[0])
     if prefix.startswith("-"):
-        further = ("help", "help_all", "config", "print_config", *(("json",) if command.printer else ()))
+        further = ("help", "help_all", "config", "print_config", *(("json",) if command.printer_path else ()))
         return (
             f"--{name}"
-            for name in (*(n for n, option in command.options.items() if not option.cli_positional), *further)
+            for name in (*(n for n, option in command.options.items() if not option.is_cli_positional), *further)
         )
     option = command.options.get(before[-1].removeprefix("--")) if before[-1].startswith("--") else None
     if option is None and len(before) == 1:
-        option = next((option for option in command.options.values() if option.cli_positional), None)
+        option = next((option for option in command.options.values() if option.is_cli_positional), None)
     return _values(option) if option is not None else ()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport.command import EXTRA, GETTING_STARTED, Command
-from contraport.options import Options, int_in_range, one_of, option, option_metadata
+from contraport.options import BaseOptions, int_in_range, one_of, option, option_metadata
 
 LISTS = ("recipes", "objectives", "encoders", "data", "metrics", "suites")
 
@@ -17,7 +17,7 @@ def _check_list(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListOptions(Options):
+class ListOptions(BaseOptions):
     """Options of `contraport list`."""
 
     what: str = field(
@@ -31,14 +31,14 @@ LIST = Command(
     "contraport.cli.listing:list_names",
     "List the named recipes, objectives, encoders, data sets, metrics or suites.",
     examples=("contraport list recipes", "contraport list objectives"),
-    printer="contraport.cli.listing:print_names",
+    printer_path="contraport.cli.listing:print_names",
     required_extra=EXTRA,
     group=GETTING_STARTED,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemoOptions(Options):
+class DemoOptions(BaseOptions):
     """Options of `contraport.demo`."""
 
     out: str | Path = option("runs/demo", "Folder of the two runs and of report.html; existing runs are replaced.")
@@ -58,7 +58,7 @@ DEMO = Command(
         kNN on their frozen features, on raw pixels and on the features of the untrained encoder.
     """,
     examples=("contraport demo", "contraport demo --json"),
-    printer="contraport.cli.demo:print_demo_result",
+    printer_path="contraport.cli.demo:print_demo_result",
     required_extra=EXTRA,
     group=GETTING_STARTED,
     docs_page="start",
@@ -66,7 +66,7 @@ DEMO = Command(
 
 
 @dataclass(frozen=True)
-class DocsOptions(Options):
+class DocsOptions(BaseOptions):
     """Options of `contraport docs`."""
 
     page: str | None = option(None, "Page, such as photos; default: a list of the pages.")
@@ -78,13 +78,13 @@ DOCS = Command(
     "contraport.cli.docs:docs",
     "Print a page of the documentation, or the list of pages.",
     examples=("contraport docs", "contraport docs photos", "contraport docs troubleshooting out-of-memory"),
-    printer="contraport.cli.docs:print_page",
+    printer_path="contraport.cli.docs:print_page",
     group=GETTING_STARTED,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorOptions(Options):
+class DoctorOptions(BaseOptions):
     """Options of `contraport.doctor`."""
 
     test: bool = option(True, "Run the self-tests, about a minute.")
@@ -100,7 +100,7 @@ DOCTOR = Command(
         training is also run, stopped and resumed. The exit status is 1 if a test fails.
     """,
     examples=("contraport doctor", "contraport doctor --test false"),
-    printer="contraport.cli.doctor:print_diagnosis",
-    failure_check="contraport.cli.doctor:check_diagnosis",
+    printer_path="contraport.cli.doctor:print_diagnosis",
+    failure_check_path="contraport.cli.doctor:check_diagnosis",
     group=GETTING_STARTED,
 )

@@ -33,18 +33,18 @@ class DemoResult:
 
     Attributes:
         evaluations: Result of `contraport.evaluate`, by objective.
-        seconds: Training time in seconds, by objective.
+        training_seconds: Training time in seconds, by objective.
         page: Path of the HTML report that compares the runs.
     """
 
     evaluations: Mapping[str, Mapping[str, Any]]
-    seconds: Mapping[str, float]
+    training_seconds: Mapping[str, float]
     page: Path
 
 
 @DEMO.with_option_parameters
 def demo(options: dict[str, Any]) -> DemoResult:
-    """Train an encoder on small digits with nt-xent and with gca-uot, and compare them in a report.
+    """Train an encoder on small digit images with nt-xent and with gca-uot, and compare both in a report.
 
     Raises:
         UsageError: `out` contains other files under the name of a run.
@@ -68,7 +68,7 @@ def demo(options: dict[str, Any]) -> DemoResult:
     results = evaluate(runs, checkpoints="all", progress=demo_options.progress)
     return DemoResult(
         evaluations={run.name: results[str(run.path)] for run in runs},
-        seconds={run.name: run.metrics()[-1]["seconds"] for run in runs},
+        training_seconds={run.name: run.metrics()[-1]["seconds"] for run in runs},
         page=report(runs, out=out / "report.html", overwrite=True),
     )
 
@@ -80,6 +80,6 @@ def print_demo_result(result: DemoResult) -> None:
     columns = {"raw pixels": before["raw"], "untrained encoder": before["untrained"]}
     columns |= {name: measured["trained"] for name, measured in rows.items()}
     seconds = {"metric": "Training, s", "raw pixels": "-", "untrained encoder": "-"}
-    seconds |= {name: f"{seconds_taken:.0f}" for name, seconds_taken in result.seconds.items()}
+    seconds |= {name: f"{duration:.0f}" for name, duration in result.training_seconds.items()}
     print_table("digits: frozen features of held-out items", [*metric_rows_by_encoder(columns), seconds])
     print(f"report: {result.page}")

@@ -55,13 +55,13 @@ class Diagnosis:
     Attributes:
         versions: Versions of contraport, Python, torch and numpy.
         machine: Hardware properties, such as the number of CPUs and the GPUs, by name.
-        extras: Version of each package by extra; None for a missing package.
+        extra_versions: Version of each package by extra; None for a missing package.
         checks: Results of the self-tests.
     """
 
     versions: Mapping[str, str]
     machine: Mapping[str, str]
-    extras: Mapping[str, Mapping[str, str | None]]
+    extra_versions: Mapping[str, Mapping[str, str | None]]
     checks: tuple[CheckResult, ...]
 
     @property
@@ -94,7 +94,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     print(", ".join(f"{name} {number}" for name, number in diagnosis.versions.items()))
     for name, value in diagnosis.machine.items():
         print(f"{name}: {value}")
-    for extra, packages in diagnosis.extras.items():
+    for extra, packages in diagnosis.extra_versions.items():
         missing = [name for name, number in packages.items() if number is None]
         there = ", ".join(f"{name} {number}" for name, number in packages.items() if number is not None)
         lack = f"; not installed: {', '.join(missing)}" if missing else ""

@@ -41,7 +41,7 @@ def parse(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str,
     informative = [
         argument for argument in argv if argument.startswith(("--print_config", "--help")) or argument == "-h"
     ]
-    short = bool(command.common_options and {"-h", "--help"} & {*informative})
+    short = bool(command.short_help_options and {"-h", "--help"} & {*informative})
     try:
         resolved: dict[str, Any] = {}
         if informative and command.resolve_options is not None:
@@ -49,7 +49,7 @@ def parse(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str,
                 _run(parser, [argument for argument in argv if argument not in informative])
             )
         if short:
-            parser = _build_parser(command, prog, {*command.common_options, *resolved})
+            parser = _build_parser(command, prog, {*command.short_help_options, *resolved})
         parser.set_defaults(resolved)
         return _run(parser, argv, complete=bool(informative))
     except SystemExit:  # argparse has printed what was requested
@@ -105,7 +105,7 @@ class _Parser(ArgumentParser):
         deprecated: Current option name by deprecated name.
         types: Type of each option, restricted to values that can be written on a command line.
         positionals: Positional options of the command.
-        main_option: Option that a stray argument is most likely meant for, if any.
+        stray_argument_option: Option that a stray argument is most likely meant for, if any.
         words: Arguments of the command line.
     """
 
@@ -113,7 +113,7 @@ class _Parser(ArgumentParser):
     deprecated: dict[str, str]
     types: dict[str, Any]
     positionals: list[Option]
-    main_option: str | None
+    stray_argument_option: str | None
     words: list[str]
 
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -201,11 +201,11 @@ class _Parser(ArgumentParser):
     def _unexpected(self, word: str) -> UsageError:
         """Return the error for an argument that belongs to no option."""
         flags = [one.partition("=")[0] for one in self.words[: self.words.index(word)] if one.startswith("--")]
-        if self.main_option is not None and flags[-1:] == [f"--{self.main_option}"]:
-            hint = "; put the arrays of several views into one .npz" if self.main_option == "data" else ""
-            message = f"unexpected argument {word!r}: --{self.main_option} takes one value{hint}."
+        if self.stray_argument_option is not None and flags[-1:] == [f"--{self.stray_argument_option}"]:
+            hint = "; put the arrays of several views into one .npz" if self.stray_argument_option == "data" else ""
+            message = f"unexpected argument {word!r}: --{self.stray_argument_option} takes one value{hint}."
         else:
-            example = f", such as --{self.main_option} {word}" if self.main_option else ""
+            example = f", such as --{self.stray_argument_option} {word}" if self.stray_argument_option else ""
             message = f"unexpected argument {word!r}: expected options, which start with '--'{example}."
         return UsageError(message, kind="unexpected_argument")
 
@@ -255,7 +255,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
     positional = [
         name.upper() if option.required else f"[{name.upper()}]"
         for name, option in options.items()
-        if option.cli_positional
+        if option.is_cli_positional
     ]
     parser = _Parser(
         prog=prog,
@@ -269,10 +269,10 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
     parser.options = options
     parser.deprecated = {option.deprecated_name: name for name, option in options.items() if option.deprecated_name}
     parser.types = {name: _words_type(option) for name, option in options.items()}
-    parser.positionals = [option for option in options.values() if option.cli_positional]
-    flags = [name for name, option in options.items() if not option.cli_positional]
-    parser.main_option = next((name for name in flags if options[name].required or name == "data"), None)
-    headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.cli_positional)
+    parser.positionals = [option for option in options.values() if option.is_cli_positional]
+    flags = [name for name, option in options.items() if not option.is_cli_positional]
+    parser.stray_argument_option = next((name for name in flags if options[name].required or name == "data"), None)
+    headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.is_cli_positional)
     groups: dict[str, Any] = {heading: parser.add_argument_group(heading) for heading in headings}
     # Without headings, the command's own options come first, then those of its bases, then those of other modules.
     order: dict[str, int] = {}
@@ -281,7 +281,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
         for name in vars(base).get("__annotations__", {}):
             order.setdefault(name, rank if is_own else _LAST)
     for name, option in sorted(options.items(), key=lambda item: 0 if item[1].group else order[item[0]]):
-        target = parser if option.cli_positional else groups[option.group or "options"]
+        target = parser if option.is_cli_positional else groups[option.group or "options"]
         _add(target, option, parser.types[name], shown=name in shown)
     _add_common(parser, command, complete=len(shown) == len(options))
     return parser
@@ -301,9 +301,9 @@ def _add_common(parser: _Parser, command: Command[...], *, complete: bool) -> No
         action="config",
         help="YAML file of these options; options after it override it." if complete else _HIDDEN,
     )
-    help_all = "Show all options." if command.common_options else _HIDDEN  # the same as --help otherwise
+    help_all = "Show all options." if command.short_help_options else _HIDDEN  # the same as --help otherwise
     parser.add_argument("--help_all", action="help", help=help_all)
-    if command.printer:
+    if command.printer_path:
         parser.add_argument("--json", action="store_true", default=_HIDDEN, help="Print the result as JSON.")
         parser.types["json"] = bool
     for action in parser._actions:
@@ -327,7 +327,7 @@ def _add(parser: Any, option: Option, option_type: Any, *, shown: bool) -> None:
         settings.update(nargs="?", const=True)
     if str in get_args(option_type) and {int, float} & {*get_args(option_type)}:
         settings.update(type=_number_or_text)
-    if option.cli_positional:
+    if option.is_cli_positional:
         if not option.required:
             settings.update(nargs="?", default=option.default)
         parser.add_argument(option.name, **settings)
@@ -338,7 +338,7 @@ def _add(parser: Any, option: Option, option_type: Any, *, shown: bool) -> None:
 
 
 def _number_or_text(value: Any) -> Any:
-    """Convert a text to a number if possible, without the base-60 numbers of jsonargparse (1:0.1)."""
+    """Convert a text to a number if possible; 1:0.1 is not read as a base-60 number, unlike in jsonargparse."""
     for number_type in (int, float) if isinstance(value, str) else ():
         try:
             return number_type(value)
@@ -349,13 +349,13 @@ def _number_or_text(value: Any) -> Any:
 
 def _words_type(option: Option) -> Any:
     """Return the type of an option on the command line; positional options that take one or more values are lists."""
-    if option.cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type)):
+    if option.is_cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type)):
         return list[str]
     return _shell_type(option.type)
 
 
 def _shell_type(hint: Any) -> Any:
-    """Return the part of a type that a command line can express: ``str | None`` of ``str | Path | Dataset | None``.
+    """Return the part of a type that a command line can express, such as ``str | None`` of ``str | Path | None``.
 
     The option itself checks the words of a Literal, as in Python.
     """

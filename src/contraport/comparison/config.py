@@ -11,7 +11,7 @@ from typing import Any
 from contraport._utils.lazy import import_object
 from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
 from contraport.errors import check
-from contraport.options import Options, get_declared_options, int_in_range, matches_type, one_of, option
+from contraport.options import BaseOptions, get_declared_options, int_in_range, matches_type, one_of, option
 from contraport.training.config import DataReadingSettings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -44,7 +44,7 @@ def _share(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridOptions(Options):
+class GridOptions(BaseOptions):
     """Options for the rows, columns and trainings of the grid."""
 
     suite: str | Path | None = option(
@@ -82,7 +82,7 @@ class GridOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationOptions(Options):
+class EvaluationOptions(BaseOptions):
     """Options for evaluation, search and computing: metrics, trials, device, processes, budget."""
 
     metrics: Sequence[str] = option(
@@ -115,13 +115,13 @@ class EvaluationOptions(Options):
     )
     device: str = option("auto", "Device: auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"))
     out: str | Path | None = option(
-        None, "Output folder for trainings and tables; default: runs/compare, or runs/compare-SUITE.", scope="call"
+        None, "Output folder for trainings and tables; default: runs/compare, or runs/compare-SUITE.", lifetime="call"
     )
     dry_run: bool = option(
-        False, "Print the number of trainings and their estimated duration, and train nothing.", scope="call"
+        False, "Print the number of trainings and their estimated duration, and train nothing.", lifetime="call"
     )
     progress: bool = option(
-        True, "Show a progress bar, or a line per training without a terminal, on standard error.", scope="call"
+        True, "Show a progress bar, or a line per training without a terminal, on standard error.", lifetime="call"
     )
 
 
@@ -154,7 +154,7 @@ COMPARE = Command(
         "contraport compare --suite gca --quick --out runs/gca",
         "contraport compare --suite gca --tune 8 --budget 2h --processes 2 --device cuda",
     ),
-    printer="contraport.cli.console:print_comparison",
+    printer_path="contraport.cli.console:print_comparison",
     required_extra=EXTRA,
     group=TRAIN_AND_EVALUATE,
     docs_page="comparing",

@@ -65,7 +65,7 @@ def build_grid(explicit: OptionMap) -> Grid:
         "no_direction",
     )
     shared = {name: getattr(options, name) for name in ("epochs", "encoder")}
-    shared |= {name: getattr(options, name) for name, one in DATA_OPTIONS.items() if one.scope == "run"}
+    shared |= {name: getattr(options, name) for name, one in DATA_OPTIONS.items() if one.lifetime == "run"}
     defaults = {name: one.default for name, one in DATA_OPTIONS.items()}
     changed = {name: value for name, value in shared.items() if value != defaults.get(name)}
     common = replace_deprecated_names(OPTIONS, options.train or {}) | changed

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from contraport._utils.text_tensors import as_string_list, check_nonempty_texts
+from contraport._utils.text_bytes import as_string_list, check_nonempty_texts
 from contraport.data.dataset import Dataset
 from contraport.data.splits import Codes, Positions
 from contraport.data.stores import ArrayStore, PackedTextStore, Store, join_stores

@@ -20,7 +20,7 @@ from contraport.data.dataset import Batch, Dataset
 from contraport.data.streams import Stream
 from contraport.errors import UsageError, check, check_integer
 from contraport.options import accept_deprecated
-from contraport.seeding import generator
+from contraport.seeding import numpy_generator
 
 _MAX_WORKERS = 8
 
@@ -158,7 +158,7 @@ class BatchOrder(Sampler[list[int]]):
         pool = np.arange(self.length) if self._pool is None else self._pool
         if not self.shuffle:
             return np.resize(pool, self.length)
-        random = generator("data.order", self.seed, self.epoch)
+        random = numpy_generator("data.order", self.seed, self.epoch)
         order = random.permutation(pool)
         while len(order) < self.length:
             again, partial = random.permutation(pool), order[len(order) // self.batch_size * self.batch_size :]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor
 
-from contraport._utils.text_tensors import is_text_shape
+from contraport._utils.text_bytes import is_text_shape
 from contraport.data.channel_statistics import channel_range, mean_and_std
 from contraport.data.duplicate_groups import content_ids, has_repeats
 from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore

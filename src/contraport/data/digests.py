@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.text_tensors import is_text_batch
+from contraport._utils.text_bytes import is_text_batch
 from contraport.errors import check_regular_file
 
 if TYPE_CHECKING:

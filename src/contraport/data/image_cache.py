@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.array_cache import load_or_build_arrays, open_arrays, total_bytes
+from contraport._utils.array_cache import cached_bytes, load_or_build_arrays, open_arrays
 from contraport._version import __version__
 from contraport.data.data_loader import build_loader
 from contraport.data.dataset import Dataset
@@ -80,7 +80,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
     made_of = {"version": __version__, "data": dataset_digest(dataset), "shapes": shapes, "dtype": "uint8"}
-    if open_arrays(folder, made_of)[0] is None and not _has_room(folder, total_bytes(made_of)):
+    if open_arrays(folder, made_of)[0] is None and not _has_room(folder, cached_bytes(made_of)):
         return dataset
     pixels = load_or_build_arrays(
         folder,

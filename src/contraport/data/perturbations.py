@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
-from contraport._utils.text_tensors import is_text_shape
+from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog.perturbation_specs import DOMAINS, Corruption, DomainSpec, Mismatch
 from contraport.data.corruptions import NOISE, corrupt
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.duplicate_groups import exchange_partners
 from contraport.data.stores import ArrayStore, StoreWrapper
 from contraport.errors import UsageError, check
-from contraport.seeding import generator, seed_global_generators, torch_seed
+from contraport.seeding import derive_torch_seed, numpy_generator, seed_torch_generators
 
 Change = Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
 """Maps the views of the items at some positions to changed views."""
@@ -77,7 +77,7 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: Mismatch, *, seed: int)
     good = not mismatch.within_class or dataset.labels is not None
     message = f"mismatch: partners of the same class require labels, and {dataset.name!r} has none."
     check(good, message, "missing_labels")
-    partners, random = torch.arange(len(dataset)), generator("data.mismatch", seed)
+    partners, random = torch.arange(len(dataset)), numpy_generator("data.mismatch", seed)
     groups = dataset.labels if mismatch.within_class else torch.zeros(len(dataset), dtype=torch.int64)
     assert groups is not None
     for group in groups.unique():
@@ -131,7 +131,7 @@ def make_imbalanced(dataset: Dataset, ratio: float) -> Dataset:
         raise UsageError(message, kind="missing_labels")
     shares = ratio ** -(torch.arange(len(counts)) / (len(counts) - 1))
     allowed = (counts.max() * shares).round().clamp(min=1)
-    shuffled = torch.from_numpy(generator("data.imbalance").permutation(len(labels)))
+    shuffled = torch.from_numpy(numpy_generator("data.imbalance").permutation(len(labels)))
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     rank = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[by_class]]  # within the item's class
     return dataset.subset(by_class[rank < allowed[labels[by_class]]].sort().values)
@@ -217,8 +217,8 @@ class _CorruptItems:
         items = []
         with torch.random.fork_rng(devices=[]):
             for place, row in enumerate(self.rows[positions].tolist()):
-                seed_global_generators(
-                    torch_seed("data.corruption", row)
+                seed_torch_generators(
+                    derive_torch_seed("data.corruption", row)
                 )  # by row, so that the noise does not depend on the batch
                 item = (view[place : place + 1] for view in views)
                 items.append([self._corrupt(view, spread) for view, spread in zip(item, self.spread, strict=True)])
@@ -249,7 +249,7 @@ def assign_domains(dataset: Dataset, version: DomainSpec) -> Dataset:
     square = all(shape[1] == shape[2] for shape in dataset.shapes)
     check(not rotates or square, f"domains: rotation requires square {message}", "not_square")
     names = DOMAINS[version.name]
-    uniform = generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
+    uniform = numpy_generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
     domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
     whole = _apply_to_items(dataset, _ApplyDomains(domains, rotates)).with_domains(domains, names)
     if version.left_out is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from contraport.errors import check
-from contraport.seeding import generator
+from contraport.seeding import numpy_generator
 
 HELD_OUT = 0.2
 """Default fraction of each class that is held out."""
@@ -38,7 +38,7 @@ def split_positions(
     >>> split_positions(np.array([0] * 10 + [1] * 10), "test", fraction=0.2).tolist()
     [2, 5, 16, 17]
     """
-    shuffled = generator(purpose).permutation(len(classes))
+    shuffled = numpy_generator(purpose).permutation(len(classes))
     by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
     held_out = np.zeros(len(classes), dtype=bool)
     # Number held out among the first k items of `by_class`; rounding this total keeps each class within one item.

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.text_tensors import TEXT_SHAPE, encode_utf8, item_shape
+from contraport._utils.text_bytes import TEXT_SHAPE, encode_utf8, item_shape
 from contraport.data.digests import digest_contents, digest_encoded, digest_rows, digest_store
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from contraport._utils.text_tensors import concatenate_batches, item_shape
+from contraport._utils.text_bytes import concatenate_batches, item_shape
 from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
 

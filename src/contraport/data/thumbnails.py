@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
+from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.data.dataset import Dataset
 
 MAX_CHARACTERS = 500

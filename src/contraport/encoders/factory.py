@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from contraport._utils.formatting import describe_shape, format_options
 from contraport._utils.lazy import import_object
-from contraport._utils.text_tensors import blank_items, is_text_shape
+from contraport._utils.text_bytes import create_blank_items, is_text_shape
 from contraport.catalog.encoders import ENCODERS, OWN, TIMM
 from contraport.encoders.text_transformer import build_text_transformer, is_transformers_folder
 from contraport.errors import UsageError, check, hint_on_error, unknown_name_error
@@ -146,7 +146,7 @@ def _count_features(encoder: nn.Module, name: str, shape: Shape) -> int:
     training = encoder.training
     try:
         with torch.no_grad():
-            output = encoder.eval()(blank_items(2, shape))
+            output = encoder.eval()(create_blank_items(2, shape))
     except (Exception, SystemExit) as error:  # third-party code may raise anything
         raise _shape_error(name, shape, error) from error
     finally:

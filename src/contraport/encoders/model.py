@@ -17,7 +17,7 @@ from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from contraport._utils.files import check_checksum, checksum_path, write_checksum
-from contraport._utils.text_tensors import channel_count, concatenate_batches, item_shape
+from contraport._utils.text_bytes import channel_count, concatenate_batches, item_shape
 from contraport._version import __version__
 from contraport.encoders.factory import (
     Shape,

@@ -11,7 +11,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.constants import HF_HUB_CACHE
 from torch import nn
 
-from contraport._utils.text_tensors import TEXT_SHAPE
+from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.catalog.encoders import ENCODERS
 from contraport.encoders.factory import custom_code_names, is_module_description
 from contraport.encoders.initial_weights import InitialWeights, combine_initial_weights

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport._utils.formatting import describe_shape
-from contraport._utils.text_tensors import MAX_TEXT_BYTES, is_text_shape
+from contraport._utils.text_bytes import MAX_TEXT_BYTES, is_text_shape
 from contraport.encoders.networks import MLP_HIDDEN, dense_layers
 from contraport.errors import check
 
@@ -82,7 +82,7 @@ class NgramHasher(nn.Module):
 def vectorize_texts(texts: Tensor, size: int) -> Tensor:
     """Return counts of hashed words and n-grams, ``(b, size)``, normalized to length 1 (the hashing trick).
 
-    >>> from contraport._utils.text_tensors import texts_to_tensor
+    >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> vectorize_texts(texts_to_tensor(["a red bag", "A red bag", "a blue shoe"]), 4096).shape
     torch.Size([3, 4096])
     """
@@ -101,7 +101,7 @@ class SmallText(nn.Module):
     Source: Bojanowski, Grave, Joulin and Mikolov (2017), Enriching word vectors with subword information, without the
     MLP.
 
-    >>> from contraport._utils.text_tensors import texts_to_tensor
+    >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> SmallText(()).eval()(texts_to_tensor(["a red bag", "ein roter Beutel"])).shape
     torch.Size([2, 256])
     """

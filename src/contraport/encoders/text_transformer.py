@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport._utils.formatting import describe_shape
-from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
+from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.catalog.encoders import ENCODERS, TRANSFORMERS
 from contraport.errors import UsageError, check, import_optional, one_line_reason, unknown_name_error
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport._utils.text_tensors import channel_count, is_text_batch
+from contraport._utils.text_bytes import channel_count, is_text_batch
 from contraport.encoders.factory import Shape, build_encoder
 from contraport.encoders.networks import Projector
 from contraport.errors import check

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from contraport._utils.text_tensors import as_string_list
+from contraport._utils.text_bytes import as_string_list
 from contraport.auditing.pairs import DecoyDataset, add_decoys
 from contraport.auditing.pairs.pair_filter import PairFilter, max_audited_batch_size
 from contraport.auditing.result import Audit, audit_from_arrays

@@ -26,7 +26,7 @@ from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simpl
 from contraport.objectives.affinities import compute_affinities
 from contraport.objectives.divergences import Divergence
 from contraport.objectives.plan import BlockResult
-from contraport.seeding import seed_global_generators, torch_seed
+from contraport.seeding import derive_torch_seed, seed_torch_generators
 
 EARLY_ITERATIONS = 250
 """Iterations with early exaggeration, as in the original implementation."""
@@ -118,8 +118,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         target = Matrix(plan.float())
         data = data.float()
         with torch.random.fork_rng(devices=[]):
-            seed_global_generators(
-                torch_seed("estimators.neighbor", check_random_state(self.random_state).randint(2**31))
+            seed_torch_generators(
+                derive_torch_seed("estimators.neighbor", check_random_state(self.random_state).randint(2**31))
             )
             if self.encoder is None:
                 embedding = self._initial_embedding(data.flatten(1)).requires_grad_()

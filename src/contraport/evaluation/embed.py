@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset as AnyDataset
 
 from contraport._utils.progress import ProgressBars
-from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
+from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.data import Batch, Dataset
 from contraport.data.sources.torch_datasets import is_stream
 from contraport.data.streams import Stream

@@ -12,7 +12,7 @@ from contraport.encoders import Model
 from contraport.encoders.lora import merge_lora
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss, Objective
-from contraport.options import is_object_placeholder
+from contraport.options import has_object_placeholder
 from contraport.runs import Run, read_run_file
 from contraport.training.components import build_loss_schedules, build_objective
 from contraport.training.components.model_builder import apply_lora
@@ -75,7 +75,7 @@ def build_initial_objective(settings: Settings) -> Loss | str:
     """Build the objective of a run as at the start of training, or return the reason why its plan cannot be drawn."""
     if settings.objective is None:
         return "No plan is drawn: the run decodes views and compares no items."
-    if is_object_placeholder(settings.objective):
+    if has_object_placeholder(settings.objective):
         return "No plan is drawn: the objective was an object, which the run folder does not store."
     if settings.prototypes is not None:
         return "No plan is drawn: items were compared with prototypes, which the run folder does not store."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,6 @@ import torch
 
 from contraport._utils.files import atomic_write, write_arrays, write_json
 from contraport._utils.locks import lock_folder
-from contraport._utils.progress import StepCallback
 from contraport.data import Dataset
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.evaluation.config import EVALUATE, EvaluateOptions
@@ -147,7 +146,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
     plans: list[tuple[int, Arrays]] = []
     samples: Arrays = {}
     plan_notes: list[str] = []
-    with evaluator.loader_config.bars.steps(steps) as step:
+    with evaluator.loader_config.bars.track_steps(steps) as step:
         for name, encoder in baselines.items():
             results[name] = _compute(evaluator.build_context(name, encoder), possible, run, step)
         results["trained"] = _compute(trained, possible, run, step)
@@ -223,7 +222,7 @@ def _page_samples(
 
 
 def _compute(
-    context: EvalContext, metrics: Sequence[Metric], run: Run, step: StepCallback
+    context: EvalContext, metrics: Sequence[Metric], run: Run, step: Callable[[str], None]
 ) -> dict[str, MetricResult | float]:
     """Compute the metrics whose requirements are met; results that are not finite are left out."""
     results = {}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contraport._utils.files import atomic_write, atomic_write_folder
 from contraport._utils.formatting import format_options
-from contraport._utils.text_tensors import is_text_batch, is_text_shape
+from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.encoders import FeatureExtractor, Model, is_module_description
 from contraport.encoders.text_transformer import TextTransformer
 from contraport.errors import UsageError, check, import_optional, report_write_errors

@@ -13,7 +13,7 @@ from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport._utils.text_tensors import is_text_shape, tensor_to_texts
+from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.auditing.pairs import PairedFeatures, score_pairs
 from contraport.auditing.pairs.paired_features import MIN_PAIRS
 from contraport.data import Dataset, Views

@@ -18,7 +18,7 @@ from contraport.encoders import Model, kind_from_shape, resolve_view
 from contraport.errors import UsageError, check
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.process_shard import current_process_shard
-from contraport.options import is_object_placeholder
+from contraport.options import has_object_placeholder
 from contraport.runs import Run
 from contraport.training.components import build_dataset
 from contraport.training.config import RECORDED_OPTIONS, Settings
@@ -252,7 +252,7 @@ class SplitLoader:
             hint = f"Pass {format_options(data=...)}."
             check(settings.data is not None, f"data: the run's config.yaml has no entry 'data'. {hint}", "missing")
             check(
-                not is_object_placeholder(settings.data),
+                not has_object_placeholder(settings.data),
                 f"data: the run was trained on the object {settings.data}, which is not in its folder. {hint}",
                 "missing",
             )

@@ -11,7 +11,7 @@ import torch
 from sklearn.pipeline import Pipeline
 from torch import Tensor
 
-from contraport._utils.text_tensors import is_text_shape
+from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.corruptions import corrupt
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_features, fixed_seed

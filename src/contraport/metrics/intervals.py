@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from contraport.errors import check
-from contraport.seeding import generator
+from contraport.seeding import numpy_generator
 
 LEVEL = 0.95
 """Confidence level of the intervals."""
@@ -176,7 +176,7 @@ def draw_bootstrap_values(
     check(len(sizes) <= 1, f"results: all must have the same number of items, got {sorted(sizes)}.", "shape")
     if not sizes:
         return {}
-    items, random = sizes.pop(), generator("bootstrap.items", seed)
+    items, random = sizes.pop(), numpy_generator("bootstrap.items", seed)
     step = max(1, _COUNTS_AT_ONCE // items)  # bounds memory to `_COUNTS_AT_ONCE` counts
     chunks: dict[K, list[ItemValues]] = {key: [] for key in results}
     for start in range(0, resamples, step):

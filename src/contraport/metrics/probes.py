@@ -17,7 +17,7 @@ from torch import Tensor
 from contraport.data.splits import split_positions
 from contraport.errors import UsageError, check, check_all_values, check_positive
 from contraport.metrics.influence import influence_values
-from contraport.seeding import generator, torch_generator
+from contraport.seeding import numpy_generator, torch_generator
 
 PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """Candidate penalties of a linear probe, strongest first."""
@@ -131,7 +131,7 @@ def few_label_correctness(
     """
     hits = []
     for seed in range(DRAWS):
-        few = choose(generator("metrics.few_labels", seed))
+        few = choose(numpy_generator("metrics.few_labels", seed))
         hits.append(probe_correctness(fit_linear_probe(train_x[few], train_y[few]), test_x, test_y))
     return np.asarray(np.mean(hits, axis=0))
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
-from contraport.options import Options, option, option_metadata
+from contraport.options import BaseOptions, option, option_metadata
 from contraport.runs.config import Run, check_run_folder
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(Options):
+class ReportOptions(BaseOptions):
     """Options of `contraport.report`."""
 
     runs: Sequence[str | Path | Run] = field(
@@ -31,7 +31,7 @@ REPORT = Command(
         evaluation.
     """,
     examples=("contraport report runs/a runs/b --out comparison.html",),
-    printer="builtins:print",
+    printer_path="builtins:print",
     required_extra=EXTRA,
     group=TRAIN_AND_EVALUATE,
     docs_page="evaluating the-page",

@@ -251,7 +251,7 @@ def _describe_mismatch_rate(run: ReportRun) -> str:
 
 def _describe_differing_settings(runs: Sequence[ReportRun]) -> list[str]:
     # Options of the machine, such as the number of threads, are not a difference between methods.
-    machine = {name for name, option in RECORDED_OPTIONS.items() if option.scope == "machine"}
+    machine = {name for name, option in RECORDED_OPTIONS.items() if option.lifetime == "machine"}
     differing = [(key, values) for key, values, differs in compare_settings(runs) if differs and key not in machine]
     if not differing:
         return ["The runs have the same settings."]

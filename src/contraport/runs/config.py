@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contraport._utils.lazy import import_object
-from contraport.options import Options, int_in_range, option, option_metadata
+from contraport.options import BaseOptions, int_in_range, option, option_metadata
 
 if TYPE_CHECKING:
     from contraport.runs import Run as Run
@@ -29,7 +29,7 @@ def check_run_folder(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrustOptions(Options):
+class TrustOptions(BaseOptions):
     """Option that allows running encoder code that a run folder names."""
 
     trust_remote_code: bool = option(

@@ -17,7 +17,7 @@ import yaml
 from contraport._utils.files import atomic_write_folder, write_arrays, write_text
 from contraport._utils.html_repr import format_html_mapping
 from contraport.errors import UsageError, check, report_write_errors
-from contraport.options import accept_deprecated, is_object_placeholder, replace_deprecated_names, warn_renamed
+from contraport.options import accept_deprecated, has_object_placeholder, replace_deprecated_names, warn_renamed
 from contraport.runs.run_files import (
     REEVALUATE,
     MetricsRow,
@@ -105,7 +105,7 @@ class Run(RunFolder):
         config: dict[str, Any] = {}
         with suppress(UsageError):  # this text is part of a message about another file
             config = self.config()
-        objects = [name for name, value in config.items() if is_object_placeholder(value)]
+        objects = [name for name, value in config.items() if has_object_placeholder(value)]
         trusting = bool(custom_code_names(config.get("encoder"))) and "encoder" not in objects
         if not objects:
             flags = "--resume --trust_remote_code" if trusting else "--resume"

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from contraport.command import EXTRA, PAIRS, USE_ENCODER, Command
 from contraport.errors import check
-from contraport.options import Options, int_in_range, matches_type, one_of, option, option_metadata
+from contraport.options import BaseOptions, int_in_range, matches_type, one_of, option, option_metadata
 from contraport.runs.config import Run, TrustOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class SavedFeaturesOptions(Options):
+class SavedFeaturesOptions(BaseOptions):
     """Options shared by all commands that read embedded features."""
 
     features: str | Path | Any = field(
@@ -125,7 +125,7 @@ SEARCH = _command(
         'contraport search images.npz "a red bag" --top 20 --page bags.html',
         "contraport search captions.npz photo.jpg",
     ),
-    printer="contraport.cli.console:print_neighbors",
+    printer_path="contraport.cli.console:print_neighbors",
     group=USE_ENCODER,
 )
 
@@ -141,7 +141,7 @@ NEIGHBORS = _command(
         "contraport neighbors photos.npy --query 17 --page near.html",
         "contraport neighbors sentences.npy --query 'how to return a bag'",
     ),
-    printer="contraport.cli.console:print_neighbors",
+    printer_path="contraport.cli.console:print_neighbors",
     group=USE_ENCODER,
 )
 
@@ -158,7 +158,7 @@ DUPLICATES = _command(
         "contraport duplicates photos.parquet",
         "contraport duplicates photos.npy --threshold 0.98 --page same.html",
     ),
-    printer="contraport.cli.console:print_duplicate_groups",
+    printer_path="contraport.cli.console:print_duplicate_groups",
     group=PAIRS,
 )
 
@@ -175,6 +175,6 @@ CLUSTER = _command(
         "contraport cluster photos.parquet --k 20",
         "contraport cluster photos.npy --k 50 --out clusters.csv --page clusters.html",
     ),
-    printer="contraport.cli.console:print_clusters",
+    printer_path="contraport.cli.console:print_clusters",
     group=USE_ENCODER,
 )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
-from contraport._utils.text_tensors import is_text_shape
+from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, from_arrays
 from contraport.data.decoding import ImageFiles, ImageStore, find_decoding_error
 from contraport.embedding import embed_dataset

@@ -15,7 +15,7 @@ from contraport.metrics.embedding_geometry import centered_singular_values, effe
 from contraport.objectives.objective import Loss
 from contraport.plots.colors import SERIES
 from contraport.plots.figure_setup import create_panels
-from contraport.seeding import seed_global_generators, torch_seed
+from contraport.seeding import derive_torch_seed, seed_torch_generators
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,7 +115,7 @@ class _ResidualEncoder(nn.Module):
 @torch.random.fork_rng(devices=[])
 def _train_encoder(x: Tensor, objective: Loss, features: int, masked: float, iterations: int, seed: int) -> Tensor:
     """Train an encoder on masked views and return the representation of the unmasked items, (n, F)."""
-    seed_global_generators(torch_seed("theory.collapse", seed))
+    seed_torch_generators(derive_torch_seed("theory.collapse", seed))
     encoder = _ResidualEncoder(x.shape[1], features)
     optimizer = torch.optim.Adam(encoder.parameters(), 1e-3)
     for _ in range(iterations):

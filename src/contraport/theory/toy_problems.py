@@ -14,7 +14,7 @@ from contraport.catalog.objectives import align_uniform
 from contraport.errors import check, check_integer, check_nonnegative, check_positive
 from contraport.objectives.objective import Loss
 from contraport.plots.colors import GREY
-from contraport.seeding import seed_global_generators, torch_generator, torch_seed
+from contraport.seeding import derive_torch_seed, seed_torch_generators, torch_generator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,7 +116,7 @@ def train_circle_encoder(loss: Loss, x: Tensor, *, noise: float, iterations: int
         UsageError: noise is negative.
     """
     check_nonnegative("noise", noise)
-    seed_global_generators(torch_seed("theory.circle", seed))
+    seed_torch_generators(derive_torch_seed("theory.circle", seed))
     encoder = nn.Sequential(nn.Linear(x.shape[1], 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 2))
 
     def views() -> tuple[Tensor, Tensor]:

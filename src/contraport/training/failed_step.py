@@ -13,7 +13,7 @@ from torch import Tensor
 from contraport.data import Batch
 from contraport.encoders import check_trusted
 from contraport.errors import check
-from contraport.options import accept_deprecated, is_object_placeholder, warn_renamed
+from contraport.options import accept_deprecated, has_object_placeholder, warn_renamed
 from contraport.runs import Run, read_run_file
 from contraport.training.components import build_components, load_initial_weights, with_encoder_of_initial_weights
 from contraport.training.restore import read_checkpoint
@@ -65,7 +65,7 @@ def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **obj
     check(file.exists(), f"run: {run.path} has no {file.name}: the loss was finite at all steps.", "missing_file")
     settings = run.settings(**{"num_workers": 0, **objects})
     missing = [
-        name for name, value in settings.to_config().items() if is_object_placeholder(value) and name not in objects
+        name for name, value in settings.to_config().items() if has_object_placeholder(value) and name not in objects
     ]
     check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.", "object_required")
     check_trusted(settings.encoder, str(run.config_path), trust_remote_code=trust_remote_code or "encoder" in objects)

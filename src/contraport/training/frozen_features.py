@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from contraport._utils.array_cache import load_or_build_arrays, total_bytes
+from contraport._utils.array_cache import cached_bytes, load_or_build_arrays
 from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
 from contraport.data import Dataset, Views, build_loader
@@ -77,7 +77,7 @@ def _compute_features(
         "caching features of %d random views per item in %s: %.1f MB",
         cache_key["draws"] * len(shapes),
         folder,
-        total_bytes(cache_key) / 1e6,
+        cached_bytes(cache_key) / 1e6,
     )
     reader = LoaderConfig(
         256, select_training_device(settings.device), settings.num_workers, ProgressBars(shown=settings.progress)

@@ -12,12 +12,12 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from contraport._utils.formatting import format_flags, pluralize
-from contraport._utils.text_tensors import is_text_shape
+from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog import DATASETS
 from contraport.data import Dataset
 from contraport.data.streams import Stream
 from contraport.encoders.view_lookup import values_per_view
-from contraport.options import is_object_placeholder, to_config_value
+from contraport.options import has_object_placeholder, to_config_value
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
 
@@ -158,7 +158,7 @@ def format_changed_command(options: Mapping[str, Any], changes: Mapping[str, Any
     contraport train --data 'my photos' --target labels --encoder gradients --out runs/a-gradients
     """
     written = {name: to_config_value(value) for name, value in options.items()}
-    if not written.get("data") or any(map(is_object_placeholder, written.values())):
+    if not written.get("data") or any(map(has_object_placeholder, written.values())):
         return format_flags(changes)
     if path is not None and not options.get("overwrite"):
         changes = {**changes, "out": f"{path}-{changes['encoder']}"}

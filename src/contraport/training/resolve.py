@@ -8,7 +8,7 @@ from typing import Any
 from contraport.catalog import resolve_recipe
 from contraport.encoders import check_trusted
 from contraport.errors import check, hint_on_error, unknown_name_error
-from contraport.options import is_object_placeholder
+from contraport.options import has_object_placeholder
 from contraport.runs import Run
 from contraport.training.config import RECORDED_OPTIONS, Settings
 
@@ -36,7 +36,7 @@ def _with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
         if name not in RECORDED_OPTIONS:
             raise unknown_name_error(f"{out}/config.yaml", name, RECORDED_OPTIONS)
         message = f"{name}: the run in {out} was given the object {value}; pass it again to resume."
-        check(name in options or not is_object_placeholder(value), message, "object_required")
+        check(name in options or not has_object_placeholder(value), message, "object_required")
     trust = options.get("trust_remote_code", False) or "encoder" in options
     check_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
     for name in RECORDED_OPTIONS.keys() & options.keys() & config.keys():
@@ -46,10 +46,10 @@ def _with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_unchanged(name: str, value: Any, recorded: Any, out: object) -> None:
     option = RECORDED_OPTIONS[name]
-    if option.extendable:
+    if option.may_increase_on_resume:
         option.validate(value)
         check(value >= recorded, f"{name}: must be at least {recorded}, as in the run {out}, got {value}.", "decreased")
-    elif option.scope == "run":
+    elif option.lifetime == "run":
         value = option.serialize(value)
         message = f"{name}: must be {recorded!r}, as in the resumed run {out}, got {value!r}."
         check(value == recorded, message, "changed")

@@ -6,7 +6,7 @@ import torch
 from tests.engine.test_memory import Largest
 from tests.errors import raises_usage_error
 
-from contraport._utils.text_tensors import tensor_to_texts
+from contraport._utils.text_bytes import tensor_to_texts
 from contraport.auditing.pairs import (
     ItemPairs,
     PairedFeatures,

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from tests.errors import raises_usage_error
 
-from contraport._utils.text_tensors import tensor_to_texts
+from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import build_loader, load
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 from tests.errors import raises_usage_error
 
 from contraport._utils.formatting import use_flag_style
-from contraport._utils.text_tensors import tensor_to_texts
+from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import from_arrays, load
 from contraport.data.formats.tables import read_table, rewrite_rows
 from contraport.data.views import Views

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.errors import raises_usage_error
 
-from contraport._utils.text_tensors import tensor_to_texts
+from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import Dataset, load
 from contraport.data.sources import docstrings as source
 

@@ -14,7 +14,7 @@ from PIL import Image
 from tests.errors import raises_usage_error
 
 from contraport import embed, train
-from contraport._utils.text_tensors import tensor_to_texts
+from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import load
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from tests.errors import raises_usage_error
 
-from contraport._utils.progress import ProgressBars, StepCallback
+from contraport._utils.progress import ProgressBars
 from contraport.data import load
 from contraport.data.sources import remote
 
@@ -138,7 +138,7 @@ def test_progress_of_downloads_counts_files_and_megabytes(
             self._shown = shown  # although this is no terminal
 
         @contextmanager
-        def steps(self, total: int | None, description: str = "") -> Iterator[StepCallback]:
+        def track_steps(self, total: int | None, description: str = "") -> Iterator[Callable[[str], None]]:
             steps: list[str] = []
             told.append((total, steps))
             yield steps.append

@@ -15,7 +15,7 @@ from tests.errors import raises_usage_error
 from torch.utils.data import IterableDataset
 
 from contraport import embed, train
-from contraport._utils.text_tensors import tensor_to_texts as as_texts
+from contraport._utils.text_bytes import tensor_to_texts as as_texts
 from contraport.data import build_loader, from_stream, load
 from contraport.errors import UsageError
 from contraport.features import read_features

@@ -7,7 +7,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 from torchvision.datasets import FakeData, ImageFolder
 from torchvision.transforms import ToTensor
 
-from contraport._utils.text_tensors import tensor_to_texts
+from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import build_loader, from_torch, load
 
 

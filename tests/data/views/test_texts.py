@@ -2,7 +2,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
-from contraport._utils.text_tensors import tensor_to_texts, texts_to_tensor
+from contraport._utils.text_bytes import tensor_to_texts, texts_to_tensor
 from contraport.data import BatchShare, Views, from_arrays
 from contraport.data.views.random_draws import RandomDraws
 from contraport.data.views.text_views import TEXTS, TextStrength, TextTransform

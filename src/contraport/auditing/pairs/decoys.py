@@ -14,7 +14,7 @@ from contraport.auditing.pairs.paired_features import MIN_PAIRS, ItemPairs, chec
 from contraport.data import Batch, Dataset
 from contraport.data.duplicate_groups import exchange_partners
 from contraport.errors import check
-from contraport.seeding import generator
+from contraport.seeding import numpy_generator
 
 SHARE = 0.1
 MIN_DECOYS, MAX_DECOYS, MAX_SHARE = 200, 2_000, 0.2
@@ -71,7 +71,7 @@ def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
     check_paired_dataset(dataset)
     items = len(dataset)
     number = int(min(max(SHARE * items, MIN_DECOYS), MAX_DECOYS, MAX_SHARE * items))
-    random = generator("audit.decoys", seed)
+    random = numpy_generator("audit.decoys", seed)
     drawn = torch.from_numpy(random.permutation(items)[:number])
     partners = exchange_partners(drawn, dataset.content_ids, random)
     decoys = ItemPairs(drawn[partners != drawn], partners[partners != drawn])

@@ -9,7 +9,7 @@ from torch import Tensor
 from contraport.data import Dataset
 from contraport.data.duplicate_groups import group_by_content, separate_duplicates
 from contraport.data.splits import max_group_size
-from contraport.seeding import generator
+from contraport.seeding import numpy_generator
 
 ExchangeGroup = tuple[Tensor, ...]
 """Two or three sets of items that exchange partners; the items of a set share content, mostly it is one item."""
@@ -25,7 +25,7 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
     >>> [len(group) for group in draw_exchange_groups(dataset, seed=0)]
     [2, 2, 3]
     """
-    random, ids = generator("audit.exchange", seed), dataset.content_ids
+    random, ids = numpy_generator("audit.exchange", seed), dataset.content_ids
     set_of = (
         np.arange(len(dataset)) if ids is None else group_by_content(ids, max_group_size(len(dataset), None)).group_ids
     )

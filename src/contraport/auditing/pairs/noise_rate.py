@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contraport.errors import check
-from contraport.seeding import generator
+from contraport.seeding import numpy_generator
 
 LOWER_PARTS = np.arange(0.4, 0.91, 0.05)
 """Candidate lower parts of the mismatches' scores, as shares; smaller ones contain too few mismatches."""
@@ -60,7 +60,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
     for name, values in (("scores", scores), ("mismatch_scores", mismatch_scores)):
         good = len(values) > 0 and bool(np.isfinite(values).all())
         check(good, f"{name}: expected one or more finite numbers, got {np.isfinite(values).sum()} of {len(values)}.")
-    random, pairs, mismatches = generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatch_scores)
+    random, pairs, mismatches = numpy_generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatch_scores)
     rates = _noise_rate_by_part(_share_below(pairs, _score_thresholds(mismatches)), mismatches)
     draws = np.empty((BOOTSTRAP_DRAWS, len(LOWER_PARTS)))
     for draw in range(BOOTSTRAP_DRAWS):

@@ -42,7 +42,7 @@ from contraport.data import BatchOrder
 from contraport.data.duplicate_groups import exchange_partners
 from contraport.distributed import broadcast_object, is_main_process
 from contraport.embedding import LoaderConfig
-from contraport.seeding import generator
+from contraport.seeding import numpy_generator
 
 if TYPE_CHECKING:
     from contraport.training.step.training_module import TrainingModule
@@ -194,7 +194,7 @@ class PairFilter:
     def _score(self) -> tuple[Tensor, ...]:
         """Score the pairs, the decoys, and fresh mismatches that were not trained on."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_items
-        random = generator("audit.fresh_mismatches", len(decoys.first))
+        random = numpy_generator("audit.fresh_mismatches", len(decoys.first))
         partners = exchange_partners(decoys.first, self._dataset.content_ids, random, by=2)
         differ = partners != decoys.first
         fresh = ItemPairs(decoys.first[differ], partners[differ])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contraport._utils.formatting import format_options
-from contraport._utils.text_tensors import check_nonempty_texts
+from contraport._utils.text_bytes import check_nonempty_texts
 from contraport.data.decoding import SUFFIXES
 from contraport.errors import UsageError, check
 

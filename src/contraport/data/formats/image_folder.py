@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from contraport._utils.formatting import format_options
-from contraport._utils.text_tensors import check_nonempty_texts
+from contraport._utils.text_bytes import check_nonempty_texts
 from contraport.data.arrays import factorize
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES, ImageFiles

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from contraport._utils.text_tensors import TEXT_SHAPE, texts_to_tensor
+from contraport._utils.text_bytes import TEXT_SHAPE, texts_to_tensor
 from contraport.data.arrays import as_view_tensor, factorize
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES

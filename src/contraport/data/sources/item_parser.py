@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
-from contraport._utils.text_tensors import texts_to_tensor
+from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data.arrays import as_view_tensor
 from contraport.data.decoding import SUFFIXES, crop_to_square, to_rgb
 from contraport.data.formats.column_roles import LABEL_NAMES, is_text_column_name

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from contraport._utils.files import atomic_write, read_json, write_json
 from contraport._utils.formatting import pluralize
-from contraport._utils.progress import ProgressBars, StepCallback
+from contraport._utils.progress import ProgressBars
 from contraport.data.formats.shards import expand_braces
 from contraport.errors import UsageError, check, import_optional, one_line_reason
 
@@ -126,7 +126,7 @@ def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
         local.parent.mkdir(parents=True, exist_ok=True)
         size = file.system.size(file.path)
         name = f"MB of {local.name}"
-        with atomic_write(local) as temporary, bars.steps(size and size // MEGABYTE, name) as step:
+        with atomic_write(local) as temporary, bars.track_steps(size and size // MEGABYTE, name) as step:
             file.system.get_file(file.path, str(temporary), callback=_progress_callback(step, name))
         write_json(file.record_path, state)
     except Exception as error:
@@ -135,7 +135,7 @@ def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
     log.info("downloaded %s to %s: %.1f MB", file.path, local.parent, local.stat().st_size / 1e6)
 
 
-def _progress_callback(step: StepCallback, name: str) -> Any:
+def _progress_callback(step: Callable[[str], None], name: str) -> Any:
     """Return a callback for fsspec that shows a progress bar in megabytes."""
     shown = 0
 

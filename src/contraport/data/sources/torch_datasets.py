@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, Subset
 
-from contraport._utils.text_tensors import concatenate_batches, item_shape
+from contraport._utils.text_bytes import concatenate_batches, item_shape
 from contraport.data.arrays import factorize_tensor
 from contraport.data.dataset import Dataset
 from contraport.data.sources.item_parser import has_images, item_label, item_view_names, parse_item

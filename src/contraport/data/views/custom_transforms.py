@@ -15,7 +15,7 @@ from torch import Tensor
 from contraport.data.data_loader import BatchShare
 from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
-from contraport.seeding import seed_global_generators, torch_seed
+from contraport.seeding import derive_torch_seed, seed_torch_generators
 
 _BATCH_LIBRARY = "kornia"
 
@@ -91,7 +91,7 @@ class CustomTransform:
         """
         seed = int(torch.randint(2**31, ()))
         with torch.random.fork_rng(devices=[items.device] if items.device.type == "cuda" else []):
-            seed_global_generators(torch_seed("data.views.batch", seed, 0 if share is None else share.start))
+            seed_torch_generators(derive_torch_seed("data.views.batch", seed, 0 if share is None else share.start))
             try:
                 changed = self.function(items)
             except Exception as error:  # user code may raise anything
@@ -151,12 +151,12 @@ class TransformedDataset(Dataset):
 @contextmanager
 def _seeded(change: Any, seeds: Sequence[int]) -> Iterator[None]:
     """Context that seeds all random generators a callable may use, and restores their states afterwards."""
-    seed = torch_seed("data.views", *seeds) % 2**32  # the range that NumPy accepts
+    seed = derive_torch_seed("data.views", *seeds) % 2**32  # the range that NumPy accepts
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         random.seed(seed)
         np.random.seed(seed)
-        seed_global_generators(seed)
+        seed_torch_generators(seed)
         if hasattr(change, "set_random_seed"):  # albumentations has generators of its own
             change.set_random_seed(seed)
         try:

@@ -57,7 +57,7 @@ class TextTransform(nn.Module):
 def word_index(texts: Tensor) -> Tensor:
     """Return the index of the word that each byte of a text belongs to, from 0; white space follows its word.
 
-    >>> from contraport._utils.text_tensors import texts_to_tensor
+    >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> word_index(texts_to_tensor(["to be 日本"])).tolist()
     [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]]
     """

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport._utils.spec_parser import parse_spec
-from contraport._utils.text_tensors import is_text_batch, is_text_shape
+from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.catalog.augment_specs import AUGMENT_STRENGTHS, ISOTROPIC_NOISE, SCALED_NOISE, Augment, parse_augment
 from contraport.data.data_loader import BatchShare
 from contraport.data.dataset import Dataset

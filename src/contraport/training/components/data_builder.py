@@ -33,7 +33,7 @@ from contraport.data.views.views import COLOR
 from contraport.encoders.view_lookup import values_per_view
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss
-from contraport.options import is_object_placeholder
+from contraport.options import has_object_placeholder
 from contraport.runs import Run
 from contraport.training.config import Settings
 
@@ -246,7 +246,7 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
     Raises:
         UsageError: the data do not support the views or the augmentation.
     """
-    if isinstance(settings.augment, str) and is_object_placeholder(
+    if isinstance(settings.augment, str) and has_object_placeholder(
         settings.augment
     ):  # placeholder of a callable in config.yaml
         views = Views(dataset, augment="none", views=settings.views)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from contraport._utils.text_tensors import blank_items, is_text_shape
+from contraport._utils.text_bytes import create_blank_items, is_text_shape
 from contraport.data import Views
 from contraport.encoders import InitialWeights, Model, load_pretrained, read_initial_weights
 from contraport.encoders.factory import custom_code_names
@@ -22,7 +22,7 @@ from contraport.encoders.model import CONFIG_FILE, Encoders
 from contraport.encoders.view_lookup import values_per_view
 from contraport.errors import UsageError, check, one_line_reason
 from contraport.runs import Run
-from contraport.seeding import seed_global_generators
+from contraport.seeding import seed_torch_generators
 from contraport.training.config import Settings
 from contraport.training.optimization import check_defines_layers
 
@@ -106,7 +106,7 @@ def build_untrained_model(settings: Settings, model: Model, encoder: Encoders = 
 def seeded_weight_initialization(settings: Settings) -> Iterator[None]:
     """Context manager in which random weights are drawn from the seed of the training, on the CPU."""
     with torch.random.fork_rng(devices=[]):
-        seed_global_generators(
+        seed_torch_generators(
             settings.seed
         )  # without a purpose in the key: the untrained weights of existing runs must not change
         yield
@@ -257,7 +257,7 @@ def check_encoder_accepts_views(model: Model, views: Views) -> None:
         was_training = model.training
         try:
             with torch.no_grad():
-                model.eval().encode([blank_items(1, shape)])
+                model.eval().encode([create_blank_items(1, shape)])
         except Exception as error:  # networks raise arbitrary exceptions
             message = (
                 f"encoder: must support views of shape {shape} besides items of shape {plain}: {one_line_reason(error)}"

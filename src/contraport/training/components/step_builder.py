@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from contraport._utils.formatting import format_options
-from contraport._utils.text_tensors import is_text_shape
+from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, Views
 from contraport.data.streams import Stream
 from contraport.encoders import InitialWeights, Model

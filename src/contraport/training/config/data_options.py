@@ -9,7 +9,7 @@ from typing import Any
 
 from contraport.catalog.perturbation_specs import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
 from contraport.errors import check
-from contraport.options import Options, int_in_range, matches_type, option, option_metadata, to_config_value
+from contraport.options import BaseOptions, int_in_range, matches_type, option, option_metadata, to_config_value
 
 
 def _serialize_data(data: Any) -> Any:
@@ -56,7 +56,7 @@ def _check_domains(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings(Options):
+class DataSettings(BaseOptions):
     """Options that select the data and the recipe."""
 
     data: str | Path | Any | None = field(
@@ -69,7 +69,7 @@ class DataSettings(Options):
             "list of texts, paths or images.",
             serialize=_serialize_data,
             group="data and recipe",
-            cli_flag=True,
+            is_cli_flag=True,
         ),
     )
     recipe: str | None = option(
@@ -78,7 +78,7 @@ class DataSettings(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidationSettings(Options):
+class ValidationSettings(BaseOptions):
     """Option to hold out a validation split."""
 
     validation: float | None = option(
@@ -91,7 +91,7 @@ class ValidationSettings(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataReadingSettings(Options):
+class DataReadingSettings(BaseOptions):
     """Options for reading the data: subsets, sample weights and perturbations."""
 
     image_size: int | None = option(
@@ -138,12 +138,12 @@ class DataReadingSettings(Options):
     given_views: Sequence[int] = option(
         (), "Numbers (from 0) of the views of the data to use; default: all.", check=_check_view_numbers
     )
-    root: str | Path | None = option(None, "Root folder of named data, in torchvision's layout.", scope="machine")
+    root: str | Path | None = option(None, "Root folder of named data, in torchvision's layout.", lifetime="machine")
     num_workers: int | None = option(
         None,
         "Number of data loading processes; default: 0 for data in memory, else the number of cores minus one.",
         check=int_in_range(0),
-        scope="machine",
+        lifetime="machine",
         deprecated_name="workers",
     )
     decoded: str | Path | None = option(
@@ -151,7 +151,7 @@ class DataReadingSettings(Options):
         "Cache folder for decoded images, stored as pixels at the training size; several runs on the same data may "
         "share it. With none, images are decoded again in each epoch; default: `decoded` in the run folder, or "
         "none for one epoch.",
-        scope="machine",
+        lifetime="machine",
     )
     mismatch: float | str | None = option(
         None,

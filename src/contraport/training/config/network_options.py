@@ -9,7 +9,15 @@ from typing import Any
 
 from contraport.catalog.encoders import ENCODERS
 from contraport.errors import check
-from contraport.options import Check, Options, describe_type, int_in_range, is_object_placeholder, matches_type, option
+from contraport.options import (
+    BaseOptions,
+    Check,
+    describe_type,
+    has_object_placeholder,
+    int_in_range,
+    matches_type,
+    option,
+)
 
 _REQUIRES_WEIGHTS = "requires trained weights of the encoder: add pretrained (--pretrained) or init (--init)."
 
@@ -37,7 +45,8 @@ def _is_custom_encoder(encoder: Any) -> bool:
     several = encoder.values() if isinstance(encoder, Mapping) else encoder
     names = several if isinstance(encoder, list | tuple | Mapping) else [encoder]
     return any(
-        name is not None and (not isinstance(name, str) or ":" in name or is_object_placeholder(name)) for name in names
+        name is not None and (not isinstance(name, str) or ":" in name or has_object_placeholder(name))
+        for name in names
     )
 
 
@@ -65,7 +74,7 @@ def _check_type(kind: Any) -> Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSettings(Options):
+class NetworkSettings(BaseOptions):
     """Options of the encoders, the projection head, and the output of the trained model."""
 
     encoder: Sequence[str | Any] | dict[str, Any] | str | Any | None = option(
@@ -116,7 +125,7 @@ class NetworkSettings(Options):
         None,
         "Cache folder for the features of a frozen encoder; runs with the same data, encoder and seed may share it; "
         "default: `features` in the run folder.",
-        scope="machine",
+        lifetime="machine",
     )
     shared_encoder: bool | None = option(
         None,
@@ -195,7 +204,7 @@ class NetworkSettings(Options):
     @property
     def user_encoder_modules(self) -> Any | None:
         """Encoder modules that the user passed, which a run folder cannot store; None if all encoders have names."""
-        return self.encoder if is_object_placeholder(_serialize_encoder(self.encoder)) else None
+        return self.encoder if has_object_placeholder(_serialize_encoder(self.encoder)) else None
 
     def _check_projection(self) -> None:
         layers = self.projection_layers

@@ -8,7 +8,7 @@ from typing import Any
 
 from contraport._utils.formatting import format_options
 from contraport.errors import UsageError, check
-from contraport.options import Options, int_in_range, one_of, option
+from contraport.options import BaseOptions, int_in_range, one_of, option
 from contraport.schedules import (
     is_learned_temperature,
     parse_learned_temperature,
@@ -29,7 +29,7 @@ def _validate_momentum(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectiveSettings(Options):
+class ObjectiveSettings(BaseOptions):
     """Options of the objective, its schedules and target, and the embeddings that it compares."""
 
     objective: str | Any | None = option(

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from contraport.errors import check, check_nonnegative, check_positive
-from contraport.options import Options, int_in_range, one_of, option
+from contraport.options import BaseOptions, int_in_range, one_of, option
 from contraport.schedules import SHAPES
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizationSettings(Options):
+class OptimizationSettings(BaseOptions):
     """Options of the optimization: epochs, batches, optimizer and learning rate."""
 
-    epochs: int = option(10, "Number of training epochs.", check=int_in_range(1), extendable=True, group="optimization")
+    epochs: int = option(
+        10, "Number of training epochs.", check=int_in_range(1), may_increase_on_resume=True, group="optimization"
+    )
     steps: int | None = option(
         None,
         "Number of optimizer steps, in place of `epochs`; rounded up to whole epochs. For a stream, whose length is "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from contraport._utils.lazy import import_object
 from contraport.errors import check, check_nonnegative
-from contraport.options import Options, int_in_range, one_of, option, subset_of
+from contraport.options import BaseOptions, int_in_range, one_of, option, subset_of
 
 
 def _check_online_metrics(name: str, value: Sequence[str]) -> None:
@@ -16,14 +16,14 @@ def _check_online_metrics(name: str, value: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings(Options):
+class RunSettings(BaseOptions):
     """Options of the run: device, seed, metrics, checkpoints and run folder."""
 
     device: str = option(
         "auto",
         "Device to train on: auto (the fastest available), cpu, cuda or mps.",
         check=one_of("auto", "cpu", "cuda", "mps"),
-        scope="machine",
+        lifetime="machine",
         group="computing",
     )
     threads: int | None = option(
@@ -31,7 +31,7 @@ class RunSettings(Options):
         "Number of CPU threads; default: OMP_NUM_THREADS, else the number that is fastest in a few timed steps (one "
         "for small networks). The run records it, since results depend on it in their last bits.",
         check=int_in_range(1),
-        scope="machine",
+        lifetime="machine",
     )
     amp: bool = option(False, "Automatic mixed precision in bfloat16; the objective stays in float32.")
     strategy: str = option(
@@ -39,7 +39,7 @@ class RunSettings(Options):
         "Strategy for several processes: ddp (each process holds all weights) or fsdp (torch's FSDP2: weights of the "
         "encoders and optimizer state are sharded, for encoders that do not fit on one GPU).",
         check=one_of("ddp", "fsdp"),
-        scope="machine",
+        lifetime="machine",
     )
     compile: bool = option(
         False,
@@ -67,20 +67,20 @@ class RunSettings(Options):
         "of `contraport list metrics`, such as knn, or knn:every=5 for every fifth epoch. The trained weights do not "
         "depend on it.",
         check=_check_online_metrics,
-        scope="machine",
+        lifetime="machine",
         deprecated_name="monitor",
     )
     logger: Sequence[str] = option(
         (),
         "Experiment trackers that receive the metrics too: tensorboard, mlflow, wandb.",
         check=subset_of("tensorboard", "mlflow", "wandb"),
-        scope="machine",
+        lifetime="machine",
     )
     checkpoint_minutes: float = option(
         10.0,
         "Minutes between two checkpoints within an epoch; 0 saves after every step.",
         check=check_nonnegative,
-        scope="machine",
+        lifetime="machine",
         deprecated_name="save_every",
     )
     keep_every: int | None = option(
@@ -90,38 +90,38 @@ class RunSettings(Options):
         check=int_in_range(1),
     )
     out: str | Path | None = option(
-        None, "Run folder to write; default: runs/DATA-RECIPE or runs/DATA-OBJECTIVE.", scope="call"
+        None, "Run folder to write; default: runs/DATA-RECIPE or runs/DATA-OBJECTIVE.", lifetime="call"
     )
     resume: bool = option(
         False,
         "Resume the run in `out`. Options that are not given come from its `config.yaml`; `epochs` may grow.",
-        scope="call",
+        lifetime="call",
     )
     overwrite: bool = option(
         False,
         "Replace the run in `out`. The old run is kept until the new one has a checkpoint.",
-        scope="call",
+        lifetime="call",
     )
     dry_run: bool = option(
         False,
         "Print the numbers of items and steps and, from a few timed steps, the estimated time and peak memory. Writes "
         "nothing.",
-        scope="call",
+        lifetime="call",
     )
     profile: bool = option(
         False,
         "Profile some steps with torch's profiler: writes `profile/trace.json` (for chrome://tracing or Perfetto) and "
         "the table `profile/steps.txt` to the run folder.",
-        scope="call",
+        lifetime="call",
     )
     trust_remote_code: bool = option(
         False,
         "With `resume` or `init`: import and run the encoder that the run names as ``module:attribute``. Only for code "
         "you trust.",
-        scope="call",
+        lifetime="call",
         deprecated_name="trust",
     )
-    progress: bool = option(True, "Show progress and a summary on standard error.", scope="call")
+    progress: bool = option(True, "Show progress and a summary on standard error.", lifetime="call")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,7 +13,7 @@ from typing import Any
 from contraport.catalog import resolve_recipe
 from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
 from contraport.errors import UsageError, check
-from contraport.options import display_name, get_declared_options, matches_type
+from contraport.options import get_declared_options, get_value_name, matches_type
 from contraport.training.config.data_options import DataReadingSettings, DataSettings, ValidationSettings
 from contraport.training.config.network_options import NetworkSettings
 from contraport.training.config.objective_options import ObjectiveSettings
@@ -62,7 +62,7 @@ class Settings(
     @property
     def method(self) -> str:
         """Name of the training method: the recipe, else the objective, else predict-l1 or predict-l2."""
-        return self.recipe or display_name(self.objective or f"predict-{self.predict}")
+        return self.recipe or get_value_name(self.objective or f"predict-{self.predict}")
 
     def to_config(self) -> dict[str, Any]:
         """Return the content of `config.yaml`: all settings that apply to the whole run, as plain values.
@@ -78,7 +78,7 @@ class Settings(
 OPTIONS = get_declared_options(Settings)
 """Options by name."""
 
-RECORDED_OPTIONS = {name: option for name, option in OPTIONS.items() if option.scope != "call"}
+RECORDED_OPTIONS = {name: option for name, option in OPTIONS.items() if option.lifetime != "call"}
 """Options that `config.yaml` records."""
 
 
@@ -119,7 +119,7 @@ TRAIN = Command(
     resolve_options=resolve_recipe,
     required_extra=EXTRA,
     group=TRAIN_AND_EVALUATE,
-    common_options=(
+    short_help_options=(
         "data",
         "recipe",
         "objective",

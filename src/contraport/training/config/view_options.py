@@ -7,7 +7,7 @@ from typing import Any
 
 from contraport.catalog.augment_specs import parse_augment
 from contraport.errors import check
-from contraport.options import Options, is_object_placeholder, option
+from contraport.options import BaseOptions, has_object_placeholder, option
 
 
 def _serialize_augment(augment: Any) -> Any:
@@ -19,7 +19,7 @@ def _serialize_augment(augment: Any) -> Any:
 
 
 def _check_augment(name: str, value: Any) -> None:
-    if isinstance(value, str) and not is_object_placeholder(
+    if isinstance(value, str) and not has_object_placeholder(
         value
     ):  # the placeholder of a callable in a run's config.yaml
         parse_augment(value)
@@ -28,7 +28,7 @@ def _check_augment(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewSettings(Options):
+class ViewSettings(BaseOptions):
     """Options of the views of an item and of the selection of pairs."""
 
     views: int | str | None = option(

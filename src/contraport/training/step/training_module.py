@@ -13,7 +13,7 @@ from contraport.encoders import Model
 from contraport.objectives import Loss
 from contraport.objectives.loss_schedules import LossSchedule
 from contraport.objectives.plan_weights import PlanWeightsSchedule
-from contraport.seeding import seed_global_generators, torch_seed
+from contraport.seeding import derive_torch_seed, seed_torch_generators
 from contraport.training.step.encoder_freezer import EncoderFreezer
 from contraport.training.step.feature_cache import draw_cached_views
 from contraport.training.step.gradient_cache import embed_in_chunks
@@ -167,7 +167,7 @@ class TrainingModule(nn.Module):
         return (outputs, None) if present is None else (outputs[:-1], outputs[-1])
 
     def _seed(self, *position: int) -> None:
-        seed_global_generators(torch_seed("training.step", self.seed, *position))
+        seed_torch_generators(derive_torch_seed("training.step", self.seed, *position))
 
 
 def num_key_views(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:

@@ -36,7 +36,7 @@ def is_text_shape(shape: Sequence[int]) -> bool:
 
 
 def channel_count(shape: Sequence[int]) -> int:
-    """Return the number of channels or features of items from their shape; 0 for texts.
+    """Return the number of channels of images or series, or of features of vectors, from their shape; 0 for texts.
 
     >>> channel_count((3, 8, 8)), channel_count(())
     (3, 0)
@@ -171,10 +171,10 @@ def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([F.pad(part, (0, longest - part.shape[1])) for part in parts])
 
 
-def blank_items(items: int, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
+def create_blank_items(items: int, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
     """Create blank items of a shape: zeros, or empty texts.
 
-    >>> blank_items(2, (3,)).shape, blank_items(2, ()).dtype
+    >>> create_blank_items(2, (3,)).shape, create_blank_items(2, ()).dtype
     (torch.Size([2, 3]), torch.uint8)
     """
     if is_text_shape(shape):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from contraport._utils.text_tensors import (
+from contraport._utils.text_bytes import (
     MAX_TEXT_BYTES,
     as_string_list,
     check_nonempty_texts,
