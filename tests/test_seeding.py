@@ -13,7 +13,7 @@ import contraport
 from contraport.seeding import derive_seed, derive_torch_seed, numpy_generator, torch_generator
 
 SOURCE = Path(contraport.__file__).parent
-STREAMS = {"derive_seed", "generator", "torch_generator", "derive_torch_seed"}
+STREAMS = {"derive_seed", "numpy_generator", "torch_generator", "derive_torch_seed"}
 FORBIDDEN = {"default_rng", "manual_seed", "RandomState", "SeedSequence"}
 
 
