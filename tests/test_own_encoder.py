@@ -17,7 +17,7 @@ from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.estimators import ContrastiveEncoder
 from contraport.runs import Run
-from contraport.training.components import build_untrained_model
+from contraport.training.components import build_untrained_copy
 from tests.errors import raises_usage_error
 
 VECTORS = np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32)
@@ -85,7 +85,7 @@ def test_saved_weights_require_the_same_module(net: Net, run: Run, tmp_path: Pat
 
 def test_it_is_measured_embedded_and_exported(net: Net, run: Run, tmp_path: Path) -> None:
     opened = Run(run.path, encoder=net)
-    untrained = build_untrained_model(opened.settings(), opened.model(), opened.encoder)
+    untrained = build_untrained_copy(opened.settings(), opened.model(), opened.encoder)
     assert torch.equal(untrained.tower(0).encoder.first.weight, net.first.weight)
     rows = [evaluate(one, data=(DATA, UNSEEN), progress=False)["rows"] for one in (run, opened)]
     assert rows[0] == rows[1]

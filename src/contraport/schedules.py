@@ -20,8 +20,8 @@ SHAPES: dict[str, Callable[[float], float]] = {
 
 
 @dataclass(frozen=True)
-class ScalarSchedule:
-    """Scalar schedule: moves from `start` to `end` over `steps`, then stays constant.
+class RampSchedule:
+    """Ramp of a number: moves from `start` to `end` over `steps`, then stays constant.
 
     Args:
         start: value at step 0.
@@ -33,9 +33,9 @@ class ScalarSchedule:
     Raises:
         UsageError: a value is out of range, or the shape is unknown.
 
-    >>> [ScalarSchedule(0.9, 1, steps=10).value(step) for step in (0, 5, 10, 99)]
+    >>> [RampSchedule(0.9, 1, steps=10).value(step) for step in (0, 5, 10, 99)]
     [0.9, 0.95, 1.0, 1.0]
-    >>> [round(ScalarSchedule(1, 0.01, steps=10, shape="linear", geometric=True).value(step), 3) for step in (0, 5, 10)]
+    >>> [round(RampSchedule(1, 0.01, steps=10, shape="linear", geometric=True).value(step), 3) for step in (0, 5, 10)]
     [1.0, 0.1, 0.01]
     """
 
@@ -119,7 +119,7 @@ def parse_learned_temperature(text: str) -> float | None:
     return number
 
 
-def parse_temperature_schedule(text: float | str, steps: int) -> ScalarSchedule:
+def parse_temperature_schedule(text: float | str, steps: int) -> RampSchedule:
     """Parse the geometric schedule of a temperature from ``"start:end:shape"`` or a number.
 
     Raises:
@@ -131,10 +131,10 @@ def parse_temperature_schedule(text: float | str, steps: int) -> ScalarSchedule:
     start, end, shape = parse_schedule("temperature", text)
     for value in (start, end):
         check_positive("temperature", value)
-    return ScalarSchedule(start, end, steps, shape, geometric=True)
+    return RampSchedule(start, end, steps, shape, geometric=True)
 
 
-def parse_momentum_schedule(text: float | str, steps: int) -> ScalarSchedule:
+def parse_momentum_schedule(text: float | str, steps: int) -> RampSchedule:
     """Parse the schedule of the momentum of a momentum encoder from ``"start:end:shape"`` or a number.
 
     Raises:
@@ -148,4 +148,4 @@ def parse_momentum_schedule(text: float | str, steps: int) -> ScalarSchedule:
     start, end, shape = parse_schedule("momentum", text)
     good = 0 <= start < 1 and 0 <= end <= 1
     check(good, f"momentum: must be between 0 and 1, and start below 1, got {text!r}.")
-    return ScalarSchedule(start, end, steps, shape)
+    return RampSchedule(start, end, steps, shape)

@@ -8,7 +8,7 @@ from tests.objectives.comparing import BACKENDS, assert_same, build, outcome, vi
 import contraport
 from contraport import PlanWeights
 from contraport.objectives.plan_weights import PlanWeightsSchedule, parse_plan_weights
-from contraport.schedules import ScalarSchedule
+from contraport.schedules import RampSchedule
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
 
@@ -70,7 +70,7 @@ def test_zero_strength_gives_equal_weights():
 
 
 def test_the_strength_follows_its_schedule():
-    assert parse_plan_weights("plan", 10) == PlanWeightsSchedule(ScalarSchedule(0.9, 0.9, 10, "constant"), 20)
+    assert parse_plan_weights("plan", 10) == PlanWeightsSchedule(RampSchedule(0.9, 0.9, 10, "constant"), 20)
     assert parse_plan_weights("plan:0.5", 10).weights_at(0).strength == 0.5
     course = parse_plan_weights("plan:strength=0.2:0.6:linear,iterations=3", 10)
     assert (course.weights_at(5).strength, course.weights_at(5).iterations) == (0.4, 3)

@@ -26,7 +26,7 @@ def images() -> Dataset:
 
 
 def test_formats_long_steps_without_exponents() -> None:
-    told = DryRun(150.3, 0.0, 2**30, torch.device("cpu")).summary(10)
+    told = DryRun(150.3, 0.0, 2**30, torch.device("cpu")).format_estimate(10)
     assert "10 steps of 150 s)" in told
 
 

@@ -95,7 +95,7 @@ class Recorder(Callback):
         self.calls: list[tuple[str, int, int, int]] = []
 
     def _note(self, name: str, loop: Loop) -> None:
-        self.calls.append((name, loop.epoch, loop.batch, loop.step))
+        self.calls.append((name, loop.completed_epochs, loop.completed_batches, loop.step))
 
     def on_start(self, loop: Loop) -> None:
         self._note("start", loop)

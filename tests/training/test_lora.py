@@ -16,7 +16,7 @@ from contraport.encoders import Model
 from contraport.encoders.lora import merge_lora
 from contraport.evaluation.epoch_states import find_epoch_checkpoints, load_epoch_models
 from contraport.runs import Run
-from contraport.training.components import build_components, load_initial_weights, with_encoder_of_initial_weights
+from contraport.training.components import build_components, infer_encoder_settings, load_initial_weights
 from contraport.training.restore import read_checkpoint
 from tests.errors import raises_usage_error
 
@@ -100,7 +100,7 @@ def test_the_model_is_used_without_adapters(pairs: Dataset, begun: Run, monkeypa
     run = train(pairs, begun, lora=2)
     settings = run.settings(data=pairs)
     first = load_initial_weights(settings, run)
-    module = build_components(with_encoder_of_initial_weights(settings, first), first).module
+    module = build_components(infer_encoder_settings(settings, first), first).module
     weights = read_checkpoint(run.last_checkpoint)["pipeline"]
     module.load_state_dict(weights)
     batch = pairs.__getitems__(range(10)).views

@@ -62,7 +62,7 @@ def ours(errors: str) -> list[str]:
     return [line for line in errors.splitlines() if line.startswith("contraport: ")]
 
 
-def checkpoint_state(run: Run) -> dict[str, torch.Tensor]:
+def collect_checkpoint_state(run: Run) -> dict[str, torch.Tensor]:
     state: dict[str, torch.Tensor] = torch.load(run.checkpoints / "last.ckpt", weights_only=True)["pipeline"]
     return state
 
@@ -89,7 +89,7 @@ def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) ->
     _, errors = two.communicate()
     assert two.returncode == 0, errors
     one = Run(tmp_path / "one")
-    expected, got = checkpoint_state(one), checkpoint_state(Run(tmp_path / "two"))
+    expected, got = collect_checkpoint_state(one), collect_checkpoint_state(Run(tmp_path / "two"))
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.allclose(got[name], value, rtol=0, atol=1e-9), name
@@ -113,7 +113,7 @@ def test_a_run_in_parts_is_resumed_whole_and_in_parts(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
     subprocess.run([*alone, "--resume", "--strategy", "ddp", *last, "--out", parts], check=True, stderr=subprocess.PIPE)
-    expected, got = checkpoint_state(Run(tmp_path / "one")), checkpoint_state(Run(parts))
+    expected, got = collect_checkpoint_state(Run(tmp_path / "one")), collect_checkpoint_state(Run(parts))
     for name, value in expected.items():
         assert torch.allclose(got[name], value, rtol=0, atol=1e-9), name
     model = Run(parts).model().state_dict()
@@ -141,7 +141,7 @@ def test_two_processes_train_on_data_of_every_kind_what_one_does(tmp_path: Path)
         subprocess.run(command, check=True, env=env, stderr=subprocess.PIPE, timeout=240)
     for kind in ("stream", "changed", "decoded"):
         one, two = Run(tmp_path / "one" / kind), Run(tmp_path / "two" / kind)
-        expected, got = checkpoint_state(one), checkpoint_state(two)
+        expected, got = collect_checkpoint_state(one), collect_checkpoint_state(two)
         assert got.keys() == expected.keys()
         for name, value in expected.items():
             assert torch.allclose(got[name], value, rtol=0, atol=1e-9), (kind, name)
@@ -169,7 +169,7 @@ def test_two_nodes_train_what_one_process_does(tmp_path: Path) -> None:
     assert [node.returncode for node in nodes] == [0, 0], errors
     alone = [sys.executable, "-m", "tests.training.in_double", "train", *ARGUMENTS, "--device", "cpu"]
     subprocess.run([*alone, "--out", str(tmp_path / "one")], check=True, stderr=subprocess.PIPE)
-    expected, got = checkpoint_state(Run(tmp_path / "one")), checkpoint_state(Run(tmp_path / "two"))
+    expected, got = collect_checkpoint_state(Run(tmp_path / "one")), collect_checkpoint_state(Run(tmp_path / "two"))
     for name, value in expected.items():
         assert torch.allclose(got[name], value, rtol=0, atol=1e-9), name
     assert sum(error.count("waiting") for error in errors) == 1, "one process of all nodes speaks"

@@ -16,7 +16,7 @@ from contraport.encoders import Model
 from contraport.metrics.probes import knn
 from contraport.training import train
 from contraport.training.config import Settings
-from contraport.training.train import overridden_options
+from contraport.training.train import list_overridden_recipe_options
 from tests.errors import raises_usage_error
 from tests.training.steps import pipeline_of
 
@@ -118,7 +118,7 @@ def test_settings_go_with_what_they_belong_to() -> None:
 def test_resolving_twice_changes_nothing(name: str) -> None:
     once = resolve_recipe({"recipe": name})
     assert resolve_recipe(once) == once
-    assert overridden_options(Settings(**once)) == []
+    assert list_overridden_recipe_options(Settings(**once)) == []
 
 
 def test_an_unknown_recipe() -> None:

@@ -15,7 +15,7 @@ from contraport.data import Dataset
 from contraport.training import threads, train
 from contraport.training.components import build_components
 from contraport.training.config import Settings
-from contraport.training.threads import choose_threads, fastest_thread_count, thread_limit
+from contraport.training.threads import choose_thread_count, find_fastest_thread_count, thread_limit
 
 from .conftest import Pull
 from .test_train import same, weights_of
@@ -57,7 +57,7 @@ def test_takes_the_fewest_threads_that_make_steps_fast(
 ) -> None:
     settings = Settings(data=vectors, batch_size=32)
     found = timed(monkeypatch, seconds)
-    assert choose_threads(settings, build_components(settings)) == expected
+    assert choose_thread_count(settings, build_components(settings)) == expected
     assert found == tried
 
 
@@ -66,9 +66,9 @@ def test_what_the_user_says_stands(vectors: Dataset, monkeypatch: pytest.MonkeyP
     tried = timed(monkeypatch, {})
     settings = Settings(data=vectors, batch_size=32)
     components = build_components(settings)
-    assert choose_threads(replace(settings, threads=3), components) == 3
+    assert choose_thread_count(replace(settings, threads=3), components) == 3
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert choose_threads(settings, components) is None
+    assert choose_thread_count(settings, components) is None
     assert tried == []
 
 
@@ -79,7 +79,7 @@ def test_timing_leaves_no_trace(vectors: Dataset) -> None:
     components = build_components(settings)
     before = {name: value.clone() for name, value in components.module.state_dict().items()}
     calls, state = objective.calls, torch.get_rng_state()
-    assert choose_threads(settings, components) in (1, 2, 4)
+    assert choose_thread_count(settings, components) in (1, 2, 4)
     assert same(components.module.state_dict(), before)
     assert all(weights.grad is None for weights in components.module.parameters())
     assert (objective.calls, torch.get_num_threads()) == (calls, 4)
@@ -104,7 +104,7 @@ def test_a_run_records_its_threads_and_a_resumed_one_takes_them(
         run = train(**settings, objective=Watched())
     assert "CPU threads: 2 (--threads)" in caplog.text
     assert run.config()["threads"] == 2
-    monkeypatch.setattr(threads, "fastest_thread_count", fastest_is_not_asked)
+    monkeypatch.setattr(threads, "find_fastest_thread_count", fastest_is_not_asked)
     numbers.clear()
     train(out=run.path, resume=True, epochs=3, data=settings["data"], objective=Watched(), progress=False)
     assert numbers[-2:] == [2, 2]
@@ -121,4 +121,4 @@ def fastest_is_not_asked(*args: Any, **kwargs: Any) -> int:
 def test_steps_are_timed_with_real_threads(vectors: Dataset) -> None:
     settings = Settings(data=vectors, batch_size=32)
     batch = vectors.__getitems__(list(range(32)))
-    assert fastest_thread_count(build_components(settings).module, batch, settings, most=2) in (1, 2)
+    assert find_fastest_thread_count(build_components(settings).module, batch, settings, most=2) in (1, 2)

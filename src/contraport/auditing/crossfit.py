@@ -208,7 +208,7 @@ def _train_and_encode(dataset: Dataset, settings: Settings, trained_on: Tensor) 
     optimizer = create_optimizer(
         pipeline, optimizer=settings.optimizer, lr=settings.lr, weight_decay=settings.weight_decay
     )
-    steps, warmup = settings.epochs * len(batches), int(settings.warmup * len(batches))
+    steps, warmup = settings.epochs * len(batches), int(settings.num_warmup_epochs * len(batches))
     schedule = build_lr_schedule(optimizer, lr_scheduler=settings.lr_scheduler, steps=steps, warmup=warmup)
     loop = Loop(
         pipeline,

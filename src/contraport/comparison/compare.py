@@ -53,7 +53,7 @@ from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.metrics.registry import BASELINES
 from contraport.options import to_config_value
 from contraport.training.components import build_components
-from contraport.training.dry_run import dry_run
+from contraport.training.dry_run import measure_training_steps
 from contraport.training.resolve import resolve_settings
 
 OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
@@ -182,7 +182,11 @@ def _estimate_seconds(grid: Grid, cell: Cell) -> float | None:
     try:
         settings = resolve_settings({**cell.options, **grid.machine_options})
         components = build_components(settings)
-        return dry_run(settings, components).seconds_per_step * components.steps_per_epoch * settings.epochs
+        return (
+            measure_training_steps(settings, components).median_step_seconds
+            * components.steps_per_epoch
+            * settings.epochs
+        )
     except (UsageError, MemoryError, RuntimeError) as error:
         if not isinstance(error, UsageError) and out_of_memory_message(error) is None:
             raise

@@ -33,7 +33,7 @@ from contraport.errors import UsageError, check
 from contraport.estimators.array_input import non_numeric_columns
 from contraport.options import warn_renamed
 from contraport.training.callbacks import AuditCallback, FiniteGuard
-from contraport.training.components import build_training_module, check_components
+from contraport.training.components import build_training_module, check_component_settings
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule, create_optimizer
@@ -364,7 +364,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
 
     def _build(self, dataset: Dataset) -> None:
         settings = self._settings()
-        objective = copy.deepcopy(check_components(settings))
+        objective = copy.deepcopy(check_component_settings(settings))
         check(self.device != "auto", "device: must be cpu, cuda or mps, got 'auto'.")
         self.pipeline_ = build_training_module(
             settings, dataset, objective, steps_per_epoch=self._num_batches(len(dataset))

@@ -18,7 +18,7 @@ from contraport.training.components import build_loss_schedules, build_objective
 from contraport.training.components.model_builder import apply_lora
 from contraport.training.config import Settings
 from contraport.training.restore import read_checkpoint
-from contraport.training.step.target_spec import constant_target
+from contraport.training.step.target_spec import item_independent_target
 
 _NAME = re.compile(r"epoch-(\d+)\.ckpt")
 _MODEL = "model."
@@ -79,7 +79,7 @@ def build_initial_objective(settings: Settings) -> Loss | str:
         return "No plan is drawn: the objective was an object, which the run folder does not store."
     if settings.prototypes is not None:
         return "No plan is drawn: items were compared with prototypes, which the run folder does not store."
-    target = None if settings.target is None else constant_target(settings.target)
+    target = None if settings.target is None else item_independent_target(settings.target)
     if settings.target is not None and target is None:
         return "No plan of test items is drawn: the target is known only for training items."
     try:

@@ -17,7 +17,7 @@ from contraport.evaluation.split_loading import load_splits, resolve_device
 from contraport.metrics.eval_context import EvalContext
 from contraport.objectives import Loss
 from contraport.runs import Run
-from contraport.training.components import build_untrained_model, build_views
+from contraport.training.components import build_untrained_copy, build_views
 from contraport.training.config import Settings
 
 
@@ -97,7 +97,7 @@ class Evaluator:
             return {}
         initial = self.run.initial_model(trust_remote_code=self.options.trust_remote_code)
         if initial is None:
-            before = {"untrained": build_untrained_model(self.training_settings, self.model, self.run.encoder)}
+            before = {"untrained": build_untrained_copy(self.training_settings, self.model, self.run.encoder)}
         else:
             before = {"given": initial}
         return {"raw": RawInputEncoder(self.model.shapes), **before}

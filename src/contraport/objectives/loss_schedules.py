@@ -24,7 +24,7 @@ from contraport.objectives.constraints import (
 )
 from contraport.objectives.objective import Loss
 from contraport.objectives.repr_mixin import ReprMixin
-from contraport.schedules import ScalarSchedule, parse_temperature_schedule
+from contraport.schedules import RampSchedule, parse_temperature_schedule
 
 
 class LossSchedule(Protocol):
@@ -74,7 +74,7 @@ class TemperatureSchedule(ReprMixin):
 
     def value(self, step: int) -> float:
         """Return the temperature at a step."""
-        return ScalarSchedule(self.start, self.end, self.steps, self.shape, geometric=True).value(step)
+        return RampSchedule(self.start, self.end, self.steps, self.shape, geometric=True).value(step)
 
     def apply(self, loss: Loss, step: int) -> None:
         """Set the temperature of a loss for a step."""
@@ -117,7 +117,7 @@ class Tighten(ReprMixin):
     def apply(self, loss: Loss, step: int) -> None:
         """Set the constraint of a loss for a step."""
         last = len(self.constraints) - 1
-        index = ScalarSchedule(0, last, steps=last * self.every, shape="linear").value(step)
+        index = RampSchedule(0, last, steps=last * self.every, shape="linear").value(step)
         loss.constrain(self.constraints[int(index)])
 
 

@@ -15,7 +15,7 @@ from contraport.errors import UsageError, check, is_number
 from contraport.objectives.constraints import Balanced
 from contraport.objectives.transport import transport
 from contraport.options import accept_deprecated_fields
-from contraport.schedules import ScalarSchedule, parse_schedule
+from contraport.schedules import RampSchedule, parse_schedule
 
 STRENGTH = 0.9
 ITERATIONS = 20
@@ -94,11 +94,11 @@ def resolve_plan_weights(weights: object) -> PlanWeights | None:
 class PlanWeightsSchedule:
     """Schedule of the strength of `PlanWeights` over the steps of a training.
 
-    >>> PlanWeightsSchedule(ScalarSchedule(0, 0.9, steps=100, shape="linear"), iterations=20).weights_at(50)
+    >>> PlanWeightsSchedule(RampSchedule(0, 0.9, steps=100, shape="linear"), iterations=20).weights_at(50)
     PlanWeights(strength=0.45, iterations=20, item_weights=None)
     """
 
-    strength: ScalarSchedule
+    strength: RampSchedule
     iterations: int
 
     def weights_at(self, step: int) -> PlanWeights:
@@ -125,4 +125,4 @@ def parse_plan_weights(text: str, steps: int) -> PlanWeightsSchedule:
         raise UsageError(f"sample_weight: iterations must be an integer, got {iterations!r}.", kind="iterations")
     for strength in (start, end):
         PlanWeights(strength, iterations)  # checks the values
-    return PlanWeightsSchedule(ScalarSchedule(start, end, steps, shape), iterations)
+    return PlanWeightsSchedule(RampSchedule(start, end, steps, shape), iterations)

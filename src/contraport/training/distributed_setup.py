@@ -38,7 +38,7 @@ def check_strategy(settings: Settings) -> None:
     )
     others = {
         "audit": settings.audit,
-        settings.freeze_source: settings.freezes_some_encoder,
+        settings.freezing_option: settings.freezes_some_encoder,
         "online_metrics": bool(settings.online_metrics),
         "freeze_epochs": settings.freeze_epochs > 0,
     }

@@ -22,7 +22,7 @@ from contraport.training.config import Settings
 from contraport.training.distributed_setup import select_training_device
 from contraport.training.loop import Callback, Loop
 from contraport.training.optimization import build_lr_schedule, build_optimizer
-from contraport.training.threads import choose_threads, thread_limit
+from contraport.training.threads import choose_thread_count, thread_limit
 
 SKIPPED = 2
 """Number of steps before the timed ones: in the first steps kernels are chosen and memory is allocated."""
@@ -36,21 +36,21 @@ class DryRun(NamedTuple):
     """Result of a dry run: measured time and memory of a training.
 
     Attributes:
-        seconds_per_step: median seconds per optimizer step.
+        median_step_seconds: median seconds per optimizer step.
         feature_cache_seconds: estimated seconds to cache the features of a frozen encoder; 0 without a cache.
         peak_memory: peak memory in bytes: of the GPU, or of the whole process on a CPU.
         device: device on which the steps ran.
     """
 
-    seconds_per_step: float
+    median_step_seconds: float
     feature_cache_seconds: float
     peak_memory: int
     device: torch.device
 
-    def summary(self, steps: int) -> str:
-        """Return a one-line estimate for a training of this number of steps.
+    def format_estimate(self, steps: int) -> str:
+        """Return a one-line estimate of what a training with a given number of steps requires.
 
-        >>> DryRun(0.5, 60.0, 3 * 2**30, torch.device("cpu")).summary(600)
+        >>> DryRun(0.5, 60.0, 3 * 2**30, torch.device("cpu")).format_estimate(600)
         'estimate: 6 minutes on cpu (1 minute to encode the items once, 600 steps of 0.5 s); peak memory 3.0 GiB'
         """
         encoding = (
@@ -58,8 +58,8 @@ class DryRun(NamedTuple):
             if self.feature_cache_seconds
             else ""
         )
-        total = _format_duration(self.feature_cache_seconds + steps * self.seconds_per_step)
-        each = format_significant(self.seconds_per_step)
+        total = _format_duration(self.feature_cache_seconds + steps * self.median_step_seconds)
+        each = format_significant(self.median_step_seconds)
         return (
             f"estimate: {total} on {self.device} ({encoding}{steps:,} steps of {each} s); "
             f"peak memory {self.peak_memory / 2**30:.1f} GiB"
@@ -82,7 +82,7 @@ class _Timer(Callback):
         self._start = time.perf_counter()
 
     def after_batch(self, loop: Loop) -> None:
-        if loop.micro_batch > 0:
+        if loop.completed_micro_batches > 0:
             return
         _synchronize(loop.device)
         self.seconds.append(time.perf_counter() - self._start)
@@ -92,7 +92,7 @@ class _Timer(Callback):
 
 
 class _FeatureBatches:
-    """Batches of random numbers in place of cached features: their timing does not depend on the values."""
+    """Batches of random numbers that replace cached features; the values do not affect the timing."""
 
     def __init__(self, components: Components, draws: int) -> None:
         model, views = components.module.model, components.module.views
@@ -109,7 +109,7 @@ class _FeatureBatches:
 
 
 @torch.random.fork_rng()
-def dry_run(settings: Settings, components: Components) -> DryRun:
+def measure_training_steps(settings: Settings, components: Components) -> DryRun:
     """Measure the time and memory of a few training steps; the weights of the module change.
 
     Loading, augmentation and optimizer steps are those of the training. Checkpoints and online metrics are not
@@ -148,7 +148,7 @@ def dry_run(settings: Settings, components: Components) -> DryRun:
         callbacks=[timer],
     )
     try:
-        with thread_limit(choose_threads(settings, components)):
+        with thread_limit(choose_thread_count(settings, components)):
             loop.run()
     except _AllStepsTimed:
         pass

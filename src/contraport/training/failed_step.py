@@ -15,7 +15,7 @@ from contraport.encoders import check_trusted
 from contraport.errors import check
 from contraport.options import accept_deprecated, has_object_placeholder, warn_renamed
 from contraport.runs import Run, read_run_file
-from contraport.training.components import build_components, load_initial_weights, with_encoder_of_initial_weights
+from contraport.training.components import build_components, infer_encoder_settings, load_initial_weights
 from contraport.training.restore import read_checkpoint
 from contraport.training.step.training_module import TrainingModule
 
@@ -71,7 +71,7 @@ def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **obj
     check_trusted(settings.encoder, str(run.config_path), trust_remote_code=trust_remote_code or "encoder" in objects)
     step, micro_batch = read_run_file(run.nonfinite_path, _step)
     weights = load_initial_weights(settings, run)
-    module = build_components(with_encoder_of_initial_weights(settings, weights), weights, run=run).module
+    module = build_components(infer_encoder_settings(settings, weights), weights, run=run).module
 
     def restore(file: Path) -> None:
         module.load_state_dict(read_checkpoint(file)["pipeline"])

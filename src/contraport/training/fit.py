@@ -20,11 +20,11 @@ from contraport.training.callbacks import (
     AuditCallback,
     Checkpoints,
     CheckpointWriter,
+    FailedStepRecorder,
     Meter,
     NonFiniteEarlierStep,
     OnlineMetrics,
     ProfilerCallback,
-    RunFiniteGuard,
     progress_callback,
 )
 from contraport.training.callbacks.loggers import Logger, close_loggers
@@ -88,7 +88,7 @@ def fit(
                 batch_size, every = settings.batch_size, settings.log_every
                 meter = Meter(run, module.objective, batch_size=batch_size, every=every, loggers=loggers)
                 # First: raises before another callback counts the step.
-                callbacks: list[Callback] = [RunFiniteGuard(run, file, seed=settings.seed, every=read_every)]
+                callbacks: list[Callback] = [FailedStepRecorder(run, file, seed=settings.seed, every=read_every)]
                 if online_eval is not None:  # before the meter, which writes its values
                     callbacks.append(OnlineMetrics(scheduled, online_eval, meter))
                 callbacks.append(meter)
@@ -100,7 +100,7 @@ def fit(
                     callbacks.append(ProfilerCallback(run))
                 callbacks.append(progress_callback(console, meter))
                 loop = _build_loop(components, settings, device, callbacks)
-                loop.forward = forward
+                loop.loss_module = forward
                 if start.step > 0:
                     _restore(loop, run)
                 try:
@@ -129,7 +129,7 @@ def _build_loop(
         optimizer,
         lr_scheduler=settings.lr_scheduler,
         steps=settings.epochs * components.steps_per_epoch,
-        warmup=int(settings.warmup * components.steps_per_epoch),
+        warmup=int(settings.num_warmup_epochs * components.steps_per_epoch),
     )
     return Loop(
         components.module,
@@ -186,7 +186,7 @@ def _current_gpu() -> list[int]:
 
 @contextmanager
 def _interruptible(run: Run) -> Iterator[None]:
-    """Context manager that turns a stop into a `KeyboardInterrupt` whose message has the command to resume."""
+    """Context manager that converts a stop to a `KeyboardInterrupt` whose message has the command that resumes the run."""
     message = f"stopped; the last checkpoint is kept. Resume: {run.resume_command}"
     try:
         with restored_signals():

@@ -121,7 +121,7 @@ def _cache_key(components: Components, settings: Settings, views: Views, draws: 
 
 
 def _architecture_digest(encoder: nn.Module) -> str:
-    """Return a digest of an encoder's architecture, since weights alone do not determine it (activations)."""
+    """Return a digest of an encoder's architecture, including what weights do not determine, such as activations."""
     return hashlib.sha256(_ADDRESS.sub("", repr(encoder)).encode()).hexdigest()
 
 

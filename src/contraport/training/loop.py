@@ -70,11 +70,12 @@ class Loop:
         callbacks: callbacks, called in this order.
 
     Attributes:
-        forward: callable that returns the loss: the module, or `DistributedDataParallel` around it.
-        epoch: number of complete epochs of the training.
-        batch: number of complete batches of the current epoch.
+        loss_module: callable that returns the loss: the module, or `DistributedDataParallel` around it.
+        completed_epochs: number of complete epochs of the training.
+        completed_batches: number of complete batches of the current epoch.
         step: number of optimizer steps done since the start of the training.
-        micro_batch: number of complete micro-batches of the current step, under gradient accumulation; 0 between steps.
+        completed_micro_batches: number of complete micro-batches of the current step, with gradient accumulation; 0
+            between steps.
         is_last_batch: whether the current batch is the last of its epoch.
         grad_norm: gradient norm of the last step before clipping, a tensor without dimensions.
         data_wait_seconds: total seconds that the loop waited for batches.
@@ -97,7 +98,7 @@ class Loop:
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.module = module
-        self.forward: Any = module
+        self.loss_module: Any = module
         self.batches = batches
         self.optimizer = optimizer
         self.schedule = schedule
@@ -108,21 +109,21 @@ class Loop:
         self.amp = amp
         self.share = share
         self.callbacks = tuple(callbacks)
-        self.micro_batch = 0
+        self.completed_micro_batches = 0
         self.is_last_batch = False
         self.grad_norm = torch.zeros(())
         self.data_wait_seconds = 0.0
         self.set_position(start or Position())
 
     @property
-    def steps(self) -> int:
+    def total_steps(self) -> int:
         """Number of optimizer steps of the whole training."""
         return self.epochs * -(-len(self.batches) // self.grad_accum_steps)
 
     def set_position(self, position: Position) -> None:
         """Set epoch, batch and step, as when a checkpoint is restored."""
-        self.epoch, self.batch, self.step = position
-        self.micro_batch = 0
+        self.completed_epochs, self.completed_batches, self.step = position
+        self.completed_micro_batches = 0
 
     def run(self) -> None:
         """Train until the last epoch is complete."""
@@ -132,13 +133,13 @@ class Loop:
                 callback.on_start(self)
             # The order of the items is a function of seed and epoch, so a resumed run skips the batches that it has
             # trained on without loading them, and continues bit for bit.
-            order.begin_at(epoch=self.epoch, batch=self.batch)
-            while self.epoch < self.epochs:
-                order.set_epoch(self.epoch)
+            order.begin_at(epoch=self.completed_epochs, batch=self.completed_batches)
+            while self.completed_epochs < self.epochs:
+                order.set_epoch(self.completed_epochs)
                 for batch in self._timed():
                     self._train_on(batch.to(self.device))
                 # Counted before the callbacks: a checkpoint of after_epoch must resume in the next epoch.
-                self.epoch, self.batch = self.epoch + 1, 0
+                self.completed_epochs, self.completed_batches = self.completed_epochs + 1, 0
                 for callback in self.callbacks:
                     callback.after_epoch(self)
             for callback in self.callbacks:
@@ -149,21 +150,21 @@ class Loop:
             raise
 
     def _train_on(self, batch: Batch) -> None:
-        self.is_last_batch = self.batch + 1 == len(self.batches)
-        completes_step = self.micro_batch + 1 == self.grad_accum_steps or self.is_last_batch
+        self.is_last_batch = self.completed_batches + 1 == len(self.batches)
+        completes_step = self.completed_micro_batches + 1 == self.grad_accum_steps or self.is_last_batch
         with self._gradients_exchanged(completes_step):
             # Autocast covers the forward pass only: backward runs in the dtypes that it chose.
             with record_function(FORWARD), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
-                loss: Tensor = self.forward(batch, self.step, self.micro_batch, self.share)
+                loss: Tensor = self.loss_module(batch, self.step, self.completed_micro_batches, self.share)
             with record_function(BACKWARD):  # scaled before the sum, so that the step is the mean over its batches
                 (loss / self.grad_accum_steps).backward()
         # Detached: a callback that keeps the loss must not keep the graph and its activations.
         for callback in self.callbacks:
             callback.after_backward(self, batch, loss.detach())
-        self.micro_batch += 1
+        self.completed_micro_batches += 1
         if completes_step:
             self._take_step()
-        self.batch += 1
+        self.completed_batches += 1
         for callback in self.callbacks:
             callback.after_batch(self)
 
@@ -180,13 +181,13 @@ class Loop:
             self.schedule.step()
             # Last: the momentum encoder follows the new weights, and the memory receives keys of the step that is done.
             self.module.after_step(self.step)
-        self.step, self.micro_batch = self.step + 1, 0
+        self.step, self.completed_micro_batches = self.step + 1, 0
 
     def _gradients_exchanged(self, completes_step: bool) -> AbstractContextManager[Any]:
         """Return a context that averages gradients over processes only for the last micro-batch of a step."""
-        if completes_step or not hasattr(self.forward, "no_sync"):
+        if completes_step or not hasattr(self.loss_module, "no_sync"):
             return nullcontext()
-        context: AbstractContextManager[Any] = self.forward.no_sync()
+        context: AbstractContextManager[Any] = self.loss_module.no_sync()
         return context
 
     def _timed(self) -> Iterator[Batch]:
@@ -215,10 +216,10 @@ class Callback:
         """Called before the optimizer step; gradients are final."""
 
     def after_batch(self, loop: Loop) -> None:
-        """Called after a batch, and after the optimizer step if it completes one; then `loop.micro_batch` is 0."""
+        """Called after each batch; if the batch completes an optimizer step, after that step."""
 
     def after_epoch(self, loop: Loop) -> None:
-        """Called after an epoch; `loop.epoch` includes it."""
+        """Called after each epoch; `loop.completed_epochs` already counts that epoch."""
 
     def before_save(self, loop: Loop) -> None:
         """Called before a checkpoint is written; may raise to prevent it."""

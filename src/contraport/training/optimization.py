@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from contraport._utils.formatting import format_options
 from contraport.errors import check, unknown_name_error
-from contraport.schedules import ScalarSchedule
+from contraport.schedules import RampSchedule
 from contraport.training.config import Settings
 
 # Suited to small encoders and batches of a few hundred items.
@@ -111,7 +111,7 @@ def build_lr_schedule(optimizer: Optimizer, *, lr_scheduler: str, steps: int, wa
     >>> [schedule.lr_lambdas[0](step) for step in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
-    decay = ScalarSchedule(1, 0, steps - warmup, lr_scheduler)
+    decay = RampSchedule(1, 0, steps - warmup, lr_scheduler)
 
     def factor(step: int) -> float:
         return (step + 1) / warmup if step < warmup else decay.value(step - warmup)

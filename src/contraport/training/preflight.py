@@ -42,7 +42,7 @@ _PROBED_ITEMS = 4
 log = logging.getLogger("contraport.training")
 
 
-def preflight(
+def log_preflight_warnings(
     settings: Settings,
     dataset: Dataset,
     module: TrainingModule,
@@ -82,7 +82,10 @@ def preflight(
             f"few steps: {steps}; train for at least {FEW_STEPS}. {format_flags(changes)} gives {enough:,} steps"
         )
     if not settings.resume:
-        warnings += [suggest_encoder(settings, dataset, options, changes, path), suggest_text_options(dataset, options)]
+        warnings += [
+            suggest_encoder(settings, dataset, options, changes, path),
+            suggest_text_pair_options(dataset, options),
+        ]
     warnings.append(module.comparison.batch_size_warning(size))
     if views_are_identical(module, dataset):
         warnings.append(
@@ -123,7 +126,7 @@ def suggest_more_steps(
     ({'batch_size': 64, 'epochs': 200}, 1000)
     """
     options = options or {}
-    size = batch_size if options.get("resume") else suggest_batch_size(items, batch_size)
+    size = batch_size if options.get("resume") else suggest_small_batch_size(items, batch_size)
     batches = items // size
     enough = max(epochs, math.ceil(ENOUGH_STEPS / batches))
     smaller = {"batch_size": size} if size != batch_size else {}
@@ -131,12 +134,12 @@ def suggest_more_steps(
     return smaller | longer, enough * batches
 
 
-def suggest_batch_size(items: int, most: int) -> int:
-    """Suggest a batch size for few items: a power of two, at most a quarter of them, at least `SMALLEST_BATCH`.
+def suggest_small_batch_size(items: int, most: int) -> int:
+    """Suggest a batch size for few items: a power of two, at most a quarter of the items, at least `SMALLEST_BATCH`.
 
     Larger batches of few items make hardly any steps. Fewer than two such batches are one batch of all items.
 
-    >>> [suggest_batch_size(items, 256) for items in (48, 100, 200, 600, 9_000)]
+    >>> [suggest_small_batch_size(items, 256) for items in (48, 100, 200, 600, 9_000)]
     [48, 32, 32, 128, 256]
     """
     if items < 2 * SMALLEST_BATCH:
@@ -146,7 +149,7 @@ def suggest_batch_size(items: int, most: int) -> int:
 
 
 def format_changed_command(options: Mapping[str, Any], changes: Mapping[str, Any], path: Path | None = None) -> str:
-    """Format the command line of a call with changed options; only the changes if options are Python objects.
+    """Format the command line of a call with some options changed; if options are Python objects, only the changes.
 
     Args:
         options: the explicit options of the call.
@@ -165,7 +168,7 @@ def format_changed_command(options: Mapping[str, Any], changes: Mapping[str, Any
     return f"contraport train {format_flags({**written, **changes})}"
 
 
-def suggest_text_options(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
+def suggest_text_pair_options(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
     """Suggest options for pairs of texts; None for other data, or if such an option was chosen."""
     chosen = options.keys() & {"objective", "objective_settings", "temperature", "recipe", "projection"}
     if chosen or len(dataset.shapes) < 2 or not all(map(is_text_shape, dataset.shapes)):

@@ -1,4 +1,4 @@
-"""State of checkpoints, and resuming: creates a run folder, or resets it to its last checkpoint.
+"""Checkpoint state and resuming: creates a run folder, or resets an existing one to its last checkpoint.
 
 A checkpoint is a dictionary:
 
@@ -39,7 +39,7 @@ log = logging.getLogger("contraport.training")
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
 def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | None = None) -> Position:
-    """Create a run folder, or reset an existing one to its last checkpoint to resume; return the position.
+    """Create a run folder, or reset an existing one to its last checkpoint; return the position of the training.
 
     Args:
         run: the run folder.
@@ -117,13 +117,13 @@ def _delete_leftovers(run: Run) -> None:
         shutil.rmtree(half)
 
 
-def checkpoint_state(loop: Loop) -> dict[str, Any]:
+def collect_checkpoint_state(loop: Loop) -> dict[str, Any]:
     """Return the state of a training loop as the dictionary that a checkpoint stores."""
     # No random state: each step seeds its own generators from seed and step, which makes resuming exact.
     states = {type(callback).__name__: callback.state() for callback in loop.callbacks}
     return {
-        "epoch": loop.epoch,
-        "batch": loop.batch,
+        "epoch": loop.completed_epochs,
+        "batch": loop.completed_batches,
         "step": loop.step,
         "pipeline": gather_state(loop.module.state_dict()),
         "optimizer": gather_state(loop.optimizer.state_dict()),
@@ -195,7 +195,7 @@ def _from_lightning(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def checkpoint_remedy(run: Run) -> str:
-    """Return the remedy for an unusable last checkpoint, as the end of an error message."""
+    """Return the end of an error message: what to do about an unusable last checkpoint."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
     return f"; {other}restart with {format_options(overwrite=True)}."

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from contraport.distributed import current_processes
 
 
-def is_sharded(value: Any) -> bool:
+def is_sharded_tensor(value: Any) -> bool:
     """Return whether a value is a sharded tensor."""
     module = sys.modules.get("torch.distributed.tensor")  # takes half a second to import; not imported: no shards
     return module is not None and isinstance(value, module.DTensor)
@@ -41,7 +41,7 @@ def shard_networks(networks: Iterable[nn.Module], device: torch.device) -> None:
 
 def sharded_parameter_names(module: nn.Module) -> list[str]:
     """Return the names of the sharded parameters of a module."""
-    return [name for name, weights in module.named_parameters() if is_sharded(weights)]
+    return [name for name, weights in module.named_parameters() if is_sharded_tensor(weights)]
 
 
 def gather_state(values: Any) -> Any:
@@ -54,7 +54,7 @@ def gather_state(values: Any) -> Any:
         return {name: gather_state(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
         return type(values)(map(gather_state, values))
-    return values.full_tensor() if is_sharded(values) else values
+    return values.full_tensor() if is_sharded_tensor(values) else values
 
 
 def shard_state(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def shard_optimizer_state(optimizer: Optimizer) -> None:
 
 
 def _shard_like(value: Any, like: Any) -> Any:
-    if not is_sharded(like) or is_sharded(value):
+    if not is_sharded_tensor(like) or is_sharded_tensor(value):
         return value
     from torch.distributed.tensor import distribute_tensor
 
@@ -86,8 +86,8 @@ def clip_gradients(parameters: Sequence[nn.Parameter], most: float | None) -> Te
     >>> clip_gradients([weights], 1.0), weights.grad.norm()
     (tensor(5.), tensor(1.0000))
     """
-    in_parts = [weights for weights in parameters if is_sharded(weights.grad)]
-    others = [weights for weights in parameters if not is_sharded(weights.grad)]
+    in_parts = [weights for weights in parameters if is_sharded_tensor(weights.grad)]
+    others = [weights for weights in parameters if not is_sharded_tensor(weights.grad)]
     # Sharded and plain gradients are clipped apart, as torch mixes them in no function, but by their common norm.
     norm = get_total_norm([weights.grad for weights in others if weights.grad is not None])
     if in_parts:

@@ -50,7 +50,7 @@ def thread_limit(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def choose_threads(settings: Settings, components: Components) -> int | None:
+def choose_thread_count(settings: Settings, components: Components) -> int | None:
     """Return the number of CPU threads: that of the settings, else the one with which a few steps are fastest.
 
     Results depend on the number of threads in their last bits. A run therefore records it, and a resumed run uses the
@@ -69,14 +69,14 @@ def choose_threads(settings: Settings, components: Components) -> int | None:
         return most
     try:
         batch = components.dataset.__getitems__(list(range(settings.batch_size)))
-        return fastest_thread_count(copy.deepcopy(module), batch, settings, most=most)
+        return find_fastest_thread_count(copy.deepcopy(module), batch, settings, most=most)
     except Exception:  # a module that cannot be copied is not timed; other errors recur in the training, with a message
         return None
 
 
 @torch.random.fork_rng(devices=[])
-def fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, most: int) -> int:
-    """Return the number of threads with the fastest steps, at most `most`; the state of the module changes."""
+def find_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, most: int) -> int:
+    """Return the thread count, at most `most`, with the fastest steps; the timed steps change the module's state."""
     best, seconds = 1, measure_step_seconds(module, batch, settings, threads=1)
     if seconds >= SLOW_STEP:
         return most

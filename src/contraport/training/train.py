@@ -40,25 +40,25 @@ from contraport.training.components import (
     build_components,
     build_dataset,
     build_held_out_dataset,
-    build_online_eval,
-    check_components,
+    build_online_eval_data,
+    check_component_settings,
     feature_cache_blocker,
+    infer_encoder_settings,
     load_initial_weights,
-    normalize_freeze,
     num_cached_draws,
-    with_encoder_of_initial_weights,
+    unify_freeze_setting,
     with_epochs_from_steps,
 )
 from contraport.training.config import TRAIN, Settings
-from contraport.training.dry_run import dry_run
+from contraport.training.dry_run import measure_training_steps
 from contraport.training.fit import fit
 from contraport.training.frozen_features import use_cached_features
 from contraport.training.loop import Position
-from contraport.training.preflight import preflight, suggest_batch_size
+from contraport.training.preflight import log_preflight_warnings, suggest_small_batch_size
 from contraport.training.resolve import resolve_settings
 from contraport.training.restore import create_or_resume_run, rollback_on_failure
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
-from contraport.training.threads import choose_threads, thread_limit
+from contraport.training.threads import choose_thread_count, thread_limit
 
 log = logging.getLogger("contraport.training")
 
@@ -87,19 +87,19 @@ def train(options: dict[str, Any]) -> Run:
     with torchrun_process_group(options.get("device", "auto")), first_process_logging():
         with propagate_errors():
             settings = resolve_settings(options)
-            objective = check_components(settings)
+            objective = check_component_settings(settings)
             resumed = Run(settings.out) if settings.resume and settings.out else None
             initial_weights = load_initial_weights(settings, resumed)
-            settings = with_encoder_of_initial_weights(settings, initial_weights)
+            settings = infer_encoder_settings(settings, initial_weights)
             dataset = build_dataset(settings)
             explicit_freeze = settings.freeze
-            settings = normalize_freeze(settings, dataset)
+            settings = unify_freeze_setting(settings, dataset)
             settings, notes = _fit_batch_size(settings, dataset, chosen="batch_size" in options)
             settings = with_epochs_from_steps(settings, dataset, chosen="epochs" in options)
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
             components = components._replace(notes=notes)
-            online_eval = build_online_eval(settings, components, dataset)
-            settings = settings.replace_unchecked(threads=choose_threads(settings, components))
+            online_eval = build_online_eval_data(settings, components, dataset)
+            settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
             path = settings.out or default_path(components.dataset.name, settings.method)
             run = Run(path, settings.user_encoder_modules)
             if settings.dry_run:
@@ -157,7 +157,7 @@ def _fit_batch_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tu
             return settings, (note,)
         note = f"batch_size: {most}, reduced so that the audit can drop most of the {items} pairs"
         return settings.replace_unchecked(batch_size=most), (note,)
-    smaller = suggest_batch_size(items, size)
+    smaller = suggest_small_batch_size(items, size)
     if chosen or settings.resume or smaller == size or items < 2:
         return settings, ()
     return settings.replace_unchecked(batch_size=smaller), (
@@ -178,8 +178,8 @@ def _dry_run(settings: Settings, components: Components, run: Run, options: Mapp
     steps = settings.epochs * components.steps_per_epoch
     with console_logging(progress=settings.progress):
         _log_start(run, settings, components)
-        preflight(settings, components.dataset, components.module, steps=steps, options=options)
-        log.info("%s", dry_run(settings, components).summary(steps))
+        log_preflight_warnings(settings, components.dataset, components.module, steps=steps, options=options)
+        log.info("%s", measure_training_steps(settings, components).format_estimate(steps))
 
 
 def _fit(
@@ -193,7 +193,9 @@ def _fit(
     steps = settings.epochs * components.steps_per_epoch
     with run_logging(run, progress=settings.progress) as console:
         _log_start(run, settings, components)
-        preflight(settings, components.dataset, components.module, steps=steps, options=options, path=run.path)
+        log_preflight_warnings(
+            settings, components.dataset, components.module, steps=steps, options=options, path=run.path
+        )
         if num_cached_draws(settings) > 0:
             components = use_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":
@@ -207,7 +209,7 @@ def _fit(
             if is_main_process():
                 run.save_model(merge_lora(components.module.model), epochs=settings.epochs)
         complete = f"the run already has {pluralize(settings.epochs, 'epoch')}; increase --epochs to continue it"
-        log.info("%s; model: %s", meter.summary() if meter.session_steps else complete, run.model_path)
+        log.info("%s; model: %s", meter.format_summary() if meter.session_steps else complete, run.model_path)
 
 
 def _cache_decoded(components: Components, settings: Settings, folder: Path) -> Components:
@@ -229,7 +231,7 @@ def _cache_decoded(components: Components, settings: Settings, folder: Path) -> 
     return components._replace(dataset=dataset, batches=batches)
 
 
-def overridden_options(settings: Settings) -> list[str]:
+def list_overridden_recipe_options(settings: Settings) -> list[str]:
     """Return the names of those recipe options that explicit options override."""
     return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
 
@@ -259,7 +261,7 @@ def _log_start(run: Run, settings: Settings, components: Components) -> None:
         log.info("the replaced run is kept in %s until the first checkpoint", run.backup.path)
     if settings.mismatch is not None:
         log.info("mismatch %s: the partners of the items are in %s", settings.mismatch, run.mismatched_path)
-    if others := overridden_options(settings):
+    if others := list_overridden_recipe_options(settings):
         log.info("options of the recipe that are overridden: %s", ", ".join(others))
     if (own := components.module.views.custom) is not None:
         log.info("augment: %s, applied to %s", own.name, _describe_transform(own, components))

@@ -108,18 +108,18 @@ def test_numbers_are_read_at_each_step_only_before_the_first_checkpoint(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    before_step, numbers = finite_guard.RunFiniteGuard.before_step, finite_guard._Step.numbers
+    before_step, numbers = finite_guard.FailedStepRecorder.before_step, finite_guard._Step.numbers
 
     def counted(step: finite_guard._Step) -> Tensor:
         read[-1] += 1
         return numbers(step)
 
-    def begun(guard: finite_guard.RunFiniteGuard, loop: Any) -> None:
+    def begun(guard: finite_guard.FailedStepRecorder, loop: Any) -> None:
         read.append(0)
         before_step(guard, loop)
 
     monkeypatch.setattr(finite_guard._Step, "numbers", counted)
-    monkeypatch.setattr(finite_guard.RunFiniteGuard, "before_step", begun)
+    monkeypatch.setattr(finite_guard.FailedStepRecorder, "before_step", begun)
     train(**settings)
     assert read == [*[1] * 7, *[0] * 6, 7, *[0] * 6, 7], "at each step of the first epoch, then with each checkpoint"
 

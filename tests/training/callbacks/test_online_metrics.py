@@ -14,7 +14,7 @@ from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import as_metric_result
 from contraport.seeding import torch_generator
 from contraport.training.callbacks.progress_bar import format_metrics_row
-from contraport.training.components import build_components, build_online_eval
+from contraport.training.components import build_components, build_online_eval_data
 from contraport.training.config import Settings
 
 LABELS = [0, 1] * 15
@@ -33,7 +33,7 @@ def train(out, data=None, **given):
     return contraport.train(data=data or pictures(), out=out, **settings)
 
 
-def checkpoint_state(run):
+def collect_checkpoint_state(run):
     return torch.load(run.last_checkpoint, weights_only=True)
 
 
@@ -55,7 +55,7 @@ def test_the_training_is_the_same_bit_for_bit_with_and_without(tmp_path, recipe,
     torch.manual_seed(7)
     watched = train(tmp_path / "with", online_metrics=ALL, **recipe)
     assert torch.equal(torch.rand(1), expected)
-    first, second = checkpoint_state(without), checkpoint_state(watched)
+    first, second = collect_checkpoint_state(without), collect_checkpoint_state(watched)
     for part in ("pipeline", "optimizer", "schedule", "step"):
         assert same(first[part], second[part]), part
     rows = [[{key: row[key] for key in ("step", "loss", "lr")} for row in run.metrics()] for run in (without, watched)]
@@ -87,7 +87,7 @@ def test_items_that_lack_a_view_are_left_out(tmp_path) -> None:
     second[::3] = np.nan
     data = from_arrays((first, second), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"])
-    judged = build_online_eval(settings, build_components(settings), data)(torch.device("cpu"))
+    judged = build_online_eval_data(settings, build_components(settings), data)(torch.device("cpu"))
     assert (len(judged.train), len(judged.test)) == (30, 30)
     assert train(tmp_path / "run", data, encoder=None, batch_size=30, online_metrics=["knn"]).metrics()[-1]["knn"] <= 1
 
@@ -97,7 +97,7 @@ def test_pairs_that_are_mismatched_on_purpose_are_measured_as_they_are(views: in
     random = np.random.default_rng(0)
     data = from_arrays(tuple(random.normal(size=(90, 4)) for _ in range(views)), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"], mismatch=1.0)
-    judged = build_online_eval(settings, build_components(settings), data)(torch.device("cpu"))
+    judged = build_online_eval_data(settings, build_components(settings), data)(torch.device("cpu"))
     drawn = torch.randperm(90, generator=torch_generator("training.monitor"))
     expected = data.__getitems__(drawn[1::2].tolist()).views
     assert same(judged.test.__getitems__(list(range(45))).views, expected)

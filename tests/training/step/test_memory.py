@@ -28,7 +28,7 @@ def test_the_queue_holds_the_last_embeddings(size: int, batches: list[int]) -> N
 
 def test_an_empty_queue_offers_nothing() -> None:
     keys = torch.randn(3, 4)
-    positives, negatives = Queue(5, views=1, dimensions=4).look_up(0, keys, torch.arange(3))
+    positives, negatives = Queue(5, views=1, dimensions=4).get_positives_and_negatives(0, keys, torch.arange(3))
     assert positives is keys
     assert negatives is None
 
@@ -72,7 +72,7 @@ def test_the_bank_averages_and_normalises() -> None:
 def test_the_bank_offers_the_items_own_and_random_ones() -> None:
     bank = ItemBank(items=6, views=2, dimensions=4, draws=1000)
     ids = torch.tensor([3, 1])
-    positives, negatives = bank.look_up(1, torch.zeros(2, 4), ids)
+    positives, negatives = bank.get_positives_and_negatives(1, torch.zeros(2, 4), ids)
     assert torch.equal(positives, bank.embeddings[ids, 1])
     assert negatives is not None
     assert torch.equal(negatives.embeddings, bank.embeddings[negatives.ids, 1])

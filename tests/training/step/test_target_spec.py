@@ -17,7 +17,7 @@ from contraport import Domains, Gibbs, Labels, Neighbors, Pairs, SoftNeighbors, 
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.objectives import SimilarityMatrix
-from contraport.training.step.target_spec import build_target, constant_target
+from contraport.training.step.target_spec import build_target_function, item_independent_target
 
 ITEMS = 12
 BATCH = [7, 0, 3, 11, 4]
@@ -37,7 +37,7 @@ def plan_of(target: Any, dataset: Dataset, at: list[int] = BATCH) -> torch.Tenso
 
 
 def wanted(text: str, dataset: Dataset, at: list[int] = BATCH) -> torch.Tensor:
-    return plan_of(build_target(text, dataset)(dataset.__getitems__(at)), dataset, at)
+    return plan_of(build_target_function(text, dataset)(dataset.__getitems__(at)), dataset, at)
 
 
 def saved(path: Path, values: Any) -> str:
@@ -56,11 +56,11 @@ def saved(path: Path, values: Any) -> str:
     ],
 )
 def test_rules_hold_for_any_items(text: str, rule: Any, data: Dataset) -> None:
-    assert build_target(text, data)(data[0]) == constant_target(text) == rule
+    assert build_target_function(text, data)(data[0]) == item_independent_target(text) == rule
 
 
 def test_what_is_of_the_training_items_is_no_constant() -> None:
-    assert constant_target("soft:missing.npy") is constant_target("neighbors") is None
+    assert item_independent_target("soft:missing.npy") is item_independent_target("neighbors") is None
 
 
 def test_features_of_a_file_are_those_of_the_items(data: Dataset, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_matrix_is_between_the_items(kind: str, data: Dataset, tmp_path: Path)
 def test_what_a_training_keeps_can_be_pickled(data: Dataset, tmp_path: Path) -> None:
     file = saved(tmp_path / "f.npy", np.eye(ITEMS))
     for text in ("labels", f"soft:{file}", "neighbors", f"matrix:{file}"):
-        again = pickle.loads(pickle.dumps(build_target(text, data)))
+        again = pickle.loads(pickle.dumps(build_target_function(text, data)))
         assert torch.equal(plan_of(again(data.__getitems__(BATCH)), data), wanted(text, data))
 
 
@@ -174,7 +174,7 @@ def test_rejects_invalid_targets_and_files(
     np.savez(tmp_path / "corrupt.npz", indptr=np.r_[0, np.full(ITEMS, 4)], **corrupt)
     sparse.save_npz(tmp_path / "blocks.npz", sparse.bsr_array(np.eye(ITEMS)))
     with pytest.raises(UsageError) as raised:
-        build_target(text.replace("FOLDER", str(tmp_path)), data)
+        build_target_function(text.replace("FOLDER", str(tmp_path)), data)
     message = str(raised.value).replace(str(tmp_path), "FOLDER")
     assert fnmatch(raised.value.code, code), message
     assert all(str(value) in message for value in values), message
@@ -185,10 +185,10 @@ def test_rejects_invalid_targets_and_files(
 def test_rejects_data_without_labels_or_domains(text: str) -> None:
     plain = from_arrays(np.zeros((ITEMS, 2)), name="plain")
     with raises_usage_error("target.missing_data", text, "plain"):
-        build_target(text, plain)
+        build_target_function(text, plain)
 
 
 def test_a_large_matrix_is_not_read_before_it_is_used(data: Dataset, tmp_path: Path) -> None:
-    rule = build_target(f"matrix:{saved(tmp_path / 'm.npy', np.eye(ITEMS))}", data)(data[0])
+    rule = build_target_function(f"matrix:{saved(tmp_path / 'm.npy', np.eye(ITEMS))}", data)(data[0])
     assert isinstance(rule, SimilarityMatrix)
     assert rule.matrix.dtype == torch.float64, "as it is in the file, of which it is a map"

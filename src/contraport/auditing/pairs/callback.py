@@ -36,9 +36,9 @@ class AuditCallback(Callback):
     def after_epoch(self, loop: Loop) -> None:
         """Score the pairs if a scoring is due after this epoch, then log and save the scores."""
         with propagate_errors():
-            is_due = self._filter.score_if_due(loop.epoch)
+            is_due = self._filter.score_if_due(loop.completed_epochs)
         if is_due and self._run is not None:
-            self._save(self._run, is_last=loop.epoch == loop.epochs)
+            self._save(self._run, is_last=loop.completed_epochs == loop.epochs)
 
     def _save(self, run: Run, *, is_last: bool) -> None:
         state = self._filter.last_state

@@ -2,7 +2,7 @@
 
 from contraport.auditing.pairs.callback import AuditCallback
 from contraport.training.callbacks.checkpoints import Checkpoints, CheckpointWriter
-from contraport.training.callbacks.finite_guard import FiniteGuard, NonFiniteEarlierStep, RunFiniteGuard
+from contraport.training.callbacks.finite_guard import FailedStepRecorder, FiniteGuard, NonFiniteEarlierStep
 from contraport.training.callbacks.loggers import check_loggers, open_loggers
 from contraport.training.callbacks.meter import Meter
 from contraport.training.callbacks.online_metrics import OnlineMetrics
@@ -13,12 +13,12 @@ __all__ = [
     "AuditCallback",
     "CheckpointWriter",
     "Checkpoints",
+    "FailedStepRecorder",
     "FiniteGuard",
     "Meter",
     "NonFiniteEarlierStep",
     "OnlineMetrics",
     "ProfilerCallback",
-    "RunFiniteGuard",
     "check_loggers",
     "open_loggers",
     "progress_callback",

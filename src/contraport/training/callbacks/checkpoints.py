@@ -13,7 +13,7 @@ from contraport.data.streams import StreamError
 from contraport.distributed import any_process, is_main_process, propagate_errors
 from contraport.runs import Run
 from contraport.training.loop import Callback, Loop
-from contraport.training.restore import checkpoint_state
+from contraport.training.restore import collect_checkpoint_state
 from contraport.training.signals import StopRequest, TrainingStopped
 
 
@@ -34,7 +34,9 @@ class CheckpointWriter:
             UsageError: the folder is not writable.
         """
         with propagate_errors():
-            state = checkpoint_state(loop)  # gathers shards, so that all processes take part; only the first writes
+            state = collect_checkpoint_state(
+                loop
+            )  # gathers shards, so that all processes take part; only the first writes
             if not is_main_process():
                 return
             with self._run.translate_write_errors():
@@ -85,7 +87,9 @@ class Checkpoints(Callback):
         Raises:
             TrainingStopped: a stop was requested.
         """
-        if loop.micro_batch > 0 or loop.is_last_batch:  # the last batch is followed by after_epoch, which saves
+        if (
+            loop.completed_micro_batches > 0 or loop.is_last_batch
+        ):  # the last batch is followed by after_epoch, which saves
             return
         # Clocks and signals differ between processes: all act as soon as one of them has to.
         is_due, is_over = any_process(time.monotonic() - self._saved_at >= self._seconds, self._stop.requested)
@@ -101,14 +105,14 @@ class Checkpoints(Callback):
             TrainingStopped: a stop was requested.
         """
         self._save(loop)
-        if self._keep_every is not None and loop.epoch % self._keep_every == 0:
-            self._save(loop, f"epoch-{loop.epoch:04d}.ckpt")
+        if self._keep_every is not None and loop.completed_epochs % self._keep_every == 0:
+            self._save(loop, f"epoch-{loop.completed_epochs:04d}.ckpt")
         if any(any_process(self._stop.requested)):
             raise TrainingStopped
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
         """Write a checkpoint if a stream of data failed between two steps, so that the run can resume there."""
-        if isinstance(error, StreamError) and loop.step > 0 and loop.micro_batch == 0:
+        if isinstance(error, StreamError) and loop.step > 0 and loop.completed_micro_batches == 0:
             self._save(loop)
 
     def _save(self, loop: Loop, name: str = "last.ckpt") -> None:

@@ -52,9 +52,9 @@ class FiniteGuard(Callback):
         losses, self._losses = self._losses, []
         numbers = _Step(tuple(losses), loop.grad_norm).numbers().tolist()
         if not all(map(math.isfinite, numbers)):
-            self.report(loop, numbers[:-1], numbers[-1])
+            self._fail(loop, numbers[:-1], numbers[-1])
 
-    def report(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
+    def _fail(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
         raise UsageError(
             f"lr: the loss must be finite, got loss {losses[-1]:g} and gradient norm {norm:g} after {loop.step} steps. "
             "Lower lr or raise temperature.",
@@ -62,8 +62,8 @@ class FiniteGuard(Callback):
         )
 
 
-class RunFiniteGuard(FiniteGuard):
-    """Finite guard of a run folder: saves the failed step for `contraport.training.load_failed_step`.
+class FailedStepRecorder(FiniteGuard):
+    """Finite guard that also saves the failed step in the run folder, for `contraport.training.load_failed_step`.
 
     `nonfinite.json` holds step, seed and loss, `checkpoints/nonfinite.ckpt` the weights before the step,
     `checkpoints/nonfinite.npz` the raw items of all processes.
@@ -98,7 +98,7 @@ class RunFiniteGuard(FiniteGuard):
                 file.unlink(missing_ok=True)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Record the loss; also the items of the batch while each step is checked."""
+        """Record the loss; if every step is checked, record the items of the batch as well."""
         super().after_backward(loop, batch, loss)
         if self._reads_each_step:
             self._batches.append(batch)
@@ -120,7 +120,7 @@ class RunFiniteGuard(FiniteGuard):
             self._check_unread()
 
     def before_save(self, loop: Loop) -> None:
-        """Check all steps since the last check, so that a checkpoint contains only finite steps."""
+        """Check all steps since the last check, so that no checkpoint contains a step with non-finite values."""
         self._check_unread()
         self._has_checkpoint = True
 
@@ -134,10 +134,10 @@ class RunFiniteGuard(FiniteGuard):
         if steps and not bool(torch.cat([step.numbers() for step in steps]).isfinite().all()):
             raise NonFiniteEarlierStep
 
-    def report(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
+    def _fail(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
         """Save the failed step, and raise `FloatingPointError` in the first process."""
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
-        step, epoch = loop.step + 1, loop.epoch + 1
+        step, epoch = loop.step + 1, loop.completed_epochs + 1
         batch = _gather_batch(self._batches[part])
         # All processes take part in the write, as it gathers sharded weights.
         self._file.write(loop, self._run.nonfinite_checkpoint)

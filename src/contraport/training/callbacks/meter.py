@@ -36,7 +36,7 @@ class Meter(Callback):
         last_row: last row written to `metrics.jsonl`; empty before the first.
         session_steps: number of optimizer steps of this session (since the start or the last resume).
         session_seconds: duration of this session in seconds.
-        online_values: last value of each online metric, by name.
+        last_online_values: last value of each online metric, by name.
         session_items: number of items processed in this session, over all processes.
         data_wait_seconds: seconds of this session in which the loop waited for data.
     """
@@ -55,7 +55,7 @@ class Meter(Callback):
         self.session_seconds = 0.0
         self.session_items = 0
         self.data_wait_seconds = 0.0
-        self.online_values: MetricsRow = {}
+        self.last_online_values: MetricsRow = {}
         self._online_values: MetricsRow = {}
         self._run = run
         self._objective = objective
@@ -105,15 +105,15 @@ class Meter(Callback):
             self._write_row(loop)
 
     def after_epoch(self, loop: Loop) -> None:
-        log.debug("epoch %d of %s: %s", loop.epoch, loop.epochs, self.last_row)
+        log.debug("epoch %d of %s: %s", loop.completed_epochs, loop.epochs, self.last_row)
 
     def add_online_values(self, values: MetricsRow, *, seconds: float) -> None:
         """Add values to the next row, and exclude the seconds of their computation from the training time."""
         self._online_values |= values
-        self.online_values |= values
+        self.last_online_values |= values
         self._start += seconds
 
-    def summary(self) -> str:
+    def format_summary(self) -> str:
         """Return a one-line summary of the session: steps, time, throughput and last loss."""
         bound = self.last_row["mi_bound"]
         is_informative = bound is not None and bound > 0  # mutual information is nonnegative
@@ -134,7 +134,7 @@ class Meter(Callback):
         elapsed, loss = self.session_seconds - seconds, math.fsum(losses) / len(losses)
         self.last_row = {
             "step": loop.step,
-            "epoch": loop.epoch + 1,
+            "epoch": loop.completed_epochs + 1,
             "seconds": round(self._earlier_seconds + self.session_seconds, 3),
             "loss": loss,
             **self._step_values,

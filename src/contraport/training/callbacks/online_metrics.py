@@ -35,7 +35,7 @@ class OnlineMetrics(Callback):
         self._watches, self._subject, self._meter = watches, subject, meter
 
     def after_batch(self, loop: Loop) -> None:
-        due = [watch.metric for watch in self._watches if (loop.epoch + 1) % watch.every == 0]
+        due = [watch.metric for watch in self._watches if (loop.completed_epochs + 1) % watch.every == 0]
         if not (loop.is_last_batch and is_main_process() and due):
             return
         start = time.perf_counter()

@@ -46,7 +46,7 @@ class ProfilerCallback(Callback):
         self._profiler.start()
 
     def after_batch(self, loop: Loop) -> None:
-        if self._profiler is not None and loop.micro_batch == 0:
+        if self._profiler is not None and loop.completed_micro_batches == 0:
             self._profiler.step()
 
     def on_end(self, loop: Loop) -> None:

@@ -32,7 +32,9 @@ class ProgressBar(Callback):
         )
 
     def on_start(self, loop: Loop) -> None:
-        self._bar = self._progress.add_task("", total=loop.steps, completed=loop.step, epoch=_epoch(loop), measured="")
+        self._bar = self._progress.add_task(
+            "", total=loop.total_steps, completed=loop.step, epoch=_epoch(loop), measured=""
+        )
         self._progress.start()
 
     def after_batch(self, loop: Loop) -> None:
@@ -40,7 +42,7 @@ class ProgressBar(Callback):
             self._bar,
             completed=loop.step,
             epoch=_epoch(loop),
-            measured=format_metrics_row(self._meter.last_row, self._meter.online_values),
+            measured=format_metrics_row(self._meter.last_row, self._meter.last_online_values),
         )
 
     def on_end(self, loop: Loop) -> None:
@@ -74,10 +76,10 @@ class ProgressLines(Callback):
         if not row or seconds - self._written_at < SECONDS_BETWEEN_LINES:
             return
         self._written_at = seconds
-        step, total = loop.step, loop.steps
+        step, total = loop.step, loop.total_steps
         left = (total - step) * seconds / (step - self._begin)
         self._console.print(
-            f"epoch {_epoch(loop)}  step {step:,}/{total:,}  {format_metrics_row(row, self._meter.online_values)}  "
+            f"epoch {_epoch(loop)}  step {step:,}/{total:,}  {format_metrics_row(row, self._meter.last_online_values)}  "
             f"{time.strftime('%H:%M:%S', time.gmtime(left)) if left < 86_400 else f'{left / 86_400:.1f} days'} left",
             highlight=False,
             soft_wrap=True,
@@ -90,7 +92,7 @@ def progress_callback(console: Console, meter: Meter) -> Callback:
 
 
 def _epoch(loop: Loop) -> str:
-    return f"{min(loop.epoch + 1, loop.epochs)}/{loop.epochs}"
+    return f"{min(loop.completed_epochs + 1, loop.epochs)}/{loop.epochs}"
 
 
 _ROUNDING = 1e-4

@@ -3,7 +3,7 @@
 `contraport.train`, `load_failed_step`, the evaluation of a run and the estimators all build their components here.
 """
 
-from contraport.training.components.assembly import Components, build_components, check_components
+from contraport.training.components.assembly import Components, build_components, check_component_settings
 from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
@@ -11,17 +11,17 @@ from contraport.training.components.data_builder import (
     build_unaugmented_views,
     build_views,
     feature_cache_blocker,
-    normalize_freeze,
     num_cached_draws,
+    unify_freeze_setting,
     with_epochs_from_steps,
 )
 from contraport.training.components.model_builder import (
-    build_untrained_model,
+    build_untrained_copy,
+    infer_encoder_settings,
     load_initial_weights,
-    with_encoder_of_initial_weights,
 )
 from contraport.training.components.objective_builder import build_loss_schedules, build_objective
-from contraport.training.components.online_eval import EvalContextFactory, build_online_eval
+from contraport.training.components.online_eval import EvalContextFactory, build_online_eval_data
 from contraport.training.components.step_builder import build_training_module
 
 __all__ = [
@@ -33,16 +33,16 @@ __all__ = [
     "build_held_out_dataset",
     "build_loss_schedules",
     "build_objective",
-    "build_online_eval",
+    "build_online_eval_data",
     "build_training_module",
     "build_unaugmented_views",
-    "build_untrained_model",
+    "build_untrained_copy",
     "build_views",
-    "check_components",
+    "check_component_settings",
     "feature_cache_blocker",
+    "infer_encoder_settings",
     "load_initial_weights",
-    "normalize_freeze",
     "num_cached_draws",
-    "with_encoder_of_initial_weights",
+    "unify_freeze_setting",
     "with_epochs_from_steps",
 ]

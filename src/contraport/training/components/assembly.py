@@ -77,7 +77,7 @@ def build_components(
         settings: settings of the training.
         initial_weights: initial weights of the encoders, see `load_initial_weights`.
         dataset: the training items; default: built from the settings.
-        objective: the objective, see `check_components`; default: built from the settings.
+        objective: the objective, see `check_component_settings`; default: built from the settings.
         run: the resumed run, if any; its folder has the architecture of transformers encoders.
 
     Raises:
@@ -113,7 +113,7 @@ def build_components(
     return Components(dataset, batches, module, epoch, pair_filter, mismatched_partners=partners)
 
 
-def check_components(settings: Settings) -> nn.Module | None:
+def check_component_settings(settings: Settings) -> nn.Module | None:
     """Check the settings that depend on components or on this machine, before any data are read.
 
     Returns:
@@ -132,7 +132,7 @@ def check_components(settings: Settings) -> nn.Module | None:
     check(settings.constraint is None or has_effect, message, "no_effect")
     if settings.teacher is not None:
         check_existing_file("teacher", settings.teacher)
-    if settings.has_plan_weights:
+    if settings.has_batch_plan_weights:
         parse_plan_weights(str(settings.sample_weight), 1)
     if settings.has_file_weights:
         check_existing_file("sample_weight", str(settings.sample_weight))

@@ -87,7 +87,7 @@ def check_stream_settings(settings: Settings, stream: Stream, objective: nn.Modu
     check(not settings.num_workers, message, "stream")
 
 
-def normalize_freeze(settings: Settings, dataset: Dataset) -> Settings:
+def unify_freeze_setting(settings: Settings, dataset: Dataset) -> Settings:
     """Return settings in which `freeze` is true if it is set for each view, so that features can be cached.
 
     Raises:
@@ -202,7 +202,7 @@ def _check_stream_options(settings: Settings, stream: Stream) -> None:
     wrong = [
         name
         for name in options
-        if getattr(settings, name) and not (name == "sample_weight" and settings.has_plan_weights)
+        if getattr(settings, name) and not (name == "sample_weight" and settings.has_batch_plan_weights)
     ]
     check(not wrong, f"{', '.join(wrong)}: not supported for streams, as {stream.name}.", "stream")
 
@@ -217,7 +217,7 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
         dataset = assign_domains(dataset, parse_domains(settings.domains))
     if settings.corrupt is not None:
         dataset = corrupt_dataset(dataset, *parse_corruptions(settings.corrupt))
-    if settings.has_class_weights and dataset.split == "train":
+    if settings.balances_classes and dataset.split == "train":
         dataset = dataset.with_weights(class_balanced_weights(dataset))
     return dataset
 
@@ -232,7 +232,7 @@ def mismatch_pairs(settings: Settings, dataset: Dataset, run: Run | None = None)
         return dataset, None
     frozen = settings.freezes_all_encoders and len(dataset.shapes) == 1
     # Features are cached per item, so that random views of two items cannot be paired.
-    check(not frozen, f"mismatch: cannot be combined with {settings.freeze_source} for random views.", "frozen")
+    check(not frozen, f"mismatch: cannot be combined with {settings.freezing_option} for random views.", "frozen")
     if run is not None and run.mismatched_path.exists():
         partners = torch.from_numpy(run.mismatched_partners())
     else:

@@ -72,12 +72,12 @@ def _encoder_of(encoder: Encoders, view: str) -> str | nn.Module | None:
     return numbered[view]
 
 
-def with_encoder_of_initial_weights(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
+def infer_encoder_settings(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
     """Return settings in which encoder and image size default to those of the initial weights.
 
     >>> weights = InitialWeights("runs/a", ["resnet18"], [{}], image_size=64)
-    >>> settings = with_encoder_of_initial_weights(Settings(image_size=32), weights)
-    >>> settings.encoder, settings.image_size, with_encoder_of_initial_weights(Settings(), weights).image_size
+    >>> settings = infer_encoder_settings(Settings(image_size=32), weights)
+    >>> settings.encoder, settings.image_size, infer_encoder_settings(Settings(), weights).image_size
     (['resnet18'], 32, 64)
     """
     if initial_weights is None:
@@ -90,7 +90,7 @@ def with_encoder_of_initial_weights(settings: Settings, initial_weights: Initial
     return replace(settings, encoder=encoder, image_size=settings.image_size or initial_weights.image_size)
 
 
-def build_untrained_model(settings: Settings, model: Model, encoder: Encoders = None) -> Model:
+def build_untrained_copy(settings: Settings, model: Model, encoder: Encoders = None) -> Model:
     """Build the untrained version of a model: same architecture, random weights of the training seed.
 
     Args:
@@ -267,6 +267,6 @@ def check_encoder_accepts_views(model: Model, views: Views) -> None:
             model.train(was_training)
 
 
-def projection_sizes(model: Model) -> list[int]:
+def list_projection_sizes(model: Model) -> list[int]:
     """Return the output size of the projection head of each tower."""
     return [model.tower(view).projection_width for view in range(len(model.towers))]

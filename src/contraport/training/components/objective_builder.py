@@ -70,7 +70,7 @@ def build_loss_schedules(
 
 
 def resolve_target_option(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the target of the settings, or by default "shown" if items share content and views are positives."""
+    """Return the target of the settings; the default is "shown" if items share content and views are positives."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):

@@ -30,8 +30,8 @@ MONITOR_ITEMS = 2_000
 """Maximum number of training items for online metrics."""
 
 
-def build_online_eval(settings: Settings, components: Components, dataset: Dataset) -> EvalContextFactory | None:
-    """Build a function from a device to the evaluation data of the online metrics; None without `online_metrics`.
+def build_online_eval_data(settings: Settings, components: Components, dataset: Dataset) -> EvalContextFactory | None:
+    """Build a function that maps a device to the evaluation data of the online metrics; None without `online_metrics`.
 
     The data are a fixed random subset of the training items, at most `MONITOR_ITEMS`: one half to fit probes, the other
     to score them. No test item is used.

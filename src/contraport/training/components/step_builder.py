@@ -20,8 +20,8 @@ from contraport.training.components.data_builder import build_views
 from contraport.training.components.model_builder import (
     build_model,
     check_encoder_accepts_views,
+    list_projection_sizes,
     option_per_tower,
-    projection_sizes,
     seeded_weight_initialization,
 )
 from contraport.training.components.objective_builder import (
@@ -38,7 +38,7 @@ from contraport.training.step.momentum import MomentumEncoder, Predictor
 from contraport.training.step.objective_loss import AllViewsLoss, ObjectiveLoss, QueryKeyLoss
 from contraport.training.step.prototype_loss import PrototypeLoss
 from contraport.training.step.step_loss import ReconstructionLoss, StepLoss
-from contraport.training.step.target_spec import build_target
+from contraport.training.step.target_spec import build_target_function
 from contraport.training.step.training_module import TrainingModule, num_key_views
 
 LARGEST_QUEUE = 65_536
@@ -83,7 +83,7 @@ def build_training_module(
     views, steps = build_views(settings, dataset), settings.epochs * steps_per_epoch
     momentum = None if settings.momentum is None else parse_momentum_schedule(settings.momentum, steps)
     schedules = build_loss_schedules(settings, objective, steps=steps, steps_per_epoch=steps_per_epoch)
-    plan_weights = parse_plan_weights(str(settings.sample_weight), steps) if settings.has_plan_weights else None
+    plan_weights = parse_plan_weights(str(settings.sample_weight), steps) if settings.has_batch_plan_weights else None
     check_sample_weights(objective, dataset, plan_weights)
     with seeded_weight_initialization(settings):
         model = build_model(settings, views, initial_weights, architecture)
@@ -91,7 +91,7 @@ def build_training_module(
         check(len(views.shapes) >= 2, f"views: must be at least 2, got {len(views.shapes)}.", "too_few")
         loss = _build_step_loss(settings, dataset, model, views, objective, plan_weights)
         momentum_encoder = None if momentum is None else MomentumEncoder(model, momentum)
-        predictor = Predictor(projection_sizes(model)) if settings.predictor else None
+        predictor = Predictor(list_projection_sizes(model)) if settings.predictor else None
     return TrainingModule(
         model,
         views,
@@ -154,7 +154,7 @@ def _build_objective_loss(
     objective: nn.Module,
     plan_weights: PlanWeightsSchedule | None,
 ) -> ObjectiveLoss:
-    sizes, number = projection_sizes(model), len(views.shapes)
+    sizes, number = list_projection_sizes(model), len(views.shapes)
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")
     memory = _build_memory(settings, dataset, num_key_views(model, views.shapes), sizes[0])
@@ -163,7 +163,7 @@ def _build_objective_loss(
     if settings.prototypes is not None:
         loss = PrototypeLoss(objective, settings.prototypes, sizes[0], views=number)
     else:
-        target_of_batch = None if target is None else build_target(target, dataset)
+        target_of_batch = None if target is None else build_target_function(target, dataset)
         teacher = None
         if settings.teacher is not None:
             teacher = read_teacher_features("teacher", str(settings.teacher), len(dataset), views=number)

@@ -186,21 +186,23 @@ class DataReadingSettings(BaseOptions):
     def has_file_weights(self) -> bool:
         """Whether the sample weights come from an .npy file."""
         return (
-            self.sample_weight is not None and not self.has_plan_weights and Path(self.sample_weight).suffix == ".npy"
+            self.sample_weight is not None
+            and not self.has_batch_plan_weights
+            and Path(self.sample_weight).suffix == ".npy"
         )
 
     @property
     def has_column_weights(self) -> bool:
         """Whether the sample weights come from a column of the data."""
-        elsewhere = self.has_plan_weights or self.has_file_weights or self.has_class_weights
+        elsewhere = self.has_batch_plan_weights or self.has_file_weights or self.balances_classes
         return self.sample_weight is not None and not elsewhere
 
     @property
-    def has_class_weights(self) -> bool:
+    def balances_classes(self) -> bool:
         """Whether the sample weights balance the classes."""
         return self.sample_weight == "classes"
 
     @property
-    def has_plan_weights(self) -> bool:
+    def has_batch_plan_weights(self) -> bool:
         """Whether the sample weights come from the plan of each batch."""
         return str(self.sample_weight).partition(":")[0] == "plan"

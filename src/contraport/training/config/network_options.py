@@ -51,7 +51,7 @@ def _is_custom_encoder(encoder: Any) -> bool:
 
 
 def _check_per_view(each: Check) -> Check:
-    """Return a check of an option that applies a check to a single value, or to each value of a mapping by view."""
+    """Return an option check that applies a given check to a single value or to each view's value in a mapping."""
 
     def validate(name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
@@ -179,8 +179,8 @@ class NetworkSettings(BaseOptions):
         return self.freeze is True or self._has_no_trainable_encoder
 
     @property
-    def freeze_source(self) -> str:
-        """Option that freezes an encoder, as text for messages: `freeze`, or an encoder without trainable weights."""
+    def freezing_option(self) -> str:
+        """Name, for messages, of what freezes an encoder: the option `freeze`, or an encoder without trainable weights."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property
@@ -220,9 +220,11 @@ class NetworkSettings(BaseOptions):
         if not self.freezes_some_encoder:
             self.check_cache_options()  # with `freeze` by view: checked again once the views are known, with the data
             return
-        message = f"freeze_epochs: cannot be combined with {self.freeze_source}, got {self.freeze_epochs}."
+        message = f"freeze_epochs: cannot be combined with {self.freezing_option}, got {self.freeze_epochs}."
         check(self.freeze_epochs == 0, message, "conflict")
-        message = f"{self.freeze_source}: requires a projection, since nothing else is trained; got a projection of 0."
+        message = (
+            f"{self.freezing_option}: requires a projection, since nothing else is trained; got a projection of 0."
+        )
         check(self.projection_size > 0, message, "no_projection")
         # With weights by view, each encoder is checked once the views are known.
         check(self.has_initial_weights or any(self._are_untrainable), f"freeze: {_REQUIRES_WEIGHTS}", "untrained")

@@ -52,12 +52,12 @@ class Settings(
             check(self.teacher is None, "audit: cannot be combined with teacher.", "teacher")
             check(
                 not self.freezes_some_encoder,
-                f"audit: cannot be combined with {self.freeze_source}: it scores what is learned.",
+                f"audit: cannot be combined with {self.freezing_option}: it scores what is learned.",
                 "frozen",
             )
         if self.predict is not None:
             check(self.projection == 0, f"projection: must be 0 with predict, got {self.projection}.", "predict")
-            check(not self.freezes_some_encoder, f"{self.freeze_source}: cannot be combined with predict.", "predict")
+            check(not self.freezes_some_encoder, f"{self.freezing_option}: cannot be combined with predict.", "predict")
 
     @property
     def method(self) -> str:

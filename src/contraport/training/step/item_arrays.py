@@ -1,4 +1,4 @@
-"""Readers of arrays with one row per training item: features of a teacher, and matrices between items."""
+"""Reading of arrays with one row per training item: teacher features, and matrices between items."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _read_embedding(argument: str, file: str) -> np.ndarray:
     return chosen
 
 
-def read_item_matrix(file: str, items: int) -> Tensor:
+def read_pairwise_matrix(file: str, items: int) -> Tensor:
     """Read a nonnegative matrix between the training items, ``(items, items)``, from a file.
 
     A dense `.npy` is memory-mapped; an `.npz` of `scipy.sparse` gives a sparse tensor.

@@ -27,7 +27,7 @@ class EmbeddingMemory(nn.Module, ABC):
         self._staged: list[tuple[Tensor, Tensor]] = []
 
     @abstractmethod
-    def look_up(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
+    def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
         """Return positives ``(b, d)`` and stored negatives for a view; no negatives while the memory is empty.
 
         Args:
@@ -86,7 +86,7 @@ class Queue(EmbeddingMemory):
         """Return the stored embeddings of a view with their item ids; fewer than `size` until the queue is full."""
         return Negatives(self.embeddings[: int(self.written), view], self.ids[: int(self.written)])
 
-    def look_up(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
+    def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
         """Return the current embeddings as positives, and the queue as negatives."""
         return keys, self.entries(view) if self.written > 0 else None
 
@@ -113,7 +113,7 @@ class ItemBank(EmbeddingMemory):
     Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.4.
 
     >>> bank = ItemBank(items=5, views=2, dimensions=4, draws=3)
-    >>> positives, negatives = bank.look_up(1, torch.zeros(2, 4), ids=torch.tensor([4, 0]))
+    >>> positives, negatives = bank.get_positives_and_negatives(1, torch.zeros(2, 4), ids=torch.tensor([4, 0]))
     >>> positives.shape, negatives.embeddings.shape
     (torch.Size([2, 4]), torch.Size([3, 4]))
     """
@@ -125,7 +125,7 @@ class ItemBank(EmbeddingMemory):
         self.draws = draws
         self.register_buffer("embeddings", F.normalize(torch.randn(items, views, dimensions), dim=2))
 
-    def look_up(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
+    def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
         """Return the bank entries of the items as positives, and random entries of the bank as negatives."""
         # All processes seed the generator of the loss alike, so all draw the same entries; on the CPU, for any device.
         drawn = torch.randint(len(self.embeddings), (self.draws,)).to(ids.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.encoders import Model, Projector
-from contraport.schedules import ScalarSchedule
+from contraport.schedules import RampSchedule
 
 PREDICTOR_HIDDEN = 512
 
@@ -50,7 +50,7 @@ class MomentumEncoder(nn.Module):
     Source: He et al. (2020), Momentum contrast (MoCo), eq. 2.
     """
 
-    def __init__(self, model: Model, momentum: ScalarSchedule) -> None:
+    def __init__(self, model: Model, momentum: RampSchedule) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).requires_grad_(False)
         self.momentum = momentum
@@ -58,10 +58,10 @@ class MomentumEncoder(nn.Module):
     @torch.no_grad()
     def forward(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the projections of views, ``(b, P)`` each, without a gradient."""
-        return self.project(self.model.encode(views))
+        return self.project_features(self.model.encode(views))
 
     @torch.no_grad()
-    def project(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def project_features(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the projections ``(b, P)`` of the features of views, without a gradient."""
         return self.model.project(features)
 

@@ -66,7 +66,7 @@ class ObjectiveLoss(StepLoss):
 
     @property
     def _loss(self) -> Loss | None:
-        """Objective if it is one of contraport; None for a custom module, which declares no properties."""
+        """The loss if it is a contraport objective; None for a custom module, which declares no properties."""
         return self.objective if isinstance(self.objective, Loss) else None
 
     def call_objective(
@@ -177,13 +177,13 @@ class QueryKeyLoss(ObjectiveLoss):
         self._check_accepts("negatives", "negatives", memory)
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
-        batch, keys = embedded.batch, embedded.keys
+        batch, keys = embedded.batch, embedded.key_projections
         losses = []
         for v, w in self.view_pairs(embedded):
             positives = keys[w]
             kwargs: dict[str, Any] = {}
             if self.memory is not None:
-                positives, negatives = self.memory.look_up(w, keys[w], batch.ids)
+                positives, negatives = self.memory.get_positives_and_negatives(w, keys[w], batch.ids)
                 if negatives is not None:
                     kwargs = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
                     kwargs["shared_negatives"] = True  # the memory is the same on every process
@@ -203,7 +203,7 @@ class QueryKeyLoss(ObjectiveLoss):
         return pair, kwargs
 
     def missing_views_blocker(self) -> str | None:
-        """Return the reason why items with missing views are not supported: a memory stores all views of an item."""
+        """Return why items with missing views are not supported: the memory of negatives stores all views of each item."""
         return super().missing_views_blocker() if self.memory is None else "a queue or a bank stores all views of items"
 
     def batch_size_warning(self, items: int) -> str | None:

@@ -46,7 +46,7 @@ class PrototypeLoss(ObjectiveLoss):
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, queries = embedded.batch, embedded.queries
-        targets = [assignments(key, self.prototypes) for key in embedded.keys]
+        targets = [assignments(key, self.prototypes) for key in embedded.key_projections]
         losses = [
             self.call_objective(batch, queries[v], self.prototypes, pair=(v, w), target=targets[w])
             for v, w in embedded.view_pairs()

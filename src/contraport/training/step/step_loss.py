@@ -23,22 +23,22 @@ class EmbeddedBatch(NamedTuple):
 
     Attributes:
         batch: raw items of the batch.
-        views: random views of the items, one float tensor per view.
+        input_views: random views of the items, one float tensor per view.
         features: encoder features of the views, ``(b, F)`` each.
         queries: projections (or predictions) of all views, ``(b, P)`` each, with gradients.
-        keys: projections that queries are compared with, ``(b, P)`` for the first views: all, or the large ones of
+        key_projections: projections that queries are compared with, ``(b, P)`` for the first views: all, or the large ones of
             multi-crop.
         present: mask of the views that each item has, ``(b, views)``; None if all items have all views.
-        plan_weights: sample weights derived from the plan of the batch; None if the option is not used.
+        weights_from_plan: sample weights derived from the plan of the batch; None if the option is not used.
     """
 
     batch: Batch
-    views: tuple[Tensor, ...]
+    input_views: tuple[Tensor, ...]
     features: tuple[Tensor, ...]
     queries: tuple[Tensor, ...]
-    keys: tuple[Tensor, ...]
+    key_projections: tuple[Tensor, ...]
     present: Tensor | None = None
-    plan_weights: PlanWeights | None = None
+    weights_from_plan: PlanWeights | None = None
 
     def objective_kwargs(self, *views: int) -> dict[str, Any]:
         """Return the keyword arguments `present` and `weights` for the objective, as far as they are needed.
@@ -49,13 +49,13 @@ class EmbeddedBatch(NamedTuple):
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
-        if self.plan_weights is not None:
-            kwargs["weights"] = replace(self.plan_weights, item_weights=self.batch.weights)
+        if self.weights_from_plan is not None:
+            kwargs["weights"] = replace(self.weights_from_plan, item_weights=self.batch.weights)
         return kwargs
 
     def view_pairs(self) -> Iterator[tuple[int, int]]:
         """Yield all ordered pairs (query view, key view)."""
-        return ((v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.keys))
+        return ((v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.key_projections))
 
 
 class StepLoss(nn.Module, ABC):
@@ -116,7 +116,7 @@ class ReconstructionLoss(StepLoss):
         )
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
-        targets = [normalize(view) for normalize, view in zip(self._normalizers, embedded.views, strict=True)]
+        targets = [normalize(view) for normalize, view in zip(self._normalizers, embedded.input_views, strict=True)]
         features = embedded.features
         losses = [self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.view_pairs()]
         return torch.stack(losses).mean()

@@ -24,7 +24,7 @@ from contraport.objectives import (
     Target,
 )
 from contraport.options import int_in_range
-from contraport.training.step.item_arrays import read_item_matrix, read_teacher_features, select_batch_rows
+from contraport.training.step.item_arrays import read_pairwise_matrix, read_teacher_features, select_batch_rows
 
 TargetOfBatch = Callable[[Batch], Target]
 """Returns the target plan of a batch."""
@@ -38,16 +38,16 @@ class _Kind(NamedTuple):
 
     Attributes:
         parameters: names of the parameters of this kind of target.
-        build: function of parameters and training items that returns a function from batches to targets.
-        leading: name of the required parameter, which may be given without its name; None if there is none.
+        target_factory: function of parameters and training items that returns a function from batches to targets.
+        positional_parameter: name of the required parameter, which may be given without its name; None if there is none.
     """
 
     parameters: tuple[str, ...]
-    build: Callable[[dict[str, Any], Dataset], TargetOfBatch]
-    leading: str | None = None
+    target_factory: Callable[[dict[str, Any], Dataset], TargetOfBatch]
+    positional_parameter: str | None = None
 
 
-def build_target(text: str, dataset: Dataset) -> TargetOfBatch:
+def build_target_function(text: str, dataset: Dataset) -> TargetOfBatch:
     """Build the function that returns the target plan of a batch.
 
     Args:
@@ -69,21 +69,21 @@ def build_target(text: str, dataset: Dataset) -> TargetOfBatch:
 
     >>> from contraport.data import load
     >>> digits = load("digits")
-    >>> build_target("labels", digits)(digits[0]), build_target("neighbors:k=3", digits)(digits[0])
+    >>> build_target_function("labels", digits)(digits[0]), build_target_function("neighbors:k=3", digits)(digits[0])
     (Labels(), Neighbors(neighbors=3))
     """
     name, parameters = parse_target_spec(text)
-    return _KINDS[name].build(parameters, dataset)
+    return _KINDS[name].target_factory(parameters, dataset)
 
 
 def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
     """Parse a target specification into its kind and parameters; values and the existence of files are checked.
 
     Raises:
-        UsageError: as `build_target`, except for errors that depend on the items or the content of files.
+        UsageError: as `build_target_function`, except for errors that depend on the items or the content of files.
     """
     name, parameters = _parse(text)
-    required = _KINDS[name].leading
+    required = _KINDS[name].positional_parameter
     check(required is None or required in parameters, f"target: must be {name}:FILE, got {text!r}.", "file_missing")
     for parameter, value in parameters.items():
         _CHECKS[parameter](f"target: {parameter}", value)
@@ -92,15 +92,17 @@ def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
 
 def _parse(text: str) -> tuple[str, dict[str, Any]]:
     parameters = {name: kind.parameters for name, kind in _KINDS.items()}
-    leading = {name: kind.leading for name, kind in _KINDS.items() if kind.leading is not None}
+    leading = {
+        name: kind.positional_parameter for name, kind in _KINDS.items() if kind.positional_parameter is not None
+    }
     name, values = parse_spec("target", text, parameters, default_setting=leading)
     return name, dict(values)
 
 
-def constant_target(text: str) -> Target | None:
+def item_independent_target(text: str) -> Target | None:
     """Return the target of a specification if it does not depend on the training items, else None.
 
-    >>> constant_target("domains:alpha=0.1"), constant_target("neighbors:k=3")
+    >>> item_independent_target("domains:alpha=0.1"), item_independent_target("neighbors:k=3")
     (Domains(alpha=0.1), None)
     """
     name, parameters = _parse(text)
@@ -108,7 +110,7 @@ def constant_target(text: str) -> Target | None:
 
 
 def _constant(name: str, attribute: str | None = None) -> Callable[[dict[str, Any], Dataset], TargetOfBatch]:
-    """Return a builder of a target that is the same for all batches; the data must have the named attribute."""
+    """Return a builder of a target that is equal for all batches and requires the named attribute of the data."""
 
     def build_constant(parameters: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
         has_attribute = attribute is None or getattr(dataset, attribute) is not None
@@ -143,7 +145,7 @@ def _neighbors(parameters: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
 
 
 def _matrix(parameters: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
-    return partial(_matrix_of, read_item_matrix(str(parameters["file"]), len(dataset)))
+    return partial(_matrix_of, read_pairwise_matrix(str(parameters["file"]), len(dataset)))
 
 
 # Functions at module level, not lambdas, so that a training module can be pickled.

@@ -103,12 +103,12 @@ class TrainingModule(nn.Module):
         views = draw_cached_views(batch.views) if self.uses_cached_features else self.views(batch.views, share)
         # Dropout differs between processes, by their first item; equal masks on all would correlate their gradients.
         self._seed(step, micro_batch, 1, 0 if share is None else share.start)
-        embedded = self._embed(batch, views, share)._replace(plan_weights=plan_weights)
+        embedded = self._embed(batch, views, share)._replace(weights_from_plan=plan_weights)
         self._seed(step, micro_batch, 2)
         try:
             loss: Tensor = self.comparison(embedded)
         except Exception:
-            if all(bool(z.isfinite().all()) for z in (*embedded.queries, *embedded.keys)):
+            if all(bool(z.isfinite().all()) for z in (*embedded.queries, *embedded.key_projections)):
                 raise
             return self._nan_loss()  # reported by the finite guard, rather than by a consequent error of the loss
         return loss
@@ -145,7 +145,9 @@ class TrainingModule(nn.Module):
 
     def _momentum_keys(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         assert self.momentum_encoder is not None
-        return self.momentum_encoder.project(views) if self.uses_cached_features else self.momentum_encoder(views)
+        return (
+            self.momentum_encoder.project_features(views) if self.uses_cached_features else self.momentum_encoder(views)
+        )
 
     def _apply_in_chunks(
         self,
@@ -157,7 +159,7 @@ class TrainingModule(nn.Module):
         *,
         whole: bool = False,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Embed the views, in chunks if requested and without missing views; return the outputs and the mask."""
+        """Embed the views except missing ones, in chunks if requested; return the outputs and the mask of the views."""
         inputs = views if present is None else (*views, present)
         embed = embed if present is None else wrap_for_missing_views(embed)
         if whole or self.cache_chunk is None:
@@ -171,7 +173,7 @@ class TrainingModule(nn.Module):
 
 
 def num_key_views(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return how many of the first views are keys.
+    """Return the number of views, counted from the first, that are used as keys.
 
     With a shared encoder these are the views of the first view's size (multi-crop: the large ones), else all.
     """
