@@ -186,7 +186,7 @@ def _current_gpu() -> list[int]:
 
 @contextmanager
 def _interruptible(run: Run) -> Iterator[None]:
-    """Context manager that converts a stop to a `KeyboardInterrupt` whose message has the command that resumes the run."""
+    """Context manager: convert a stop to a `KeyboardInterrupt` whose message has the command that resumes the run."""
     message = f"stopped; the last checkpoint is kept. Resume: {run.resume_command}"
     try:
         with restored_signals():

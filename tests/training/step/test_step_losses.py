@@ -61,7 +61,7 @@ def test_an_objective_for_several_takes_them_all() -> None:
 
 def test_each_view_in_turn() -> None:
     given, loss = embedded(3, keys=2), contraport.info_nce(symmetric=False)
-    turns = [loss(given.queries[v], given.keys[w]) for v, w in permutations(range(3), 2) if w < 2]
+    turns = [loss(given.queries[v], given.key_projections[w]) for v, w in permutations(range(3), 2) if w < 2]
     assert len(turns) == 4
     torch.testing.assert_close(QueryKeyLoss(loss)(given), torch.stack(turns).mean())
 
@@ -74,7 +74,7 @@ def test_the_queue_stands_beside_the_batch() -> None:
     found = QueryKeyLoss(contraport.info_nce(temperature=0.2, symmetric=False), queue)(given)
     values = []
     for v, w in ((0, 1), (1, 0)):
-        columns = F.normalize(torch.cat([given.keys[w], old[:, w]]), dim=1)
+        columns = F.normalize(torch.cat([given.key_projections[w], old[:, w]]), dim=1)
         logits = F.normalize(given.queries[v], dim=1) @ columns.T / 0.2
         logits[0, N + 1] = -torch.inf
         values.append(F.cross_entropy(logits, torch.arange(N)))
@@ -109,7 +109,7 @@ def test_each_ordered_pair_of_views_has_its_own_normaliser() -> None:
     """The first call begins each average with that batch's own, so that the loss is that of fresh objectives."""
     given = embedded(3)
     comparison = QueryKeyLoss(contraport.cmc_nce(), views=3)
-    fresh = [contraport.cmc_nce()(given.queries[v], given.keys[w]) for v, w in given.view_pairs()]
+    fresh = [contraport.cmc_nce()(given.queries[v], given.key_projections[w]) for v, w in given.view_pairs()]
     torch.testing.assert_close(comparison(given), torch.stack(fresh).mean())
     state = comparison.state_dict()
     kept = state["each_divergence_log_normalizer"]
@@ -125,7 +125,7 @@ def test_of_a_core_graph_each_pair_has_the_first_view(comparison: type[Objective
     given = embedded(4)
     turns = [(v, w) for v, w in given.view_pairs() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)]
     assert len(turns) == (6 if comparison is QueryKeyLoss else 3)
-    others = given.keys if comparison is QueryKeyLoss else given.queries
+    others = given.key_projections if comparison is QueryKeyLoss else given.queries
     expected = [contraport.cmc_nce()(given.queries[v], others[w]) for v, w in turns]
     found = comparison(contraport.cmc_nce(graph="core"), views=4)(given)
     torch.testing.assert_close(found, torch.stack(expected).mean())
@@ -156,7 +156,7 @@ def test_swapped_assignments() -> None:
     centres = F.normalize(comparison.prototypes.detach(), dim=1)
     values = []
     for w in range(2):
-        codes = sinkhorn_codes(F.normalize(given.keys[w], dim=1) @ centres.T)
+        codes = sinkhorn_codes(F.normalize(given.key_projections[w], dim=1) @ centres.T)
         for v in range(3):
             if v != w:
                 log_match_probabilities = (
@@ -184,7 +184,8 @@ def test_each_view_is_decoded_from_each_other(name: str, error: Any) -> None:
     given = embedded(2)._replace(features=tuple(torch.randn(N, 256) for _ in range(2)))
     comparison = ReconstructionLoss(model, [(5,), (5,)], name).eval()
     wanted = [
-        error(comparison.decoders[f"{v}-{w}"](given.features[v]), (given.views[w] - 1) / 2) for v, w in ((0, 1), (1, 0))
+        error(comparison.decoders[f"{v}-{w}"](given.features[v]), (given.input_views[w] - 1) / 2)
+        for v, w in ((0, 1), (1, 0))
     ]
     torch.testing.assert_close(comparison(given), torch.stack(wanted).mean())
 

@@ -77,9 +77,10 @@ class ProgressLines(Callback):
             return
         self._written_at = seconds
         step, total = loop.step, loop.total_steps
+        metrics = format_metrics_row(row, self._meter.last_online_values)
         left = (total - step) * seconds / (step - self._begin)
         self._console.print(
-            f"epoch {_epoch(loop)}  step {step:,}/{total:,}  {format_metrics_row(row, self._meter.last_online_values)}  "
+            f"epoch {_epoch(loop)}  step {step:,}/{total:,}  {metrics}  "
             f"{time.strftime('%H:%M:%S', time.gmtime(left)) if left < 86_400 else f'{left / 86_400:.1f} days'} left",
             highlight=False,
             soft_wrap=True,

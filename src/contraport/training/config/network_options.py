@@ -180,7 +180,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def freezing_option(self) -> str:
-        """Name, for messages, of what freezes an encoder: the option `freeze`, or an encoder without trainable weights."""
+        """Name of what freezes an encoder, for messages: the option `freeze`, or an encoder that is not trainable."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property

@@ -26,8 +26,8 @@ class EmbeddedBatch(NamedTuple):
         input_views: random views of the items, one float tensor per view.
         features: encoder features of the views, ``(b, F)`` each.
         queries: projections (or predictions) of all views, ``(b, P)`` each, with gradients.
-        key_projections: projections that queries are compared with, ``(b, P)`` for the first views: all, or the large ones of
-            multi-crop.
+        key_projections: projections that queries are compared with, ``(b, P)`` for the first views: all, or the large
+            ones of multi-crop.
         present: mask of the views that each item has, ``(b, views)``; None if all items have all views.
         weights_from_plan: sample weights derived from the plan of the batch; None if the option is not used.
     """

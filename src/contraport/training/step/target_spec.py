@@ -39,7 +39,7 @@ class _Kind(NamedTuple):
     Attributes:
         parameters: names of the parameters of this kind of target.
         target_factory: function of parameters and training items that returns a function from batches to targets.
-        positional_parameter: name of the required parameter, which may be given without its name; None if there is none.
+        positional_parameter: required parameter, which may be given without its name; None if there is none.
     """
 
     parameters: tuple[str, ...]
