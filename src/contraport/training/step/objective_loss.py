@@ -203,7 +203,7 @@ class QueryKeyLoss(ObjectiveLoss):
         return pair, kwargs
 
     def missing_views_blocker(self) -> str | None:
-        """Return why items with missing views are not supported: a memory of negatives stores all views of each item."""
+        """Return why items with missing views are not supported: a memory of negatives stores all views."""
         return super().missing_views_blocker() if self.memory is None else "a queue or a bank stores all views of items"
 
     def batch_size_warning(self, items: int) -> str | None:
