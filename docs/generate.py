@@ -131,7 +131,7 @@ def methods() -> str:
 def answers(loss: Loss) -> list[str]:
     """The five answers as code; of a sum of objectives, those of each."""
     columns: list[list[str]] = [[] for _ in range(5)]
-    given = loss.components_by_question().items()
+    given = loss.describe_components().items()
     for k, answer in enumerate(value for question, value in given if "Penalty" not in question):
         if f"`{answer}`" not in columns[k % 5]:
             columns[k % 5].append(f"`{answer}`")

@@ -15,7 +15,7 @@ from contraport.engine.kernels import Kernel
 from contraport.engine.links import LogDecay
 from contraport.objectives import Constraint, DenseTarget, Divergence, Layout, LayoutTraits, Plan, Target
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
-from contraport.objectives.layouts import Block, build_pair_pattern
+from contraport.objectives.layouts import Block, build_diagonal_pattern
 from contraport.objectives.repr_mixin import ReprMixin
 
 
@@ -54,7 +54,7 @@ class Chain(Layout):
     traits = LayoutTraits(multi_view=True)
 
     def __call__(self, *views):
-        pattern = build_pair_pattern(len(views[0]), 1.0, False, views[0].device)
+        pattern = build_diagonal_pattern(len(views[0]), 1.0, False, views[0].device)
         return [Block(pattern, a, b) for a, b in pairwise(views)]
 
 
@@ -106,7 +106,7 @@ def test_custom_parts_work_with_every_backend(loss):
         for ours, oracle in zip(found, results[0], strict=True):
             torch.testing.assert_close(ours, oracle)
     assert isinstance(loss.constraint, Constraint)
-    assert isinstance(next(loss.block_results(*views())).plan, Plan)
+    assert isinstance(next(loss.solve_blocks(*views())).plan, Plan)
 
 
 def test_a_custom_objective_is_registered_and_trains(mine, tmp_path):

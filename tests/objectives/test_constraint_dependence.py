@@ -36,7 +36,7 @@ def test_constraints_without_influence_do_not_change_the_value(name: str) -> Non
     before, changed, refused = loss(*views, **known), False, False
     for constraint in (contraport.Simplex(), contraport.Balanced(1)):
         try:
-            loss.constrain(constraint)
+            loss.set_constraint(constraint)
         except UsageError:
             refused = True
         else:
@@ -50,8 +50,8 @@ def test_a_log_sum_of_the_kernel_takes_no_columns_with_potentials(name: str) -> 
     loss = contraport.objective(name)
     for constraint in (contraport.Balanced(3), contraport.Columns(), contraport.Unbalanced(0.1)):
         with raises_usage_error("divergence.constraint", "Free"):
-            loss.constrain(constraint)
-    loss.constrain(contraport.Rows())
+            loss.set_constraint(constraint)
+    loss.set_constraint(contraport.Rows())
 
 
 def log_mean_kernel(z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor:
@@ -74,5 +74,5 @@ def test_a_penalty_of_the_kernel_is_the_same_under_every_constraint(constraint: 
             contraport.Cross(), contraport.Gibbs("cosine", 0.5), constraint, contraport.Pairs(),
             contraport.TargetCost(), {penalty: 1.0},
         )  # fmt: skip
-        found = loss.parts(z0, z1)[type(penalty).__name__]
+        found = loss.compute_terms(z0, z1)[type(penalty).__name__]
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=0)

@@ -119,7 +119,7 @@ def test_information_is_none_with_penalties_or_other_constraints() -> None:
     assert not Objective(*parts, {PlanUniformity(): 1.0}).is_info_nce
     assert Objective(*parts).is_info_nce
     assert isinstance(plain.layout, Joint)
-    plain.constrain(contraport.Balanced(3))
+    plain.set_constraint(contraport.Balanced(3))
     assert bound(plain, *z) is None
 
 

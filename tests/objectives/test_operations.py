@@ -103,7 +103,7 @@ def test_what_is_written_to_a_plan_changes_no_later_call(name):
     z, known, settings = comparing.views(), comparing.needed(name), SETTINGS.get(name, {})
     expected = comparing.build(name, **settings)(*z, **known)
     own = {tensor.untyped_storage().data_ptr() for tensor in [*z, *known.values()]}
-    for outcome in comparing.build(name, **settings).block_results(*z, **known):
+    for outcome in comparing.build(name, **settings).solve_blocks(*z, **known):
         for tensor in list(reachable(outcome, set())):
             if tensor.untyped_storage().data_ptr() not in own and tensor.is_contiguous():
                 tensor.zero_()
@@ -123,7 +123,7 @@ def test_vectors_of_a_plan_are_its_own(constraint):
     (block,) = layout(*z)
 
     def vectors():
-        plans = constraint(block.geometry(kernel), PlanRequest(reciprocal=True))
+        plans = constraint(block.build_geometry(kernel), PlanRequest(reciprocal=True))
         parts = [
             [plan.f, plan.g, plan.cached_log_row_mass, plan.cached_log_column_mass, plan.log_row_marginal,
              plan.log_column_marginal, plan.log_row_mass(), plan.log_column_mass()]

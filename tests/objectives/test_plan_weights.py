@@ -7,7 +7,7 @@ from tests.objectives.comparing import BACKENDS, assert_same, build, outcome, vi
 
 import contraport
 from contraport import PlanWeights
-from contraport.objectives.plan_weights import PlanWeightsSchedule, parse_plan_weights
+from contraport.objectives.plan_weights import PlanWeightsSchedule, parse_plan_weights_schedule
 from contraport.schedules import RampSchedule
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
@@ -70,9 +70,9 @@ def test_zero_strength_gives_equal_weights():
 
 
 def test_the_strength_follows_its_schedule():
-    assert parse_plan_weights("plan", 10) == PlanWeightsSchedule(RampSchedule(0.9, 0.9, 10, "constant"), 20)
-    assert parse_plan_weights("plan:0.5", 10).weights_at(0).strength == 0.5
-    course = parse_plan_weights("plan:strength=0.2:0.6:linear,iterations=3", 10)
+    assert parse_plan_weights_schedule("plan", 10) == PlanWeightsSchedule(RampSchedule(0.9, 0.9, 10, "constant"), 20)
+    assert parse_plan_weights_schedule("plan:0.5", 10).weights_at(0).strength == 0.5
+    course = parse_plan_weights_schedule("plan:strength=0.2:0.6:linear,iterations=3", 10)
     assert (course.weights_at(5).strength, course.weights_at(5).iterations) == (0.4, 3)
 
 
@@ -89,8 +89,8 @@ def test_the_strength_follows_its_schedule():
         ),
         (lambda: PlanWeights(1.5), "strength.invalid", "1.5"),
         (lambda: PlanWeights(iterations=0), "iterations.invalid", ""),
-        (lambda: parse_plan_weights("plan:power=2", 1), "sample_weight.unknown", "'power'"),
-        (lambda: parse_plan_weights("plan:strength=0:2", 1), "strength.invalid", "2.0"),
+        (lambda: parse_plan_weights_schedule("plan:power=2", 1), "sample_weight.unknown", "'power'"),
+        (lambda: parse_plan_weights_schedule("plan:strength=0:2", 1), "strength.invalid", "2.0"),
     ],
 )
 def test_rejects_invalid_arguments(call, code, value):

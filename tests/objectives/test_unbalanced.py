@@ -114,7 +114,7 @@ def test_the_total_variation_meets_masses_or_gives_them_up_within_bounds(cost, s
     constraint = Unbalanced(relaxation, 2000, price="total-variation")
     loss = Objective(Cross(symmetric=False), Gibbs(cost, temperature), constraint, Pairs(), KL())
     with contraport.engine.backend(backend):
-        (outcome,) = loss.block_results(x, x + 2 * noise)
+        (outcome,) = loss.solve_blocks(x, x + 2 * noise)
         plan, potentials = outcome.plan.dense(), (outcome.plan.f, outcome.plan.g)
     bound = relaxation / temperature
     gave_up = 0
@@ -205,7 +205,7 @@ def test_the_penalty_of_marginals_is_their_kl():
     loss = Objective(Joint(), Gibbs(), Unbalanced(0.1), Pairs(), KL(), {MarginalPenalty(): 1.0})
     plan, u = loss.plan(x, x + noise), 1 / 16
     expected = sum((m * (m / u).log() - m + u).sum() for m in (plan.sum(0), plan.sum(1)))
-    torch.testing.assert_close(loss.parts(x, x + noise)["MarginalPenalty"], expected)
+    torch.testing.assert_close(loss.compute_terms(x, x + noise)["MarginalPenalty"], expected)
 
 
 def with_slack(**declared):

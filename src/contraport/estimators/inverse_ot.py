@@ -188,7 +188,7 @@ class _PlanProblem:
     def compute_plan(self) -> BlockResult:
         """Compute the plan at the current cost and row potential; a column half-step makes its column masses exact."""
         log_a, log_b = self.log_marginals
-        geometry, f = self.block.geometry(self.kernel), log_a + self.potential_scale * self.scaled_potential
+        geometry, f = self.block.build_geometry(self.kernel), log_a + self.potential_scale * self.scaled_potential
         (g,) = run_half_steps(geometry, [HalfStep("columns", 0)], self.log_marginals, initial=[f])
         return BlockResult(self.block, self.target, Plan(geometry, f, g, cached_log_column_mass=log_b))
 

@@ -39,8 +39,8 @@ class Diagnostics:
         patterns = self.unweighted_patterns
         if not patterns or not all(pattern.one_positive_per_row for pattern in patterns):
             return None
-        bounds = [pattern.weight * _mean_log_candidates(pattern) for pattern in patterns]
-        return (math.fsum(bounds) - value) / math.fsum(pattern.weight for pattern in patterns)
+        bounds = [pattern.block_weight * _mean_log_candidates(pattern) for pattern in patterns]
+        return (math.fsum(bounds) - value) / math.fsum(pattern.block_weight for pattern in patterns)
 
 
 def _mean_log_candidates(pattern: PairPattern) -> float:

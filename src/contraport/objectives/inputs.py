@@ -25,7 +25,7 @@ NON_ITEM_OPTIONS = ("present", "negatives", "negative_ids", "shared_negatives")
 
 
 class CallInputs(NamedTuple):
-    """Inputs of a call: views of the items and attributes of the items.
+    """Inputs of one call of an objective: the views and the attributes of the items.
 
     Attributes:
         views: Embeddings of the items, (n, d) for each view; zeros where an item lacks the view.
@@ -51,9 +51,10 @@ class CallInputs(NamedTuple):
         """
         inputs = self
         if sizes is not None:
-            views = processes.gather(torch.stack(self.views, 1), sizes.items).unbind(1)
-            attributes = {name: processes.gather(value, sizes.items) for name, value in self.attributes.items()}
-            present = None if self.present is None else processes.gather(self.present, sizes.items)
+            counts = sizes.items_per_process
+            views = processes.gather(torch.stack(self.views, 1), counts).unbind(1)
+            attributes = {name: processes.gather(value, counts) for name, value in self.attributes.items()}
+            present = None if self.present is None else processes.gather(self.present, counts)
             inputs = CallInputs(tuple(views), attributes, present, self.num_first_items)
         weights = inputs.attributes.get("weights")
         if weights is not None:
@@ -75,18 +76,18 @@ class Negatives(NamedTuple):
     owners: Tensor | None = None
 
 
-class LocalNegatives(NamedTuple):
-    """Additional negatives that this process gives, before they are gathered.
+class UngatheredNegatives(NamedTuple):
+    """Additional negatives of this process, before those of all processes are gathered.
 
     Attributes:
         embeddings: Embeddings of the negatives, (k, d), or separate ones for each item, (n, k, d).
         ids: Item id of each negative, (k,) or (n, k); None if unknown.
-        shared: Whether every process gives the same negatives.
+        same_on_all_processes: Whether every process gives the same negatives.
     """
 
     embeddings: Tensor
     ids: Tensor | None
-    shared: bool
+    same_on_all_processes: bool
 
     def gather(self, inputs: CallInputs, processes: Processes, sizes: RowCounts | None) -> Negatives:
         """Return the negatives of all processes.
@@ -96,9 +97,9 @@ class LocalNegatives(NamedTuple):
             processes: whose negatives are gathered.
             sizes: number of negatives of each process; None with one process.
         """
-        if self.shared:
+        if self.same_on_all_processes:
             return Negatives(processes.as_replicated(self.embeddings), self.ids)
-        counts = None if sizes is None else sizes.negatives
+        counts = None if sizes is None else sizes.negatives_per_process
         embeddings = processes.gather(self.embeddings, counts)
         ids = None if self.ids is None else processes.gather(self.ids, counts)
         if embeddings.ndim == 2:
@@ -110,8 +111,8 @@ class LocalNegatives(NamedTuple):
         return Negatives(embeddings.flatten(0, 1), None if ids is None else ids.flatten(), owners)
 
 
-def split_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the views of a call, given as separate tensors or as one tensor (n, views, d).
+def unpack_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Unpack the views of a call, given as separate tensors or as one tensor (n, views, d).
 
     A tensor given as two views becomes two tensors: rows and columns of the same tensor would count as the same
     embeddings, without self pairs.
@@ -163,7 +164,7 @@ def read_inputs(views: tuple[Tensor, ...], options: Mapping[str, Any], present: 
 
 
 def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any]) -> CallInputs:
-    """Turn two views of different items, n and m, into two views of n + m items, of which each item lacks one."""
+    """Convert two views of different items, n and m, to two views of n + m items, each of which lacks one view."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first=v)
@@ -187,7 +188,7 @@ def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any]) 
     return CallInputs(padded, attributes, torch.stack([first, ~first], 1), n)
 
 
-def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> LocalNegatives | None:
+def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> UngatheredNegatives | None:
     """Check the additional negatives of this process, and return them; None without any.
 
     Args:
@@ -214,7 +215,7 @@ def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> LocalNegat
     per_item = negatives.ndim == 3
     good = not (per_item and shared)
     check(good, "shared_negatives: requires negatives (k, d) of all items, got (n, k, d).", "conflict")
-    return LocalNegatives(negatives, ids, bool(shared))
+    return UngatheredNegatives(negatives, ids, bool(shared))
 
 
 def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first: int = 0) -> None:
@@ -266,7 +267,7 @@ def check_negatives(negatives: object, ids: Tensor | None, views: Sequence[Tenso
 
 
 def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> None:
-    """Raise `UsageError` unless all values of an argument are good.
+    """Raise `UsageError` unless every value of an argument is valid.
 
     While `torch.compile` traces a graph no value can be read: the graph then asserts it at run time.
     """

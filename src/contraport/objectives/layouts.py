@@ -38,20 +38,20 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, eq=False)
 class PairPattern:
-    """Pattern of a block, independent of embeddings: its items, its compared pairs and its positives.
+    """Pattern of a block, independent of embeddings: the items of rows and columns, compared pairs and positives.
 
     Attributes:
         num_items: Number of items in the batch, n.
         row_items: Item of each row, (N,).
         column_items: Item of each column, (M,); -1 for columns without an item.
         positives: Row and column of every positive pair, two index tensors (k,).
-        masks: Masks of the pairs that are not compared.
-        weight: Weight of each direction of the block in the objective.
-        reciprocal: Whether both directions are compared, rows to columns and columns to rows, each with its own plan.
+        masks: Masks that exclude pairs from the comparison.
+        block_weight: Weight of the block in the objective, in each direction.
+        reciprocal: Whether columns are also compared with rows, as a second direction with its own plan.
         num_extra_columns: Number of columns without an item, such as additional negatives; they are the last ones.
-        one_positive_per_row: Whether the k-th positive pair is the only one of row k.
-        has_no_empty_rows: Whether each row and each column has at least one compared pair.
-        selected_indices: Indices of the rows and columns in the full block, (N,) and (M,), if some are left out.
+        one_positive_per_row: Whether each row has exactly one positive; the k-th positive pair is that of row k.
+        has_no_empty_rows: Whether no row and no column is empty: each has at least one compared pair.
+        selected_indices: Indices of the selected rows and columns in the full block, (N,) and (M,); None if all are.
     """
 
     num_items: int
@@ -59,7 +59,7 @@ class PairPattern:
     column_items: Tensor
     positives: tuple[Tensor, Tensor]
     masks: tuple[LabelMask | SimilarityMask, ...] = ()
-    weight: float = 1.0
+    block_weight: float = 1.0
     reciprocal: bool = False
     num_extra_columns: int = 0
     one_positive_per_row: bool = False
@@ -69,7 +69,7 @@ class PairPattern:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, M)."""
+        """Number of rows and number of columns, (N, M)."""
         return self.row_items.shape[0], self.column_items.shape[0]  # len() of a tensor takes three times as long
 
     @property
@@ -104,8 +104,8 @@ class PairPattern:
             ),
         )
 
-    def select(self, rows: Tensor, columns: Tensor) -> PairPattern:
-        """Return the pattern of some rows and columns, given by their indices, (N',) and (M',).
+    def select_rows_and_columns(self, rows: Tensor, columns: Tensor) -> PairPattern:
+        """Return the pattern of the rows and columns with given indices, (N',) and (M',).
 
         If both are the same indices they must be the same tensor.
         """
@@ -236,7 +236,7 @@ class Block:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, M)."""
+        """Number of rows and number of columns, (N, M)."""
         return self.pattern.shape
 
     @property
@@ -249,10 +249,10 @@ class Block:
         """The block with rows and columns exchanged."""
         return Block(self.pattern.T, self.y, self.x, None if self.similarities is None else self.similarities.T)
 
-    def select(self, rows: Tensor, columns: Tensor) -> Block:
-        """Return the block of some rows and columns, given by their indices; see `PairPattern.select`."""
+    def select_rows_and_columns(self, rows: Tensor, columns: Tensor) -> Block:
+        """Return the block of the rows and columns with given indices; see `PairPattern.select_rows_and_columns`."""
         x = self.x[rows]
-        return Block(self.pattern.select(rows, columns), x, x if self.y is self.x else self.y[columns])
+        return Block(self.pattern.select_rows_and_columns(rows, columns), x, x if self.y is self.x else self.y[columns])
 
     def append_columns(
         self, embeddings: Tensor, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
@@ -261,8 +261,8 @@ class Block:
         pattern = self.pattern.append_columns(len(embeddings), ids, owners)
         return Block(pattern, self.x, torch.cat([self.y, embeddings]))
 
-    def geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
-        """Return the compared pairs under a kernel, at its own temperature unless another is given."""
+    def build_geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
+        """Build the geometry of the block: its compared pairs under a kernel, at its own or another temperature."""
         if self.similarities is None:
             log_kernel = kernel(self.x, self.y, temperature)
         else:
@@ -271,14 +271,14 @@ class Block:
 
 
 @cached
-def build_pair_pattern(
+def build_diagonal_pattern(
     size: int, weight: float, reciprocal: bool, device: torch.device, decoupled: bool = False
 ) -> PairPattern:
-    """Build the pattern of two views of the same items: row i and column i are a positive pair.
+    """Build the pattern whose positives are the diagonal: row i and column i are two views of item i.
 
     Args:
         size: number of items.
-        weight: weight of the block.
+        weight: weight of the block in the objective.
         reciprocal: whether both directions are compared.
         device: of the pattern.
         decoupled: exclude the positives from the compared pairs.
@@ -306,15 +306,15 @@ class LayoutTraits(NamedTuple):
     """Traits of a layout: properties that do not depend on the views.
 
     Attributes:
-        shared_columns: Whether the columns are not items but, for example, prototypes, the same on every process.
-        stop_gradient: Whether columns are detached.
-        multi_view: Whether training calls the layout on all views at once, rather than on two at a time.
+        shared_columns: Whether all rows and processes share columns that are not items, such as prototypes.
+        stop_gradient: Whether the columns are detached from the gradient.
+        multi_view: Whether training passes all views at once, rather than two at a time.
         views_are_positives: Whether the views of an item are positives of each other.
         compares_positives: Whether positives are among the compared pairs.
-        compares_items: Whether rows and columns are items, which may have ids, labels and other attributes.
+        compares_items: Whether items are compared with items, rather than coordinates with coordinates.
         requires_features: Whether the compared pairs depend on ``features=`` of the call.
         requires_view_features: Whether features must differ between views: features of whole items change nothing.
-        core_view: Whether training on more than two views only compares the first view with each other view.
+        has_core_view: Whether training on several views compares the first (the core view) with each other view only.
     """
 
     shared_columns: bool = False
@@ -325,7 +325,7 @@ class LayoutTraits(NamedTuple):
     compares_items: bool = True
     requires_features: bool = False
     requires_view_features: bool = False
-    core_view: bool = False
+    has_core_view: bool = False
 
 
 class Layout(ReprMixin, ABC):
@@ -337,7 +337,7 @@ class Layout(ReprMixin, ABC):
         return LayoutTraits()
 
     def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return a block without the pairs that features of its rows and columns, (N, k) and (M, k), exclude."""
+        """Return a block without the pairs that are excluded by features of its rows, (N, k), and columns, (M, k)."""
         return block
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
@@ -359,8 +359,8 @@ class Layout(ReprMixin, ABC):
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return the blocks of compared pairs of the views."""
 
-    def embed_negatives(self, negatives: Tensor) -> Tensor:
-        """Transform additional negatives, (k, d), as the layout transforms the views."""
+    def transform_negatives(self, negatives: Tensor) -> Tensor:
+        """Transform additional negatives, (k, d), as the views are transformed; `UsageError` if there can be none."""
         return negatives
 
 
@@ -408,7 +408,7 @@ class Cross(Layout):
             shared_columns=self.shared_columns,
             stop_gradient=self.stop_gradient,
             compares_positives=not self.decoupled,
-            core_view=self.core,
+            has_core_view=self.core,
         )
 
     def __call__(self, *views: Tensor) -> list[Block]:
@@ -419,7 +419,7 @@ class Cross(Layout):
         if self.shared_columns:
             return [Block(_prototype_pattern(z0.shape[0], z1.shape[0], z0.device), z0, z1)]
         weight = 0.5 if self.symmetric else 1.0
-        return [Block(build_pair_pattern(z0.shape[0], weight, self.symmetric, z0.device, self.decoupled), z0, z1)]
+        return [Block(build_diagonal_pattern(z0.shape[0], weight, self.symmetric, z0.device, self.decoupled), z0, z1)]
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
         return shape
@@ -466,12 +466,12 @@ class Joint(Layout):
         return LayoutTraits(multi_view=self.together, compares_positives=self.candidates == "all")
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return one block, (N, N), N = 2n for two views."""
+        """Return one block of the joined views, (N, N); N = 2n for two views of n items."""
         z = torch.cat(views)
         return [Block(_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
-        """Return the number of rows of each view: two views unless the number of items is known."""
+        """Return the number of rows of each view, assuming two views unless the number of items is known."""
         rows, columns = shape
         size = rows // 2 if items is None else items
         good = rows == columns and size > 0 and rows % size == 0
@@ -509,8 +509,8 @@ def _joint_pattern(size: int, views: int, candidates: str, device: torch.device)
     )
 
 
-class ViewGraph(Layout):
-    """Base class of layouts that sum over pairs of views, each compared in both directions."""
+class ViewPairLayout(Layout):
+    """Base class of layouts over pairs of views: a sum of blocks, each compared in both directions."""
 
     traits = LayoutTraits(multi_view=True)
 
@@ -521,12 +521,12 @@ class ViewGraph(Layout):
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return a block for each pair of views, (n, n)."""
         check(len(views) >= 2, f"views: must be 2 or more for {self!r}, got {len(views)}.")
-        pattern = build_pair_pattern(len(views[0]), 1.0, True, views[0].device)
+        pattern = build_diagonal_pattern(len(views[0]), 1.0, True, views[0].device)
         return [Block(pattern, one, other) for one, other in self.view_pairs(views)]
 
 
 @dataclass(frozen=True, repr=False)
-class AllViewPairs(ViewGraph):
+class AllViewPairs(ViewPairLayout):
     """Layout that compares all pairs of V views (CMC, full graph), each in both directions.
 
     There are V (V - 1) / 2 blocks, (n, n) each.
@@ -543,7 +543,7 @@ class AllViewPairs(ViewGraph):
 
 
 @dataclass(frozen=True, repr=False)
-class CoreViewPairs(ViewGraph):
+class CoreViewPairs(ViewPairLayout):
     """Layout that compares the first view with each other view (CMC, core view), in both directions.
 
     There are V - 1 blocks, (n, n) each.
@@ -561,7 +561,7 @@ class CoreViewPairs(ViewGraph):
 
 @dataclass(frozen=True, repr=False)
 class WithinView(Layout):
-    """Layout that compares each view with itself, averaged over the views.
+    """Layout that compares items within each view, averaged over the views.
 
     Self pairs are positives, but are not compared.
 
@@ -582,10 +582,10 @@ class WithinView(Layout):
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block per view, (n, n) each."""
         weight = 1.0 if self.summed else 1 / len(views)
-        pattern = build_pair_pattern(len(views[0]), weight, False, views[0].device, True)
+        pattern = build_diagonal_pattern(len(views[0]), weight, False, views[0].device, True)
         return [Block(pattern, z, z) for z in views]
 
-    def embed_negatives(self, negatives: Tensor) -> Tensor:
+    def transform_negatives(self, negatives: Tensor) -> Tensor:
         """Raise `UsageError`: the layout compares views only with themselves, and accepts no negatives."""
         raise UsageError(
             "negatives: not accepted by WithinView, which compares each view with itself.", kind="conflict"
@@ -611,8 +611,8 @@ class LayoutWrapper(Layout):
     def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         return self.layout.mask_by_features(block, features)
 
-    def embed_negatives(self, negatives: Tensor) -> Tensor:
-        return self.layout.embed_negatives(negatives)
+    def transform_negatives(self, negatives: Tensor) -> Tensor:
+        return self.layout.transform_negatives(negatives)
 
 
 @dataclass(frozen=True, repr=False)
@@ -643,13 +643,13 @@ class LeadingCoordinates(LayoutWrapper):
         check(self.dimensions <= d, f"dimensions: must be at most {d}, the embedding dimension, got {self.dimensions}.")
         return self.layout(*(z[:, : self.dimensions] for z in views))
 
-    def embed_negatives(self, negatives: Tensor) -> Tensor:
-        return self.layout.embed_negatives(negatives[:, : self.dimensions])
+    def transform_negatives(self, negatives: Tensor) -> Tensor:
+        return self.layout.transform_negatives(negatives[:, : self.dimensions])
 
 
 @dataclass(frozen=True, repr=False)
 class GuidedNegatives(LayoutWrapper):
-    """Layout wrapper without the negatives that a teacher rates more similar than the positive (GISTEmbed).
+    """Layout wrapper that removes the negatives that a teacher rates more similar than the positive (GISTEmbed).
 
     The call needs the teacher's ``features=``. The pair (i, j) is excluded if cos(t_i, t_j) > cos(t_i, t_i+) - margin;
     positives are never excluded; of several positives the least similar one counts. Additional columns
@@ -687,7 +687,7 @@ class GuidedNegatives(LayoutWrapper):
 
     @property
     def traits(self) -> LayoutTraits:
-        """Traits of the wrapped layout, which now requires features.
+        """Traits of the wrapped layout, with `requires_features` set to True.
 
         With margin <= 0, features of whole items, equal in all views, exclude nothing: no pair is more similar than an
         item with itself.
@@ -710,7 +710,7 @@ class GuidedNegatives(LayoutWrapper):
 @accept_deprecated_fields(centered="centred")
 @dataclass(frozen=True, repr=False)
 class Coordinates(LayoutWrapper):
-    """Layout wrapper that compares coordinates instead of items (Barlow Twins): each is a vector over the batch.
+    """Layout wrapper that compares embedding coordinates instead of items (Barlow Twins): correlations over the batch.
 
     Views (n, d) become d vectors of n numbers, whose inner products are covariances and whose cosines are correlations.
     The call takes no ``ids``, ``weights``, ``present`` or ``negatives``, which belong to items.
@@ -750,7 +750,7 @@ class Coordinates(LayoutWrapper):
         blocks = self.layout(*(z.T for z in scaled))
         return [replace(block, pattern=_scale_weight(block.pattern, d)) for block in blocks] if self.summed else blocks
 
-    def embed_negatives(self, negatives: Tensor) -> Tensor:
+    def transform_negatives(self, negatives: Tensor) -> Tensor:
         """Raise `UsageError`: the layout compares coordinates, and accepts no negatives."""
         raise UsageError("negatives: not accepted by Coordinates, which compares coordinates.", kind="conflict")
 
@@ -766,7 +766,8 @@ def _center(z: Tensor) -> Tensor:
 
 
 def _scale_weight(pattern: PairPattern, factor: int) -> PairPattern:
-    return pattern.compute_once(("weight", factor), lambda: replace(pattern, weight=factor * pattern.weight))
+    weight = factor * pattern.block_weight
+    return pattern.compute_once(("block_weight", factor), lambda: replace(pattern, block_weight=weight))
 
 
 def _check_booleans(layout: Layout, *names: str) -> None:

@@ -118,7 +118,7 @@ class Tighten(ReprMixin):
         """Set the constraint of a loss for a step."""
         last = len(self.constraints) - 1
         index = RampSchedule(0, last, steps=last * self.every, shape="linear").value(step)
-        loss.constrain(self.constraints[int(index)])
+        loss.set_constraint(self.constraints[int(index)])
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,7 +149,7 @@ class FixedConstraint(ReprMixin):
 
     def apply(self, loss: Loss, step: int) -> None:
         """Set the constraint of a loss."""
-        loss.constrain(self.constraint)
+        loss.set_constraint(self.constraint)
 
 
 CONSTRAINTS: dict[str, type[Constraint]] = {

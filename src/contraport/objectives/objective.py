@@ -18,11 +18,11 @@ from contraport.errors import UsageError, add_hint, check, unknown_name_error
 from contraport.objectives.constraints import Constraint, Marginals, PlanRequest, Rows
 from contraport.objectives.diagnostics import Diagnostics
 from contraport.objectives.divergences import KL, Divergence
-from contraport.objectives.inputs import Attributes, split_views
+from contraport.objectives.inputs import Attributes, unpack_views
 from contraport.objectives.layouts import Block, Layout
 from contraport.objectives.plan import BlockResult
 from contraport.objectives.plan_weights import PlanWeights
-from contraport.objectives.problem import MatchingProblem, build_problem, resolve_target
+from contraport.objectives.problem import MatchingProblem, build_problem, convert_target
 from contraport.objectives.process_agreement import report_failure
 from contraport.objectives.targets import Pairs, Target
 from contraport.options import warn_renamed
@@ -58,9 +58,9 @@ class Loss(nn.Module, ABC):
     Attributes:
         catalog_origin: Catalog entry from which the loss was built, or None.
         accepts_temperature: Whether a call may set the temperature; recipes without one fix that of their kernel.
-        multi_view: Whether training calls the loss on all views at once, rather than on two at a time.
-        has_core_view: Whether training on more than two views only compares the first view with each other view.
-        compares_items: Whether rows and columns are items, rather than coordinates of embeddings.
+        multi_view: Whether training passes all views at once, rather than two at a time.
+        has_core_view: Whether training on several views compares the first (the core view) with each other view only.
+        compares_items: Whether items are compared with items, rather than coordinates with coordinates.
         has_negatives: Whether the loss pushes items apart, so that a batch needs several items.
         requires_ids: Whether the loss keeps a state for each item, so that a call needs ``ids=``.
         stop_gradient: Whether the columns are detached, as the targets of a momentum encoder are.
@@ -76,20 +76,20 @@ class Loss(nn.Module, ABC):
     stop_gradient: bool
 
     @abstractmethod
-    def parts(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
-        """Return the weighted terms of the loss by name, as tensors; the loss is the sum of these terms."""
+    def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
+        """Compute the weighted terms of the loss by name, as tensors; the loss is the sum of these terms."""
 
     @abstractmethod
-    def block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
-        """Yield the compared pairs, target plan and solved plan of each direction of each block."""
+    def solve_blocks(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
+        """Solve the blocks: yield the compared pairs, target plan and solved plan of each direction of each block."""
 
     @abstractmethod
-    def components_by_question(self) -> dict[str, str]:
-        """Return the layout, kernel, constraint, target and divergence as text, by the question that each answers."""
+    def describe_components(self) -> dict[str, str]:
+        """Return descriptions of layout, kernel, constraint, target and divergence, keyed by the question of each."""
 
     @abstractmethod
-    def constrain(self, constraint: Constraint) -> None:
-        """Replace the constraint of the loss.
+    def set_constraint(self, constraint: Constraint) -> None:
+        """Set the constraint of the loss, in place of the present one.
 
         Raises:
             UsageError: there is no single constraint, or the divergence does not support this one.
@@ -106,11 +106,11 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def requires_features(self, target: Target | None = None) -> bool:
-        """Return whether a call needs ``features=``, with its own target or with the given one."""
+        """Return whether a call needs ``features=``, for a given target or, without one, for the loss's own."""
 
     @abstractmethod
     def target_conflict(self, target: Target) -> str | None:
-        """Return why a call cannot have a given target, or None if it can."""
+        """Return the reason why a call cannot have a given target, or None if it can."""
 
     @property
     @abstractmethod
@@ -126,7 +126,7 @@ class Loss(nn.Module, ABC):
         """
 
     def mutual_information_bound(self, value: float) -> float | None:
-        """Return the lower bound on mutual information, in nats, for a value of the last call; None without one.
+        """Return the lower bound on mutual information, in nats, from a loss value of the last call; None without one.
 
         Only InfoNCE has a bound, see `Objective`. Reading it synchronizes with the device; a call does not.
         """
@@ -209,7 +209,7 @@ class Loss(nn.Module, ABC):
             if temperature is not None and not self.accepts_temperature:
                 _reject(views, "temperature: not accepted, as this objective has a fixed one.", "conflict")
             total: Tensor | None = None
-            for value in self.parts(*views, **options, reduction=reduction).values():
+            for value in self.compute_terms(*views, **options, reduction=reduction).values():
                 if total is not None and total.shape != value.shape:
                     sizes = {tuple(total.shape), tuple(value.shape)}
                     message = f"reduction: must be 'mean', as the terms have different numbers of rows, {sizes}."
@@ -224,20 +224,20 @@ class Loss(nn.Module, ABC):
     def terms(self, *views: Tensor, **options: CallOption) -> dict[str, float]:
         """Return the weighted terms of the loss by name, as numbers; views and options as in a call."""
         with torch.no_grad():
-            return {name: value.item() for name, value in self.parts(*views, **options).items()}
+            return {name: value.item() for name, value in self.compute_terms(*views, **options).items()}
 
     def plan(self, *views: Tensor, **options: CallOption) -> Tensor:
         """Return the solved plan of the first block as a matrix, (N, M); views and options as in a call."""
         with torch.no_grad():
-            return next(self.block_results(*views, **options)).plan.dense()
+            return next(self.solve_blocks(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOption) -> Tensor:
         """Return the target plan of the first block as a matrix, (N, M); views and options as in a call."""
         with torch.no_grad():
-            return next(self.block_results(*views, **options)).target.dense()
+            return next(self.solve_blocks(*views, **options)).target.dense()
 
     def plot(self, *views: Tensor, **options: CallOption) -> Figure:
-        """Plot the solved plan of the first block beside its target plan; views and options as in a call.
+        """Plot the solved plan beside the target plan, both of the first block; views and options as in a call.
 
         Raises:
             UsageError: matplotlib is not installed; or as in the call.
@@ -247,20 +247,20 @@ class Loss(nn.Module, ABC):
         'plan: 48% of its mass on target'
         """
         with torch.no_grad():
-            result = next(self.block_results(*views, **options))
+            result = next(self.solve_blocks(*views, **options))
             figure: Figure = import_object("contraport.plots:plan")(result.plan.dense(), result.target.dense())
         return figure
 
     def _repr_html_(self) -> str:
         """Return the components of the loss as an HTML table, for a notebook."""
         if self.catalog_origin is None:
-            return format_html_mapping(type(self).__name__, self.components_by_question())
+            return format_html_mapping(type(self).__name__, self.describe_components())
         return format_html_mapping(
-            self.catalog_origin.call, self.components_by_question(), f"Source: {self.catalog_origin.citation}"
+            self.catalog_origin.call, self.describe_components(), f"Source: {self.catalog_origin.citation}"
         )
 
     def explain(self) -> str:
-        """Return the components of the loss, each beside the question that it answers, and the citation, as text.
+        """Describe the loss as text: each component with the question that it answers, and the citation.
 
         >>> import contraport
         >>> print(contraport.gca_ince(iterations=3).explain())
@@ -272,7 +272,7 @@ class Loss(nn.Module, ABC):
         How far is one from the other?           KL()
         Source: Chen, Lin, Liu, Xiao and Dyer (2024), Your contrastive learning problem is secretly a ...
         """
-        lines = [f"{question:<40} {answer}" for question, answer in self.components_by_question().items()]
+        lines = [f"{question:<40} {answer}" for question, answer in self.describe_components().items()]
         if self.catalog_origin is not None:
             lines = [self.catalog_origin.call, *lines, f"Source: {self.catalog_origin.citation}"]
         return "\n".join(lines)
@@ -294,11 +294,11 @@ class Objective(Loss):
         divergence: difference of the two plans.
         penalties: additional terms with their weights.
 
-    Attributes:
-        depends_on_constraint: Whether the value depends on the constraint, rather than on the kernel alone.
-
     Raises:
         UsageError: the parts do not fit together; in the call, an argument has the wrong type or shape.
+
+    Attributes:
+        depends_on_constraint: Whether the value depends on the constraint, rather than on the kernel alone.
 
     Source: contrastive learning as inverse optimal transport (Shi et al., 2023, eq. 7) and as generalized contrastive
     alignment (Chen et al., 2024, eq. 3).
@@ -322,22 +322,22 @@ class Objective(Loss):
     ) -> None:
         super().__init__()
         self.layout, self.kernel, self.divergence = layout, kernel, divergence
-        self.target = resolve_target(target)
+        self.target = convert_target(target)
         self.penalties = dict(penalties or {})
         terms, traits = (divergence, *self.penalties), layout.traits
         learnable = any(term.has_temperature_gradient for term in terms)
         message = f"temperature: must be a number, as {divergence!r} has no gradient in it, got a learned one."
         check(learnable or not kernel.learns_temperature, message, "not_learnable")
-        self.constrain(constraint)
+        self.set_constraint(constraint)
         self._last = Diagnostics()
-        self.multi_view, self.has_core_view = traits.multi_view, traits.core_view
+        self.multi_view, self.has_core_view = traits.multi_view, traits.has_core_view
         self.compares_items, self.stop_gradient = traits.compares_items, traits.stop_gradient
         self.has_negatives = traits.compares_items and any(term.repels for term in terms)
         self.requires_ids = any(term.requires_ids for term in terms)
         self.depends_on_constraint = any(term.depends_on_constraint for term in terms)
 
-    def constrain(self, constraint: Constraint) -> None:
-        """Replace the constraint.
+    def set_constraint(self, constraint: Constraint) -> None:
+        """Set the constraint, in place of the present one.
 
         Raises:
             UsageError: the divergence does not support the constraint.
@@ -356,7 +356,7 @@ class Objective(Loss):
         return self.layout.traits.requires_features or (target or self.target).requires_features
 
     def target_conflict(self, target: Target) -> str | None:
-        """Return why a call cannot have a target, or None: a layout that excludes positives allows `Pairs` only."""
+        """Return the reason why a call cannot have a target, or None; without positives compared, only `Pairs` fits."""
         if target.positives_from_views or self.layout.traits.compares_positives:
             return None
         return f"excludes an item's views from the compared pairs, so that only these can be positives; got {target!r}"
@@ -417,8 +417,8 @@ class Objective(Loss):
     def temperature(self, value: float) -> None:
         self.kernel.temperature = value
 
-    def parts(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
-        """Return the divergence and the weighted penalties by name, as tensors; see `forward` for the options.
+    def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
+        """Compute the divergence and the weighted penalties by name, as tensors; see `forward` for the options.
 
         The divergence is 0 if nothing is left to compare, as no item has two views.
         """
@@ -439,16 +439,19 @@ class Objective(Loss):
                         last.unweighted_patterns.append(result.block.pattern)
                     for term, factor in ((self.divergence, 1.0), *self.penalties.items()):
                         values = term(result)
-                        value = result.scale_to_mean(values, term) if reduction == "none" else result.sum_rows(values)
-                        weight = factor * block.pattern.weight
+                        value = (
+                            result.scale_row_values(values, term)
+                            if reduction == "none"
+                            else result.sum_row_values(values)
+                        )
+                        weight = factor * block.pattern.block_weight
                         add_to_term(totals, type(term).__name__, value if weight == 1 else weight * value)
         if not totals:
-            zero = torch.stack([view[:0].float().sum() for view in split_views(views)]).sum()
+            zero = torch.stack([view[:0].float().sum() for view in unpack_views(views)]).sum()
             totals[type(self.divergence).__name__] = zero
         return totals
 
-    def block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
-        """Yield compared pairs, target plan and solved plan of each direction of each block."""
+    def solve_blocks(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
         problem = build_problem(self.layout, self.kernel, self.target, views, options)
         # The context stays active between results: what the caller computes from them is not autocast either.
         with without_autocast(problem.inputs.views[0]):
@@ -463,12 +466,12 @@ class Objective(Loss):
             marginals = self._marginals(directions[0].block, attributes.get("weights"))
         if problem.directions_share_pairs:
             # Both directions in one solve: each pass over the pairs serves a half step of both.
-            geometry = directions[0].block.geometry(self.kernel, problem.temperature)
+            geometry = directions[0].block.build_geometry(self.kernel, problem.temperature)
             plans = self.constraint(geometry, PlanRequest(marginals, reciprocal=len(directions) == 2))
         else:
             plans = []
             for k, direction in enumerate(directions):
-                geometry = direction.block.geometry(self.kernel, problem.temperature)
+                geometry = direction.block.build_geometry(self.kernel, problem.temperature)
                 sides = marginals if marginals is None or k == 0 else marginals[::-1]
                 log_weights = _log_column_weights(direction.block, attributes)
                 plans += self.constraint(geometry, PlanRequest(sides, log_weights=log_weights))
@@ -505,7 +508,7 @@ class Objective(Loss):
         log_a, log_b = block.pattern.expand_attribute(weights.to(block.compute_dtype).log())
         return log_a.log_softmax(0), log_b.log_softmax(0)
 
-    def components_by_question(self) -> dict[str, str]:
+    def describe_components(self) -> dict[str, str]:
         questions = {
             "Which pairs are compared?": self.layout,
             "How alike are two embeddings?": self.kernel,

@@ -1,4 +1,4 @@
-"""Transport plan in terms of potentials, and the block result on which divergences are evaluated."""
+"""Transport plan as a function of its potentials, and the block result from which divergences are computed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Plan:
     """Transport plan P_ij = exp(log K_ij + f_i + g_j), differentiable in the embeddings.
 
     Attributes:
-        geometry: Compared pairs under the kernel, (N, M).
+        geometry: Geometry of the plan: its compared pairs under the kernel, (N, M).
         f: Log potential of each row, (N,).
         g: Log potential of each column, (M,).
         cached_log_row_mass: Log mass of each row, (N,), if the solver computed it; else None.
@@ -52,7 +52,7 @@ class Plan:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, M)."""
+        """Number of rows and number of columns, (N, M)."""
         return self.geometry.shape
 
     @property
@@ -76,12 +76,12 @@ class Plan:
 
     @property
     def log_row_marginal(self) -> Tensor:
-        """Target marginal of the rows, log a, (N,)."""
+        """Log of the target row marginal, log a, (N,)."""
         return self._log_marginal(0)
 
     @property
     def log_column_marginal(self) -> Tensor:
-        """Target marginal of the columns, log b, (M,)."""
+        """Log of the target column marginal, log b, (M,)."""
         return self._log_marginal(1)
 
     def _log_marginal(self, side: int) -> Tensor:
@@ -102,7 +102,7 @@ class Plan:
             return self.cached_log_column_mass
         return self.g + log_sums(self.geometry, "columns", self.f)
 
-    def log_row_sums(self) -> Tensor:
+    def log_kernel_row_sums(self) -> Tensor:
         """Return the log row sums of the kernel, log sum_j K_ij, (N,); one pass over the pairs unless cached."""
         return self.log_row_mass() - self.f if "columns" in self.zero_axes else log_sums(self.geometry, "rows")
 
@@ -127,7 +127,7 @@ class Plan:
 
     @property
     def cached_log_marginal(self) -> Tensor | None:
-        """Log mass of each row, or else of each column, if the solver already computed it."""
+        """Log mass of each row, or otherwise of each column, if the solver has already computed it."""
         return self.cached_log_row_mass if self.cached_log_row_mass is not None else self.cached_log_column_mass
 
     def row_inner_log(self, target: TargetPlan) -> Tensor:
@@ -150,8 +150,8 @@ class Plan:
         return torch.exp(2 * self.f + log_sums(squared, "rows", 2 * self.g))
 
     @property
-    def cost_kernel(self) -> LogKernel:
-        """Minus the cost in units of the kernel, T = -C / unit: the log-kernel without its link."""
+    def log_kernel_without_link(self) -> LogKernel:
+        """Log-kernel without its link: minus the cost in units of the kernel, T = -C / unit."""
         return self.geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
@@ -162,7 +162,7 @@ class Plan:
         Args:
             detach_plan: hold P fixed, so that the gradient is that of the cost alone.
         """
-        kernel = self.cost_kernel
+        kernel = self.log_kernel_without_link
         if detach_plan:
             return transport_cost(self.geometry, self.f, self.g)
         # The pass sums logarithms: a cost that may be negative is shifted to be positive, and shifted back afterwards.
@@ -172,7 +172,7 @@ class Plan:
         return kernel.unit * (shifted if kernel.cost_is_distance else shifted - shift * self.log_row_mass().exp())
 
     def take_rows(self, rows: slice) -> Plan:
-        """Return the plan on some of its rows."""
+        """Return the plan restricted to some of its rows."""
         return Plan(self.geometry.take_rows(rows), self.f[rows], self.g)
 
     def apply(self, values: Tensor) -> Tensor:
@@ -224,7 +224,9 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class BlockResult:
-    """Result of one direction of a block, the input of divergences: compared pairs, target plan and solved plan.
+    """Result of solving one direction of a block: its compared pairs, target plan and solved plan.
+
+    It is the input of divergences.
 
     Attributes:
         block: Compared pairs, (N, M).
@@ -240,14 +242,14 @@ class BlockResult:
     row_weights: Tensor | None = None
     ids: Tensor | None = None
 
-    def sum_rows(self, values: Tensor) -> Tensor:
-        """Return the weighted sum of per-row values of a divergence, (N,); a scalar is returned unchanged."""
+    def sum_row_values(self, values: Tensor) -> Tensor:
+        """Return the weighted sum of the row values of a divergence, (N,); a scalar is returned unchanged."""
         if values.ndim == 0:
             return values
         return values.sum() if self.row_weights is None else self.row_weights @ values
 
-    def scale_to_mean(self, values: Tensor, term: object) -> Tensor:
-        """Return per-row values of a divergence, (N,), weighted and scaled so that their mean is the loss.
+    def scale_row_values(self, values: Tensor, term: object) -> Tensor:
+        """Scale the row values of a divergence, (N,), by their weights and so that their mean is the loss.
 
         Raises:
             UsageError: the divergence, ``term``, is not a sum over rows.

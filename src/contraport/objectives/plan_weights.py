@@ -1,4 +1,4 @@
-"""Item weights from the balanced plan of a batch: the confidence that the views of an item match."""
+"""Plan weights: weights of items from the balanced plan of a batch, the confidence that their views match."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ITERATIONS = 20
 @accept_deprecated_fields(item_weights="given")
 @dataclass(frozen=True, eq=False)
 class PlanWeights:
-    """Weights of the items from the balanced plan of the batch: ``weights=PlanWeights()`` or ``weights="plan"``.
+    """Weights of items or pairs from the balanced plan of the batch: ``weights=PlanWeights()`` or ``weights="plan"``.
 
     In the balanced plan P of two views of n items, each item has mass 1/n, and n P_ii is the share that goes to its own
     other view. The weight of the item is 1 - strength + strength n P_ii, detached: pairs that the rest of the batch
@@ -79,7 +79,7 @@ class PlanWeights:
 
 
 def resolve_plan_weights(weights: object) -> PlanWeights | None:
-    """Return `PlanWeights` if weights are given as ``"plan"`` or as such; None if they are numbers.
+    """Return `PlanWeights` if the weights are ``"plan"`` or a `PlanWeights`; None if they are numbers.
 
     Raises:
         UsageError: an unknown text.
@@ -106,13 +106,13 @@ class PlanWeightsSchedule:
         return PlanWeights(self.strength.value(step), self.iterations)
 
 
-def parse_plan_weights(text: str, steps: int) -> PlanWeightsSchedule:
+def parse_plan_weights_schedule(text: str, steps: int) -> PlanWeightsSchedule:
     """Parse a schedule of plan weights: ``"plan"``, ``"plan:0.5"`` or ``"plan:strength=0:0.9:linear,iterations=20"``.
 
     Raises:
         UsageError: an unknown setting, or a value that is out of range.
 
-    >>> schedules = [parse_plan_weights(text, steps=100) for text in ("plan", "plan:0:0.5:linear")]
+    >>> schedules = [parse_plan_weights_schedule(text, steps=100) for text in ("plan", "plan:0:0.5:linear")]
     >>> schedules[0].weights_at(0).strength, schedules[1].weights_at(50).strength
     (0.9, 0.25)
     """

@@ -20,12 +20,12 @@ from contraport.errors import UsageError, check, check_positive, describe_value
 from contraport.objectives.inputs import (
     NON_ITEM_OPTIONS,
     CallInputs,
-    LocalNegatives,
     Negatives,
+    UngatheredNegatives,
     check_views,
     read_inputs,
     read_negatives,
-    split_views,
+    unpack_views,
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.objectives.plan_weights import PlanWeights, resolve_plan_weights
@@ -48,7 +48,7 @@ class Direction(NamedTuple):
     row_weights: Tensor | None
 
     def with_weighted_target(self) -> Direction:
-        """Move the row weights into the target plan, for solved plans whose marginals are the weights."""
+        """Move the row weights into the target plan; for solved plans, which have these weights as marginals."""
         if self.row_weights is None:
             return self
         return Direction(self.block, self.target.scale_rows(self.row_weights), None)
@@ -60,13 +60,13 @@ class MatchingProblem:
 
     Attributes:
         layout: Layout, which selects the compared pairs.
-        target: Rule of the target plan.
+        target: Target of the call: the rule that gives the target plan of a block.
         inputs: Views and attributes of the items of all processes.
         negatives: Additional negatives of all processes, or None.
-        columns: Embeddings of columns that are not items, such as prototypes.
+        column_embeddings: Embeddings of columns that are not items, such as prototypes.
         similarities: Similarity matrix in place of embeddings, or None.
         temperature: Temperature of the kernel in this call; None is the kernel's own.
-        requires_features: Whether the compared pairs depend on features of the items.
+        pairs_require_features: Whether the choice of compared pairs depends on features of the items.
         directions_share_pairs: Whether both directions of a block compare the same pairs.
         is_unweighted_view_matching: Whether positives are the views of an item, and all items weigh the same.
     """
@@ -75,17 +75,17 @@ class MatchingProblem:
     target: Target
     inputs: CallInputs
     negatives: Negatives | None
-    columns: tuple[Tensor, ...] = ()
+    column_embeddings: tuple[Tensor, ...] = ()
     similarities: Tensor | None = None
     temperature: float | Tensor | None = None
-    requires_features: bool = False
+    pairs_require_features: bool = False
     directions_share_pairs: bool = True
     is_unweighted_view_matching: bool = True
 
     def blocks(self) -> list[Block]:
         """Return the blocks of the layout, without the rows and columns of absent views."""
         inputs = self.inputs
-        blocks = self.layout(*inputs.views, *self.columns)
+        blocks = self.layout(*inputs.views, *self.column_embeddings)
         if inputs.present is not None:
             # The layout is applied to the marks themselves: it puts each mark where it puts the embedding.
             marks = inputs.present.to(inputs.views[0].dtype).T[:, :, None]
@@ -109,7 +109,7 @@ class MatchingProblem:
         unweighted = unweighted and not (target.positives_from_views and block.pattern.selected_indices is not None)
         directions = []
         for k, (side, rule) in enumerate(sides):
-            if self.requires_features:
+            if self.pairs_require_features:
                 side = self.layout.mask_by_features(side, select_call_features(attributes, side, backward=k > 0))
             target_plan = rule(side, attributes)
             row_weights = None if unweighted else _row_weights(side, target_plan, weights)
@@ -119,7 +119,7 @@ class MatchingProblem:
         return directions
 
     def _append_negatives(self, direction: Direction, negatives: Negatives) -> Direction:
-        embeddings = self.layout.embed_negatives(negatives.embeddings)
+        embeddings = self.layout.transform_negatives(negatives.embeddings)
         ids = None if negatives.ids is None else (self.inputs.attributes["ids"], negatives.ids)
         block = direction.block.append_columns(embeddings, ids, negatives.owners)
         return Direction(block, direction.target.append_columns(len(embeddings)), direction.row_weights)
@@ -155,7 +155,7 @@ def build_problem(
         shared = f" beside {tuple(views[-1].shape)}" if traits.shared_columns else ""
         rows = 0 if negatives is None else len(negatives.embeddings)
         sizes = agree_on_row_counts(
-            processes, local.option_forms(shared), len(inputs.views[0]), rows, inputs.views[0].device
+            processes, local.describe_options(shared), len(inputs.views[0]), rows, inputs.views[0].device
         )
     if traits.shared_columns:
         columns, target = (processes.as_replicated(views[-1]),), target.gather_rows()
@@ -189,13 +189,13 @@ class _LocalCall(NamedTuple):
     """Checked inputs of a call on this process, before they are gathered."""
 
     inputs: CallInputs
-    negatives: LocalNegatives | None
+    negatives: UngatheredNegatives | None
     target: Target
     plan_weights: PlanWeights | None
     temperature: float | Tensor | None
 
-    def option_forms(self, shared: str) -> dict[str, str]:
-        """Return the form (type and shape) of each option, on which the processes must agree.
+    def describe_options(self, shared: str) -> dict[str, str]:
+        """Describe the type and shape of each option, on which the processes must agree.
 
         Args:
             shared: form of the shared columns, behind that of the views.
@@ -211,7 +211,7 @@ class _LocalCall(NamedTuple):
             forms["weights"] = plan if "weights" not in forms else f"{plan}, and {forms['weights']}"
         if negatives is not None:
             forms |= {"negatives": describe_form(negatives.embeddings), "negative_ids": describe_form(negatives.ids)}
-            forms["shared_negatives"] = repr(negatives.shared)
+            forms["shared_negatives"] = repr(negatives.same_on_all_processes)
         return forms
 
 
@@ -231,7 +231,7 @@ def _read_local_call(
     if options.get("weights") is not None:
         plan_weights = resolve_plan_weights(options["weights"])
         options["weights"] = options["weights"] if plan_weights is None else plan_weights.item_weights
-    target = target if own_target is None else resolve_target(own_target)
+    target = target if own_target is None else convert_target(own_target)
     if traits.shared_columns:
         check_views(views, shared_columns=True)
         for name, value in {"present": options.pop("present", None), "similarities": similarities}.items():
@@ -240,7 +240,7 @@ def _read_local_call(
     else:
         if similarities is not None:
             views = _build_placeholder_views(layout, views, options, similarities, processes)
-        inputs = read_inputs(split_views(views), options, options.get("present"))
+        inputs = read_inputs(unpack_views(views), options, options.get("present"))
         matched = len(inputs.views) > 1 and inputs.num_first_items is None
         if not matched and target.positives_from_views and traits.views_are_positives:
             raise _unmatched_views_error(target, inputs)
@@ -264,7 +264,7 @@ def _check_temperature(value: Any) -> float | Tensor:
     return value.reshape(())
 
 
-def resolve_target(target: object) -> Target:
+def convert_target(target: object) -> Target:
     """Convert a target given as a matrix or a list of pairs to a `Target`; a `Target` is returned unchanged.
 
     Raises:
@@ -348,7 +348,7 @@ def _row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Te
 def _select_present(block: Block, marks: Block) -> Block:
     """Return the block without the rows and columns of absent views."""
     rows = marks.x[:, 0].nonzero()[:, 0]
-    return block.select(rows, rows if block.x is block.y else marks.y[:, 0].nonzero()[:, 0])
+    return block.select_rows_and_columns(rows, rows if block.x is block.y else marks.y[:, 0].nonzero()[:, 0])
 
 
 def _select_similarities(similarities: Tensor, block: Block) -> Tensor:

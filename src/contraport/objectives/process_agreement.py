@@ -30,12 +30,12 @@ class RowCounts(NamedTuple):
     """Number of items and of negatives on each process, in the order of ranks.
 
     Attributes:
-        items: Number of items on each process.
-        negatives: Number of additional negatives on each process.
+        items_per_process: Number of items on each process.
+        negatives_per_process: Number of additional negatives on each process.
     """
 
-    items: tuple[int, ...]
-    negatives: tuple[int, ...]
+    items_per_process: tuple[int, ...]
+    negatives_per_process: tuple[int, ...]
 
 
 def describe_form(value: object) -> str:
@@ -89,7 +89,7 @@ def agree_on_row_counts(
 
 
 def report_failure(views: Sequence[object], error: Exception) -> None:
-    """Report the error of this process in place of its row counts, so that all other processes raise too.
+    """Send the error of this process in place of its row counts, so that all other processes raise too.
 
     Args:
         views: of the call; the agreement runs on the device of the first tensor.

@@ -46,7 +46,7 @@ class SumLoss(Loss):
         self.requires_ids = any(objective.requires_ids for objective in objectives)
         self.stop_gradient = all(objective.stop_gradient for objective in objectives)
 
-    def constrain(self, constraint: Constraint) -> None:
+    def set_constraint(self, constraint: Constraint) -> None:
         """Raise `UsageError`: each objective has its own constraint."""
         message = f"constraint: can only be replaced in a single objective, got {self!r}."
         raise UsageError(message, kind="sum")
@@ -81,25 +81,25 @@ class SumLoss(Loss):
 
     @property
     def mass(self) -> float | None:
-        """Total mass of the first objective's plan in the last call; see `Objective.mass`."""
+        """Mass of the first objective's plan in the last call; see `Objective.mass`."""
         return self._first.mass
 
-    def parts(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
+    def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
         for objective, factor in self._weighted_objectives():
-            for name, value in objective.parts(*views, **options).items():
+            for name, value in objective.compute_terms(*views, **options).items():
                 add_to_term(totals, name, factor * value)
         return totals
 
-    def block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
+    def solve_blocks(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
         for objective, _ in self._weighted_objectives():
-            yield from objective.block_results(*views, **options)
+            yield from objective.solve_blocks(*views, **options)
 
-    def components_by_question(self) -> dict[str, str]:
+    def describe_components(self) -> dict[str, str]:
         return {
             f"{position}. {question}": answer
             for position, (objective, _) in enumerate(self._weighted_objectives(), 1)
-            for question, answer in objective.components_by_question().items()
+            for question, answer in objective.describe_components().items()
         }
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ from contraport.options import warn_renamed
 
 @dataclass(frozen=True, eq=False)
 class Transport:
-    """Result of `transport`: the plan, its cost, the dual potentials and the value of the problem.
+    """Solution of a transport problem: the plan, its cost, the dual potentials and the value of the problem.
 
     All but `marginal_error` is differentiable in the points, the masses and the temperature.
 
@@ -43,7 +43,7 @@ class Transport:
 
     @cached_property
     def value(self) -> Tensor:
-        """Value of the transport problem: <C, P> + temperature KL(P | a x b) plus the price of missed marginals.
+        """Value of the transport problem: <C, P> + temperature KL(P | a x b) plus the penalty on marginal violations.
 
         With ``reference="counting"`` the second term is temperature times sum P (log P - 1).
         """
@@ -102,7 +102,7 @@ def transport(
     a: Tensor | None = None,
     b: Tensor | None = None,
 ) -> Transport:
-    """Compute the entropic transport plan between two sets of points, in O((N + M) d) memory.
+    """Solve entropic optimal transport between two sets of points, in O((N + M) d) memory.
 
     The result is differentiable: with a tolerance at convergence, else through exactly the iterations that ran; both
     gradients take O((N + M) d) memory. Under `torch.distributed` every process solves its own problem.
@@ -201,7 +201,7 @@ def _log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Te
 
 @torch.no_grad()
 def assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, iterations: int = 3) -> Tensor:
-    """Compute soft cluster assignments (SwAV): the share of each prototype in each item, (n, k), by a balanced plan.
+    """Compute soft assignments of items to prototypes (SwAV), (n, k), from a balanced transport plan.
 
     The rows sum to 1 and are detached: use them as the target of another view of the same items. Under
     `torch.distributed` the plan is that of the items of all processes, and each gets its own rows.

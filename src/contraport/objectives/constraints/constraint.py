@@ -17,7 +17,7 @@ Marginals: TypeAlias = tuple[Tensor, Tensor]
 
 
 class PlanRequest(NamedTuple):
-    """Options of a constraint's solver.
+    """Request to a constraint for its plans: marginals, directions and column weights.
 
     Attributes:
         marginals: Target marginals of rows and columns; None is uniform. Constraints without marginals ignore them.
@@ -40,7 +40,7 @@ class Constraint(ReprMixin, ABC):
 
     Attributes:
         differentiable: Whether the plan has a gradient in the embeddings.
-        marginals: Target masses of rows and columns: ``"weights"``, the weights of the items, or ``"uniform"``.
+        marginals: Target marginals of rows and columns: ``"weights"``, the weights of the items, or ``"uniform"``.
     """
 
     differentiable: ClassVar[bool] = True
@@ -69,15 +69,15 @@ class Constraint(ReprMixin, ABC):
         """
 
 
-def uniform_marginals(geometry: Geometry) -> Marginals:
+def uniform_log_marginals(geometry: Geometry) -> Marginals:
     """Return uniform log marginals: log 1/N for each row, (N,), and log 1/M for each column, (M,)."""
     like, (n, m) = geometry.log_kernel.inputs[0], geometry.shape
     return like.new_zeros(n) - log_size(n, like), like.new_zeros(m) - log_size(m, like)
 
 
 def requested_directions(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, Marginals]]:
-    """Return the compared pairs and the marginals of each requested direction, one or two."""
-    log_a, log_b = request.marginals or uniform_marginals(geometry)
+    """Return the requested directions, one or two, as the compared pairs and the marginals of each."""
+    log_a, log_b = request.marginals or uniform_log_marginals(geometry)
     forward = geometry, (log_a, log_b)
     return [forward, (geometry.T, (log_b, log_a))] if request.reciprocal else [forward]
 

@@ -10,7 +10,7 @@ import torch
 
 from contraport.engine import Geometry, MatrixLogKernel
 from contraport.errors import check, import_optional
-from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, PlanRequest, uniform_marginals
+from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, PlanRequest, uniform_log_marginals
 from contraport.objectives.plan import Plan
 
 
@@ -44,7 +44,7 @@ class Exact(Constraint):
         s = geometry.dense().double()
         n, m = s.shape
         cost = (-s).cpu().numpy()
-        log_a, log_b = request.marginals or uniform_marginals(geometry)
+        log_a, log_b = request.marginals or uniform_log_marginals(geometry)
         if n == m and request.marginals is None:
             # With equal uniform marginals an optimal plan is a permutation, which the Hungarian method finds faster.
             try:

@@ -32,7 +32,7 @@ REFERENCES = ("product", "counting")
 
 
 class StepRelaxation(NamedTuple):
-    """Relaxation of one Sinkhorn half-step: how far it may miss its marginal.
+    """Relaxation of one Sinkhorn half-step: how far the plan may deviate from the marginal.
 
     Attributes:
         damping: Factor of the step towards the marginal, in (0, 1]; None is 1.
@@ -56,14 +56,12 @@ class SinkhornConstraint(Constraint):
     """Base class of constraints whose plan is computed by Sinkhorn half-steps on rows and columns.
 
     A subclass defines the half-steps, and optionally their relaxation. With relaxation the plan depends on the
-    reference measure of its entropy, and the subclass must declare one: the masses differ by orders of magnitude.
+    reference measure of its entropy, and a subclass that declares none is refused with `UsageError`: the masses
+    differ by orders of magnitude.
 
     Attributes:
         reference: Reference measure of the entropy: ``"product"`` of the marginals, or ``"counting"``, 1 everywhere;
             None without relaxation.
-
-    Raises:
-        UsageError: when a subclass with relaxation is defined without a reference.
     """
 
     reference: str | None = None
@@ -84,7 +82,7 @@ class SinkhornConstraint(Constraint):
 
     @abstractmethod
     def half_steps(self) -> tuple[Axis, ...]:
-        """Return the axis of each half-step, ``"rows"`` or ``"columns"``, in order.
+        """Return the sequence of half-steps, each given by its axis, ``"rows"`` or ``"columns"``.
 
         Each half-step reads the potential of the one before.
         """
@@ -104,7 +102,7 @@ class SinkhornConstraint(Constraint):
         return len(set(self.half_steps())) == 2
 
     def marginal_price(self, plan: Plan) -> Tensor:
-        """Return the price that a plan pays for missing its marginals, a scalar tensor."""
+        """Return the price of a plan's deviation from its target marginals, a scalar tensor."""
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
@@ -234,7 +232,7 @@ def _cached_uniform(rows: int, columns: int, dtype: torch.dtype, device: torch.d
 
 @cached
 def _build_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStep, ...]:
-    """Build the half-steps of all directions, interleaved.
+    """Build the Sinkhorn half-steps of all directions, in alternating order.
 
     Each reads the previous half-step of its direction. The first ones read the initial potentials,
     one of each direction, or else zero.
@@ -249,7 +247,7 @@ def _build_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> 
 
 @dataclass(frozen=True, repr=False)
 class Rows(SinkhornConstraint):
-    """Constraint that every row has mass 1/N: P = diag(a) softmax over the columns, the plan of InfoNCE and NT-Xent.
+    """Row constraint: every row has mass 1/N, P = diag(a) softmax over the columns, the plan of InfoNCE and NT-Xent.
 
     Source: the set U(a) of inverse optimal transport; C1 of generalized contrastive alignment.
 
@@ -266,7 +264,7 @@ class Rows(SinkhornConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Columns(SinkhornConstraint):
-    """Constraint that every column has mass 1/M: the mirror of `Rows`.
+    """Column constraint: every column has mass 1/M; the mirror of `Rows`.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Columns(), cp.Pairs(), cp.KL())
@@ -333,7 +331,7 @@ class Balanced(AlternatingConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Unbalanced(AlternatingConstraint):
-    """Unbalanced transport: rows and columns may miss their mass at a price, so that outliers count less.
+    """Unbalanced transport: row and column masses may deviate from the marginals at a price, against outliers.
 
     The plan minimizes <C, P> + temperature KL(P | R) + relaxation (D(P 1 | a) + D(P^T 1 | b)). With the reference
     measure R = a x b its mass is at most 1 if no cost is negative; the missing mass was given up.

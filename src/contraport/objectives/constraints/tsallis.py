@@ -1,4 +1,4 @@
-"""Tsallis-regularized transport plans: entries are powers of the cost where entropic plans have exponentials."""
+"""Tsallis-regularized transport plans: entries are powers of the cost rather than exponentials."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TsallisPlan(Plan):
 
     Attributes:
         kernel_geometry: Compared pairs under the kernel; ``geometry`` is that of the plan's power function.
-        logits: Compared pairs under the logits theta, which the power function maps to entries of the plan.
+        logits: Logits theta of the compared pairs, which the power function maps to entries of the plan.
         potential: Potential of each row, (N,), from which the threshold t follows; it has its own gradient.
         power_function: Function that maps logits and potentials to entries of the plan.
         has_row_potentials: Whether each row has its own potential, rather than all rows one.
@@ -49,20 +49,20 @@ class TsallisPlan(Plan):
     kernel_geometry: Geometry
     logits: Geometry
     potential: Tensor
-    power_function: QExponential
+    power_function: TsallisPowerFunction
     has_row_potentials: bool
 
     @property
-    def cost_kernel(self) -> LogKernel:
+    def log_kernel_without_link(self) -> LogKernel:
         return self.kernel_geometry.log_kernel.with_link(None)
 
-    def log_row_sums(self) -> Tensor:
+    def log_kernel_row_sums(self) -> Tensor:
         return log_sums(self.kernel_geometry, "rows")
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
         # From the cost itself: the plan's own kernel only knows theta - t, whose rounding loses the cost when t is
         # large. Below order 1 it grows as a power of the number of columns.
-        kernel = self.cost_kernel
+        kernel = self.log_kernel_without_link
 
         def cost(rows: slice) -> Tensor:
             plan = self.take_rows(rows).dense()
@@ -70,22 +70,22 @@ class TsallisPlan(Plan):
 
         return -kernel.unit * torch.cat(map_row_blocks(cost, self.shape))
 
-    def row_inner_logits(self, target: TargetPlan) -> Tensor:
-        """Return sum_j target_ij theta_ij, (N,)."""
+    def target_weighted_logits(self, target: TargetPlan) -> Tensor:
+        """Return the target-weighted sum of the logits in each row, sum_j target_ij theta_ij, (N,)."""
         return target.row_inner_products(self.logits.log_kernel)
 
     def conjugate(self) -> Tensor:
-        """Return the convex conjugate Omega*(theta) of the quadratic regularizer for each potential: (N,), or ().
+        """Return the convex conjugate Omega*(theta) of the quadratic regularizer at each potential, (N,) or ().
 
         The potential is not detached: its first derivative is 0, but its second is not.
         """
         row_sums = self.power_function.log_sums(self.logits, self.potential, power=2).exp() / 2
-        threshold = self.potential - self.power_function.threshold_offset
+        threshold = self.potential - self.power_function.potential_minus_threshold
         return row_sums + threshold if self.has_row_potentials else row_sums.sum() + threshold[0]
 
 
 @dataclass(frozen=True)
-class QExponential:
+class TsallisPowerFunction:
     """Tsallis q-exponential: the power [(order - 1) (theta - t)]_+^p, p = 1/(order - 1), of logits theta.
 
     It is computed as level^p [1 + (theta - v) / (p level)]_+^p.
@@ -108,31 +108,31 @@ class QExponential:
         return 1 / (self.order - 1)
 
     @property
-    def base_level(self) -> float:
-        """Level of the power function: above order 1 the base of uniform entries, below order 1 the least base.
+    def reference_level(self) -> float:
+        """Reference level of the base of the power: that of uniform entries above order 1, the least base below.
 
         Below order 1 it is less than 1: `LogDecay` ends there.
         """
         return self.num_pairs ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
 
     @property
-    def threshold_offset(self) -> float:
-        """Difference v - t of the potential v and the threshold t."""
-        return self.power * self.base_level
+    def potential_minus_threshold(self) -> float:
+        """Potential v minus threshold t."""
+        return self.power * self.reference_level
 
-    def log_kernel_constant(self, power: float | None = None) -> float:
-        """Return log level^power, the constant factor that `kernel` leaves out; ``power=None`` is p."""
-        return (self.power if power is None else power) * math.log(self.base_level)
+    def log_omitted_factor(self, power: float | None = None) -> float:
+        """Return log(level^power), the log of the constant factor that `kernel` omits; ``power=None`` means power p."""
+        return (self.power if power is None else power) * math.log(self.reference_level)
 
     def kernel(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Geometry:
-        """Return the compared pairs under the kernel [1 + (theta - v) / (p level)]_+^power; ``power=None`` is p."""
+        """Return the compared pairs with the kernel [1 + (theta - v) / (p level)]_+^power; ``power=None`` means p."""
         power = self.power if power is None else power
-        link, scale = LogHinge(power) if self.order > 1 else LogDecay(-power), 1 / abs(self.threshold_offset)
+        link, scale = LogHinge(power) if self.order > 1 else LogDecay(-power), 1 / abs(self.potential_minus_threshold)
         return logits.with_link(link, scale=scale, row_bias=-potential * scale)
 
     def log_sums(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Tensor:
-        """Return the log of the row sums of [(order - 1) (theta - t)]_+^power, (N,); ``power=None`` is p."""
-        return log_sums(self.kernel(logits, potential, power), "rows") + self.log_kernel_constant(power)
+        """Return the log row sums of [(order - 1) (theta - t)]_+^power, (N,); ``power=None`` means p."""
+        return log_sums(self.kernel(logits, potential, power), "rows") + self.log_omitted_factor(power)
 
 
 @dataclass(frozen=True, repr=False)
@@ -190,7 +190,7 @@ class Tsallis(Constraint):
         n, m = geometry.shape
         has_row_potentials = self.over == "rows"
         share, count = (1 / n, m) if has_row_potentials else (1.0, n * m)
-        power_function = QExponential(self.order, count)
+        power_function = TsallisPowerFunction(self.order, count)
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
         like = logits.log_kernel.inputs[0]
         _check_range(self.order, count, like.dtype)
@@ -201,7 +201,7 @@ class Tsallis(Constraint):
         for _ in range(1 if self.order == 2 else 2):
             step, log_total = self.newton_step(logits, potential, power_function)
             potential = potential + (step - step.detach())
-        log_constant = math.log(share) + power_function.log_kernel_constant()
+        log_constant = math.log(share) + power_function.log_omitted_factor()
         return TsallisPlan(
             geometry=power_function.kernel(logits, potential),
             kernel_geometry=geometry,
@@ -214,7 +214,7 @@ class Tsallis(Constraint):
             has_row_potentials=has_row_potentials,
         )
 
-    def initial_potential(self, logits: Geometry, power_function: QExponential) -> Tensor:
+    def initial_potential(self, logits: Geometry, power_function: TsallisPowerFunction) -> Tensor:
         """Return lower bounds of the row potentials, (N,), from which Newton's iteration starts.
 
         The bound is minus infinity for rows without compared pairs.
@@ -223,7 +223,7 @@ class Tsallis(Constraint):
         bound. Above order 1 the largest logit gives one; a sharp log-sum-exp exceeds it by at most half of its distance
         to the threshold.
         """
-        lift = power_function.threshold_offset - power_function.power
+        lift = power_function.potential_minus_threshold - power_function.power
         if self.order < 1:
             return self._pool_row_sums(log_sums(logits, "rows")) + lift
         breadth = math.log(power_function.num_pairs)
@@ -231,7 +231,9 @@ class Tsallis(Constraint):
         sharp = self._pool_row_sums(log_sums(logits.with_link(None, scale=sharpness), "rows"))
         return sharp / sharpness + (lift - breadth / sharpness)
 
-    def newton_step(self, logits: Geometry, potential: Tensor, power_function: QExponential) -> tuple[Tensor, Tensor]:
+    def newton_step(
+        self, logits: Geometry, potential: Tensor, power_function: TsallisPowerFunction
+    ) -> tuple[Tensor, Tensor]:
         """Return the Newton step of each potential towards mass 1, and the log of the present mass, (N,) each.
 
         The mass is h(t) = sum [(order - 1) (theta - t)]_+^p. The step is that of h^(order - 1), which is nearly linear:
@@ -261,7 +263,7 @@ class _NewtonLoop(HostLoop):
 
     constraint: Tsallis
     logits: Geometry
-    power_function: QExponential
+    power_function: TsallisPowerFunction
 
     def run(self) -> list[Tensor]:
         logits, power_function, like = self.logits, self.power_function, self.logits.log_kernel.inputs[0]
@@ -269,7 +271,7 @@ class _NewtonLoop(HostLoop):
         empty = potential == -torch.inf
         potential = potential.masked_fill(empty, 0)
         rounding = 64 * torch.finfo(like.dtype).eps
-        scale = min(1, abs(power_function.threshold_offset))
+        scale = min(1, abs(power_function.potential_minus_threshold))
         biases = sum(v.abs().amax() for v in logits.log_kernel.biases() or ())
         for _ in range(_MAX_NEWTON_STEPS):
             step, _ = self.constraint.newton_step(logits, potential, power_function)

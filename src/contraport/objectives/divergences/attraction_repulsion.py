@@ -16,7 +16,7 @@ from torch import Tensor
 from contraport.engine import LogFunction, log_sums
 from contraport.errors import UsageError, check, check_positive
 from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
-from contraport.objectives.divergences.costs import target_mean_of_cost
+from contraport.objectives.divergences.costs import target_weighted_cost_sums
 from contraport.objectives.divergences.divergence import Divergence, KernelDivergence, require_negatives
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.repr_mixin import ReprMixin
@@ -50,7 +50,7 @@ class KernelAttraction(ReprMixin, Divergence):
 
 @dataclass(frozen=True, repr=False)
 class LogKernelAttraction(ReprMixin, Divergence):
-    """Attraction of the positives by the log-kernel: minus the log of the kernel summed over an item's view pairs.
+    """Attraction of the positives by the log-kernel: minus the log of the kernel sum over the view pairs of an item.
 
     For two views it is minus the log-kernel of the positive.
 
@@ -157,12 +157,12 @@ class MeanKernel(ReprMixin, KernelDivergence):
     """
 
     def __call__(self, result: BlockResult) -> Tensor:
-        return _repulsion_of_rows(result, torch.exp(result.plan.log_row_sums() - log_candidate_counts(result)))
+        return _repulsion_of_rows(result, torch.exp(result.plan.log_kernel_row_sums() - log_candidate_counts(result)))
 
 
 @dataclass(frozen=True, repr=False)
 class MeanSquaredCost(ReprMixin, KernelDivergence):
-    """Repulsion of the spectral loss: the mean squared cost over the compared pairs of a row, averaged over rows.
+    """Mean squared cost over the compared pairs of a row, averaged over rows: the repulsion of the spectral loss.
 
     With the cost -cos it makes different items orthogonal.
 
@@ -190,7 +190,7 @@ class MeanSquaredCost(ReprMixin, KernelDivergence):
         # A link of the kernel: the squares are summed within the pass, without an (N, M) matrix of costs.
         log_squares = log_sums(plan.geometry.with_link(SQUARE), "rows")
         log_squares = log_squares if self.summed else log_squares - log_candidate_counts(result)
-        return _repulsion_of_rows(result, plan.cost_kernel.unit**2 * torch.exp(log_squares))
+        return _repulsion_of_rows(result, plan.log_kernel_without_link.unit**2 * torch.exp(log_squares))
 
 
 @dataclass(frozen=True, repr=False)
@@ -222,8 +222,8 @@ class VarianceHinge(ReprMixin, KernelDivergence):
         check_positive("epsilon", self.epsilon)
 
     def __call__(self, result: BlockResult) -> Tensor:
-        kernel = result.plan.cost_kernel
-        return target_mean_of_cost(result, lambda t: F.relu(1 - torch.sqrt(kernel.unit * t + self.epsilon)))
+        kernel = result.plan.log_kernel_without_link
+        return target_weighted_cost_sums(result, lambda t: F.relu(1 - torch.sqrt(kernel.unit * t + self.epsilon)))
 
 
 def log_candidate_counts(result: BlockResult) -> Tensor:

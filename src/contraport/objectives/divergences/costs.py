@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport.engine import Geometry
 from contraport.errors import check_integer
 from contraport.objectives.constraints import Constraint, Rows
-from contraport.objectives.divergences.divergence import Divergence, require_negatives, safe_divisor
+from contraport.objectives.divergences.divergence import Divergence, replace_zeros_by_one, require_negatives
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.repr_mixin import ReprMixin
 
@@ -43,19 +43,19 @@ class TargetCost(ReprMixin, Divergence):
         check_integer("power", self.power)
 
     def __call__(self, result: BlockResult) -> Tensor:
-        kernel = result.plan.cost_kernel
+        kernel = result.plan.log_kernel_without_link
         if self.power == 1:
             return -kernel.unit * result.target.row_inner_products(kernel)
-        return target_mean_of_cost(result, lambda t: (-kernel.unit * t) ** self.power)
+        return target_weighted_cost_sums(result, lambda t: (-kernel.unit * t) ** self.power)
 
 
-def target_mean_of_cost(result: BlockResult, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return for each row the target-weighted sum of a function of the cost, sum_j t_ij function(T_ij), (N,).
+def target_weighted_cost_sums(result: BlockResult, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the target-weighted sum of a function of the cost in each row, sum_j t_ij function(T_ij), (N,).
 
     t is the target plan, T minus the cost in units of the kernel.
     """
     plan = result.plan
-    bare = Plan(Geometry(plan.cost_kernel), torch.zeros_like(plan.f), torch.zeros_like(plan.g))
+    bare = Plan(Geometry(plan.log_kernel_without_link), torch.zeros_like(plan.f), torch.zeros_like(plan.g))
     return result.target.row_expectation(bare, function)
 
 
@@ -97,7 +97,7 @@ class ContrastiveEnergy(ReprMixin, Divergence):
 
     @property
     def has_temperature_gradient(self) -> bool:
-        """Whether the temperature has a gradient: it has one only through the plan, if that is not detached."""
+        """Whether the temperature has a gradient; it has one only through the plan, unless the plan is detached."""
         return not self.detach
 
     def __call__(self, result: BlockResult) -> Tensor:
@@ -120,8 +120,8 @@ class ContrastiveEnergy(ReprMixin, Divergence):
         difference = pull - plan.row_cost(detach_plan=self.detach)
         if self.phi is None:
             return difference
-        distance = attraction / safe_divisor(result.target.row_mass())
-        temperature = plan.cost_kernel.temperature
+        distance = attraction / replace_zeros_by_one(result.target.row_mass())
+        temperature = plan.log_kernel_without_link.temperature
         xi = torch.exp(distance / temperature + plan.log_row_marginal - plan.f)
         # A vector-Jacobian product, so that phi may be any function and the gradient of its slope exists.
         slope: Tensor = torch.func.vjp(self.phi, xi)[1](torch.ones_like(xi))[0]

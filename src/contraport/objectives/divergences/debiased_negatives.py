@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport.engine import Geometry, log_sums
 from contraport.errors import check, check_nonnegative, is_number
 from contraport.objectives.divergences.attraction_repulsion import log_candidate_counts
-from contraport.objectives.divergences.divergence import KernelDivergence, require_negatives, safe_divisor
+from contraport.objectives.divergences.divergence import KernelDivergence, replace_zeros_by_one, require_negatives
 from contraport.objectives.plan import BlockResult
 from contraport.objectives.repr_mixin import ReprMixin
 
@@ -57,7 +57,7 @@ class DebiasedContrastive(ReprMixin, KernelDivergence):
         check(good, "kernel: must be a Gibbs kernel of power 1 for DebiasedContrastive.", "conflict")
         require_negatives(result)
         a, log_number = target.row_mass(), log_candidate_counts(result)
-        positive = target.row_inner_products(geometry.log_kernel) / safe_divisor(a)
+        positive = target.row_inner_products(geometry.log_kernel) / replace_zeros_by_one(a)
         weighted = _log_power_sums(geometry, 1 + self.beta)
         present = (a > 0) & (weighted != -torch.inf)
         weighted = torch.where(present, weighted, 0)

@@ -26,23 +26,23 @@ class PlanDistance(ReprMixin, Divergence):
     Where t_ij is 0, the distance must be a multiple of P_ij.
 
     Attributes:
-        slope: Distance of a pair per unit of P_ij where t_ij is 0.
+        zero_target_slope: Distance of a pair per unit of P_ij where t_ij is 0.
     """
 
-    slope: float
+    zero_target_slope: float
 
     @abstractmethod
-    def distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
+    def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
         """Return the elementwise distance of t > 0 from P, given as log P."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan
 
-        # The distance beyond slope * P vanishes off the support of the target, so that only its entries are read.
+        # Beyond zero_target_slope * P the distance vanishes off the support of the target: only its entries are read.
         def excess(mass: Tensor, log_plan: Tensor) -> Tensor:
-            return self.distance(mass, log_plan) - self.slope * log_plan.exp()
+            return self.elementwise_distance(mass, log_plan) - self.zero_target_slope * log_plan.exp()
 
-        return target.sum_over_support(plan, excess) + self.slope * plan.log_row_mass().exp()
+        return target.sum_over_support(plan, excess) + self.zero_target_slope * plan.log_row_mass().exp()
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,9 +58,9 @@ class TotalVariation(PlanDistance):
     0.4239
     """
 
-    slope = 0.5
+    zero_target_slope = 0.5
 
-    def distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
+    def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
         return (target - log_plan.exp()).abs() / 2
 
 
@@ -76,9 +76,9 @@ class Hellinger(PlanDistance):
     0.241
     """
 
-    slope = 0.5
+    zero_target_slope = 0.5
 
-    def distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
+    def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
         return (target.sqrt() - torch.exp(log_plan / 2)).square() / 2
 
 
@@ -94,9 +94,9 @@ class JensenShannon(PlanDistance):
     0.1758
     """
 
-    slope = math.log(2) / 2
+    zero_target_slope = math.log(2) / 2
 
-    def distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
+    def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
         log_mean = torch.logaddexp(target.log(), log_plan) - math.log(2)
         # Where P is 0 its term is 0: a finite logarithm in place of -inf avoids 0 times infinity.
         own = torch.where(log_plan > -torch.inf, log_plan, log_mean)

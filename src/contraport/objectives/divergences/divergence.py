@@ -73,6 +73,6 @@ def require_negatives(result: BlockResult) -> None:
     check(good, "z0: must have at least 2 items, as this objective needs negatives, got 1.", "single_item")
 
 
-def safe_divisor(mass: Tensor) -> Tensor:
-    """Return the masses with zeros replaced by 1, safe to divide by."""
+def replace_zeros_by_one(mass: Tensor) -> Tensor:
+    """Return the masses with zeros replaced by one, as divisors."""
     return torch.where(mass > 0, mass, 1)

@@ -99,7 +99,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         training = updates_averages(self)
         with torch.no_grad():
             present = log_mean_kernel(result)
-            updated = past if not training else log_weighted_average(past.to(present), present, self.momentum)
+            updated = past if not training else log_moving_average(past.to(present), present, self.momentum)
             average = torch.where(past.isnan(), present, updated)
             if training:
                 past.copy_(average)
@@ -109,7 +109,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         return f"NoiseContrastiveEstimation({self.momentum!r})"
 
 
-def log_weighted_average(past: Tensor, present: Tensor, momentum: float) -> Tensor:
+def log_moving_average(past: Tensor, present: Tensor, momentum: float) -> Tensor:
     """Return the log of an exponential moving average, log(momentum e^past + (1 - momentum) e^present)."""
     # In logarithms: sums of a sharp kernel overflow single precision.
     return torch.logaddexp(past + math.log(momentum) if momentum else past - torch.inf, present + math.log1p(-momentum))

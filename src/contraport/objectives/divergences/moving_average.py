@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from contraport.errors import check, check_integer, is_number
 from contraport.objectives.divergences.attraction_repulsion import log_candidate_counts, log_mean_exp_by_group
 from contraport.objectives.divergences.divergence import KernelDivergence, require_negatives, updates_averages
-from contraport.objectives.divergences.logistic import log_weighted_average
+from contraport.objectives.divergences.logistic import log_moving_average
 from contraport.objectives.inputs import check_values
 from contraport.objectives.pair_masks import group_indices
 from contraport.objectives.plan import BlockResult
@@ -65,7 +65,7 @@ class MovingAverageLogSum(nn.Module, KernelDivergence):
         check_values("ids", items, (items >= 0) & (items < total), f"integers from 0 to {total - 1}")
         indices, size = group_indices(items), len(items)
         rows = indices[result.block.pattern.row_items]
-        values = result.plan.log_row_sums() - log_candidate_counts(result)
+        values = result.plan.log_kernel_row_sums() - log_candidate_counts(result)
         # Rows without compared pairs form a group of their own, behind those of the items.
         nonempty, ones = values > -torch.inf, torch.ones_like(values)
         groups = torch.where(nonempty, rows, size)
@@ -81,13 +81,13 @@ class MovingAverageLogSum(nn.Module, KernelDivergence):
 
     @torch.no_grad()
     def _update(self, items: Tensor, means: Tensor, *, training: bool) -> Tensor:
-        """Return the moving averages of some items, (n,), updated by their means in training; NaN without one.
+        """Return the moving averages of given items, (n,), updated with their means in training; NaN without one.
 
         An item that occurs several times has the same mean each time, so that the order of writes does not matter.
         """
         past = self.log_average[items].to(means)
         if training:
-            updated = torch.where(means.isnan(), past, log_weighted_average(past, means, self.momentum))
+            updated = torch.where(means.isnan(), past, log_moving_average(past, means, self.momentum))
             past = torch.where(past.isnan(), means, updated)
             self.log_average[items] = past.to(self.log_average)
         return torch.where(past.isnan(), means, past)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import Link, LogFunction, LogPower, log_sums
-from contraport.objectives.divergences.divergence import KernelDivergence, require_negatives, safe_divisor
+from contraport.objectives.divergences.divergence import KernelDivergence, replace_zeros_by_one, require_negatives
 from contraport.objectives.plan import BlockResult
 from contraport.objectives.repr_mixin import ReprMixin
 
@@ -29,7 +29,7 @@ Phi = Callable[[Tensor, "float | Tensor"], Tensor]
 
 @dataclass(frozen=True, repr=False)
 class Pairwise(ReprMixin, KernelDivergence):
-    """Pairwise loss with psi > 0, such as the triplet loss: phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)).
+    """Pairwise loss, such as the triplet loss: phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)), psi > 0.
 
     Args:
         name: name of the loss.
@@ -55,7 +55,7 @@ class Pairwise(ReprMixin, KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class SignedPairwise(ReprMixin, KernelDivergence):
-    """Pairwise loss with psi of any sign: phi(sum_j psi(d_i^2 - d_ij^2)), averaged over rows.
+    """Pairwise loss whose function psi may be negative (signed): phi(sum_j psi(d_i^2 - d_ij^2)), averaged over rows.
 
     Args:
         phi: pointwise function of the sum.
@@ -90,7 +90,7 @@ class _SignedPart:
 def _log_sum_psi(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
     require_negatives(result)
     geometry = result.plan.geometry
-    positive = -result.target.row_inner_products(geometry.log_kernel) / safe_divisor(result.target.row_mass())
+    positive = -result.target.row_inner_products(geometry.log_kernel) / replace_zeros_by_one(result.target.row_mass())
     return log_sums(geometry.with_link(psi, row_bias=positive + shift), "rows")
 
 

@@ -34,7 +34,7 @@ class LogMeanKernel(ReprMixin, KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class PlanUniformity(ReprMixin, Divergence):
-    """Uniformity penalty of IOT-CL: KL(Q | P), Q the plan P with the mass of all negatives spread evenly.
+    """Uniformity penalty of IOT-CL on a plan, KL(Q | P): Q is P with the mass of all negatives spread evenly.
 
     With the cosine cost it takes no pass over the pairs.
 
@@ -83,7 +83,7 @@ def log_mean_kernel(result: BlockResult) -> Tensor:
     It takes one pass over the pairs unless the plan has the row sums cached.
     """
     plan = result.plan
-    log_row_sums = plan.log_row_sums()
+    log_row_sums = plan.log_kernel_row_sums()
     count = result.block.pattern.compared_pairs().row_counts(plan.f).sum()
     nonempty = count > 0
     total = torch.where(nonempty, log_row_sums, 0).logsumexp(0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contraport.errors import UsageError, check_positive, unknown_name_error
 from contraport.objectives.constraints import Constraint, Tsallis, TsallisPlan
-from contraport.objectives.divergences.divergence import Divergence, KernelDivergence, safe_divisor
+from contraport.objectives.divergences.divergence import Divergence, KernelDivergence, replace_zeros_by_one
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.repr_mixin import ReprMixin
 
@@ -48,8 +48,8 @@ class FenchelYoung(ReprMixin, Divergence):
             raise UsageError(message, kind="constraint")
         mass = target.row_mass()
         shared = mass if plan.has_row_potentials else mass.sum()
-        own = target.row_square_mass() / safe_divisor(shared) / 2
-        return mass * plan.conjugate() - plan.row_inner_logits(target) + own
+        own = target.row_square_mass() / replace_zeros_by_one(shared) / 2
+        return mass * plan.conjugate() - plan.target_weighted_logits(target) + own
 
 
 @dataclass(frozen=True, repr=False)

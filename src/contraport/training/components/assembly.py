@@ -18,7 +18,7 @@ from contraport.encoders.lora import check_peft_installed
 from contraport.errors import check, check_existing_file
 from contraport.objectives import Objective
 from contraport.objectives.loss_schedules import parse_constraint
-from contraport.objectives.plan_weights import parse_plan_weights
+from contraport.objectives.plan_weights import parse_plan_weights_schedule
 from contraport.runs import Run
 from contraport.training.callbacks.loggers import check_loggers
 from contraport.training.components.data_builder import (
@@ -133,7 +133,7 @@ def check_component_settings(settings: Settings) -> nn.Module | None:
     if settings.teacher is not None:
         check_existing_file("teacher", settings.teacher)
     if settings.has_batch_plan_weights:
-        parse_plan_weights(str(settings.sample_weight), 1)
+        parse_plan_weights_schedule(str(settings.sample_weight), 1)
     if settings.has_file_weights:
         check_existing_file("sample_weight", str(settings.sample_weight))
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

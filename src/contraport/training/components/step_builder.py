@@ -14,7 +14,7 @@ from contraport.data import Dataset, Views
 from contraport.data.streams import Stream
 from contraport.encoders import InitialWeights, Model
 from contraport.errors import UsageError, check
-from contraport.objectives.plan_weights import PlanWeightsSchedule, parse_plan_weights
+from contraport.objectives.plan_weights import PlanWeightsSchedule, parse_plan_weights_schedule
 from contraport.schedules import parse_momentum_schedule
 from contraport.training.components.data_builder import build_views
 from contraport.training.components.model_builder import (
@@ -83,7 +83,9 @@ def build_training_module(
     views, steps = build_views(settings, dataset), settings.epochs * steps_per_epoch
     momentum = None if settings.momentum is None else parse_momentum_schedule(settings.momentum, steps)
     schedules = build_loss_schedules(settings, objective, steps=steps, steps_per_epoch=steps_per_epoch)
-    plan_weights = parse_plan_weights(str(settings.sample_weight), steps) if settings.has_batch_plan_weights else None
+    plan_weights = (
+        parse_plan_weights_schedule(str(settings.sample_weight), steps) if settings.has_batch_plan_weights else None
+    )
     check_sample_weights(objective, dataset, plan_weights)
     with seeded_weight_initialization(settings):
         model = build_model(settings, views, initial_weights, architecture)
