@@ -21,6 +21,7 @@ ENTRY_POINT_GROUP = "contraport.commands"
 """Group of entry points for commands of other packages: the name of a command, and the location of its `Command`."""
 
 COMMAND_LOCATIONS = {
+    "advise": "contraport.training.config.advise_options:ADVISE",
     "audit": "contraport.auditing.config:AUDIT",
     "cluster": "contraport.similarity_search.config:CLUSTER",
     "compare": "contraport.comparison.config:COMPARE",

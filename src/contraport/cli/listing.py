@@ -8,6 +8,7 @@ import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from contraport._utils.formatting import format_flags
@@ -66,7 +67,12 @@ def _suites() -> _Rows:
     from contraport.comparison.suites import list_suites, load_suite
 
     return [
-        {"name": name, "summary": suite.get("title", ""), "data": ", ".join(map(str, suite.get("data", ())))}
+        {
+            "name": name,
+            "summary": suite.get("title", ""),
+            "source": suite.get("source", ""),
+            "data": ", ".join(Path(str(data)).name for data in suite.get("data", ())),
+        }
         for name, suite in ((name, load_suite(path)) for name, path in list_suites().items())
     ]
 

@@ -14,7 +14,7 @@ from contraport.comparison.grid import Claim
 from contraport.errors import check, unknown_name_error, unreadable_error
 from contraport.options import replace_deprecated_names
 
-SUITE_KEYS = ("title", "claims", "quick", "not_run")
+SUITE_KEYS = ("title", "source", "claims", "quick", "not_run")
 """Keys of a suite that are not options of `compare`."""
 
 

@@ -1,0 +1,170 @@
+"""Command `advise`: recommends options of `contraport train` for given data, with the reason for each."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from contraport._utils.formatting import pluralize
+from contraport._utils.text_tensors import is_text_shape
+from contraport.data import Dataset, load
+from contraport.data.streams import Stream
+from contraport.errors import check
+from contraport.training.config.advise_options import ADVISE, AdviseOptions
+
+FEW_DIMENSIONS = 4
+"""Largest number of dimensions at which t-SimCLR did better than NT-Xent (suite `neighbour`)."""
+
+IMBALANCE = 10.0
+"""Ratio of the largest to the smallest class from which weights of the classes are recommended."""
+
+
+class Reason(NamedTuple):
+    """Recommended options with the reason for them.
+
+    Attributes:
+        options: Options of `contraport train`, as in a shell; empty if the defaults are recommended.
+        text: Reason for the options, one sentence.
+        use_case: Name of the use case in `contraport.catalog.recommendations` with the measured claims.
+    """
+
+    options: str
+    text: str
+    use_case: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Recommended training command for given data.
+
+    Attributes:
+        command: Command to start from.
+        reasons: Reasons for the options of the command.
+        alternatives: Options to compare the command with.
+    """
+
+    command: str
+    reasons: tuple[Reason, ...]
+    alternatives: tuple[Reason, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [self.command, ""]
+        lines += [_format_reason(reason) for reason in self.reasons]
+        if self.alternatives:
+            lines += ["", "Worth comparing:", *(_format_reason(reason) for reason in self.alternatives)]
+        return "\n".join(lines)
+
+
+@ADVISE.with_option_parameters
+def advise(options: dict[str, Any]) -> Advice:
+    """Recommend a training command for given data.
+
+    Raises:
+        UsageError: the data cannot be read, or `use_labels` is given for data without labels.
+
+    >>> print(advise("digits"))
+    contraport train --data digits --objective nt-xent --out runs/digits
+    <BLANKLINE>
+    - --objective nt-xent: one view per item, of which each step makes two random ones.
+    <BLANKLINE>
+    Worth comparing:
+    - --objective sup-con: trains on the labels (10 classes).
+    """
+    given = AdviseOptions(**options)
+    dataset = load(given.data, "train", columns=given.columns, image_size=given.image_size)
+    reasons = [recommend_objective(dataset, use_labels=given.use_labels, dimensions=given.dimensions)]
+    alternatives = []
+    if given.wrong_pairs:
+        (reasons if len(dataset.shapes) == 2 else alternatives).append(_recommend_for_wrong_pairs(dataset))
+    alternatives += _list_alternatives(dataset, use_labels=given.use_labels)
+    name = dataset.name.rstrip("/").rpartition("/")[2].partition(".")[0] or "run"
+    data = str(given.data) if isinstance(given.data, str | Path) else dataset.name
+    words = ["contraport train --data", shlex.quote(data), *(reason.options for reason in reasons)]
+    if given.dimensions is not None:
+        words.append(f"--projection {given.dimensions}")
+    words.append(f"--out {shlex.quote(f'runs/{name}')}")
+    return Advice(" ".join(words), tuple(reasons), tuple(alternatives))
+
+
+def recommend_objective(dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None) -> Reason:
+    """Recommend an objective or a recipe for a dataset, by the number and the kind of its views.
+
+    Args:
+        dataset: the training items.
+        use_labels: whether to train on the labels.
+        dimensions: number of dimensions of the embeddings; None is the default of `contraport train`.
+
+    Raises:
+        UsageError: `use_labels` without labels.
+    """
+    views, texts = len(dataset.shapes), [is_text_shape(shape) for shape in dataset.shapes]
+    if use_labels:
+        message = f"use_labels: requires data with labels, but {dataset.name!r} has none."
+        check(dataset.labels is not None, message, "no_labels")
+        return Reason("--objective sup-con", "items of the same class are the positives.", "labels")
+    if views > 2:
+        text = f"{views} given views, compared in all pairs."
+        return Reason("--recipe cmc", text, "more than two views")
+    if all(texts):
+        options = "--objective info-nce --temperature 0.05 --projection 0" if views == 2 else "--recipe simcse"
+        kind = "pairs of texts, with one encoder" if views == 2 else "single texts, encoded with two dropout masks"
+        return Reason(options, f"{kind}, at the low temperature that texts need.", "texts, or texts and images")
+    if any(texts):
+        return Reason("--recipe clip", "a text and another view, each with its encoder.", "texts, or texts and images")
+    if dimensions is not None and dimensions <= FEW_DIMENSIONS:
+        text = f"heavy tails help in {pluralize(dimensions, 'dimension')}."
+        return Reason("--objective t-simclr", text, "embeddings of few dimensions")
+    if views == 2:
+        text = "two given views of each item, compared with each other."
+        return Reason("--objective info-nce", text, "pairs that belong together")
+    text = "one view per item, of which each step makes two random ones."
+    return Reason("--objective nt-xent", text, "pairs that belong together")
+
+
+def _recommend_for_wrong_pairs(dataset: Dataset) -> Reason:
+    use_case = "pairs, some of them wrong"
+    if len(dataset.shapes) == 2:
+        return Reason("--audit", "leaves out the pairs that look wrong during the training.", use_case)
+    text = "the audit compares two given views; a robust loss needs none, but was not reliably better."
+    return Reason("--objective rince", text, use_case)
+
+
+def _list_alternatives(dataset: Dataset, *, use_labels: bool) -> list[Reason]:
+    """Return options that the labels and domains of the data suggest."""
+    alternatives = []
+    if dataset.labels is not None and not use_labels:
+        text = f"trains on the labels ({pluralize(len(dataset.class_names or ()), 'class', 'classes')})."
+        alternatives.append(Reason("--objective sup-con", text, "labels"))
+    if dataset.labels is not None:
+        counts = dataset.labels.bincount()
+        counts = counts[counts > 0]
+        ratio = float(counts.max() / counts.min())
+        if ratio >= IMBALANCE:
+            text = f"the largest class has {ratio:.0f} times the items of the smallest."
+            alternatives.append(Reason("--sample_weight classes", text, "rare classes or items"))
+    if dataset.domains is not None:
+        text = "moves mass within or between domains; its gain depends on the data."
+        alternatives.append(Reason("--target domains:alpha=0.1,beta=0", text, "several domains"))
+    return alternatives
+
+
+def advice_for_default(dataset: Dataset) -> str | None:
+    """Return the recommendation for a training whose objective was left open; None if it is the default one."""
+    if isinstance(dataset, Stream):
+        return None
+    reason = recommend_objective(dataset)
+    if reason.options == "--objective nt-xent":
+        return None
+    return f"objective: nt-xent, the default; recommended for these data: {_format_reason(reason).removeprefix('- ')}"
+
+
+def _format_reason(reason: Reason) -> str:
+    return f"- {reason.options}: {reason.text}"
+
+
+def print_advice(advice: Advice) -> None:
+    """Print the recommended command and the reasons."""
+    print(advice)
+    print("\nMeasured claims behind it: contraport docs evidence")

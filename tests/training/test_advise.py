@@ -1,0 +1,75 @@
+"""Recommended training commands: one per kind of data, each of which `contraport train` accepts."""
+
+from __future__ import annotations
+
+import shlex
+
+import numpy as np
+import pytest
+
+import contraport
+from contraport.catalog.recommendations import USE_CASES
+from contraport.cli.commands import find_command
+from contraport.cli.parsing import parse
+from contraport.data import Dataset, from_arrays
+from contraport.training.advise import Advice, advice_for_default
+from tests.errors import raises_usage_error
+
+rng = np.random.default_rng(0)
+VECTORS = rng.normal(size=(40, 5)).astype("float32")
+TEXTS = [f"text {number}" for number in range(40)]
+
+
+def dataset(views: dict[str, object], **metadata: object) -> Dataset:
+    return from_arrays(views, name="things", **metadata)
+
+
+CASES = {
+    "one view": (dataset({"a": VECTORS}), {}, "--objective nt-xent"),
+    "two views": (dataset({"a": VECTORS, "b": VECTORS + 1}), {}, "--objective info-nce"),
+    "three views": (dataset({"a": VECTORS, "b": VECTORS, "c": VECTORS}), {}, "--recipe cmc"),
+    "texts": (dataset({"a": TEXTS}), {}, "--recipe simcse"),
+    "pairs of texts": (dataset({"a": TEXTS, "b": TEXTS}), {}, "--temperature 0.05 --projection 0"),
+    "text and vectors": (dataset({"a": VECTORS, "b": TEXTS}), {}, "--recipe clip"),
+    "labels": (dataset({"a": VECTORS}, labels=[0, 1] * 20), {"use_labels": True}, "--objective sup-con"),
+    "few dimensions": (dataset({"a": VECTORS}), {"dimensions": 2}, "--objective t-simclr --projection 2"),
+    "wrong pairs": (dataset({"a": VECTORS, "b": VECTORS + 1}), {"wrong_pairs": True}, "--audit"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_command_fits_the_data_and_is_accepted(case: str) -> None:
+    data, options, expected = CASES[case]
+    advice = contraport.advise(data, **options)
+    assert expected in advice.command
+    words = shlex.split(advice.command)
+    assert words[:2] == ["contraport", "train"]
+    assert parse(find_command("train"), words[2:], prog="contraport train") is not None
+    assert {reason.use_case for reason in advice.reasons} <= {case.name for case in USE_CASES}
+
+
+def test_lists_alternatives_for_labels_and_domains() -> None:
+    data = dataset({"a": VECTORS}, labels=[0] * 38 + [1] * 2, domains=[0, 1] * 20)
+    options = [reason.options for reason in contraport.advise(data).alternatives]
+    assert options == ["--objective sup-con", "--sample_weight classes", "--target domains:alpha=0.1,beta=0"]
+
+
+def test_rejects_use_of_missing_labels() -> None:
+    with raises_usage_error("use_labels.no_labels"):
+        contraport.advise(dataset({"a": VECTORS}), use_labels=True)
+
+
+def test_command_line_prints_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    from contraport.cli import main
+
+    assert main(["advise", "digits"]) == 0
+    assert capsys.readouterr().out.startswith("contraport train --data digits --objective nt-xent")
+
+
+def test_result_is_text() -> None:
+    assert str(Advice("contraport train", ())).strip() == "contraport train"
+
+
+@pytest.mark.parametrize(("case", "expected"), [("one view", False), ("three views", True)])
+def test_advice_for_the_default_objective(case: str, expected: bool) -> None:
+    assert (advice_for_default(CASES[case][0]) is not None) == expected
