@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contraport._utils.formatting import pluralize
-from contraport._utils.text_tensors import is_text_shape
+from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, load
 from contraport.data.streams import Stream
 from contraport.errors import check
