@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from contraport.command import EXTRA, GETTING_STARTED, Command
-from contraport.options import Options, int_in_range, option, option_metadata
+from contraport.options import BaseOptions, int_in_range, option, option_metadata
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdviseOptions(Options):
+class AdviseOptions(BaseOptions):
     """Options of `contraport.advise`: the data, and what the data do not show."""
 
     data: str | Path | Any = field(
@@ -43,7 +43,7 @@ ADVISE = Command(
         "contraport advise pairs.parquet --wrong_pairs",
         "contraport advise people.csv --use_labels",
     ),
-    printer="contraport.training.advise:print_advice",
+    printer_path="contraport.training.advise:print_advice",
     required_extra=EXTRA,
     group=GETTING_STARTED,
     docs_page="choosing",
