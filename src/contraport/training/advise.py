@@ -75,7 +75,7 @@ def advise(options: dict[str, Any]) -> Advice:
     given = AdviseOptions(**options)
     dataset = load(given.data, "train", columns=given.columns, image_size=given.image_size)
     reasons = [recommend_objective(dataset, use_labels=given.use_labels, dimensions=given.dimensions)]
-    alternatives = []
+    alternatives: list[Reason] = []
     if given.wrong_pairs:
         (reasons if len(dataset.shapes) == 2 else alternatives).append(_recommend_for_wrong_pairs(dataset))
     alternatives += _list_alternatives(dataset, use_labels=given.use_labels)
@@ -133,7 +133,7 @@ def _recommend_for_wrong_pairs(dataset: Dataset) -> Reason:
 
 def _list_alternatives(dataset: Dataset, *, use_labels: bool) -> list[Reason]:
     """Return options that the labels and domains of the data suggest."""
-    alternatives = []
+    alternatives: list[Reason] = []
     if dataset.labels is not None and not use_labels:
         text = f"trains on the labels ({pluralize(len(dataset.class_names or ()), 'class', 'classes')})."
         alternatives.append(Reason("--objective sup-con", text, "labels"))
