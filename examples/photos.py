@@ -33,7 +33,7 @@ from sklearn.datasets import load_sample_images
 
 from contraport import evaluate, train
 from contraport.data import Dataset, load
-from contraport.data.decoding import SUFFIXES
+from contraport.data.image_decoding import SUFFIXES
 
 RESULTS = Path(__file__).parent / "results" / "photos.json"
 SIDE = 40  # of a scene

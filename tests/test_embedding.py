@@ -256,10 +256,10 @@ def test_the_views_of_a_colour_split_are_embedded() -> None:
     images = np.random.default_rng(0).integers(0, 256, (6, 3, 16, 16), dtype=np.uint8)
     dataset = from_arrays(images)
     views = Views(dataset, views="colour")
-    model = Model(shapes=views.plain_shapes)
+    model = Model(shapes=views.unaugmented_shapes)
     features = embed_dataset(model, dataset, views=views).features
     with torch.no_grad():
-        expected = model.eval()(*views.plain(dataset.__getitems__(list(range(6))).views))
+        expected = model.eval()(*views.make_unaugmented(dataset.__getitems__(list(range(6))).views))
     assert torch.allclose(features, expected, atol=1e-5)
     with raises_usage_error("data.shape", (1, 16, 16), (2, 16, 16), "arrays"):
         embed_dataset(model, dataset)

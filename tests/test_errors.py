@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from contraport.data.streams import StreamError
+from contraport.data.streams import StreamReadError
 from contraport.errors import FolderInUseError, UsageError, add_hint, check_integer, hint_on_error, unknown_name_error
 
 
@@ -25,7 +25,7 @@ def test_argument_and_code_come_from_message_and_kind(message: str, kind: str, a
     assert (error.argument, error.code, str(error)) == (argument, code, message)
 
 
-@pytest.mark.parametrize("error_class", [UsageError, FolderInUseError, StreamError])
+@pytest.mark.parametrize("error_class", [UsageError, FolderInUseError, StreamReadError])
 def test_code_and_notes_survive_pickling(error_class: type[UsageError]) -> None:
     error = error_class("out: is in use.", kind="in_use")
     add_hint(error, "contraport docs training")

@@ -268,7 +268,7 @@ def embed_batches(
     views.to(loader_config.device)
     with evaluation_mode(model):
         for features, batch in loader_config.iterate_outputs(
-            model, model, views.plain, dataset, f"{dataset.split} items"
+            model, model, views.make_unaugmented, dataset, f"{dataset.split} items"
         ):
             check_finite(features)
             yield features, batch
@@ -295,7 +295,7 @@ def extract_features(
     views.to(loader_config.device)
     with evaluation_mode(encoder):
         features = loader_config.apply_to_dataset(
-            encoder, encoder, prepare or views.plain, dataset, f"{name}: {dataset.split} items"
+            encoder, encoder, prepare or views.make_unaugmented, dataset, f"{name}: {dataset.split} items"
         )
     check_finite(features)
     return features.clone()  # cloned outside inference mode, so that autograd may use it
@@ -328,14 +328,16 @@ def embed_views(
 
     with fixed_seed(0, loader_config.device), evaluation_mode(encoder):
         stacked = loader_config.apply_to_dataset(
-            encode, encoder, views.plain if plain else views, dataset, f"{name}: views"
+            encode, encoder, views.make_unaugmented if plain else views, dataset, f"{name}: views"
         )
     return stacked.unbind(dim=1)
 
 
 def check_view_shapes(model: Model, dataset: Dataset, views: Views) -> None:
     """Raise `UsageError` unless the plain views have the shapes that the model takes and no item lacks a view."""
-    expected, actual = (join_names([*map(describe_shape, shapes)]) for shapes in (model.shapes, views.plain_shapes))
+    expected, actual = (
+        join_names([*map(describe_shape, shapes)]) for shapes in (model.shapes, views.unaugmented_shapes)
+    )
     check(expected == actual, f"data: must have {expected}, as the model; {dataset.name!r} has {actual}.", "shape")
     if dataset.present is not None:
         missing = int((~dataset.present[:, list(model.represented_views)].all(1)).sum())

@@ -10,14 +10,14 @@ from contraport.data.stores import MultiViewStore
 
 def test_statistics_of_images_are_per_channel_in_units_of_one():
     pixels = np.random.default_rng(0).integers(0, 256, (1200, 3, 4, 5), dtype=np.uint8)
-    mean, std = from_arrays(pixels).statistics()
+    mean, std = from_arrays(pixels).mean_and_std()
     assert mean == pytest.approx((pixels / 255).mean(axis=(0, 2, 3)))
     assert std == pytest.approx((pixels / 255).std(axis=(0, 2, 3)))
 
 
 def test_statistics_of_vectors_survive_a_large_mean():
     vectors = np.random.default_rng(0).normal(1e4, 1.0, (3000, 2)).astype(np.float32)
-    mean, std = from_arrays(vectors).statistics()
+    mean, std = from_arrays(vectors).mean_and_std()
     assert mean == pytest.approx(vectors.astype(float).mean(0))
     assert std == pytest.approx(vectors.astype(float).std(0), rel=1e-6)
 
@@ -25,11 +25,11 @@ def test_statistics_of_vectors_survive_a_large_mean():
 def test_variation_by_rounding_counts_as_constant():
     rounding = np.finfo(np.float32).eps
     values = np.array([[1, 1, 0], [1 + rounding, 1 + 2 * rounding, 0]], dtype=np.float32)
-    assert from_arrays(values).statistics()[1] == pytest.approx([1, rounding, 1])
+    assert from_arrays(values).mean_and_std()[1] == pytest.approx([1, rounding, 1])
 
 
 def test_statistics_of_tiny_units_are_not_taken_for_constants():
-    assert from_arrays(np.array([[1e-9], [3e-9]])).statistics()[1] == pytest.approx([1e-9])
+    assert from_arrays(np.array([[1e-9], [3e-9]])).mean_and_std()[1] == pytest.approx([1e-9])
 
 
 def test_one_item_is_a_batch_of_one():
@@ -52,12 +52,12 @@ def test_statistics_of_any_view_of_any_kind():
     series, images = rng.normal(3, 2, (700, 2, 9)), rng.random((700, 3, 4, 5))
     dataset = from_arrays((series, images, np.ones((700, 1))))
     for view, expected in enumerate((series.transpose(1, 0, 2).reshape(2, -1), images.swapaxes(0, 1).reshape(3, -1))):
-        mean, std = dataset.statistics(view)
+        mean, std = dataset.mean_and_std(view)
         assert mean == pytest.approx(expected.mean(1), rel=1e-5)
         assert std == pytest.approx(expected.std(1), rel=1e-5)
-    assert dataset.statistics(2) == ([1.0], [1.0])
+    assert dataset.mean_and_std(2) == ([1.0], [1.0])
     with raises_usage_error("view.invalid", "3"):
-        dataset.statistics(3)
+        dataset.mean_and_std(3)
 
 
 def test_joined_stores_give_the_views_of_each():

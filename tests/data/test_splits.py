@@ -9,14 +9,14 @@ import pytest
 from tests.errors import raises_usage_error
 
 from contraport.data import from_arrays, load, load_unsplit
-from contraport.data.splits import select_split, split_masks, split_positions
+from contraport.data.splits import draw_stratified_split, select_split_positions, split_masks
 
 CLASSES = np.repeat([0, 1, 2], [50, 31, 7])
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.9])
 def test_each_class_gives_its_share_to_within_one_item(fraction: float) -> None:
-    train, test = (split_positions(CLASSES, split, fraction=fraction) for split in ("train", "test"))
+    train, test = (draw_stratified_split(CLASSES, split, fraction=fraction) for split in ("train", "test"))
     assert sorted([*train, *test]) == list(range(len(CLASSES)))
     wanted = fraction * np.bincount(CLASSES)
     assert (np.abs(np.bincount(CLASSES[test], minlength=3) - wanted) <= 1).all()
@@ -24,11 +24,11 @@ def test_each_class_gives_its_share_to_within_one_item(fraction: float) -> None:
 
 def test_each_class_of_each_domain_gives_its_share() -> None:
     labels, domains = np.repeat([0, 1, 0, 1], [20, 30, 40, 10]), np.repeat([0, 0, 1, 1], [20, 30, 40, 10])
-    test = select_split("test", 100, is_test=None, labels=labels, domains=domains, fraction=0.1)
+    test = select_split_positions("test", 100, is_test=None, labels=labels, domains=domains, fraction=0.1)
     found = np.zeros((2, 2), dtype=int)
     np.add.at(found, (labels[test], domains[test]), 1)
     assert found.tolist() == [[2, 4], [3, 1]]
-    train = select_split("train", 100, is_test=None, labels=labels, domains=domains, fraction=0.1)
+    train = select_split_positions("train", 100, is_test=None, labels=labels, domains=domains, fraction=0.1)
     assert sorted([*train, *test]) == list(range(100))
 
 
@@ -59,14 +59,14 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_the_share_is_chosen_where_the_data_choose_none(file: Path, fraction: float | None, held_out: int) -> None:
     train, test = (load(file, split, test_fraction=fraction) for split in ("train", "test"))
     assert (len(train), len(test)) == (40 - held_out, held_out)
-    assert train.num_held_out == test.num_held_out == held_out
-    assert train.with_store(train.store).num_held_out == held_out
+    assert train.num_random_test_items == test.num_random_test_items == held_out
+    assert train.with_store(train.store).num_random_test_items == held_out
 
 
 def test_a_split_of_the_datas_own_stays(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     np.savez(path, x=np.ones((6, 2)), x_test=np.ones((3, 2)))
-    assert load(path).num_held_out is None
+    assert load(path).num_random_test_items is None
     dataset = from_arrays(np.ones((6, 2)))
     for data in (path, "digits", dataset):
         with raises_usage_error("test_fraction.conflict", 0.1):
@@ -87,7 +87,7 @@ def test_a_share_of_0_holds_out_none(file: Path) -> None:
 
 def test_data_that_nobody_split_are_taken_whole(file: Path, tmp_path: Path) -> None:
     assert len(load_unsplit(file)) == len(load(file)) + len(load(file, "test"))
-    assert load_unsplit(file).num_held_out == 0
+    assert load_unsplit(file).num_random_test_items == 0
     part = load(file)
     assert load_unsplit(part) is part
     own = tmp_path / "own.npz"

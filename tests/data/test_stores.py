@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from contraport.data import from_arrays
-from contraport.data.stores import MultiViewStore, SubsetStore, ViewSubsetStore, join_stores
+from contraport.data.stores import MultiViewStore, SubsetStore, ViewSubsetStore, combine_views
 
 ITEMS = from_arrays((np.arange(5.0)[:, None], np.arange(10.0).reshape(5, 2)))
 
@@ -27,7 +27,7 @@ def test_chosen_views_keep_their_items() -> None:
 
 def test_stores_as_one_give_the_views_of_all() -> None:
     store = ITEMS.store
-    assert join_stores([store]) is store
-    both = join_stores([store, ViewSubsetStore(store, (0,))])
+    assert combine_views([store]) is store
+    both = combine_views([store, ViewSubsetStore(store, (0,))])
     assert isinstance(both, MultiViewStore)
     assert [view.tolist() for view in both.fetch(torch.tensor([3]))] == [[[3]], [[6, 7]], [[3]]]

@@ -23,7 +23,7 @@ def test_texts_are_views_beside_others():
     assert dataset.shapes == ((), (3,))
     batch = dataset.__getitems__([1, 0])
     assert tensor_to_texts(batch.views[0]) == TEXTS[1::-1]
-    assert dataset.statistics(0) == ([], [])
+    assert dataset.mean_and_std(0) == ([], [])
 
 
 def test_an_empty_text_among_several_views_is_one_that_the_item_lacks():

@@ -16,7 +16,7 @@ from tests.processes import Report, reports_of
 from torch.utils.data import IterableDataset
 
 from contraport.data import from_stream, load
-from contraport.data.decoding import ImageStore
+from contraport.data.image_decoding import ImageStore
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed

@@ -316,7 +316,7 @@ def test_views_with_a_shared_encoder_are_evaluated(tmp_path: Path, shapes: Any, 
 def test_views_made_from_an_image_are_evaluated_and_embedded(tmp_path: Path, views: str) -> None:
     train, test = (several(items, (3, 16, 16), integers=True) for items in (40, 20))
     torch.manual_seed(0)
-    model = Model(shapes=Views(train, views=views).plain_shapes)
+    model = Model(shapes=Views(train, views=views).unaugmented_shapes)
     run = make_run(tmp_path / "run", model, data="<images>", views=views)
     result = evaluate(run, data=(train, test), neighbors=5, progress=False)
     assert ("alignment" in result["rows"]["trained"]) == (views == "2+2")

@@ -5,7 +5,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from tests.errors import raises_usage_error
 from torch import Tensor
 
-from contraport.data.splits import split_positions
+from contraport.data.splits import draw_stratified_split
 from contraport.metrics import probes
 from contraport.metrics.probes import (
     PENALTIES,
@@ -127,7 +127,7 @@ def test_penalty_is_selected_on_a_held_out_fifth(seed: int) -> None:
     x = torch.randn(150, 30, generator=random)
     x[:, 0] += y
     unseen = torch.zeros(150, dtype=torch.bool)
-    unseen[split_positions(y.numpy(), "test", purpose="metrics.probe_split")] = True
+    unseen[draw_stratified_split(y.numpy(), "test", purpose="metrics.probe_split")] = True
     assert unseen.sum() == 30
     right = [
         probe_correctness(fit_linear_probe(x[~unseen], y[~unseen], penalty=penalty), x[unseen], y[unseen]).sum()

@@ -14,7 +14,7 @@ from timm.layers import BatchNormAct2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 
 from contraport.data import build_loader, from_stream, local_share
-from contraport.data.streams import StreamError
+from contraport.data.streams import StreamReadError
 from contraport.distributed import any_process, broadcast_object, first_non_none, is_main_process, propagate_errors
 from contraport.errors import UsageError
 from contraport.training import train
@@ -147,7 +147,7 @@ def break_a_stream(rank: int, report: Report) -> None:
     try:
         for _ in build_loader(from_stream(Breaking(rank)), 4, batches=6, shared=True):
             came += 1
-    except StreamError as broke:
+    except StreamReadError as broke:
         report((came, str(broke)))
 
 

@@ -89,7 +89,7 @@ def digits():
 @pytest.fixture(scope="module")
 def untrained(digits):
     torch.manual_seed(0)
-    mean, std = digits[0].statistics()
+    mean, std = digits[0].mean_and_std()
     return accuracy(Model("small-cnn", digits[0].shapes, mean=[mean], std=[std]), digits)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from contraport._utils.text_bytes import as_string_list, check_nonempty_texts
 from contraport.data.dataset import Dataset
 from contraport.data.splits import Codes, Positions
-from contraport.data.stores import ArrayStore, PackedTextStore, Store, join_stores
+from contraport.data.stores import ArrayStore, PackedTextStore, Store, combine_views
 from contraport.errors import UsageError, check, check_all_values
 
 Array: TypeAlias = np.ndarray | Tensor
@@ -78,7 +78,7 @@ def from_arrays(
     label_codes, class_names = factorize_tensor("labels", labels)
     domain_codes, domain_names = factorize_tensor("domains", domains)
     return Dataset(
-        join_stores(stores),
+        combine_views(stores),
         name=name,
         split=split,
         labels=label_codes,
@@ -145,10 +145,10 @@ def _is_missing(array: np.ndarray) -> np.ndarray:
     return missing
 
 
-def copy_subset(dataset: Dataset, positions: Positions, split: str, *, num_held_out: int | None = None) -> Dataset:
+def copy_subset(dataset: Dataset, positions: Positions, split: str) -> Dataset:
     """Copy the items at some positions of an in-memory dataset into a dataset of one split."""
     store = ArrayStore(dataset.__getitems__(positions.tolist()).views)
-    return dataset.subset_in_store(torch.from_numpy(positions), store, split=split, num_held_out=num_held_out)
+    return dataset.subset_with_store(torch.from_numpy(positions), store, split=split)
 
 
 def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 
-def mean_and_std(blocks: Iterable[Tensor]) -> tuple[list[float], list[float]]:
+def compute_mean_and_std(blocks: Iterable[Tensor]) -> tuple[list[float], list[float]]:
     """Compute the mean and the standard deviation of each channel over blocks ``(b, channels, ...)``.
 
     uint8 stands for [0, 1]. A constant channel has standard deviation 1.
 
-    >>> mean_and_std([torch.tensor([[1.0, 5.0]]), torch.tensor([[3.0, 5.0]])])
+    >>> compute_mean_and_std([torch.tensor([[1.0, 5.0]]), torch.tensor([[3.0, 5.0]])])
     ([2.0, 5.0], [1.0, 1.0])
     """
     shift: Tensor | float = 0.0

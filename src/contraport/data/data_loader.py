@@ -233,7 +233,7 @@ def build_loader(
 
 
 class BatchLoader(DataLoader[Batch]):
-    """DataLoader that re-raises usage errors of its workers unchanged, and whose workers can be stopped."""
+    """PyTorch DataLoader whose workers can be stopped and whose usage errors are raised unchanged."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         for batch in super().__iter__():
@@ -250,7 +250,7 @@ class BatchLoader(DataLoader[Batch]):
 
 @dataclass(frozen=True)
 class _ErrorsAsBatches(torch.utils.data.Dataset[Batch]):
-    """Dataset in a worker that returns usage errors as batches, as torch would wrap a raised error in a traceback."""
+    """Dataset in a worker process that returns a usage error as a batch, as torch would wrap a raised one."""
 
     dataset: Dataset
 
@@ -273,7 +273,7 @@ def _ignore_interrupts(worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-class StreamOrder(BatchOrder):
+class StreamBatchSampler(BatchOrder):
     """Batch sampler of a stream: each epoch continues at the batch where the previous one ended."""
 
     def __init__(self, batch_size: int, *, batches: int, shared: bool) -> None:
@@ -299,7 +299,7 @@ class StreamLoader:
     def __init__(self, stream: Stream, batch_size: int, *, batches: int | None, shared: bool) -> None:
         self.stream = stream
         self.batch_size = batch_size
-        self.batch_sampler = None if batches is None else StreamOrder(batch_size, batches=batches, shared=shared)
+        self.batch_sampler = None if batches is None else StreamBatchSampler(batch_size, batches=batches, shared=shared)
         self._shared = shared
         self._iterator: Iterator[Batch] | None = None
         self._read = 0

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from contraport._utils.text_bytes import is_text_shape
-from contraport.data.channel_statistics import channel_range, mean_and_std
-from contraport.data.duplicate_groups import content_ids, has_repeats
+from contraport.data.channel_statistics import channel_range, compute_mean_and_std
+from contraport.data.duplicate_groups import has_repeats, number_contents
 from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore
 from contraport.errors import UsageError, check
 
@@ -78,14 +78,14 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         domain_names: names of the domains, or None without domains.
         allows_flips: whether a horizontally flipped image keeps its meaning, so that random views may be flipped.
         unreadable_files: files or archive members that could not be read and were left out.
-        num_held_out: number of items drawn at random as the test split; None if the source defines its own.
+        num_random_test_items: size of the test split that was drawn at random; None if the source defines its own.
         present: mask of the views that each item has, Booleans ``(n, views)``; None if no view is missing.
         rows: row of each item in its source, counted over all splits and skipped items, int64 ``(n,)``.
         keys: name of each item in its source, such as a file path; None if items are identified by row only.
         view_names: names of the views, such as the columns of a table; default: ``view0``, ``view1``, ...
         stored_digests: content digests of the items if they were computed before, or None; see `digests`.
-        has_partner_view: whether each batch also has the view of each item's mismatched partner, from which the views
-            after the first are made; see `contraport.data.perturbations`.
+        has_mismatched_partners: whether pairs were mismatched on purpose, so that each batch has the view of each
+            item's partner too, from which the views after the first are made; see `contraport.data.perturbations`.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -97,7 +97,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     (torch.Size([2, 1, 28, 28]), [1, 1], [3, 1])
     """
 
-    has_partner_view: ClassVar[bool] = False
+    has_mismatched_partners: ClassVar[bool] = False
 
     store: Store
     name: str
@@ -110,7 +110,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     domain_names: tuple[str, ...] | None = None
     allows_flips: bool = False
     unreadable_files: tuple[str, ...] = ()
-    num_held_out: int | None = None
+    num_random_test_items: int | None = None
     present: Tensor | None = None
     rows: Tensor = None  # type: ignore[assignment]  # all rows, see __post_init__
     keys: Sequence[str] | None = None
@@ -162,13 +162,14 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @cached_property
     def content_ids(self) -> Tensor | None:
-        """Content ids of each item in each view, int64 ``(n, views)``; two items with equal content have the same id.
+        """Number of the content of each item in each view, int64 ``(n, views)``: equal for items with equal content.
 
-        One image with two captions has one id in the image view. None if no content repeats, or without digests.
+        An image with two captions, two items, has one number in the image view. None if no content repeats, or without
+        digests.
         """
         if self.digests is None:
             return None
-        ids = content_ids(self.digests, self.present)
+        ids = number_contents(self.digests, self.present)
         return ids if has_repeats(ids) else None
 
     @property
@@ -278,13 +279,13 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def subset(self, positions: Tensor, split: str | None = None) -> Dataset:
         """Return a dataset of the items at some positions, int64 ``(m,)``; `split` renames its split."""
         store = SubsetStore(self.store, positions)
-        return self.subset_in_store(positions, store, split=split or self.split, num_held_out=self.num_held_out)
+        return self.subset_with_store(positions, store, split=split or self.split)
 
-    def subset_in_store(self, positions: Tensor, store: Store, *, split: str, num_held_out: int | None) -> Dataset:
-        """Return a dataset of the items at some positions, whose views are in another store."""
+    def subset_with_store(self, positions: Tensor, store: Store, *, split: str) -> Dataset:
+        """Return a dataset of the items at some positions, whose views are in a given store of these items."""
         per_item = {name: values for name in _PER_ITEM if (values := getattr(self, name)) is not None}
         chosen = {name: _take(values, positions) for name, values in per_item.items()}
-        return self._replace(store=store, split=split, num_held_out=num_held_out, **chosen)
+        return self._replace(store=store, split=split, **chosen)
 
     def drop_duplicates(self) -> Dataset:
         """Return the dataset without repeated items: of items with the same content in each view the first is kept."""
@@ -307,7 +308,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         check(len(complete) > 0, message, "no_complete_item")
         return self.subset(complete)
 
-    def statistics(self, view: int = 0) -> tuple[list[float], list[float]]:
+    def mean_and_std(self, view: int = 0) -> tuple[list[float], list[float]]:
         """Return the mean and the standard deviation of one view.
 
         Per channel of images (in units of [0, 1]) and time series, per feature of vectors, empty for texts. Computed
@@ -319,21 +320,21 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
         >>> import numpy as np
         >>> from contraport.data import from_arrays
-        >>> from_arrays(np.array([[1.0, 5.0], [3.0, 5.0]])).statistics()
+        >>> from_arrays(np.array([[1.0, 5.0], [3.0, 5.0]])).mean_and_std()
         ([2.0, 5.0], [1.0, 1.0])
         """
         check(0 <= view < len(self.shapes), f"view: must be from 0 to {len(self.shapes) - 1}, got {view}.")
-        return ([], []) if is_text_shape(self.shapes[view]) else mean_and_std(self._sample(view))
+        return ([], []) if is_text_shape(self.shapes[view]) else compute_mean_and_std(self._sample(view))
 
-    def pixel_range(self, view: int = 0) -> tuple[list[float], list[float]] | None:
+    def channel_range(self, view: int = 0) -> tuple[list[float], list[float]] | None:
         """Return the minimum and maximum of each channel of an image view, or None if all values are within [0, 1].
 
-        Computed over the same items as `statistics`. The maximum of a constant channel is its value plus 1.
+        Computed over the same items as `mean_and_std`. The maximum of a constant channel is its value plus 1.
 
         >>> import numpy as np
         >>> from contraport.data import from_arrays
         >>> counts = np.arange(64, dtype=np.uint16).reshape(1, 1, 8, 8)
-        >>> from_arrays(counts).pixel_range(), from_arrays(counts / 63).pixel_range()
+        >>> from_arrays(counts).channel_range(), from_arrays(counts / 63).channel_range()
         (([0.0], [63.0]), None)
         """
         if next(self._sample(view, most=1)).dtype == torch.uint8:  # decoding one image file shows the type of all

@@ -17,7 +17,7 @@ from contraport._utils.text_bytes import is_text_batch
 from contraport.errors import check_regular_file
 
 if TYPE_CHECKING:
-    from contraport.data.stores import EncodedItems, Store
+    from contraport.data.stores import Store, UndecodedItems
 
 _READ_BLOCK, _FETCH_BLOCK = 1024, 64
 
@@ -48,13 +48,13 @@ def digest_rows(view: Tensor) -> Tensor:
     return digest_contents(map(memoryview, rows))  # type: ignore[arg-type]  # hashed without a copy
 
 
-def digest_store(store: Store) -> Tensor:
+def digest_items(store: Store) -> Tensor:
     """Return the digests of all items of a store, int64 ``(n, views)``, fetched block by block to bound memory."""
     blocks = torch.arange(len(store)).split(_FETCH_BLOCK)
     return torch.cat([torch.stack([digest_rows(view) for view in store.fetch(block)], dim=1) for block in blocks])
 
 
-def digest_encoded(items: EncodedItems, positions: Sequence[int]) -> Tensor:
+def digest_encoded(items: UndecodedItems, positions: Sequence[int]) -> Tensor:
     """Return the digests of the encoded bytes of the items at some positions, int64 ``(m,)``.
 
     An item that cannot be read is digested by its name; decoding decides later whether it is left out.
@@ -66,7 +66,7 @@ def digest_encoded(items: EncodedItems, positions: Sequence[int]) -> Tensor:
     return torch.tensor(digests, dtype=torch.int64)
 
 
-def _digest_item(items: EncodedItems, position: int) -> int:
+def _digest_item(items: UndecodedItems, position: int) -> int:
     try:
         content = items[position]
         if isinstance(content, Path):

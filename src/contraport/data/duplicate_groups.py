@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 _EXCHANGE_ROUNDS = 50
 
 
-def content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
-    """Return content ids of each item in each view, int64 ``(n, views)``; items of equal content have the same id.
+def number_contents(digests: Tensor, present: Tensor | None = None) -> Tensor:
+    """Number the contents of each view; return the number of each item's content, int64 ``(n, views)``.
 
     Args:
         digests: content digest of each item in each view, int64 ``(n, views)``.
         present: which items have which views; a missing view equals no other.
 
-    >>> content_ids(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
+    >>> number_contents(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
     [[0, 0], [0, -2]]
     """
     ids = torch.stack([_number_by_occurrence(column) for column in digests.unbind(1)], dim=1)
@@ -31,7 +31,7 @@ def content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
 
 
 def has_repeats(ids: Tensor) -> bool:
-    """Return whether the content of a view occurs in more than one item, given the content ids."""
+    """Return whether some content occurs in more than one item, given the result of `number_contents`."""
     return any(len(column.unique()) < len(column) for column in ids.unbind(1))
 
 
@@ -84,40 +84,40 @@ def _number_by_occurrence(values: Tensor) -> Tensor:
     return torch.from_numpy(order[inverse].astype(np.int64))
 
 
-def exchange_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, by: int = 1) -> Tensor:
-    """Return the new partner of each of some items, int64 ``(m,)``: that of another of the items.
+def permute_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, by: int = 1) -> Tensor:
+    """Permute the partners of items among these items at random; return the new partner of each, int64 ``(m,)``.
 
-    The two items differ in the content of every view, as otherwise the new pair would be a correct one. An item keeps
-    its own partner if no such item was found.
+    An item and the one whose partner it gets differ in the content of every view, as otherwise the new pair would be a
+    correct one. An item keeps its own partner if no such item was found.
 
     Args:
         items: the items in random order, int64 ``(m,)``.
-        ids: `content_ids` of all items, ``(n, views)``; None if no content repeats.
+        ids: `number_contents` of all items, ``(n, views)``; None if no content repeats.
         random: generator for the exchanges among items that share content.
         by: offset of the other item in the given order, if no content repeats.
 
     >>> random = np.random.default_rng(0)
-    >>> exchange_partners(torch.tensor([4, 2, 7]), None, random).tolist()
+    >>> permute_partners(torch.tensor([4, 2, 7]), None, random).tolist()
     [7, 4, 2]
-    >>> partners = exchange_partners(torch.tensor([0, 1, 2, 3]), torch.tensor([[0], [0], [1], [1]]), random)
+    >>> partners = permute_partners(torch.tensor([0, 1, 2, 3]), torch.tensor([[0], [0], [1], [1]]), random)
     >>> sorted(partners[:2].tolist()), sorted(partners[2:].tolist())
     ([2, 3], [0, 1])
     """
     if ids is None:
         return items.roll(by)
     first, second = items.numpy(), items.roll(by).numpy().copy()
-    separate_duplicates(first, second, ids.numpy(), random)
+    reduce_duplicate_pairs(first, second, ids.numpy(), random)
     same = (ids.numpy()[first] == ids.numpy()[second]).any(axis=1)
     return torch.from_numpy(np.where(same, first, second))
 
 
-def separate_duplicates(first: Codes, second: Codes, ids: Codes, random: np.random.Generator) -> None:
-    """Permute `second` in place by random exchanges, so that as few pairs as possible share content.
+def reduce_duplicate_pairs(first: Codes, second: Codes, ids: Codes, random: np.random.Generator) -> None:
+    """Reduce the pairs whose two items share content, by random exchanges of second items, in place.
 
     Args:
         first: items, int64 ``(m,)``.
         second: their partners, int64 ``(m,)``.
-        ids: `content_ids` of all items, ``(n, views)``.
+        ids: `number_contents` of all items, ``(n, views)``.
         random: generator for the pairs that exchange their second items.
     """
     for _ in range(_EXCHANGE_ROUNDS):

@@ -18,8 +18,8 @@ from contraport._utils.array_cache import cached_bytes, load_or_build_arrays, op
 from contraport._version import __version__
 from contraport.data.data_loader import build_loader
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import ImageStore
-from contraport.data.stores import MultiViewStore, Shape, Store, join_stores
+from contraport.data.image_decoding import ImageStore
+from contraport.data.stores import MultiViewStore, Shape, Store, combine_views
 
 SAMPLED_ITEMS = 1_000
 """Number of items of data in files whose content is compared to detect changes, beside the names of all."""
@@ -46,7 +46,7 @@ class DecodedImageStore(Store):
 
     @property
     def digests(self) -> None:
-        """None: the dataset keeps the digests of the encoded images."""
+        """None, as the dataset keeps the digests of the encoded images."""
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -92,7 +92,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     )
     decoded = iter(pixels)
     replaced = [DecodedImageStore(next(decoded)) if isinstance(store, ImageStore) else store for store in stores]
-    return dataset.with_store(join_stores(replaced))
+    return dataset.with_store(combine_views(replaced))
 
 
 def _has_room(folder: Path, size: int) -> bool:
@@ -125,7 +125,7 @@ def _stores(dataset: Dataset) -> tuple[Store, ...]:
 
 
 def dataset_digest(dataset: Dataset) -> str:
-    """Return a digest of a dataset: of all items in memory, or of a sample, file names, sizes and times."""
+    """Return a digest of a dataset: of all items if in memory, else of a sample and of file names, sizes and times."""
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
     if dataset.is_in_memory:
         positions = torch.arange(len(dataset))

@@ -11,14 +11,21 @@ import torch
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import ImageStore, default_image_size, find_unreadable
 from contraport.data.digests import digest_encoded
-from contraport.data.duplicate_groups import content_ids, group_by_content
-from contraport.data.splits import Codes, Masks, Positions, count_held_out, max_group_size, select_split
-from contraport.data.stores import EncodedItems, Store, join_stores
+from contraport.data.duplicate_groups import group_by_content, number_contents
+from contraport.data.image_decoding import ImageStore, default_image_size, find_unreadable
+from contraport.data.splits import (
+    Codes,
+    Masks,
+    Positions,
+    count_held_out,
+    max_held_out_group_size,
+    select_split_positions,
+)
+from contraport.data.stores import Store, UndecodedItems, combine_views
 from contraport.errors import UsageError, check
 
-View: TypeAlias = EncodedItems | Callable[[Positions], Store]
+View: TypeAlias = UndecodedItems | Callable[[Positions], Store]
 """A view of all items: encoded images, or a function that builds a store of the items at some positions."""
 
 
@@ -27,8 +34,8 @@ class ItemMetadata:
     """Metadata of all items of a source, both splits included.
 
     Attributes:
-        name: name of the data, for messages.
-        length: number of items.
+        data_name: name of the data, for messages.
+        num_items: number of items.
         labels: class of each item, as a code; or None.
         class_names: name of each class, or None without labels.
         domains: domain of each item, as a code; or None.
@@ -38,15 +45,15 @@ class ItemMetadata:
         present: mask of the views that each item has, ``(n, views)``; None if no view is missing.
         weights: training weight of each item, or None.
         regression_targets: regression target of each item, or None.
-        rows: row of each item in the source; None if every row of the source is an item.
+        source_rows: row of each item in the source; None if every row of the source is an item.
         keys: name of each item in the source, such as a file path, or None.
 
     Raises:
         UsageError: a name is not valid Unicode, such as a file name in another encoding; no table could store it.
     """
 
-    name: str
-    length: int
+    data_name: str
+    num_items: int
     labels: Codes | None = None
     class_names: tuple[str, ...] | None = None
     domains: Codes | None = None
@@ -56,14 +63,16 @@ class ItemMetadata:
     present: Masks | None = None
     weights: Tensor | None = None
     regression_targets: Tensor | None = None
-    rows: Positions | None = None
+    source_rows: Positions | None = None
     keys: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         names = [*(self.keys or ()), *(self.class_names or ()), *(self.domain_names or ())]
         invalid = [name for name in names if not _is_unicode(name)]
         if invalid:
-            message = f"names in {self.name!r} must be UTF-8, got {len(invalid):,} that are not, such as {invalid[0]!r}"
+            message = (
+                f"names in {self.data_name!r} must be UTF-8, got {len(invalid):,} that are not, such as {invalid[0]!r}"
+            )
             raise UsageError(f"data: {message}; rename them (convmv renames whole folders).", kind="not_unicode")
 
     def build_dataset(
@@ -99,8 +108,8 @@ class ItemMetadata:
         stores = [self._store(number, view, good, training, image_size) for number, view in enumerate(views)]
         index = torch.from_numpy(good)
         return Dataset(
-            join_stores(stores),
-            name=self.name,
+            combine_views(stores),
+            name=self.data_name,
             split=split,
             labels=None if self.labels is None else torch.from_numpy(self.labels[good]),
             domains=None if self.domains is None else torch.from_numpy(self.domains[good]),
@@ -110,9 +119,9 @@ class ItemMetadata:
             domain_names=self.domain_names,
             allows_flips=bool(encoded),
             unreadable_files=tuple(bad.values()),
-            num_held_out=count_held_out(split, self.length, chosen) if self.is_test is None else None,
+            num_random_test_items=count_held_out(split, self.num_items, chosen) if self.is_test is None else None,
             present=None if self.present is None else torch.from_numpy(self.present[good]),
-            rows=torch.from_numpy(good if self.rows is None else self.rows[good]),
+            rows=torch.from_numpy(good if self.source_rows is None else self.source_rows[good]),
             keys=None if self.keys is None else [self.keys[position] for position in good.tolist()],
             view_names=view_names or (),
             stored_digests=None if digests is None else digests[index],
@@ -122,24 +131,26 @@ class ItemMetadata:
         """Return the positions of the items of one split; items with equal content stay in the same split."""
         groups = None
         if digests is not None:
-            ids = content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
-            groups = group_by_content(ids, max_group_size(self.length, self.test_fraction)).group_ids
-        chosen = select_split(
+            ids = number_contents(digests, None if self.present is None else torch.from_numpy(self.present))
+            groups = group_by_content(ids, max_held_out_group_size(self.num_items, self.test_fraction)).group_ids
+        chosen = select_split_positions(
             split,
-            self.length,
+            self.num_items,
             is_test=self.is_test,
             labels=self.labels,
             domains=self.domains,
             fraction=self.test_fraction,
             groups=groups,
         )
-        message = f"data: {self.length} items in {self.name} are too few to hold out any; equal items count as one."
+        message = (
+            f"data: {self.num_items} items in {self.data_name} are too few to hold out any; equal items count as one."
+        )
         check(len(chosen) > 0, message, "too_few")
         return chosen
 
     def _digests(self, views: Sequence[View]) -> Tensor | None:
         """Return the digests of all items in all views, int64 ``(n, views)``; None if a store has none."""
-        columns, everything = [], np.arange(self.length)
+        columns, everything = [], np.arange(self.num_items)
         for number, view in enumerate(views):
             if callable(view):
                 digests = view(everything).digests
@@ -148,13 +159,13 @@ class ItemMetadata:
                 columns.append(digests[:, 0])
                 continue
             having = self._positions_with_view(number, everything)
-            column = torch.zeros(self.length, dtype=torch.int64)
+            column = torch.zeros(self.num_items, dtype=torch.int64)
             column[torch.from_numpy(having)] = digest_encoded(view, having.tolist())
             columns.append(column)
         return torch.stack(columns, dim=1)
 
     def _positions_with_view(self, number: int, positions: Positions) -> Positions:
-        """Return those of some positions whose items have a view."""
+        """Return those of the given positions whose items have a view."""
         return positions if self.present is None else positions[self.present[positions, number]]
 
     def _store(

@@ -18,7 +18,7 @@ from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog.perturbation_specs import DOMAINS, Corruption, DomainSpec, Mismatch
 from contraport.data.corruptions import NOISE, corrupt
 from contraport.data.dataset import Batch, Dataset
-from contraport.data.duplicate_groups import exchange_partners
+from contraport.data.duplicate_groups import permute_partners
 from contraport.data.stores import ArrayStore, StoreWrapper
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, numpy_generator, seed_torch_generators
@@ -41,7 +41,7 @@ class MismatchedDataset(Dataset):
         partners: position of each item's partner, int64 ``(n,)``.
     """
 
-    has_partner_view = True
+    has_mismatched_partners = True
     partners: Tensor
 
     def __getitems__(self, positions: list[int]) -> Batch:
@@ -85,12 +85,12 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: Mismatch, *, seed: int)
         number = round(mismatch.share * len(members))
         if number > 1:  # a single item has no other to exchange with
             chosen = members[torch.from_numpy(random.permutation(len(members))[:number])]
-            partners[chosen] = exchange_partners(chosen, dataset.content_ids, random)
+            partners[chosen] = permute_partners(chosen, dataset.content_ids, random)
     return partners
 
 
 def with_partners(dataset: Dataset, partners: Tensor) -> Dataset:
-    """Return the dataset with each item paired with its partner, of which the views after the first are taken or made.
+    """Return the dataset with the views of each item after the first taken, or made, from its partner.
 
     Raises:
         UsageError: items lack a view.
@@ -197,7 +197,7 @@ def corrupt_dataset(dataset: Dataset, *corruptions: Corruption) -> Dataset:
         message = f"corrupt: {kind} requires images, and the items of {dataset.name!r} have shapes {dataset.shapes}."
         check(kind == "noise" or all(images), message, "not_images")
     spread = tuple(
-        None if image else torch.tensor(dataset.statistics(view)[1]).view(-1, *[1] * (len(shape) - 1))
+        None if image else torch.tensor(dataset.mean_and_std(view)[1]).view(-1, *[1] * (len(shape) - 1))
         for view, (image, shape) in enumerate(zip(images, dataset.shapes, strict=True))
     )
     return _apply_to_items(dataset, _CorruptItems(corruptions, dataset.rows, spread))
@@ -234,8 +234,8 @@ class _CorruptItems:
         return view
 
 
-def assign_domains(dataset: Dataset, version: DomainSpec) -> Dataset:
-    """Assign images to four domains at random, and rotate or restyle each by its domain.
+def apply_domain_shifts(dataset: Dataset, version: DomainSpec) -> Dataset:
+    """Assign images to four domains at random, and rotate or restyle each image by its domain.
 
     With a domain left out, the training items are those of the other domains and the test items those of this one.
 
@@ -261,7 +261,7 @@ def assign_domains(dataset: Dataset, version: DomainSpec) -> Dataset:
 
 @dataclass(frozen=True)
 class _ApplyDomains:
-    """Rotation or change of style of images, by their domains."""
+    """Function that rotates or restyles images by their domains."""
 
     domains: Tensor
     rotates: bool

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.duplicate_groups import content_ids, group_by_content
-from contraport.data.splits import max_group_size
+from contraport.data.duplicate_groups import group_by_content, number_contents
+from contraport.data.splits import max_held_out_group_size
 from contraport.data.streams import Stream
 
 Digests = NDArray[np.int64]
@@ -44,14 +44,14 @@ class SplitRecord:
     """The training and held-out items of a run, by content.
 
     Attributes:
-        train: digests of the training items, in the views that distinguish items, unique and sorted, int64; empty if
-            items may differ at each fetch.
-        test: digests of the held-out items; empty if none were held out.
+        train_digests: digests of the training items, in the views that distinguish items, unique and sorted, int64;
+            empty if items may differ at each fetch.
+        test_digests: digests of the held-out items; empty if none were held out.
         fingerprint: fingerprint of the training items; see `fingerprint`.
     """
 
-    train: Digests
-    test: Digests
+    train_digests: Digests
+    test_digests: Digests
     fingerprint: str
 
     @classmethod
@@ -67,7 +67,7 @@ class SplitRecord:
         digests = torch.cat([part.digests for part in parts if part.digests is not None])
         present = torch.cat([_present(part) for part in parts])
         # A view that many items share, such as captions that name a class, does not identify an item.
-        views = group_by_content(content_ids(digests, present), max_group_size(len(digests), None)).views
+        views = group_by_content(number_contents(digests, present), max_held_out_group_size(len(digests), None)).views
         if not present[:, list(views)].any(dim=1).all():
             views = tuple(range(digests.shape[1]))  # some items have only views that many share
         train_digests, *test_digests = (_unique(part, views) for part in parts)
@@ -75,7 +75,7 @@ class SplitRecord:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
-        """Restore a record from the arrays that `to_arrays` returned.
+        """Restore a record from the saved arrays that `to_arrays` returned.
 
         Raises:
             ValueError: an array is missing.
@@ -88,26 +88,26 @@ class SplitRecord:
     @property
     def digest(self) -> str:
         """Hexadecimal digest of the whole record."""
-        parts = self.train.tobytes(), self.test.tobytes(), self.fingerprint.encode()
+        parts = self.train_digests.tobytes(), self.test_digests.tobytes(), self.fingerprint.encode()
         return hashlib.sha256(b"|".join(parts)).hexdigest()
 
     def to_arrays(self) -> dict[str, Any]:
         """Return the record as named arrays, to be saved."""
-        return {"train": self.train, "test": self.test, "fingerprint": np.array(self.fingerprint)}
+        return {"train": self.train_digests, "test": self.test_digests, "fingerprint": np.array(self.fingerprint)}
 
     def find_trained_items(self, dataset: Dataset) -> Tensor:
         """Return the mask of the items that share content with a training item, Booleans ``(n,)``."""
-        return _shares_content(dataset, self.train)
+        return _shares_content(dataset, self.train_digests)
 
     def matches_splits(self, train: Dataset, test: Dataset) -> bool:
         """Return whether a training and a test dataset are exactly the splits of the run."""
         return all(
             bool(_shares_content(part, digests).all()) and _covers([part], digests)
-            for part, digests in ((train, self.train), (test, self.test))
+            for part, digests in ((train, self.train_digests), (test, self.test_digests))
         )
 
-    def find_splits(self, parts: Sequence[Dataset]) -> tuple[Dataset, Dataset, int] | None:
-        """Find the training and held-out items of the run in the parts of a source, and count the other items.
+    def find_split_items(self, parts: Sequence[Dataset]) -> tuple[Dataset, Dataset, int] | None:
+        """Find the training and the held-out items of the run in the parts of a source, and count the other items.
 
         Args:
             parts: all items of the source, in one part or two.
@@ -115,10 +115,10 @@ class SplitRecord:
         Returns:
             None if an item of the run is missing.
         """
-        if not (_covers(parts, self.train) and _covers(parts, self.test)):
+        if not (_covers(parts, self.train_digests) and _covers(parts, self.test_digests)):
             return None
         chosen = {}
-        for split, digests in (("train", self.train), ("test", self.test)):
+        for split, digests in (("train", self.train_digests), ("test", self.test_digests)):
             masks = [_shares_content(part, digests) for part in parts]
             part, mask = max(zip(parts, masks, strict=True), key=lambda pair: int(pair[1].sum()))
             chosen[split] = part.subset(mask.nonzero()[:, 0], split)
@@ -133,7 +133,7 @@ def _present(dataset: Dataset) -> Tensor:
 
 
 def _unique(dataset: Dataset, views: Sequence[int]) -> Digests:
-    """Return the sorted unique digests of items, in some of their views."""
+    """Return the sorted unique digests of the items in some views."""
     assert dataset.digests is not None
     columns, present = dataset.digests[:, list(views)], _present(dataset)[:, list(views)]
     return np.unique(columns[present].numpy())
@@ -148,6 +148,6 @@ def _shares_content(dataset: Dataset, digests: Digests) -> Tensor:
 
 
 def _covers(parts: Sequence[Dataset], digests: Digests) -> bool:
-    """Return whether each digest belongs to an item of some parts of a source."""
+    """Return whether every digest is that of an item in the given parts of a source."""
     existing = [part.digests[_present(part)].numpy() for part in parts if part.digests is not None]
     return bool(np.isin(digests, np.concatenate(existing)).all()) if existing else len(digests) == 0

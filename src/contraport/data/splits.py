@@ -17,7 +17,7 @@ Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
 Masks = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
-def check_split(split: str) -> None:
+def check_split_name(split: str) -> None:
     """Raise `UsageError` unless the split is "train" or "test"."""
     check(split in ("train", "test"), f"split: must be 'train' or 'test', got {split!r}.")
 
@@ -28,14 +28,14 @@ def check_fraction(test_fraction: float | None) -> None:
     check(good, f"test_fraction: must be at least 0 (holds out none) and below 1, got {test_fraction!r}.")
 
 
-def split_positions(
+def draw_stratified_split(
     classes: np.ndarray, split: str, *, fraction: float = HELD_OUT, purpose: str = "data.split"
 ) -> Positions:
-    """Return the sorted positions of one split that holds out a random fraction of each class.
+    """Draw a split that holds out a random fraction of each class; return the sorted positions of one part.
 
     The split depends only on the classes and the fraction. The number held out of each class is exact to within one.
 
-    >>> split_positions(np.array([0] * 10 + [1] * 10), "test", fraction=0.2).tolist()
+    >>> draw_stratified_split(np.array([0] * 10 + [1] * 10), "test", fraction=0.2).tolist()
     [2, 5, 16, 17]
     """
     shuffled = numpy_generator(purpose).permutation(len(classes))
@@ -47,7 +47,7 @@ def split_positions(
     return np.flatnonzero(held_out if split == "test" else ~held_out)
 
 
-def select_split(
+def select_split_positions(
     split: str,
     length: int,
     *,
@@ -57,7 +57,7 @@ def select_split(
     fraction: float | None = None,
     groups: Codes | None = None,
 ) -> Positions:
-    """Return the positions of one split, as the source defines it or with a fraction of each class and domain held out.
+    """Return the positions of one split: the source's own, or a random one stratified by class and domain.
 
     Args:
         split: "train" or "test".
@@ -73,7 +73,7 @@ def select_split(
     Raises:
         UsageError: a fraction is given for marked items, or the test split is requested and the fraction is 0.
 
-    >>> select_split("test", 4, is_test=np.array([False, True, True, False]), labels=None).tolist()
+    >>> select_split_positions("test", 4, is_test=np.array([False, True, True, False]), labels=None).tolist()
     [1, 2]
     """
     if is_test is not None:
@@ -86,20 +86,20 @@ def select_split(
         classes = classes * (domains.max() + 1) + domains
     fraction = HELD_OUT if fraction is None else fraction
     if groups is None:
-        return split_positions(classes, split, fraction=fraction)
+        return draw_stratified_split(classes, split, fraction=fraction)
     _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
-    small = np.flatnonzero(sizes <= max_group_size(length, fraction))
-    held_out = small[split_positions(classes[first[small]], "test", fraction=fraction)]
+    small = np.flatnonzero(sizes <= max_held_out_group_size(length, fraction))
+    held_out = small[draw_stratified_split(classes[first[small]], "test", fraction=fraction)]
     return np.flatnonzero(np.isin(groups, held_out) == (split == "test"))
 
 
-def max_group_size(length: int, fraction: float | None) -> float:
-    """Return the maximum number of items that share content and may be held out as one group."""
+def max_held_out_group_size(length: int, fraction: float | None) -> float:
+    """Return the size limit of a group of items that share content, above which it is not held out."""
     return max((HELD_OUT if fraction is None else fraction) * length, 2.0)
 
 
 def count_held_out(split: str, length: int, chosen: Positions) -> int:
-    """Return the number of held-out items, from the number of positions of either split."""
+    """Return the number of held-out items, given the number of all items and the positions of one split."""
     return len(chosen) if split == "test" else length - len(chosen)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.text_bytes import TEXT_SHAPE, encode_utf8, item_shape
-from contraport.data.digests import digest_contents, digest_encoded, digest_rows, digest_store
+from contraport.data.digests import digest_contents, digest_encoded, digest_items, digest_rows
 
 if TYPE_CHECKING:
     from contraport.data.splits import Positions
@@ -42,7 +42,7 @@ class Store(ABC):
 
         The first access reads all items.
         """
-        return digest_store(self)
+        return digest_items(self)
 
     def source_files(self) -> Iterator[str]:
         """Yield the paths of the files that the store reads; none if it is in memory or cannot list them."""
@@ -136,7 +136,7 @@ class PackedTextStore(Store):
 
 @dataclass(frozen=True)
 class TextStoreBuilder:
-    """Function that packs the texts at given positions of a source into a store.
+    """Function that packs texts, those at given positions, into a store.
 
     Attributes:
         texts: one text per item.
@@ -150,8 +150,8 @@ class TextStoreBuilder:
         return PackedTextStore.from_texts([self.texts[position] for position in positions.tolist()], self.argument)
 
 
-class EncodedItems(Protocol):
-    """Protocol of sequences of encoded items, such as JPEG images in files, a column or an archive."""
+class UndecodedItems(Protocol):
+    """Protocol of sequences of undecoded items, such as JPEG images in files, a table column or an archive."""
 
     def __len__(self) -> int: ...
 
@@ -169,10 +169,10 @@ class EncodedItems(Protocol):
 
 
 @dataclass(frozen=True)
-class EncodedStore(Store):
-    """Store of one view of encoded items, decoded at each fetch; digests are those of the encoded bytes."""
+class DecodingStore(Store):
+    """Store of one view that decodes items at each fetch; its digests are those of the encoded bytes."""
 
-    encoded: EncodedItems
+    encoded: UndecodedItems
 
     @cached_property
     def digests(self) -> Tensor:
@@ -187,7 +187,7 @@ class EncodedStore(Store):
 
 @dataclass(frozen=True)
 class StoreWrapper(Store):
-    """Base class of stores that modify another store, to which all other members are delegated.
+    """Base class of stores that modify another store and delegate all other members to it.
 
     Attributes:
         store: the wrapped store.
@@ -205,7 +205,7 @@ class StoreWrapper(Store):
 
     @property
     def digests(self) -> Tensor | None:
-        """Digests of the wrapped store, as a modified item counts as the same content."""
+        """Digests of the wrapped store, because a modified item counts as the same content."""
         return self.store.digests
 
     def source_files(self) -> Iterator[str]:
@@ -282,6 +282,6 @@ class MultiViewStore(Store):
         return tuple(view for store in self.stores for view in store.fetch(positions))
 
 
-def join_stores(stores: Sequence[Store]) -> Store:
+def combine_views(stores: Sequence[Store]) -> Store:
     """Combine the views of several stores of the same items into one store."""
     return stores[0] if len(stores) == 1 else MultiViewStore(tuple(stores))

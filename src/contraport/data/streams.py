@@ -31,8 +31,8 @@ class StreamItem(NamedTuple):
     key: str | None
 
 
-class StreamError(UsageError):
-    """Error of the iterable behind a stream; results up to the failed item remain valid."""
+class StreamReadError(UsageError):
+    """Error raised by the iterable of a stream; results up to the failed item remain valid."""
 
 
 class Stream(Dataset):
@@ -70,7 +70,7 @@ class Stream(Dataset):
         """Yield the items of one pass over the iterable.
 
         Raises:
-            StreamError: the source raises an error.
+            StreamReadError: the source raises an error.
             UsageError: an item differs from the others in shape, or the pass is empty.
         """
         if hasattr(self.source, "set_epoch"):
@@ -78,7 +78,7 @@ class Stream(Dataset):
         try:
             iterator = iter(self.source)
         except Exception as error:  # user code may raise anything
-            raise StreamError(
+            raise StreamReadError(
                 f"data: {self.name} cannot begin pass {number}: {one_line_reason(error)}", kind="stream"
             ) from error
         position = 0
@@ -91,7 +91,7 @@ class Stream(Dataset):
                 raise
             except Exception as error:  # user code may raise anything
                 message = f"data: {self.name} failed at item {position} of pass {number}: {one_line_reason(error)}"
-                raise StreamError(message, kind="stream") from error
+                raise StreamReadError(message, kind="stream") from error
             yield self._parse(item, position)
         message = f"data: {self.name} yielded no item in pass {number}; each iteration must start anew."
         check(position > 0, message, "empty")

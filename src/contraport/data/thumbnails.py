@@ -70,13 +70,13 @@ def _thumbnail(items: Tensor, dataset: Dataset, view: int, side: int) -> Array:
 
 def _standardize(items: Tensor, dataset: Dataset, view: int) -> Tensor:
     """Standardize values ``(m, C, T)``, in units of `DEVIATIONS` standard deviations, clipped to [-1, 1]."""
-    mean, std = (torch.tensor(values) for values in dataset.statistics(view))
+    mean, std = (torch.tensor(values) for values in dataset.mean_and_std(view))
     shape = (1, 1, -1) if len(dataset.shapes[view]) == 1 else (1, -1, 1)
     return ((items.float() - mean.reshape(shape)) / std.reshape(shape) / DEVIATIONS).clamp(-1, 1)
 
 
 def _percent(values: Tensor, most: int) -> Array:
-    """Convert values ``(m, C, T)`` to hundredths, int8; average the last axis down to at most `most` values."""
+    """Convert values ``(m, C, T)`` to int8 hundredths, with the last axis averaged to at most `most` values."""
     if values.shape[-1] > most:
         flat = values.reshape(-1, 1, values.shape[-1])
         values = F.adaptive_avg_pool1d(flat, most).reshape(*values.shape[:-1], most)

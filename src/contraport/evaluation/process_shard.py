@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 
 from contraport.data import Dataset
-from contraport.data.stores import SubsetStore
 from contraport.data.streams import Stream
 from contraport.errors import check
 from contraport.features import shard_path
@@ -63,8 +62,4 @@ def current_process_shard() -> ProcessShard:
 
 
 def _slice(dataset: Dataset, first: int, last: int) -> Dataset:
-    if (first, last) == (0, len(dataset)):
-        return dataset
-    positions = torch.arange(first, last)
-    store = SubsetStore(dataset.store, positions)
-    return dataset.subset_in_store(positions, store, split=dataset.split, num_held_out=None)
+    return dataset if (first, last) == (0, len(dataset)) else dataset.subset(torch.arange(first, last))

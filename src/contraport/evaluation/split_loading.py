@@ -101,12 +101,12 @@ def load_train_and_test(run: Run, loader: SplitLoader, data: Any, *, leave_out: 
     if record is None:
         _check_no_copies(run, train, test, is_own=is_own)
         return Splits(train, test)
-    if len(record.train) == 0 or record.matches_splits(train, test):
+    if len(record.train_digests) == 0 or record.matches_splits(train, test):
         return Splits(train, test)
     parts = [loader.load(data, "train", undivided=True, complete=True)]
-    if train.num_held_out is None:
+    if train.num_random_test_items is None:
         parts.append(loader.load(data, "test", complete=True))
-    divided = record.find_splits(parts)
+    divided = record.find_split_items(parts)
     is_subset = any(getattr(loader.training_settings, name) for name in _SUBSET_SETTINGS)
     check(
         not is_own or (divided is not None and (divided[2] == 0 or is_subset)),
@@ -142,7 +142,7 @@ def _without_trained(record: SplitRecord, train: Dataset, test: Dataset, *, leav
 
 def _check_no_copies(run: Run, train: Dataset, test: Dataset, *, is_own: bool) -> None:
     """Raise `UsageError` if a run of an earlier version may have been trained on copies of test items."""
-    is_random_split = train.num_held_out is not None
+    is_random_split = train.num_random_test_items is not None
     has_copies = train.content_ids is not None or test.content_ids is not None
     check(
         not (is_own and is_random_split and has_copies),
@@ -237,7 +237,7 @@ class SplitLoader:
         if complete:
             settings = settings.replace_unchecked(validation=None, max_items=None, test_items=None, imbalance=None)
         dataset = build_dataset(settings, split)
-        if undivided and dataset.num_held_out and not isinstance(data, AnyDataset):
+        if undivided and dataset.num_random_test_items and not isinstance(data, AnyDataset):
             dataset = build_dataset(settings.replace_unchecked(test_fraction=0), "train")
             return dataset.subset(torch.arange(len(dataset)), split)
         return dataset

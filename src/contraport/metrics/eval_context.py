@@ -119,7 +119,7 @@ class EvalContext:
         """Distinct channel counts of the views; empty unless all views are images with pixels in [0, 1]."""
         shapes = self.test.shapes
         are_images = all(len(shape) == 3 for shape in shapes)
-        are_images = are_images and all(self.test.pixel_range(view) is None for view in range(len(shapes)))
+        are_images = are_images and all(self.test.channel_range(view) is None for view in range(len(shapes)))
         return {shape[0] for shape in shapes} if are_images else set()
 
     @cached_property
@@ -271,7 +271,7 @@ class EvalContext:
         """Return the features of the corrupted test items, `(m, F)`; the corruptions are the same for every encoder."""
 
         def prepare(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return self.views.plain(tuple(corrupt(view, kind, severity) for view in views))
+            return self.views.make_unaugmented(tuple(corrupt(view, kind, severity) for view in views))
 
         with fixed_seed(0, self.device):
             name = f"{self.name}: {kind}, severity {severity}"

@@ -49,7 +49,7 @@ class _CrossEntropyStep(nn.Module):
     def forward(self, batch: Batch, step: int, micro_batch: int = 0, share: BatchShare | None = None) -> Tensor:
         """Return the loss of a batch."""
         assert batch.labels is not None
-        return F.cross_entropy(self.model(*self.views.plain(batch.views)), batch.labels)
+        return F.cross_entropy(self.model(*self.views.make_unaugmented(batch.views)), batch.labels)
 
     def after_step(self, step: int) -> None:
         """Called by the training loop after each optimizer step; does nothing."""

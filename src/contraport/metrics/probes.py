@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport.data.splits import split_positions
+from contraport.data.splits import draw_stratified_split
 from contraport.errors import UsageError, check, check_all_values, check_positive
 from contraport.metrics.influence import influence_values
 from contraport.seeding import numpy_generator, torch_generator
@@ -87,7 +87,7 @@ def select_penalty(train_x: Tensor, train_y: Tensor) -> float:
     subset = order[:PENALTY_ITEMS].sort().values
     x, y = train_x[subset.to(train_x.device)], train_y[subset.to(train_y.device)]
     train, validation = (
-        torch.from_numpy(split_positions(y.cpu().numpy(), split, purpose="metrics.probe_split"))
+        torch.from_numpy(draw_stratified_split(y.cpu().numpy(), split, purpose="metrics.probe_split"))
         for split in ("train", "test")
     )
     validation = validation[torch.isin(y[validation], y[train]).cpu()]

@@ -66,7 +66,7 @@ GREY_OR_RGB = Requirement(
 )
 SHARED_ENCODER = Requirement(attrgetter("has_shared_encoder"), "each view has its own encoder")
 STORED_AUGMENTATION = Requirement(
-    lambda context: context.views.missing_transform is None,
+    lambda context: context.views.missing_transform_name is None,
     "the augmentation was an object, which the run folder does not store",
     is_rarely_met=True,
 )

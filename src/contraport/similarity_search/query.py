@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import functional as transforms
 
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, from_arrays
-from contraport.data.decoding import ImageFiles, ImageStore, find_decoding_error
+from contraport.data.image_decoding import ImageFiles, ImageStore, get_decoding_error
 from contraport.embedding import embed_dataset
 from contraport.encoders import Model
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
@@ -111,7 +111,7 @@ def _load_item(path: Path, model: Model) -> Dataset:
         message = f"query: the encoder takes items of shape {model.shapes}, not square images; got {path}."
         raise UsageError(message, kind="shape")
     images = ImageFiles((str(path),))
-    problem = find_decoding_error(images, 0)
+    problem = get_decoding_error(images, 0)
     check(problem is None, f"query: {path} cannot be read as an image: {problem}.", "unreadable")
     item = Dataset(ImageStore(images, size), name=str(path), split="test")
     if model.shapes != ((1, size, size),):

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from contraport.data import local_share
-from contraport.data.streams import StreamError
+from contraport.data.streams import StreamReadError
 from contraport.distributed import is_main_process, propagate_errors, raise_on_one_rank
 from contraport.errors import UsageError, one_line_reason
 from contraport.metrics.registry import parse_scheduled_metrics
@@ -108,7 +108,7 @@ def fit(
                     succeeded = True
                 except NonFiniteEarlierStep:  # restart from the last checkpoint, and check each step before it is taken
                     read_every, start = 1, _go_back(run)
-        except StreamError as error:
+        except StreamReadError as error:
             remedy = f"; resume with: {run.resume_command}" if run.last_checkpoint.exists() else ""
             raise_on_one_rank(UsageError(f"{error}{remedy}"))
         finally:

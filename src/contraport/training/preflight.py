@@ -61,9 +61,9 @@ def log_preflight_warnings(
         options: the explicit options, to which a suggested command adds its changes.
         path: the run folder, if it exists.
     """
-    if dataset.num_held_out:
-        log.info("%s held out for evaluation (--test_fraction)", pluralize(dataset.num_held_out, "item"))
-    elif dataset.num_held_out is None and isinstance(settings.data, str | Path):
+    if dataset.num_random_test_items:
+        log.info("%s held out for evaluation (--test_fraction)", pluralize(dataset.num_random_test_items, "item"))
+    elif dataset.num_random_test_items is None and isinstance(settings.data, str | Path):
         log.info("evaluation uses the test split of the data")
     size, epochs = settings.batch_size, settings.epochs
     if isinstance(dataset, Stream):
@@ -101,7 +101,7 @@ def log_preflight_warnings(
 def views_are_identical(module: TrainingModule, dataset: Dataset) -> bool:
     """Return whether all views of an item have equal features at the first step, so that nothing can be learned."""
     views, model = module.views, module.model
-    if views.augment != "none" or len(views.plain_shapes) > 1 or dataset.has_partner_view:
+    if views.augment != "none" or len(views.unaugmented_shapes) > 1 or dataset.has_mismatched_partners:
         return False
     items = dataset.__getitems__(list(range(min(len(dataset), _PROBED_ITEMS)))).views
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm) and part.training]

@@ -224,10 +224,11 @@ def _cache_decoded(components: Components, settings: Settings, folder: Path) -> 
         dataset = cache_decoded_images(dataset, folder)
     if not dataset.is_in_memory:
         return components
-    if components.dataset.has_partner_view and components.mismatched_partners is not None:
+    if components.dataset.has_mismatched_partners and components.mismatched_partners is not None:
         dataset = with_partners(dataset, components.mismatched_partners)
     views = components.module.views
-    batches = build_batch_loader(settings, dataset, views, num_workers=settings.num_workers if views.is_per_item else 0)
+    num_workers = settings.num_workers if views.is_applied_by_dataset else 0
+    batches = build_batch_loader(settings, dataset, views, num_workers=num_workers)
     return components._replace(dataset=dataset, batches=batches)
 
 

@@ -8,7 +8,7 @@ import contraport
 from contraport.data import from_arrays, load
 from contraport.data.arrays import copy_subset
 from contraport.data.formats import FORMATS, data_format
-from contraport.data.splits import select_split
+from contraport.data.splits import select_split_positions
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def mine():
     def load_text(path, split, test_fraction=None):
         whole = from_arrays(np.loadtxt(path), name=path)
         return copy_subset(
-            whole, select_split(split, len(whole), is_test=None, labels=None, fraction=test_fraction), split
+            whole, select_split_positions(split, len(whole), is_test=None, labels=None, fraction=test_fraction), split
         )
 
     yield
@@ -60,4 +60,4 @@ def test_rejects_two_formats_of_one_name(mine):
 
 
 def test_the_order_is_that_of_what_is_recognised_most_narrowly():
-    assert [entry.name for entry in FORMATS.values() if entry.fallback] == ["a folder of images or texts"]
+    assert [entry.name for entry in FORMATS.values() if entry.is_fallback] == ["a folder of images or texts"]

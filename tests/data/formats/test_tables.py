@@ -13,7 +13,7 @@ from tests.errors import raises_usage_error
 from contraport._utils.formatting import use_flag_style
 from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import from_arrays, load
-from contraport.data.formats.tables import read_table, rewrite_rows
+from contraport.data.formats.tables import read_table, recombine_rows
 from contraport.data.views import Views
 
 
@@ -351,7 +351,7 @@ def test_empty_cells_are_views_that_an_item_lacks(tmp_path):
 
 def test_statistics_are_of_the_items_that_have_the_view():
     both = from_arrays((np.array([[i] if i != 3 else [np.nan] for i in range(20)]), np.ones((20, 1))))
-    assert both.statistics(0)[0] == [pytest.approx(np.mean([i for i in range(20) if i != 3]))]
+    assert both.mean_and_std(0)[0] == [pytest.approx(np.mean([i for i in range(20) if i != 3]))]
 
 
 TEXTS = ["a red bag", "größer", *(f"text {number}" for number in range(8))]
@@ -415,7 +415,7 @@ def test_texts_of_few_distinct_values_are_the_labels_and_no_view(tmp_path, caplo
 
 
 def rearranged_view(table, path, folder):
-    changed = rewrite_rows(
+    changed = recombine_rows(
         table, table, None, str(path), view=1, partners=np.arange(100)[::-1].copy(), kept=np.ones(100, dtype=bool),
         here=path, there=folder / "there.csv",
     )  # fmt: skip

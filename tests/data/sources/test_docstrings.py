@@ -32,9 +32,9 @@ def shared(): """Said of all alike."""
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
-    source.unique_functions.cache_clear()
+    source.select_unique_functions.cache_clear()
     yield tmp_path
-    source.unique_functions.cache_clear()
+    source.select_unique_functions.cache_clear()
 
 
 def texts(dataset: Dataset, view: int) -> list[str]:

@@ -43,7 +43,7 @@ def test_a_data_frame_is_read_as_its_file(kind: Any, tmp_path: Path) -> None:
         assert held.class_names == read.class_names == ("cat", "dog")
         assert torch.equal(held.labels, read.labels)
         assert torch.equal(held.__getitems__([1]).views[0], read.__getitems__([1]).views[0])
-        assert held.num_held_out == read.num_held_out == 4
+        assert held.num_random_test_items == read.num_random_test_items == 4
     assert load(kind(table), columns={"views": ["a"]}).shapes == ((1,),)
     with raises_usage_error("columns.unknown", "c"):
         load(kind(table), columns={"views": ["c"]})
@@ -174,7 +174,7 @@ def test_many_channels_and_16_bits_are_images(kind: str, tmp_path: Path) -> None
     assert dataset.shapes == ((7, 12, 12),)
     view = dataset.__getitems__([0]).views[0]
     assert np.array_equal(view[0].numpy(), scenes[dataset.rows[0]].transpose(2, 0, 1).astype(np.float32))
-    _, high = dataset.pixel_range()
+    _, high = dataset.channel_range()
     assert high == pytest.approx(1.5 * level, rel=0.1, abs=1)
     run = train(data=scenes, epochs=1, batch_size=8, out=tmp_path / "run", progress=False)
     mean = run.model().tower(0).mean.flatten().numpy()

@@ -109,4 +109,4 @@ def test_an_installed_package_is_searched_without_importing_it(tmp_path, monkeyp
     write_ts(files, "1,2:3,4:a\n", "1,2:3,4:a\n")
     monkeypatch.undo()
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert len(benchmark_data.basic_motions("train", None)) == 1
+    assert len(benchmark_data.load_basic_motions("train", None)) == 1

@@ -51,7 +51,7 @@ def test_text_is_a_label():
 def test_torchvision_floats_are_images_in_units_of_one():
     dataset = load(FakeData(size=8, image_size=(3, 16, 16), num_classes=3, transform=ToTensor()))
     assert dataset.shapes == ((3, 16, 16),)
-    mean, std = dataset.statistics()
+    mean, std = dataset.mean_and_std()
     expected = torch.cat([item.views[0] for item in dataset]).double()
     assert mean == pytest.approx(expected.mean(dim=(0, 2, 3)).tolist())
     assert std == pytest.approx(expected.std(dim=(0, 2, 3), correction=0).tolist())

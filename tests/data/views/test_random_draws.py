@@ -40,7 +40,7 @@ def test_rotations_are_angles_either_way():
 
 @pytest.mark.parametrize("length", [1, 7, 100])
 def test_spans_are_connected_and_take_half_their_largest_share_on_average(length):
-    inside = draws().span(0.6, length)
+    inside = draws().span_mask(0.6, length)
     edges = (inside[:, 1:] != inside[:, :-1]).sum(dim=1) + inside[:, 0].int() + inside[:, -1].int()
     assert inside.shape == (20_000, length)
     assert edges.max() <= 2

@@ -3,7 +3,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contraport.data.views.images import resample
+from contraport.data.views.images import resample_affine
 
 sides = st.integers(1, 12)
 
@@ -16,10 +16,10 @@ def test_resampling_equals_affine_grid_of_torch(items, channels, size, new_size,
     maps = torch.randn(items, 2, 3, generator=generator)
     grid = F.affine_grid(maps, [items, channels, *new_size], align_corners=False)
     expected = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
-    assert torch.allclose(resample(images, maps, new_size), expected, atol=1e-4)
+    assert torch.allclose(resample_affine(images, maps, new_size), expected, atol=1e-4)
 
 
 def test_the_identity_leaves_an_image_as_it_is():
     images = torch.rand(2, 3, 9, 11)
     identity = torch.eye(2, 3).expand(2, 2, 3)
-    assert torch.allclose(resample(images, identity, (9, 11)), images, atol=1e-5)
+    assert torch.allclose(resample_affine(images, identity, (9, 11)), images, atol=1e-5)

@@ -63,7 +63,7 @@ def test_every_change_keeps_shape_and_type(kind, augment):
     views = Views(dataset, augment=augment)
     batch = made(views, raw(dataset))
     assert tuple(tuple(view.shape[1:]) for view in batch) == views.shapes
-    assert views.plain_shapes == dataset.shapes
+    assert views.unaugmented_shapes == dataset.shapes
     for view in batch:
         assert view.dtype == torch.float32
         assert view.isfinite().all()
@@ -76,7 +76,7 @@ def test_every_change_keeps_shape_and_type(kind, augment):
 def test_random_views_differ_from_one_another_and_from_the_item(kind, augment):
     dataset = KINDS[kind]()
     view0, view1, view2 = made(Views(dataset, augment=augment, views=3), raw(dataset))
-    plain = Views(dataset).plain(raw(dataset))[0]
+    plain = Views(dataset).make_unaugmented(raw(dataset))[0]
     changed = [(a - b).flatten(1).abs().amax(dim=1) > 1e-3 for a, b in ((view0, view1), (view1, view2), (view0, plain))]
     assert all(which.float().mean() > 0.8 for which in changed)
 
@@ -86,7 +86,7 @@ def test_a_view_is_nearer_to_its_item_than_to_another(augment):
     digits = load("digits")
     batch = digits.__getitems__(list(range(500))).views
     view = made(Views(digits, augment=augment), batch)[0]
-    plain = Views(digits).plain(batch)[0]
+    plain = Views(digits).make_unaugmented(batch)[0]
     own = torch.nn.functional.cosine_similarity(view.flatten(1), plain.flatten(1))
     others = torch.nn.functional.cosine_similarity(view.flatten(1), plain.roll(1, 0).flatten(1))
     assert (own > others).float().mean() > {"weak": 0.9, "standard": 0.85, "strong": 0.7}[augment]
@@ -211,8 +211,8 @@ def test_given_views_are_kept_as_they_are():
 def test_a_chosen_change_holds_for_every_given_view_after_its_kind(augment):
     dataset = several()
     views = Views(dataset, augment=augment)
-    plain, changed = views.plain(raw(dataset)), made(views, raw(dataset))
-    assert views.shapes == views.plain_shapes == ((1, 8, 9), (7,), (2, 20))
+    plain, changed = views.make_unaugmented(raw(dataset)), made(views, raw(dataset))
+    assert views.shapes == views.unaugmented_shapes == ((1, 8, 9), (7,), (2, 20))
     assert all((a - b).abs().amax() > 1e-3 for a, b in zip(plain, changed, strict=True))
 
 
@@ -234,8 +234,8 @@ def test_colour_is_lightness_and_colours_of_one_change():
     pixels[:, 0], pixels[:, 1] = gradient, gradient[:, None]
     dataset = from_arrays(pixels)
     views = Views(dataset, augment="weak", views="colour")
-    lightness, colours = views.plain(raw(dataset))
-    assert views.shapes == views.plain_shapes == ((1, 40, 40), (2, 40, 40))
+    lightness, colours = views.make_unaugmented(raw(dataset))
+    assert views.shapes == views.unaugmented_shapes == ((1, 40, 40), (2, 40, 40))
     assert lightness.shape == (30, 1, 40, 40)
     assert colours.shape == (30, 2, 40, 40)
     one_change = made(Views(dataset, augment="weak", views=1), raw(dataset))[0]
@@ -262,7 +262,7 @@ def test_multi_crop_makes_large_and_small_crops():
     dataset = images(3, 41)
     views = Views(dataset, views="multi-crop")
     assert views.shapes == ((3, 41, 42),) * 2 + ((3, 21, 21),) * 6
-    assert views.plain_shapes == ((3, 41, 42),)
+    assert views.unaugmented_shapes == ((3, 41, 42),)
     assert [tuple(view.shape[1:]) for view in made(views, raw(dataset))] == list(views.shapes)
     assert Views(dataset, views="2+6").shapes == views.shapes
     assert len(Views(dataset, views="1+12").shapes) == 13
@@ -281,13 +281,13 @@ def test_small_crops_show_less_than_large_ones():
 
 def test_statistics_are_those_of_each_plain_view():
     dataset = several()
-    assert Views(dataset).statistics() == [dataset.statistics(view) for view in range(3)]
-    assert Views(images(), views="2+6").statistics() == [images().statistics()]
+    assert Views(dataset).compute_means_and_stds() == [dataset.mean_and_std(view) for view in range(3)]
+    assert Views(images(), views="2+6").compute_means_and_stds() == [images().mean_and_std()]
 
 
 def test_statistics_of_colours_are_those_of_the_plain_views():
     views = Views(images(), views="colour")
-    for (mean, std), plain in zip(views.statistics(), views.plain(raw(images())), strict=True):
+    for (mean, std), plain in zip(views.compute_means_and_stds(), views.make_unaugmented(raw(images())), strict=True):
         assert mean == pytest.approx(plain.mean(dim=(0, 2, 3)).tolist(), abs=1e-4)
         assert std == pytest.approx(plain.std(dim=(0, 2, 3)).tolist(), rel=1e-3)
 
@@ -296,7 +296,7 @@ def test_plain_views_are_the_items_and_nothing_random():
     dataset = images()
     state = torch.get_rng_state()
     for views in (2, "2+6"):
-        (plain,) = Views(dataset, views=views).plain(raw(dataset))
+        (plain,) = Views(dataset, views=views).make_unaugmented(raw(dataset))
         assert torch.equal(plain, raw(dataset)[0] / 255)
     assert torch.equal(state, torch.get_rng_state())
 
@@ -346,7 +346,7 @@ def test_frames_are_two_windows_of_which_one_follows_the_other(text, length):
     dataset = steps()
     views = Views(dataset, views=text)
     assert views.shapes == ((3, length),) * 2
-    assert views.plain_shapes == dataset.shapes
+    assert views.unaugmented_shapes == dataset.shapes
     assert views.augment == "none"
     earlier, later = made(views, raw(dataset))
     whole = torch.cat([earlier, later], 2)

@@ -107,7 +107,7 @@ def test_given_views_have_towers_of_their_own(kind: str) -> None:
     assert len(module.model.towers) == 3
     losses = take_steps(module, some_batches(dataset, 4))
     assert np.isfinite(losses).all()
-    assert module.model(*module.views.plain(some_batches(dataset, 1)[0].views)).shape == (8, 3 * 256)
+    assert module.model(*module.views.make_unaugmented(some_batches(dataset, 1)[0].views)).shape == (8, 3 * 256)
 
 
 def test_schedules_follow_the_steps() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport._utils.formatting import pluralize
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, ItemPairs, check_pair_count
 from contraport.data import Batch, Dataset
-from contraport.data.duplicate_groups import exchange_partners
+from contraport.data.duplicate_groups import permute_partners
 from contraport.errors import check
 from contraport.seeding import numpy_generator
 
@@ -73,7 +73,7 @@ def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
     number = int(min(max(SHARE * items, MIN_DECOYS), MAX_DECOYS, MAX_SHARE * items))
     random = numpy_generator("audit.decoys", seed)
     drawn = torch.from_numpy(random.permutation(items)[:number])
-    partners = exchange_partners(drawn, dataset.content_ids, random)
+    partners = permute_partners(drawn, dataset.content_ids, random)
     decoys = ItemPairs(drawn[partners != drawn], partners[partners != drawn])
     decoyed = dataset.as_subclass(DecoyDataset)
     decoyed.decoy_items = decoys

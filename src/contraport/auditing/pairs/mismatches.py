@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from contraport.data import Dataset
-from contraport.data.duplicate_groups import group_by_content, separate_duplicates
-from contraport.data.splits import max_group_size
+from contraport.data.duplicate_groups import group_by_content, reduce_duplicate_pairs
+from contraport.data.splits import max_held_out_group_size
 from contraport.seeding import numpy_generator
 
 ExchangeGroup = tuple[Tensor, ...]
@@ -26,16 +26,15 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
     [2, 2, 3]
     """
     random, ids = numpy_generator("audit.exchange", seed), dataset.content_ids
-    set_of = (
-        np.arange(len(dataset)) if ids is None else group_by_content(ids, max_group_size(len(dataset), None)).group_ids
-    )
+    largest = max_held_out_group_size(len(dataset), None)
+    set_of = np.arange(len(dataset)) if ids is None else group_by_content(ids, largest).group_ids
     sets = np.split(np.argsort(set_of, kind="stable"), np.bincount(set_of).cumsum()[:-1])
     order = random.permutation(len(sets))
     order = order[np.argsort([len(sets[number]) for number in order], kind="stable")]
     first, second = order[: len(order) - 1 : 2], order[1::2].copy()
     if ids is not None:
         content = ids.numpy()[[members[0] for members in sets]]
-        separate_duplicates(first, second, content, random)
+        reduce_duplicate_pairs(first, second, content, random)
     groups = [[one, other] for one, other in zip(first.tolist(), second.tolist(), strict=True)]
     if len(order) % 2:
         groups[-1].append(int(order[-1]))

@@ -39,7 +39,7 @@ from contraport.auditing.pairs import (
 )
 from contraport.auditing.pairs.feature_extraction import encode_pairs
 from contraport.data import BatchOrder
-from contraport.data.duplicate_groups import exchange_partners
+from contraport.data.duplicate_groups import permute_partners
 from contraport.distributed import broadcast_object, is_main_process
 from contraport.embedding import LoaderConfig
 from contraport.seeding import numpy_generator
@@ -195,7 +195,7 @@ class PairFilter:
         """Score the pairs, the decoys, and fresh mismatches that were not trained on."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_items
         random = numpy_generator("audit.fresh_mismatches", len(decoys.first))
-        partners = exchange_partners(decoys.first, self._dataset.content_ids, random, by=2)
+        partners = permute_partners(decoys.first, self._dataset.content_ids, random, by=2)
         differ = partners != decoys.first
         fresh = ItemPairs(decoys.first[differ], partners[differ])
         pairs = ItemPairs(*map(torch.cat, zip(paired.own_pairs, decoys, fresh, strict=True)))

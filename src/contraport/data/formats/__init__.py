@@ -6,9 +6,9 @@ All modules here are imported, so a new format is added by a file of its own wit
 import pkgutil
 from importlib import import_module
 
-from contraport.data.formats.format import FORMATS, Format, data_format, file_suffixes, find_format
+from contraport.data.formats.format import FORMATS, Format, data_format, find_format, list_file_suffixes
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["FORMATS", "Format", "data_format", "file_suffixes", "find_format"]
+__all__ = ["FORMATS", "Format", "data_format", "find_format", "list_file_suffixes"]

@@ -12,7 +12,7 @@ from contraport.data.arrays import as_array, copy_subset, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import group_by_content
 from contraport.data.formats.format import data_format
-from contraport.data.splits import Masks, count_held_out, max_group_size, select_split
+from contraport.data.splits import Masks, count_held_out, max_held_out_group_size, select_split_positions
 from contraport.errors import UsageError, check, unknown_name_error, unreadable_error
 
 _PER_ITEM = ("labels", "domains", "weights", "numbers")
@@ -109,13 +109,13 @@ def _build_split(
     labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))
     groups = None
     if is_test is None and whole.content_ids is not None:
-        groups = group_by_content(whole.content_ids, max_group_size(len(whole), test_fraction)).group_ids
-    chosen = select_split(
+        groups = group_by_content(whole.content_ids, max_held_out_group_size(len(whole), test_fraction)).group_ids
+    chosen = select_split_positions(
         split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction, groups=groups
     )
-    return copy_subset(
-        whole, chosen, split, num_held_out=count_held_out(split, len(whole), chosen) if is_test is None else None
-    )
+    dataset = copy_subset(whole, chosen, split)
+    dataset.num_random_test_items = count_held_out(split, len(whole), chosen) if is_test is None else None
+    return dataset
 
 
 def _check_keys(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:

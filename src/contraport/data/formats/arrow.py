@@ -16,7 +16,6 @@ from torch import Tensor
 from contraport._utils.formatting import format_options, join_names
 from contraport.data.arrays import as_view_tensor, factorize, parse_numbers, parse_weights
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import ImageFiles
 from contraport.data.formats.column_roles import ColumnRoles, infer_roles, name_views
 from contraport.data.formats.columns import (
     explode_text_column,
@@ -28,12 +27,13 @@ from contraport.data.formats.columns import (
     holds_texts,
     read_categories,
     read_file_names,
-    read_numbers,
+    read_number_columns,
     read_texts,
 )
+from contraport.data.image_decoding import ImageFiles
 from contraport.data.item_metadata import ItemMetadata, View
 from contraport.data.splits import Masks, Positions, split_masks
-from contraport.data.stores import ArrayStore, EncodedItems, Shape, Store, TextStoreBuilder
+from contraport.data.stores import ArrayStore, Shape, Store, TextStoreBuilder, UndecodedItems
 from contraport.errors import UsageError, check
 
 MAX_CLASSES = 100
@@ -71,12 +71,12 @@ class TableRows:
             return self.source if positions is None else self.source.take(positions)
         return self.source[:] if positions is None else self.source[positions]
 
-    def select(self, names: Sequence[str]) -> TableRows:
-        """Return some of the columns."""
+    def select_columns(self, names: Sequence[str]) -> TableRows:
+        """Return the table restricted to some of its columns."""
         return TableRows(self.source.select(names) if self.is_in_memory else self.source.select_columns(list(names)))
 
     def take(self, positions: Positions) -> TableRows:
-        """Return some of the rows."""
+        """Return the table restricted to the rows at some positions."""
         return TableRows(self.source.take(pa.array(positions)) if self.is_in_memory else self.source.select(positions))
 
 
@@ -101,7 +101,7 @@ class NumberColumnStore(Store):
 
 
 @dataclass(frozen=True)
-class ImageColumn(EncodedItems):
+class ImageColumn(UndecodedItems):
     """Encoded images in a table column: bytes, or Hugging Face's struct of bytes and file path."""
 
     rows: TableRows
@@ -126,7 +126,7 @@ class ImageColumn(EncodedItems):
         return f"{self.where}, column {self.column!r}, row {position}"
 
     def source_files(self) -> Sequence[str]:
-        """Return the file of the table, or all files in its folder if the table is a folder."""
+        """Return the path of the table's file, or of all files in its folder if the table is a folder."""
         below = sorted(str(file) for file in Path(self.where).rglob("*") if file.is_file())
         return below or [self.where]
 
@@ -142,7 +142,7 @@ def dataset_from_rows(
     is_test: Masks | None = None,
     class_names: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Dataset:
-    """Build one split of a table.
+    """Build the dataset of one split from the rows of a table.
 
     Args:
         rows: rows of all splits.
@@ -170,13 +170,13 @@ def dataset_from_rows(
         table, source_rows = group_sequences(rows.read(), roles.sequence, roles.views, constant, where)
         rows, roles = TableRows(table), replace(roles, views=tuple((names[0],) for names in roles.views))
     if roles.split is not None and is_test is None:
-        names = read_categories(rows.select([roles.split]).read(), roles.split, where)
+        names = read_categories(rows.select_columns([roles.split]).read(), roles.split, where)
         is_test, neither = split_masks(names, f"{where}: column {roles.split!r}")
         rows, is_test = rows.take(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
         source_rows = source_rows[~neither]
     labels, label_names = _read_codes(rows, roles.labels, class_names or {}, where)
     domains, domain_names = _read_codes(rows, roles.domains, class_names or {}, where)
-    view_rows = [rows.select(names) for names in roles.views]
+    view_rows = [rows.select_columns(names) for names in roles.views]
     present = _find_present(view_rows) if len(view_rows) > 1 else None
     if present is not None:
         view_rows = [_fill(part, mask, where) for part, mask in zip(view_rows, present.T, strict=True)]
@@ -200,7 +200,7 @@ def dataset_from_rows(
         present=present,
         weights=_read_per_item(parse_weights, rows, roles.weights, where),
         regression_targets=_read_per_item(parse_numbers, rows, roles.numbers, where),
-        rows=source_rows,
+        source_rows=source_rows,
         keys=row_keys[source_rows].tolist() if files is None and row_keys is not None else files,
     )
     return items.build_dataset(split, views, image_size=image_size, view_names=view_names)
@@ -216,7 +216,7 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
         UsageError: as `infer_roles`, or several columns may hold the labels.
     """
     roles = infer_roles(rows.schema, columns, where)
-    counts = {name: _count_few(rows, name) for name in roles.unnamed_texts} if len(roles.views) > 1 else {}
+    counts = {name: _count_few(rows, name) for name in roles.undeclared_texts} if len(roles.views) > 1 else {}
     few = {name: count for name, count in counts.items() if count}
     if not few:
         return roles
@@ -227,7 +227,7 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
     if len(few) == 1 and roles.labels is None and "labels" not in (columns or {}):
         every = format_options(columns={"views": [name for view in roles.views for name in view]})
         _log.info("%s, and is taken as the labels; %s makes it a view", message, every)
-        return replace(roles, views=views, labels=names[0], unnamed_texts=())
+        return replace(roles, views=views, labels=names[0], undeclared_texts=())
     others = [view[0] for view in views] or names
     as_labels = "" if roles.labels else f"the classes by {format_options(columns={'labels': names[0]})}, or "
     as_views = f"the views by {format_options(columns={'views': others})}"
@@ -237,7 +237,7 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
 
 def _count_few(rows: TableRows, name: str) -> int:
     """Return the number of distinct texts in a column, or 0 if it has many distinct ones or none."""
-    table = rows.select([name]).read()
+    table = rows.select_columns([name]).read()
     if not holds_texts(table, name):
         return 0
     distinct = len(set(table.column(name).to_pylist()) - {None, ""})
@@ -259,11 +259,11 @@ def _file_keys(
 
 
 def _read_keys(rows: TableRows, name: str | None, columns: Mapping[str, Any], where: str) -> np.ndarray | None:
-    """Return the name of each row from the key column; None without one, or if an inferred one has empty cells."""
+    """Return the key of each row; None without a key column, or if an inferred key column has empty cells."""
     if name is None:
         return None
     try:
-        return read_categories(rows.select([name]).read(), name, where).astype(np.str_)
+        return read_categories(rows.select_columns([name]).read(), name, where).astype(np.str_)
     except UsageError as error:
         if name in columns.values():
             raise
@@ -299,7 +299,7 @@ def _are_strings(rows: TableRows) -> bool:
 
 
 def _fill(rows: TableRows, present: np.ndarray, where: str) -> TableRows:
-    """Replace rows that lack a view by the first row that has it, as a placeholder that is never used."""
+    """Fill rows that lack a view with the first row that has it; these placeholders are never used."""
     existing = np.flatnonzero(present)
     check(len(existing) > 0, f"data: {where}: columns {rows.schema.names} have empty cells only.", "empty_column")
     return rows.take(np.where(present, np.arange(len(present)), existing[0]))
@@ -310,7 +310,7 @@ def _read_codes(
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
     if name is None:
         return None, None
-    values = read_categories(rows.select([name]).read(), name, where)
+    values = read_categories(rows.select_columns([name]).read(), name, where)
     if name not in class_names:
         return factorize(f"data: {where}: column {name!r}", values)
     if (values == -1).all():  # Hugging Face's mark of unlabeled data
@@ -327,7 +327,7 @@ def _read_per_item(
 ) -> Tensor | None:
     if name is None:
         return None
-    values = read_numbers(rows.select([name]).read(), [name], where)
+    values = read_number_columns(rows.select_columns([name]).read(), [name], where)
     return parse(f"data: {where}: column {name!r}", values[:, 0] if values.shape[1:] == (1,) else values)
 
 
@@ -349,4 +349,6 @@ def _view(rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, 
 
 
 def _read_view(rows: TableRows, names: tuple[str, ...], where: str, positions: list[int] | None = None) -> Tensor:
-    return as_view_tensor(f"data: {where}: columns {list(names)}", read_numbers(rows.read(positions), names, where))
+    return as_view_tensor(
+        f"data: {where}: columns {list(names)}", read_number_columns(rows.read(positions), names, where)
+    )

@@ -53,7 +53,7 @@ class ColumnRoles:
         sequence: column whose equal values mark the frames of one time series.
         keys: column with the name of each row.
         maybe_files: columns of strings beside columns of numbers. They may be names of files, or texts to learn from.
-        unnamed_texts: columns of strings that are views although neither their names nor the user declare them.
+        undeclared_texts: columns of strings that are views although neither their names nor the user declare them.
     """
 
     views: tuple[tuple[str, ...], ...]
@@ -65,7 +65,7 @@ class ColumnRoles:
     sequence: str | None = None
     keys: str | None = None
     maybe_files: tuple[str, ...] = field(default=(), repr=False)
-    unnamed_texts: tuple[str, ...] = field(default=(), repr=False)
+    undeclared_texts: tuple[str, ...] = field(default=(), repr=False)
 
 
 def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
@@ -109,10 +109,10 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
         single |= {"labels": None, "numbers": single["labels"]}
     used = [name for name in single.values() if name is not None]
     maybe_files: tuple[str, ...] = ()
-    unnamed_texts: tuple[str, ...] = ()
+    undeclared_texts: tuple[str, ...] = ()
     if explicit.get("views") is None:
         rest = [name for name in names if name not in used and not _numbers_rows(schema, name)]
-        views, maybe_files, unnamed_texts = _infer_views(schema, rest, where)
+        views, maybe_files, undeclared_texts = _infer_views(schema, rest, where)
     else:
         good = isinstance(explicit["views"], list | tuple) and len(explicit["views"]) > 0
         message = f"columns: views: must be a list with the column or columns of each view, got {explicit['views']!r}."
@@ -121,7 +121,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     used += [name for view in views for name in view]
     twice = sorted({name for name in used if used.count(name) > 1})
     check(not twice, f"columns: {where}: each column may have one role, got {twice} in two.", "conflict")
-    return ColumnRoles(tuple(views), **single, maybe_files=maybe_files, unnamed_texts=unnamed_texts)
+    return ColumnRoles(tuple(views), **single, maybe_files=maybe_files, undeclared_texts=undeclared_texts)
 
 
 def check_no_columns(columns: Mapping[str, Any] | None, where: str) -> None:
@@ -158,7 +158,7 @@ def name_views(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def _numbers_rows(schema: pa.Schema, name: str) -> bool:
-    """Return whether a column contains row numbers: by its name, or as the former index of a data frame."""
+    """Return whether a column contains row numbers, judged by its name or because it was a data frame's index."""
     index = (schema.pandas_metadata or {}).get("index_columns", [])
     was_index = _INDEX.fullmatch(name) is not None or (name in index and not _is_own_view(schema.field(name)))
     return name.lower() in _ROW_NUMBERS or was_index
@@ -182,7 +182,7 @@ def _find_by_name(role: str, implied: Sequence[str], names: list[str], where: st
 def _infer_views(
     schema: pa.Schema, rest: list[str], where: str
 ) -> tuple[list[tuple[str, ...]], tuple[str, ...], tuple[str, ...]]:
-    """Return the columns of `views`, `maybe_files` and `unnamed_texts`; see `ColumnRoles`."""
+    """Return `views`, `maybe_files` and `undeclared_texts` of `ColumnRoles` for the columns without another role."""
     check(len(rest) > 0, f"data: {where}: must have a column for a view, got {schema.names}.", "no_view")
     matches = {name: match for name in rest if (match := _VIEW.fullmatch(name))}
     if matches:
@@ -199,9 +199,11 @@ def _infer_views(
     for name in features:
         if alone and is_text_column_name(name):
             _log.warning("%s: column %r has numbers and is used as numbers, despite its name", where, name)
-    unnamed_texts = tuple(name for name in alone if holds_strings(schema.field(name)) and not is_text_column_name(name))
+    undeclared_texts = tuple(
+        name for name in alone if holds_strings(schema.field(name)) and not is_text_column_name(name)
+    )
     views = [(name,) for name in alone] + ([features] if features else [])
-    return (views, unnamed_texts, ()) if features else (views, (), unnamed_texts)
+    return (views, undeclared_texts, ()) if features else (views, (), undeclared_texts)
 
 
 def _is_own_view(column: pa.Field) -> bool:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from contraport._utils.formatting import format_options
 from contraport._utils.text_bytes import check_nonempty_texts
-from contraport.data.decoding import SUFFIXES
+from contraport.data.image_decoding import SUFFIXES
 from contraport.errors import UsageError, check
 
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
@@ -51,7 +51,7 @@ def holds_texts(table: pa.Table, name: str) -> bool:
     >>> holds_texts(pa.table({"x": ["a red bag", "2.5"]}), "x"), holds_texts(pa.table({"x": ["2.5", "cat"]}), "x")
     (True, False)
     """
-    first = next((text for value in plain_column(table, name) if (text := value.as_py())), "").strip()
+    first = next((text for value in unwrap_column(table, name) if (text := value.as_py())), "").strip()
     return PurePath(first).suffix.lower() not in SUFFIXES and not is_number_text(first.replace(",", ".", 1))
 
 
@@ -65,12 +65,12 @@ def is_number_text(text: str) -> bool:
 
 
 def read_categories(table: pa.Table, name: str, where: str) -> np.ndarray:
-    """Read a column of integers or texts, one per row.
+    """Read a column of categories: integers or texts, one per row.
 
     Raises:
         UsageError: a row has no value, or the column is of another type.
     """
-    column = plain_column(table, name)
+    column = unwrap_column(table, name)
     _check_no_nulls(column, name, "a value", where)
     if _is(column.type, _STRINGS):
         values = np.array(column.to_pylist(), dtype=np.str_)
@@ -82,8 +82,8 @@ def read_categories(table: pa.Table, name: str, where: str) -> np.ndarray:
     return np.asarray(column.to_numpy())
 
 
-def read_numbers(table: pa.Table, names: Sequence[str], where: str) -> np.ndarray:
-    """Read the columns of one view as an array with one row per item.
+def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np.ndarray:
+    """Read the number columns of one view as an array with one row per item.
 
     Several columns of numbers are the features of a vector, ``(n, d)``; one column of lists is ``(n, d)``, of lists of
     lists ``(n, C, T)``, and so on.
@@ -91,7 +91,7 @@ def read_numbers(table: pa.Table, names: Sequence[str], where: str) -> np.ndarra
     Raises:
         UsageError: texts among the numbers, values that are missing or not finite, or lists of unequal lengths.
     """
-    columns = [plain_column(table, name) for name in names]
+    columns = [unwrap_column(table, name) for name in names]
     if len(columns) == 1 and _is(columns[0].type, _LISTS):
         return _read_lists(columns[0], names[0], where)
     return np.stack([_read_column(column, name, where) for column, name in zip(columns, names, strict=True)], axis=1)
@@ -142,7 +142,7 @@ def read_texts(table: pa.Table, name: str, where: str) -> list[str]:
     Raises:
         UsageError: a row has no text.
     """
-    texts = ["" if text is None else text for text in plain_column(table, name).to_pylist()]
+    texts = ["" if text is None else text for text in unwrap_column(table, name).to_pylist()]
     check_nonempty_texts(_at(where, name), texts)
     return texts
 
@@ -153,7 +153,7 @@ def read_file_names(table: pa.Table, name: str, where: str) -> list[str]:
     Raises:
         UsageError: a row has no name, or a text without the suffix of an image.
     """
-    column = plain_column(table, name)
+    column = unwrap_column(table, name)
     _check_no_nulls(column, name, "the name of an image file", where)
     files: list[str] = column.to_pylist()
     wrong = [row for row, file in enumerate(files) if PurePath(file).suffix.lower() not in SUFFIXES]
@@ -198,14 +198,14 @@ def group_sequences(
     frames = groups.argsort(kind="stable").reshape(len(first), -1)[by_start]
     columns: dict[str, Any] = {}
     for names in views:
-        numbers = read_numbers(table, names, where)
+        numbers = read_number_columns(table, names, where)
         message = f"{_at(where, names[0])}: must be numbers in the rows of a sequence, got arrays."
         check(numbers.ndim == 2, message, "sequence_of_arrays")
         series = numbers[frames].transpose(0, 2, 1)
         lists = pa.FixedSizeListArray.from_arrays(pa.array(series.ravel()), series.shape[2])
         columns[names[0]] = pa.FixedSizeListArray.from_arrays(lists, series.shape[1])
     for name in constant:
-        column = plain_column(table, name)
+        column = unwrap_column(table, name)
         codes = np.unique(column.to_numpy(), return_inverse=True)[1][frames]
         varies = (codes != codes[:, :1]).any(1)
         example = values[frames[varies.argmax(), 0]]
@@ -223,7 +223,7 @@ def explode_text_column(table: pa.Table, name: str) -> tuple[pa.Table, np.ndarra
     >>> exploded.to_pydict(), rows.tolist()
     ({'image': ['a.png', 'a.png', 'b.png'], 'captions': ['a bag', 'a red bag', '']}, [0, 0, 1])
     """
-    lists = [texts or [""] for texts in plain_column(table, name).to_pylist()]
+    lists = [texts or [""] for texts in unwrap_column(table, name).to_pylist()]
     rows = np.repeat(np.arange(len(lists)), [len(texts) for texts in lists])
     flat = pa.array([text for texts in lists for text in texts], pa.string())
     return table.take(pa.array(rows)).set_column(table.schema.get_field_index(name), name, flat), rows
@@ -237,7 +237,7 @@ def find_empty_rows(table: pa.Table) -> np.ndarray:
     """
     empty = np.ones(len(table), dtype=np.bool_)
     for name in table.column_names:
-        column = plain_column(table, name)
+        column = unwrap_column(table, name)
         missing = pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
         if _is(column.type, _STRINGS):
             missing = pc.or_(missing, pc.equal(pc.utf8_trim_whitespace(pc.fill_null(column, "")), ""))
@@ -245,7 +245,7 @@ def find_empty_rows(table: pa.Table) -> np.ndarray:
     return empty
 
 
-def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
+def unwrap_column(table: pa.Table, name: str) -> pa.ChunkedArray:
     """Return a column without the dictionary or the extension type around its values."""
     column = table.column(name)
     while True:

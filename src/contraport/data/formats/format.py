@@ -24,7 +24,7 @@ class Format:
         recognizes: function that returns whether data at a path, as the user gave it, have the format.
         read: function that reads one split, called with the path, the split, and the given ones of `options`.
         options: options of `contraport.data.load` that the reader accepts.
-        fallback: whether the format is tried after all others, because it recognizes their paths too.
+        is_fallback: whether the format is tried after all others, because it recognizes their paths too.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Format:
     recognizes: Callable[[str], bool]
     read: Callable[..., Dataset]
     options: tuple[LoadOption, ...]
-    fallback: bool
+    is_fallback: bool
 
     def load(self, data: str, split: str, **options: Any) -> Dataset:
         """Load one split of the data at a path.
@@ -93,10 +93,10 @@ def find_format(data: str) -> Format | None:
     >>> find_format("no/such/folder") is None
     True
     """
-    ordered = sorted(FORMATS.values(), key=lambda entry: entry.fallback)
+    ordered = sorted(FORMATS.values(), key=lambda entry: entry.is_fallback)
     return next((entry for entry in ordered if entry.recognizes(data)), None)
 
 
-def file_suffixes() -> list[str]:
+def list_file_suffixes() -> list[str]:
     """Return the suffixes of the files of all formats."""
     return [suffix for entry in FORMATS.values() for suffix in entry.suffixes]

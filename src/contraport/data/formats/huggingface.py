@@ -33,7 +33,7 @@ def is_huggingface_folder(folder: str) -> bool:
     recognizes=is_huggingface_folder,
     options=["image_size", "columns", "test_fraction"],
 )
-def load_huggingface(folder: str, split: str, **options: Any) -> Dataset:
+def load_huggingface_folder(folder: str, split: str, **options: Any) -> Dataset:
     """Load one split of a folder written by `save_to_disk`; the options are those of `dataset_from_huggingface`.
 
     Raises:

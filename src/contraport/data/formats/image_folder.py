@@ -14,8 +14,8 @@ from contraport._utils.formatting import format_options
 from contraport._utils.text_bytes import check_nonempty_texts
 from contraport.data.arrays import factorize
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import SUFFIXES, ImageFiles
 from contraport.data.formats.format import data_format
+from contraport.data.image_decoding import SUFFIXES, ImageFiles
 from contraport.data.item_metadata import ItemMetadata, View
 from contraport.data.splits import TEST_NAMES, Masks
 from contraport.data.stores import TextStoreBuilder

@@ -20,14 +20,14 @@ from torch import Tensor
 from contraport._utils.text_bytes import TEXT_SHAPE, texts_to_tensor
 from contraport.data.arrays import as_view_tensor, factorize
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import SUFFIXES
 from contraport.data.formats.column_roles import DOMAIN_NAMES, LABEL_NAMES
 from contraport.data.formats.format import data_format
 from contraport.data.formats.image_folder import list_files
 from contraport.data.formats.tar_index import ArchiveMembers, iterate_members
+from contraport.data.image_decoding import SUFFIXES
 from contraport.data.item_metadata import ItemMetadata, View
 from contraport.data.splits import TEST_NAMES
-from contraport.data.stores import EncodedItems, EncodedStore, Shape
+from contraport.data.stores import DecodingStore, Shape, UndecodedItems
 from contraport.errors import check, check_regular_file, unreadable_error
 
 _IMAGE, _ARRAY, _TEXT, _CLASS, _JSON = "image", "npy", "txt", "cls", "json"
@@ -104,7 +104,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
         domain_names=domain_names,
         is_test=is_test if is_test.any() and not is_test.all() else None,
         test_fraction=test_fraction,
-        rows=rows,
+        source_rows=rows,
         keys=[f"{archives[sample.archive]}:{sample.key}" for sample in complete],
     )
     views = [_view(archives, complete, field) for field in fields]
@@ -136,7 +136,7 @@ class _Sample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ArrayMemberStore(EncodedStore):
+class ArrayMemberStore(DecodingStore):
     """Store of one view of arrays in archives, parsed and checked at each fetch."""
 
     shape: Shape
@@ -150,7 +150,7 @@ class ArrayMemberStore(EncodedStore):
 
 
 @dataclass(frozen=True)
-class TextMemberStore(EncodedStore):
+class TextMemberStore(DecodingStore):
     """Store of one view of texts in archives, read and checked at each fetch."""
 
     @property
@@ -215,7 +215,7 @@ def _select_archives(archives: list[str], data: str) -> tuple[list[str], np.ndar
 
 
 def _test_name(archive: str) -> str | None:
-    """Return the name of the test split with which the file or folder of an archive begins, or None."""
+    """Return the name of a test split with which the name of an archive's file or folder begins, or None."""
     path = PurePath(archive)
     by_file = next((name for name in TEST_NAMES if re.match(rf"{name}(s|ing|set)?(?![a-z])", path.name)), None)
     return by_file or next((name for name in TEST_NAMES if path.parent.name == name), None)
@@ -248,7 +248,7 @@ def _read_samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[
 
 
 def _split_key(path: str) -> tuple[str, str]:
-    """Split the path of a member into the key of its sample and its field; all image formats are one field.
+    """Split the path of an archive member into the key of its sample and its field; all image suffixes are one field.
 
     >>> _split_key("a.b/0001.left.JPG")
     ('a.b/0001', 'left.image')
@@ -301,8 +301,8 @@ def _view(archives: list[str], samples: list[_Sample], field: str) -> View:
     return lambda positions: ArrayMemberStore(members.take(positions), shape)
 
 
-def _read_arrays(members: EncodedItems, positions: list[int]) -> Tensor:
-    """Read arrays as one view."""
+def _read_arrays(members: UndecodedItems, positions: list[int]) -> Tensor:
+    """Read the arrays at some positions as one view."""
     arrays = [_read_array(members, position) for position in positions]
     for position, array in zip(positions, arrays, strict=True):
         names = members.item_name(position), members.item_name(positions[0])
@@ -311,7 +311,7 @@ def _read_arrays(members: EncodedItems, positions: list[int]) -> Tensor:
     return as_view_tensor(f"data: {members.item_name(positions[0])}", np.stack(arrays))
 
 
-def _read_array(members: EncodedItems, position: int) -> np.ndarray:
+def _read_array(members: UndecodedItems, position: int) -> np.ndarray:
     content = members[position]
     assert isinstance(content, bytes)
     try:

@@ -115,7 +115,7 @@ def explode_texts(table: pa.Table, columns: Mapping[str, Any] | None, where: str
     return rows.read(), sources
 
 
-def rewrite_rows(
+def recombine_rows(
     table: pa.Table,
     written: pa.Table,
     columns: Mapping[str, Any] | None,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from contraport.data.splits import Positions
-from contraport.data.stores import EncodedItems
+from contraport.data.stores import UndecodedItems
 from contraport.errors import UsageError, check, unreadable_error
 
 _BLOCK = tarfile.BLOCKSIZE
@@ -68,8 +68,8 @@ def _check_end(archive: str, offset: int) -> None:
 
 
 @dataclass(frozen=True)
-class ArchiveMembers(EncodedItems):
-    """Encoded items in tar archives: one field of each sample.
+class ArchiveMembers(UndecodedItems):
+    """One field of each sample in tar archives, as a sequence of undecoded items.
 
     Each access opens the archive, so that processes can share the object.
 

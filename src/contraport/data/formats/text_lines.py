@@ -24,7 +24,7 @@ def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dat
     lines = [line.strip() for line in read_text_file(path).split("\n")]
     rows = [row for row, line in enumerate(lines) if line]
     check(len(rows) > 0, f"data: {path} has no line.", "empty")
-    items = ItemMetadata(path, len(rows), rows=np.array(rows), test_fraction=test_fraction)
+    items = ItemMetadata(path, len(rows), source_rows=np.array(rows), test_fraction=test_fraction)
     return items.build_dataset(
         split, [TextStoreBuilder([lines[row] for row in rows], f"data: {path}")], view_names=("text",)
     )

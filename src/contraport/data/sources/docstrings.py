@@ -15,7 +15,7 @@ import numpy as np
 
 from contraport.data.arrays import copy_subset, from_arrays
 from contraport.data.dataset import Dataset
-from contraport.data.splits import split_positions
+from contraport.data.splits import draw_stratified_split
 from contraport.errors import check
 
 MIN_WORDS = 3
@@ -39,7 +39,7 @@ class DocumentedFunction(NamedTuple):
     sentence: str
 
 
-def docstrings(split: str, root: Path | None) -> Dataset:
+def load_stdlib_docstrings(split: str, root: Path | None) -> Dataset:
     """Load functions of the standard library as two texts each, ``name`` and ``docstring``; a fifth is held out.
 
     Labels are the modules with at least 20 functions. Sentences that several functions share are left out. The data
@@ -48,19 +48,19 @@ def docstrings(split: str, root: Path | None) -> Dataset:
     Raises:
         UsageError: this Python has no sources of its library.
     """
-    functions = unique_functions()
+    functions = select_unique_functions()
     modules = [function.module for function in functions]
     texts = {
         "name": [function.name_words for function in functions],
         "docstring": [function.sentence for function in functions],
     }
-    positions = split_positions(np.unique(modules, return_inverse=True)[1], split)
+    positions = draw_stratified_split(np.unique(modules, return_inverse=True)[1], split)
     return copy_subset(from_arrays(texts, modules, name="docstrings"), positions, split)
 
 
 @lru_cache(maxsize=1)
-def unique_functions() -> tuple[DocumentedFunction, ...]:
-    """Return the functions whose name and sentence are unique, from modules with at least 20 such functions."""
+def select_unique_functions() -> tuple[DocumentedFunction, ...]:
+    """Return the functions with a unique name and docstring sentence, from modules with at least 20 such functions."""
     library = Path(sysconfig.get_paths()["stdlib"])
     by_name = {function.name_words: function for function in _functions(library)}
     uses = Counter(function.sentence for function in by_name.values())

@@ -13,9 +13,9 @@ from torchvision.transforms.v2 import functional as transforms
 
 from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data.arrays import as_view_tensor
-from contraport.data.decoding import SUFFIXES, crop_to_square, to_rgb
 from contraport.data.formats.column_roles import LABEL_NAMES, is_text_column_name
 from contraport.data.formats.shards import name_field_views
+from contraport.data.image_decoding import SUFFIXES, crop_to_square, to_rgb
 from contraport.errors import UsageError, check, one_line_reason
 
 _KEY = "__key__"
@@ -36,7 +36,7 @@ class ParsedItem(NamedTuple):
     key: str | None
 
 
-def parse_item(item: Any, where: str, image_size: int | None = None) -> ParsedItem:
+def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> ParsedItem:
     """Parse an item of a torch dataset or stream into its views, label and key.
 
     Args:

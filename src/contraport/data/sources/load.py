@@ -21,17 +21,17 @@ from contraport._utils.text_bytes import check_nonempty_texts
 from contraport.catalog import DATASETS
 from contraport.data.arrays import as_array
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import SUFFIXES, ImageFiles, crop_to_square, median_size
-from contraport.data.formats import file_suffixes, find_format
+from contraport.data.formats import find_format, list_file_suffixes
 from contraport.data.formats.array_files import dataset_from_arrays
 from contraport.data.formats.arrow import TableRows, dataset_from_rows
 from contraport.data.formats.column_roles import check_no_columns
 from contraport.data.formats.huggingface import dataset_from_huggingface
+from contraport.data.image_decoding import SUFFIXES, ImageFiles, crop_to_square, median_size
 from contraport.data.item_metadata import ItemMetadata
 from contraport.data.sources.benchmark_data import download_folder
 from contraport.data.sources.remote import download, is_remote
 from contraport.data.sources.torch_datasets import from_stream, from_torch, is_stream
-from contraport.data.splits import Positions, check_fraction, check_split
+from contraport.data.splits import Positions, check_fraction, check_split_name
 from contraport.data.stores import ArrayStore, Shape, StoreWrapper, TextStoreBuilder
 from contraport.errors import UsageError, check, hint_on_error, unknown_name_error, unreadable_error
 
@@ -75,7 +75,7 @@ def load(
     >>> len(load("digits", "train")), len(load("digits", "test"))
     (1348, 449)
     """
-    check_split(split)
+    check_split_name(split)
     check_fraction(test_fraction)
     good = image_size is None or (isinstance(image_size, int) and 0 < image_size <= _MAX_IMAGE_SIZE)
     check(good, f"image_size: must be an integer from 1 to {_MAX_IMAGE_SIZE} (pixels), got {image_size!r}.")
@@ -115,7 +115,7 @@ def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
     (8, 10)
     """
     dataset = load(data, split, **options)
-    is_integer = isinstance(data, torch.utils.data.Dataset) or not dataset.num_held_out
+    is_integer = isinstance(data, torch.utils.data.Dataset) or not dataset.num_random_test_items
     return dataset if is_integer else load(data, "train", test_fraction=0, **options)
 
 
@@ -147,7 +147,7 @@ def _load_path(
     if found is not None:
         options = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
         return found.load(data, split, ignore_labels=ignore_labels, **options)
-    known = file_suffixes()
+    known = list_file_suffixes()
     message = f"data: must be a folder of images or a file with suffix {', '.join(known)}, got {data!r}."
     check(not path.is_file(), message, "unknown_format")
     if path.suffix in known or len(path.parts) > 1 or data.endswith(("/", os.sep)):
@@ -290,7 +290,7 @@ def _from_list(data: Sequence[Any], split: str, size: int | None, test_fraction:
 
 @dataclass(frozen=True)
 class _ImageStoreBuilder:
-    """Function that builds a store of the PIL images at given positions, as squares in memory."""
+    """Function that builds an in-memory store of the PIL images at given positions, made square."""
 
     images: Sequence[Image.Image]
     size: int

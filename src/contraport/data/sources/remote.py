@@ -38,7 +38,7 @@ class _RemoteFile(NamedTuple):
     url: str
 
     @property
-    def record_path(self) -> Path:
+    def download_record_path(self) -> Path:
         """Path of the file that records the state of the last download."""
         return _record_of(self.local)
 
@@ -48,9 +48,9 @@ class _RemoteFile(NamedTuple):
 
     def is_cached(self) -> bool:
         """Return whether the cache contains the current version of the file."""
-        if not (self.local.exists() and self.record_path.exists()):
+        if not (self.local.exists() and self.download_record_path.exists()):
             return False
-        if read_json(self.record_path) == self.remote_state():
+        if read_json(self.download_record_path) == self.remote_state():
             return True
         log.warning("%s has changed, and is downloaded again: %s", self.url, self.path)
         return False
@@ -128,7 +128,7 @@ def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
         name = f"MB of {local.name}"
         with atomic_write(local) as temporary, bars.track_steps(size and size // MEGABYTE, name) as step:
             file.system.get_file(file.path, str(temporary), callback=_progress_callback(step, name))
-        write_json(file.record_path, state)
+        write_json(file.download_record_path, state)
     except Exception as error:
         message = f"data: {file.url}: {file.path} cannot be downloaded to {local.parent}: {one_line_reason(error)}"
         raise UsageError(message, kind="unreadable") from error

@@ -18,9 +18,9 @@ from torch.utils.data import IterableDataset, Subset
 from contraport._utils.text_bytes import concatenate_batches, item_shape
 from contraport.data.arrays import factorize_tensor
 from contraport.data.dataset import Dataset
-from contraport.data.sources.item_parser import has_images, item_label, item_view_names, parse_item
+from contraport.data.sources.item_parser import has_images, item_label, item_view_names, parse_torch_item
 from contraport.data.stores import ArrayStore, Shape, Store
-from contraport.data.streams import HEAD_ITEMS, Stream, StreamError, StreamItem
+from contraport.data.streams import HEAD_ITEMS, Stream, StreamItem, StreamReadError
 from contraport.errors import UsageError, check, one_line_reason
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class TorchStore(Store):
 
     @property
     def digests(self) -> None:
-        """None: the dataset may change items at random at each fetch."""
+        """None, as the torch dataset may change items at random at each fetch."""
 
     def __len__(self) -> int:
         return len(cast(Sized, self.dataset))
@@ -51,7 +51,7 @@ class TorchStore(Store):
 
     def _views(self, position: int) -> tuple[Tensor, ...]:
         where = f"data: item {position}"
-        views = parse_item(self.dataset[position], where, self.image_size).views
+        views = parse_torch_item(self.dataset[position], where, self.image_size).views
         shapes = tuple(map(item_shape, views))
         message = f"{where}: must have views of shapes {self.shapes} like item 0, got {shapes}"
         check(shapes == self.shapes, f"{message}; image_size resizes images.", "shape")
@@ -101,7 +101,7 @@ def from_torch(
     length = len(cast(Sized, dataset))
     check(length > 0, f"data: {name} has no item.", "empty")
     item = dataset[0]
-    first = parse_item(item, "data: item 0", image_size)
+    first = parse_torch_item(item, "data: item 0", image_size)
     if labels is None and first.label is not None:
         labels = _read_labels(dataset, length, name)
     codes, class_names = _name_classes(dataset, labels)
@@ -207,7 +207,9 @@ def from_stream(
     except UsageError:
         raise
     except Exception as error:  # user code may raise anything
-        raise StreamError(f"data: {name} failed in its first items: {one_line_reason(error)}", kind="stream") from error
+        raise StreamReadError(
+            f"data: {name} failed in its first items: {one_line_reason(error)}", kind="stream"
+        ) from error
     check(len(raw) > 0, f"data: {name} yielded no item.", "empty")
     read = _StreamParser(name, image_size, labels)
     items = [read(item, position) for position, item in enumerate(raw)]
@@ -236,7 +238,7 @@ class _StreamParser:
     labels: bool
 
     def __call__(self, item: Any, position: int) -> StreamItem:
-        views, label, key = parse_item(item, f"data: {self.name}: item {position}", self.image_size)
+        views, label, key = parse_torch_item(item, f"data: {self.name}: item {position}", self.image_size)
         if isinstance(label, str):
             label = int(label) if label.strip().isdecimal() else None
         return StreamItem(views, label if self.labels else None, key)

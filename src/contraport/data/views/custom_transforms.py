@@ -72,7 +72,7 @@ class CustomTransform:
         check(isinstance(changed, Tensor | np.ndarray), message, "transform_output")
         return torch.as_tensor(changed)
 
-    def transform_items(self, items: Tensor, number: int, seeds: Sequence[Sequence[int]]) -> Tensor:
+    def draw_views(self, items: Tensor, number: int, seeds: Sequence[Sequence[int]]) -> Tensor:
         """Return several random views of each item, ``(b, number, ...)``, drawn with the seeds of the items."""
         rows = []
         for item, seed in zip(items, seeds, strict=True):
@@ -103,7 +103,7 @@ class CustomTransform:
         return cast(Tensor, changed)
 
 
-def parse_custom_transform(augment: Any) -> CustomTransform | None:
+def wrap_custom_transform(augment: Any) -> CustomTransform | None:
     """Wrap a callable as a custom transform; return None for the name of a built-in transform or None.
 
     Raises:
@@ -136,7 +136,7 @@ class TransformedDataset(Dataset):
 
     @property
     def is_in_memory(self) -> bool:
-        """False, as a fetch runs the transform, so that worker processes are useful."""
+        """Always False: each fetch runs the transform, so worker processes speed up the loading."""
         return False
 
     def __getitems__(self, positions: list[int]) -> Batch:
@@ -144,7 +144,7 @@ class TransformedDataset(Dataset):
         batch = self._dataset.__getitems__(list(positions))
         epoch = getattr(positions, "epoch", 0)
         seeds = [[self._seed, epoch, position] for position in positions]
-        views = tuple(self._transform.transform_items(view, self._number, seeds) for view in batch.views)
+        views = tuple(self._transform.draw_views(view, self._number, seeds) for view in batch.views)
         return batch._replace(views=views)
 
 

@@ -77,7 +77,7 @@ LARGE_IMAGES = {
 
 
 def choose_image_strength(name: str, size: tuple[int, int]) -> ImageStrength:
-    """Return the strength with a name, adapted to the image size (H, W): small images are cropped less."""
+    """Return the named augmentation strength for an image size (H, W): small images are cropped less."""
     return (SMALL_IMAGES if min(size) <= LARGEST_SMALL_SIDE else LARGE_IMAGES)[name]
 
 
@@ -143,7 +143,7 @@ def to_lab(images: Tensor) -> Tensor:
     return converted / images.new_tensor(LAB_SCALE).view(3, 1, 1)
 
 
-def resample(images: Tensor, maps: Tensor, size: tuple[int, int]) -> Tensor:
+def resample_affine(images: Tensor, maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Resample images (b, C, H, W) to views (b, C, *size) by affine maps, with bilinear interpolation.
 
     The maps, (b, 2, 3), are affine, from coordinates (x, y) of the view to those of the image, both in [-1, 1]. Beyond
@@ -167,7 +167,7 @@ def _warp(images: Tensor, strength: ImageStrength, size: tuple[int, int], draws:
     mirror = torch.where(draws.uniform(0, 1) < 0.5, -1.0, 1.0) if flips else torch.ones_like(area)
     width = mirror * width
     maps = torch.stack([width * cosine, -height * sine, across, width * sine, height * cosine, down], dim=1)
-    return resample(images, maps.view(-1, 2, 3), size)
+    return resample_affine(images, maps.view(-1, 2, 3), size)
 
 
 def _recolor(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
@@ -206,5 +206,6 @@ def _blur(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor
 def _erase(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
     """Fill a random rectangle of each image with the image's mean."""
     height, width = images.shape[2:]
-    erased = draws.span(strength.erased, height)[:, None, :, None] & draws.span(strength.erased, width)[:, None, None]
+    rows, columns = (draws.span_mask(strength.erased, side) for side in (height, width))
+    erased = rows[:, None, :, None] & columns[:, None, None]
     return torch.where(erased, images.mean(dim=(2, 3), keepdim=True), images)

@@ -60,8 +60,8 @@ class RandomDraws:
         """Draw integers from 0 to below - 1, (b,)."""
         return torch.randint(below, (self._total,), device=self._device)[self._part]
 
-    def span(self, largest: float, length: int) -> Tensor:
-        """Draw a random span of at most a fraction `largest` of `length` places; return its mask, (b, length)."""
+    def span_mask(self, largest: float, length: int) -> Tensor:
+        """Draw the mask of a random span of at most a fraction `largest` of `length` places, (b, length)."""
         fraction = self.uniform(0, largest, 1)
         start = (1 - fraction) * self.uniform(0, 1, 1)
         places = (torch.arange(length, device=self._device) + 0.5) / length

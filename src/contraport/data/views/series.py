@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from contraport.data.views.images import resample
+from contraport.data.views.images import resample_affine
 from contraport.data.views.random_draws import RandomDraws
 
 
@@ -45,7 +45,7 @@ class SeriesTransform(nn.Module):
         channels, length = series.shape[1:]
         cropped = _crop(series, self.strength.crop, draws)
         scale = draws.uniform(1 - self.strength.scaling, 1 + self.strength.scaling, channels, 1)
-        unmasked = ~draws.span(self.strength.masked, length)[:, None]
+        unmasked = ~draws.span_mask(self.strength.masked, length)[:, None]
         noise = self.strength.noise * self.std * draws.normal(channels, length)
         return self.mean + (cropped - self.mean) * scale * unmasked + noise
 
@@ -56,10 +56,10 @@ def _crop(series: Tensor, least: float, draws: RandomDraws) -> Tensor:
     start = (1 - fraction) * draws.uniform(-1, 1)
     zero, one = torch.zeros_like(fraction), torch.ones_like(fraction)
     maps = torch.stack([fraction, zero, start, zero, one, zero], dim=1).view(-1, 2, 3)
-    return resample(series.unsqueeze(2), maps, (1, series.shape[2])).squeeze(2)
+    return resample_affine(series.unsqueeze(2), maps, (1, series.shape[2])).squeeze(2)
 
 
-class Windows(nn.Module):
+class AdjacentWindows(nn.Module):
     """Cut two adjacent windows out of a time series at a random place, ``(b, C, T)`` to two of ``(b, C, length)``.
 
     Args:

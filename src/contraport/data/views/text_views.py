@@ -42,7 +42,7 @@ class TextTransform(nn.Module):
 
     def forward(self, texts: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each text."""
-        words = word_index(texts)
+        words = assign_bytes_to_words(texts)
         count = words.amax(1, keepdim=True) + 1
         fraction, place = draws.uniform(self.strength.span, 1, 1), draws.uniform(0, 1, 1)
         length = (fraction * count).ceil().long().clamp(min=1)
@@ -54,11 +54,11 @@ class TextTransform(nn.Module):
         return _pack(texts, inside & ~deleted & (texts > 0))
 
 
-def word_index(texts: Tensor) -> Tensor:
-    """Return the index of the word that each byte of a text belongs to, from 0; white space follows its word.
+def assign_bytes_to_words(texts: Tensor) -> Tensor:
+    """Assign each byte of a text to a word; return the word's index from 0. White space follows its word.
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
-    >>> word_index(texts_to_tensor(["to be 日本"])).tolist()
+    >>> assign_bytes_to_words(texts_to_tensor(["to be 日本"])).tolist()
     [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]]
     """
     inside = texts > _SPACE

@@ -16,11 +16,11 @@ from contraport.catalog.augment_specs import AUGMENT_STRENGTHS, ISOTROPIC_NOISE,
 from contraport.data.data_loader import BatchShare
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, StoreWrapper
-from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, parse_custom_transform
+from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, wrap_custom_transform
 from contraport.data.views.images import build_image_transform, choose_image_strength, to_lab
 from contraport.data.views.noise_mixup import Mixup, Noise, isotropic_std
 from contraport.data.views.random_draws import RandomDraws
-from contraport.data.views.series import SERIES, SeriesTransform, Windows
+from contraport.data.views.series import SERIES, AdjacentWindows, SeriesTransform
 from contraport.data.views.text_views import TEXTS, TextTransform
 from contraport.data.views.vectors import VECTORS, VectorTransform
 from contraport.errors import UsageError, check, is_integer, unknown_name_error
@@ -71,10 +71,10 @@ class Views(nn.Module):
     Attributes:
         augment: name of the augmentation.
         custom: augmentation that the user gave as a callable, or None.
-        missing_transform: name of the custom callable that a loaded run was trained with, if it is not given; or None.
+        missing_transform_name: name of the callable that a loaded run was trained with, if it was not given; or None.
         shapes: shape of one item of each random view.
-        plain_shapes: shape of one item of each plain view, made without random changes.
-        plain_names: names of the plain views, made without random changes.
+        unaugmented_shapes: shape of one item of each view made without random changes.
+        unaugmented_names: names of the views made without random changes.
 
     Raises:
         UsageError: an unknown name, or views that cannot be made of the data.
@@ -96,15 +96,14 @@ class Views(nn.Module):
         views: int | str | None = None,
     ) -> None:
         super().__init__()
-        self.custom = parse_custom_transform(augment)
-        self.missing_transform: str | None = None
+        self.custom = wrap_custom_transform(augment)
+        self.missing_transform_name: str | None = None
         self._splits_color = views == COLOR
-        self._windows: Windows | None = None
-        self._plain = dataset
+        self._windows: AdjacentWindows | None = None
+        self._unaugmented = dataset
         message = f"views: must be a number, as the pairs of {dataset.name!r} are mismatched, got {views!r}."
-        check(
-            not (dataset.has_partner_view and isinstance(views, str)) or self.custom is not None, message, "mismatched"
-        )
+        is_named = isinstance(views, str) and self.custom is None
+        check(not (dataset.has_mismatched_partners and is_named), message, "mismatched")
         if self.custom is not None:
             self.augment = self.custom.name
             made = _custom_views(dataset, self.custom, views)
@@ -116,35 +115,35 @@ class Views(nn.Module):
             check(good, "augment: mixup requires all views of all items, and some lack one.", "missing_views")
             parsed = parse_augment(self.augment)
             if frames:
-                self._windows = Windows(_window_length(dataset, str(views)))
+                self._windows = AdjacentWindows(_window_length(dataset, str(views)))
                 shape = dataset.shapes[0][0], self._windows.length
                 made = [_PlannedView(view, _transform(dataset, 0, parsed), shape) for view in (0, 1)]
             elif self._splits_color:
                 made = [_color_view(dataset, parsed)]
-                self._plain = dataset.with_store(_LabStore(dataset.store), ("lightness", "colours"))
+                self._unaugmented = dataset.with_store(_LabStore(dataset.store), ("lightness", "colours"))
             elif isinstance(views, str):
                 made = _crop_views(dataset, parsed, views)
             else:
                 made = _numbered_views(dataset, parsed, views)
         self._sources = [view.source for view in made]
         self._transforms = nn.ModuleList(view.transform for view in made)
-        self.plain_shapes: tuple[Shape, ...] = self._plain.shapes
-        self.plain_names: tuple[str, ...] = self._plain.view_names
-        self.shapes = self.plain_shapes if self._splits_color else tuple(view.shape for view in made)
+        self.unaugmented_shapes: tuple[Shape, ...] = self._unaugmented.shapes
+        self.unaugmented_names: tuple[str, ...] = self._unaugmented.view_names
+        self.shapes = self.unaugmented_shapes if self._splits_color else tuple(view.shape for view in made)
         if self.custom is not None:
             with torch.random.fork_rng(devices=[]):  # one item shows the shapes that the callable returns
                 views_of_first = self._apply_custom(self.custom, dataset.__getitems__([0]).views, None)
             self.shapes = tuple(tuple(view.shape[1:]) for view in views_of_first)
 
     @property
-    def is_per_item(self) -> bool:
-        """True if the dataset makes the views of each item it fetches; batches then contain them."""
+    def is_applied_by_dataset(self) -> bool:
+        """True if the dataset applies the custom transform to each item it fetches; batches then contain the views."""
         return self.custom is not None and not self.custom.takes_batches
 
     @property
     def views_per_source(self) -> int:
         """Number of random views that are made of each stored view."""
-        return len(self._sources) // len(self.plain_shapes)
+        return len(self._sources) // len(self.unaugmented_shapes)
 
     def _apply_custom(
         self, custom: CustomTransform, views: tuple[Tensor, ...], share: BatchShare | None
@@ -152,19 +151,19 @@ class Views(nn.Module):
         if custom.takes_batches:
             floats = _as_floats(views)
             return tuple(custom.transform_batch(floats[source], share) for source in self._sources)
-        if views[0].ndim == len(self.plain_shapes[0]) + 1:  # plain items, not yet transformed by a worker
+        if views[0].ndim == len(self.unaugmented_shapes[0]) + 1:  # plain items, not yet transformed by a worker
             seeds = [[seed] for seed in torch.randint(2**31, (len(views[0]),)).tolist()]
             number = self.views_per_source
-            views = tuple(custom.transform_items(view.cpu(), number, seeds).to(view.device) for view in views)
+            views = tuple(custom.draw_views(view.cpu(), number, seeds).to(view.device) for view in views)
         return _as_floats(tuple(one for view in views for one in view.unbind(1)))
 
-    def statistics(self) -> list[Statistics]:
-        """Return the mean and the standard deviation of each plain view; see `Dataset.statistics`."""
-        return [self._plain.statistics(view) for view in range(len(self.plain_shapes))]
+    def compute_means_and_stds(self) -> list[Statistics]:
+        """Return the mean and the standard deviation of each unaugmented view; see `Dataset.mean_and_std`."""
+        return [self._unaugmented.mean_and_std(view) for view in range(len(self.unaugmented_shapes))]
 
     def release_data(self) -> None:
-        """Drop the reference to the dataset, so that saving the module saves no items; ends `statistics`."""
-        del self._plain
+        """Drop the reference to the dataset, so that a saved module contains no items."""
+        del self._unaugmented
 
     @torch.no_grad()
     def forward(self, views: tuple[Tensor, ...], share: BatchShare | None = None) -> tuple[Tensor, ...]:
@@ -181,10 +180,8 @@ class Views(nn.Module):
         Raises:
             UsageError: the share does not match the batch.
         """
-        message = (
-            f"augment: this run was trained with the callable {self.missing_transform}, which must be passed again."
-        )
-        check(self.missing_transform is None, message, "missing_transform")
+        message = f"augment: must be the callable {self.missing_transform_name}, with which this run was trained."
+        check(self.missing_transform_name is None, message, "missing_transform")
         if self.custom is not None:
             return self._apply_custom(self.custom, views, share)
         floats = _as_floats(views)
@@ -196,7 +193,7 @@ class Views(nn.Module):
         return _split_lab(made[0]) if self._splits_color else made
 
     @torch.no_grad()
-    def plain(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def make_unaugmented(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the views without random changes, as floats, for embedding.
 
         They are the stored views, or lightness and colors for "color".
@@ -264,7 +261,7 @@ def _numbered_views(dataset: Dataset, augment: Augment, views: int | None) -> li
     made = [_PlannedView(view, _transform(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)]
     if stored > 1:
         return made
-    others = made[0]._replace(source=1) if dataset.has_partner_view else made[0]
+    others = made[0]._replace(source=1) if dataset.has_mismatched_partners else made[0]
     return [made[0], *[others] * (number - 1)]
 
 
@@ -298,9 +295,9 @@ def _transform(dataset: Dataset, view: int, augment: Augment, *, removes_color: 
         size = shape[1], shape[2]
         ranges = choose_image_strength(augment.name, size)
         ranges = ranges if removes_color else replace(ranges, gray=0)
-        return build_image_transform(ranges, size, flips=dataset.allows_flips, range_=dataset.pixel_range(view))
+        return build_image_transform(ranges, size, flips=dataset.allows_flips, range_=dataset.channel_range(view))
     per_channel = (-1, *[1] * (len(shape) - 1))
-    mean, std = (torch.tensor(values).view(per_channel) for values in dataset.statistics(view))
+    mean, std = (torch.tensor(values).view(per_channel) for values in dataset.mean_and_std(view))
     if augment.name == ISOTROPIC_NOISE:
         return Noise(isotropic_std(std), **strength)
     if augment.name in SCALED_NOISE:
@@ -311,12 +308,12 @@ def _transform(dataset: Dataset, view: int, augment: Augment, *, removes_color: 
 
 
 def _color_view(dataset: Dataset, augment: Augment) -> _PlannedView:
-    """Return the view to make from an RGB image, before it is split into lightness and colors."""
+    """Return the plan of the RGB view that is then split into lightness and colors."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3
     message = f"views: 'colour' requires one image of 3 channels, the items of {dataset.name!r} have shapes {shapes}."
     check(good, message, "not_rgb")
-    bounds = dataset.pixel_range()
+    bounds = dataset.channel_range()
     message = f"views: 'colour' requires pixels in [0, 1], those of {dataset.name!r} have the range {bounds}."
     check(bounds is None, message, "pixel_range")
     return _PlannedView(0, _transform(dataset, 0, augment, removes_color=False), shapes[0])
@@ -334,7 +331,7 @@ def _crop_views(dataset: Dataset, augment: Augment, views: str) -> list[_Planned
     message = f"augment: {views!r} requires one that crops, {', '.join(AUGMENT_STRENGTHS)}; got {augment.name!r}."
     check(augment.name in AUGMENT_STRENGTHS, message, "no_crops")
     channels, height, width = shapes[0]
-    strength, bounds = choose_image_strength(augment.name, (height, width)), dataset.pixel_range()
+    strength, bounds = choose_image_strength(augment.name, (height, width)), dataset.channel_range()
     kinds = (
         (int(numbers[1]), strength, (height, width)),
         (int(numbers[2]), replace(strength, area=strength.small_area), ((height + 1) // 2, (width + 1) // 2)),

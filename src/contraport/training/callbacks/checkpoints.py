@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import torch
 
 from contraport._utils.files import atomic_write
-from contraport.data.streams import StreamError
+from contraport.data.streams import StreamReadError
 from contraport.distributed import any_process, is_main_process, propagate_errors
 from contraport.runs import Run
 from contraport.training.loop import Callback, Loop
@@ -112,7 +112,7 @@ class Checkpoints(Callback):
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
         """Write a checkpoint if a stream of data failed between two steps, so that the run can resume there."""
-        if isinstance(error, StreamError) and loop.step > 0 and loop.completed_micro_batches == 0:
+        if isinstance(error, StreamReadError) and loop.step > 0 and loop.completed_micro_batches == 0:
             self._save(loop)
 
     def _save(self, loop: Loop, name: str = "last.ckpt") -> None:

@@ -18,7 +18,7 @@ from contraport.data.arrays import parse_weights
 from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy
 from contraport.data.perturbations import (
-    assign_domains,
+    apply_domain_shifts,
     class_balanced_weights,
     corrupt_dataset,
     draw_mismatched_partners,
@@ -26,9 +26,9 @@ from contraport.data.perturbations import (
     with_partners,
 )
 from contraport.data.sources.torch_datasets import is_stream
-from contraport.data.splits import Positions, split_positions
+from contraport.data.splits import Positions, draw_stratified_split
 from contraport.data.streams import Stream
-from contraport.data.views.custom_transforms import TransformedDataset, parse_custom_transform
+from contraport.data.views.custom_transforms import TransformedDataset, wrap_custom_transform
 from contraport.data.views.views import COLOR
 from contraport.encoders.view_lookup import values_per_view
 from contraport.errors import UsageError, check
@@ -120,7 +120,7 @@ def feature_cache_blocker(settings: Settings) -> str | None:
     """Return the reason why features of a frozen encoder cannot be cached, or None if they can."""
     if (processes := distributed.current_processes().size) > 1:
         return f"the feature cache requires a single process, not {processes}"
-    if (own := parse_custom_transform(settings.augment)) is not None:
+    if (own := wrap_custom_transform(settings.augment)) is not None:
         return f"the feature cache requires a named augmentation, not {own.name}"
     if isinstance(settings.data, Stream) or is_stream(settings.data):
         return "the feature cache requires data of known length, not a stream"
@@ -184,7 +184,7 @@ def build_held_out_dataset(settings: Settings) -> Dataset | None:
 def _split_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Positions:
     """Return the positions of the items of one split, with a share of each class held out."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
-    return split_positions(classes, split, fraction=share, purpose=purpose)
+    return draw_stratified_split(classes, split, fraction=share, purpose=purpose)
 
 
 def _check_stream_options(settings: Settings, stream: Stream) -> None:
@@ -214,7 +214,7 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
     if settings.given_views:
         dataset = dataset.select_views(settings.given_views, "given_views")
     if settings.domains is not None:
-        dataset = assign_domains(dataset, parse_domains(settings.domains))
+        dataset = apply_domain_shifts(dataset, parse_domains(settings.domains))
     if settings.corrupt is not None:
         dataset = corrupt_dataset(dataset, *parse_corruptions(settings.corrupt))
     if settings.balances_classes and dataset.split == "train":
@@ -250,7 +250,7 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
         settings.augment
     ):  # placeholder of a callable in config.yaml
         views = Views(dataset, augment="none", views=settings.views)
-        views.missing_transform = settings.augment
+        views.missing_transform_name = settings.augment
         return views
     return Views(dataset, augment=settings.augment, views=settings.views)
 
@@ -268,7 +268,7 @@ def build_batch_loader(
     settings: Settings, dataset: Dataset, views: Views, *, num_workers: int | None
 ) -> BatchLoader | StreamLoader:
     """Build the loader of the training batches, which also applies custom augmentations of single items."""
-    if views.is_per_item and not isinstance(dataset, Stream):
+    if views.is_applied_by_dataset and not isinstance(dataset, Stream):
         assert views.custom is not None
         dataset = TransformedDataset(dataset, views.custom, number=views.views_per_source, seed=settings.seed)
     return build_loader(

@@ -125,28 +125,29 @@ def build_model(
     """
     message = (
         "shared_encoder: false requires items of several views, such as an image and a caption; got the single view "
-        f"{views.plain_names[0]!r}, whose random views share an encoder."
+        f"{views.unaugmented_names[0]!r}, whose random views share an encoder."
     )
-    check(settings.shared_encoder is not False or len(views.plain_shapes) > 1, message, "one_view")
+    check(settings.shared_encoder is not False or len(views.unaugmented_shapes) > 1, message, "one_view")
     is_shared = _is_shared(settings, views)
-    statistics = views.statistics()[: 1 if is_shared else None]
+    statistics = views.compute_means_and_stds()[: 1 if is_shared else None]
     architectures: Path | list[Path | None] | None = architecture
     if initial_weights is not None:
         towers = len(statistics)
-        statistics = initial_weights.resolve_statistics(statistics, views.plain_names, views.plain_shapes)
-        architectures = architecture or initial_weights.folders_by_tower(towers, views.plain_names, views.plain_shapes)
+        names, shapes = views.unaugmented_names, views.unaugmented_shapes
+        statistics = initial_weights.resolve_statistics(statistics, names, shapes)
+        architectures = architecture or initial_weights.folders_by_tower(towers, names, shapes)
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
     model = Model(
         settings.encoder,
-        views.plain_shapes,
+        views.unaugmented_shapes,
         settings.projection_size,
         mean,
         std,
-        settings.resolve_representation(len(views.plain_shapes)),
+        settings.resolve_representation(len(views.unaugmented_shapes)),
         shared=is_shared,
         projection_layers=settings.projection_layers or 2,
         low_resolution=initial_weights is None or initial_weights.low_resolution,
-        view_names=views.plain_names,
+        view_names=views.unaugmented_names,
         encoder_folders=architectures,
     )
     trained = [False] * len(model.towers) if initial_weights is None else initial_weights.load_into(model)
@@ -211,7 +212,7 @@ def _is_shared(settings: Settings, views: Views) -> bool:
         return settings.shared_encoder
     options = (settings.encoder, settings.init, settings.pretrained, settings.freeze, settings.lora)
     by_view = any(isinstance(value, Mapping) or (isinstance(value, list) and len(value) > 1) for value in options)
-    return len(views.plain_shapes) == 1 or (all(map(is_text_shape, views.plain_shapes)) and not by_view)
+    return len(views.unaugmented_shapes) == 1 or (all(map(is_text_shape, views.unaugmented_shapes)) and not by_view)
 
 
 def apply_lora(model: Model, settings: Settings) -> Model:
@@ -250,7 +251,7 @@ def _check_trained(argument: str, settings: Settings, model: Model, trained: Seq
 
 def check_encoder_accepts_views(model: Model, views: Views) -> None:
     """Raise `UsageError` if the encoder does not support the shapes of the random views."""
-    plain = views.plain_shapes[0]
+    plain = views.unaugmented_shapes[0]
     for shape in dict.fromkeys(views.shapes) if len(model.towers) == 1 else ():
         if shape == plain:
             continue

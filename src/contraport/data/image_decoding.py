@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from contraport.data.splits import Positions
-from contraport.data.stores import EncodedItems, EncodedStore, Shape
+from contraport.data.stores import DecodingStore, Shape, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file
 
 SUFFIXES = frozenset((
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ImageFiles(EncodedItems):
+class ImageFiles(UndecodedItems):
     """Encoded images in files, listed by path; paths are strings, which need the least memory per item."""
 
     files: tuple[str, ...]
@@ -58,7 +58,7 @@ class ImageFiles(EncodedItems):
 
 
 @dataclass(frozen=True)
-class ImageStore(EncodedStore):
+class ImageStore(DecodingStore):
     """Store of one view of encoded images; a fetch decodes them to RGB squares, resized and center-cropped."""
 
     size: int
@@ -71,7 +71,7 @@ class ImageStore(EncodedStore):
         return (torch.stack([_decode(self.encoded, position, self.size) for position in positions.tolist()]),)
 
 
-def find_unreadable(views: Sequence[tuple[EncodedItems, Positions]], *, what: str) -> dict[int, str]:
+def find_unreadable(views: Sequence[tuple[UndecodedItems, Positions]], *, what: str) -> dict[int, str]:
     """Find items with an image that cannot be decoded; return the image's name by the item's position.
 
     Args:
@@ -86,7 +86,7 @@ def find_unreadable(views: Sequence[tuple[EncodedItems, Positions]], *, what: st
         for images, positions in views:
             for first in range(0, len(positions), _CHECK_BLOCK):
                 block = positions[first : first + _CHECK_BLOCK].tolist()
-                errors = pool.map(partial(find_decoding_error, images), block)
+                errors = pool.map(partial(get_decoding_error, images), block)
                 failures |= {
                     position: (images.item_name(position), error)
                     for position, error in zip(block, errors, strict=True)
@@ -102,12 +102,12 @@ def find_unreadable(views: Sequence[tuple[EncodedItems, Positions]], *, what: st
     return {position: name for position, (name, _) in sorted(failures.items())}
 
 
-def default_image_size(images: EncodedItems, positions: Sequence[int]) -> int:
+def default_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
     """Return the median shorter side of a sample of images in pixels, clipped to `MIN_SIZE` and `MAX_SIZE`."""
     step = -(-len(positions) // _MEASURED_IMAGES)
     sides = []
     for position in positions[::step]:
-        if find_decoding_error(images, position) is None:
+        if get_decoding_error(images, position) is None:
             with _open(images[position]) as image:
                 sides.append(min(image.size))
     return median_size(sides)
@@ -122,7 +122,7 @@ def median_size(sides: Sequence[int]) -> int:
     return min(max(median_low(sides or [MAX_SIZE]), MIN_SIZE), MAX_SIZE)
 
 
-def find_decoding_error(images: EncodedItems, position: int) -> str | None:
+def get_decoding_error(images: UndecodedItems, position: int) -> str | None:
     """Return the reason why an image cannot be decoded, or None; decodes it only if its format requires that."""
     try:
         with _open(images[position]) as image:
@@ -137,7 +137,7 @@ def find_decoding_error(images: EncodedItems, position: int) -> str | None:
     return None
 
 
-def _decode(images: EncodedItems, position: int, size: int) -> Tensor:
+def _decode(images: UndecodedItems, position: int, size: int) -> Tensor:
     try:
         with _open(images[position]) as image:
             image.draft("RGB", (size, size))  # JPEG: decodes at the smallest scale that is large enough
