@@ -9,7 +9,7 @@ from pathlib import Path
 from suites import RUN_AGAIN, Measured, anchor, claim, measured, paragraph, together, verdict_on, words_table
 
 from contraport._utils.files import format_csv
-from contraport.catalog.recommendations import USE_CASES, Evidence, Recommendation
+from contraport.catalog.recommendations import USE_CASES, ClaimReference, Recommendation
 from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED
 from contraport.comparison.suites import list_suites, load_suite
 
@@ -44,7 +44,7 @@ def evidence() -> str:
     """Return the page of all recommendations and claims with their verdicts."""
     runs = measured()
     parts = [
-        "# Evidence",
+        "# ClaimReference",
         "Written by `make docs` from what `contraport compare` measured; do not edit.",
         paragraph(
             "Each recommendation names the claims behind it with their verdicts. The encoders and the data are small "
@@ -88,7 +88,7 @@ def _write_claims(runs: dict[str, list[Measured]]) -> None:
     CLAIMS.write_text(format_csv(("suite", "number", "claim", "data", "verdict", "difference"), rows))
 
 
-def _certainty(basis: tuple[Evidence, ...], runs: dict[str, list[Measured]]) -> str:
+def _certainty(basis: tuple[ClaimReference, ...], runs: dict[str, list[Measured]]) -> str:
     if not basis:
         return "the baseline"
     verdicts = [verdict_on(runs, *item) for item in basis]

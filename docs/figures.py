@@ -64,16 +64,18 @@ def of_encoders() -> Figures:
     x0, x1 = views()
     alpha = theory.pair_weights(x0, x1, regularizer="direct", temperature=0.1)
     covariance = theory.contrastive_covariance(x0, x1, alpha)
-    linear = theory.linear_encoder(x0, x1, 5, alpha=alpha)
-    deep = theory.deep_linear(x0, x1, (16, 16, 8), alpha=alpha)
-    collapse = theory.collapse(torch.from_numpy(load_digits().data[:400]) / 16)
-    polygon, simplex = theory.perfect_uniformity(12, 2), theory.perfect_uniformity(8, 7)
-    toy = theory.five_gaussians()
-    augmentation = theory.noise_and_mixup(items=100)
-    print(f"energy of the digits {covariance.energy:.4f}, largest eigenvalue {covariance.eigenvalues[0]:.4f}")
-    print(f"linear encoder: largest angle {linear.angles[-1].max():.1e} after {len(linear.energies) - 1} iterations")
+    linear = theory.train_linear_encoder(x0, x1, 5, alpha=alpha)
+    deep = theory.train_deep_linear_encoder(x0, x1, (16, 16, 8), alpha=alpha)
+    collapse = theory.compare_collapse(torch.from_numpy(load_digits().data[:400]) / 16)
+    polygon, simplex = theory.minimize_uniformity_loss(12, 2), theory.minimize_uniformity_loss(8, 7)
+    toy = theory.train_on_five_gaussians()
+    augmentation = theory.compute_augmentation_targets(items=100)
+    print(f"energy of the digits {covariance.trace:.4f}, largest eigenvalue {covariance.eigenvalues[0]:.4f}")
+    iterations = len(linear.energy_by_iteration) - 1
+    print(f"linear encoder: largest angle {linear.angles[-1].max():.1e} after {iterations} iterations")
     print(f"deep linear: rank-one shares {deep.rank_one_shares[-1].min():.6f} or more, alignments")
-    print(f"  {deep.alignments[-1].min():.6f} or more, |cos| with the top eigenvector {deep.direction:.6f}")
+    print(f"  {deep.layer_alignments[-1].min():.6f} or more,")
+    print(f"  |cos| with the top eigenvector {deep.top_eigenvector_cosine:.6f}")
     print("effective ranks:", {name: round(rank, 1) for name, rank in collapse.effective_ranks.items()})
     print(f"polygon: off by {polygon.deviation:.1e} rad; simplex: cosines off by {simplex.deviation:.1e}")
     print(f"five Gaussians: alignment {toy.alignment:.4f}, uniformity {toy.untrained_uniformity:.3f} before,")
@@ -102,20 +104,22 @@ def of_encoders() -> Figures:
 def of_plans() -> Figures:
     """What temperature, iterations, constraints and the uniformity penalty do to a plan."""
     couplings = theory.optimal_couplings(*two_distributions())
-    triangle = theory.simplex_path()
-    matching = theory.matching(*broken_pairs(), temperature=0.05, relaxation=0.5)
-    penalty = theory.uniformity_penalty((0.0, 1.0, 10.0))
+    triangle = theory.solve_entropic_program()
+    matching = theory.compare_constraints(*broken_pairs(), temperature=0.05, relaxation=0.5)
+    penalty = theory.sweep_uniformity_penalty((0.0, 1.0, 10.0))
     for name, found in {"exact": couplings.exact, **couplings.by_temperature, **couplings.by_iterations}.items():
         told = f"cost {found.cost:.4f}, entropy {found.entropy:.3f}, masses off by {found.error:.1e}"
         print(f"coupling {name}: {told}, {found.iterations} iterations")
-    for temperature, margin in zip(triangle.temperatures[::16], triangle.margins[::16], strict=True):
+    for temperature, margin in zip(triangle.temperatures[::16], triangle.smallest_masses[::16], strict=True):
         print(f"triangle: at temperature {temperature:.2g} the least mass is {margin:.1e}")
-    for name, found in matching.plans.items():
-        told = f"mass {found.mass:.2f}, on partners {found.partner_share:.2f}, uneven by {found.unevenness:.2f}"
-        print(f"matching, {name}: {told}, columns used {found.columns_used:.1f}")
+    for name, found in matching.plans_by_constraint.items():
+        told = f"mass {found.mass:.2f}, on partners {found.true_pair_share:.2f}, uneven by {found.unevenness:.2f}"
+        print(f"matching, {name}: {told}, columns used {found.effective_num_columns:.1f}")
     for factor, found in penalty.by_factor.items():
-        told = f"penalty {found.penalty:.3f}, negatives uneven by {found.unevenness:.2f}"
-        print(f"uniformity penalty times {factor:g}: {told}, uniformity {found.spread.uniformity:.2f}")
+        told = f"penalty {found.penalty_value:.3f}, negatives uneven by {found.negatives_unevenness:.2f}"
+        print(
+            f"uniformity penalty times {factor:g}: {told}, uniformity {found.alignment_and_uniformity.uniformity:.2f}"
+        )
     return {
         "couplings": couplings.figure(),
         "triangle": triangle.figure(),
@@ -132,7 +136,7 @@ def of_held_out_digits(items: int = 150) -> Figures:
     shown, classes = digits[:items], torch.from_numpy(labels[:items])
     features = torch.from_numpy(encoder.transform(shown))
     found = {"pixels": torch.from_numpy(shown), "features": features}
-    similarities = {name: theory.similarity(rows, classes) for name, rows in found.items()}
+    similarities = {name: theory.compute_class_cosines(rows, classes) for name, rows in found.items()}
     for name, one in similarities.items():
         print(f"cosines of {name}: {one.within:.2f} within classes, {one.between:.2f} between")
     z0, z1 = views(16, 0.3)

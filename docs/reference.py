@@ -151,9 +151,9 @@ def recipes() -> Iterator[str]:
     yield from ["", "## Encoders", "", "| encoder | |", "|---|---|"]
     for encoder in list_encoders():
         yield f"| `{encoder.name}` | {_cell(encoder.description)} |"
-    yield from ["", "## Data", "", "| data | | how it looks |", "|---|---|---|"]
+    yield from ["", "## Data", "", "| data | description | location |", "|---|---|---|"]
     for source in list_datasets():
-        yield f"| `{source.name}` | {_cell(source.description)} | {_cell(source.looks)} |"
+        yield f"| `{source.name}` | {_cell(source.description)} | {_cell(source.location)} |"
 
 
 def verbs(told: set[str]) -> Iterator[str]:

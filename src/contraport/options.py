@@ -238,6 +238,21 @@ def accept_deprecated(**old_names: str) -> Callable[[Callable[P, T]], Callable[P
     return decorate
 
 
+def keep_deprecated_attributes(**new_names: str) -> Callable[[type[T]], type[T]]:
+    """Class decorator: keep deprecated names of attributes, declared as ``old="new"``, with a warning."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        def read(self: Any, old: str, new: str) -> Any:
+            warn_renamed(f"{cls.__name__}.{old}", f"{cls.__name__}.{new}", stacklevel=3)
+            return getattr(self, new)
+
+        for old, new in new_names.items():
+            setattr(cls, old, property(functools.partial(read, old=old, new=new)))
+        return cls
+
+    return decorate
+
+
 def accept_deprecated_fields(**formerly: str) -> Callable[[type[T]], type[T]]:
     """Decorator of a dataclass: accept the deprecated names of fields, given as ``new="old"``, with a warning.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.errors import raises_usage_error
 
-from contraport.catalog.augment_specs import AUGMENTS, parse_augment
+from contraport.catalog.option_parsers import AUGMENTS, parse_augment
 
 
 @pytest.mark.parametrize("name", AUGMENTS)

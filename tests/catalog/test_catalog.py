@@ -17,8 +17,8 @@ from contraport.catalog import (
     RECIPES,
     DatasetEntry,
     EncoderEntry,
+    apply_recipe,
     list_encoders,
-    resolve_recipe,
 )
 from contraport.data import Dataset, from_arrays, load
 from contraport.encoders import build_encoder
@@ -52,11 +52,11 @@ def test_entries_have_descriptions() -> None:
 
 def test_rejects_unknown_recipes_and_objectives() -> None:
     with raises_usage_error("recipe.unknown", "mocco", "'moco'"):
-        resolve_recipe({"recipe": "mocco"})
+        apply_recipe({"recipe": "mocco"})
     with raises_usage_error("objective.unknown", "nt-xnt", "'nt-xent'"):
-        resolve_recipe({"objective": "nt-xnt"})
+        apply_recipe({"objective": "nt-xnt"})
     own = nn.Identity()
-    assert resolve_recipe({"objective": own, "recipe": "moco"})["objective"] is own
+    assert apply_recipe({"objective": own, "recipe": "moco"})["objective"] is own
 
 
 def lines(split: str, root: object) -> Dataset:

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from tests.errors import raises_usage_error
 
-from contraport.catalog.perturbation_specs import CORRUPTIONS, SEVERITIES
+from contraport.catalog.option_parsers import CORRUPTIONS, SEVERITIES
 from contraport.data.corruptions import corrupt
 
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
-from contraport.catalog.perturbation_specs import (
+from contraport.catalog.option_parsers import (
     DOMAINS,
-    Corruption,
+    CorruptionSpec,
     DomainSpec,
-    Mismatch,
+    MismatchSpec,
     parse_corruption,
     parse_corruptions,
     parse_domains,
-    parse_imbalance,
+    parse_imbalance_ratio,
     parse_mismatch,
 )
 from contraport.data import Dataset, Views, from_arrays
@@ -47,7 +47,7 @@ def all_of(dataset: Dataset) -> torch.Tensor:
 def test_so_many_pairs_exchange_partners(share: float, likely: bool) -> None:
     dataset = pictures()
     assert dataset.labels is not None
-    partners = draw_mismatched_partners(dataset, Mismatch(share, likely), seed=3)
+    partners = draw_mismatched_partners(dataset, MismatchSpec(share, likely), seed=3)
     assert sorted(partners.tolist()) == list(range(40))
     expected = 4 * round(share * 10) if likely else round(share * 40)
     assert int((partners != torch.arange(40)).sum()) == expected
@@ -56,14 +56,14 @@ def test_so_many_pairs_exchange_partners(share: float, likely: bool) -> None:
 
 
 def test_the_seed_decides_on_partners() -> None:
-    one, again, other = (draw_mismatched_partners(pictures(), Mismatch(0.5), seed=seed) for seed in (0, 0, 1))
+    one, again, other = (draw_mismatched_partners(pictures(), MismatchSpec(0.5), seed=seed) for seed in (0, 0, 1))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 
 
 def test_partners_of_a_class_need_labels() -> None:
     with raises_usage_error("mismatch.missing_labels"):
-        draw_mismatched_partners(from_arrays(np.ones((4, 2))), Mismatch(0.5, within_class=True), seed=0)
+        draw_mismatched_partners(from_arrays(np.ones((4, 2))), MismatchSpec(0.5, within_class=True), seed=0)
 
 
 def test_of_given_views_all_but_the_first_are_the_partners() -> None:
@@ -135,8 +135,8 @@ def test_rejects_perturbations_without_classes(made: Callable[[Dataset], object]
 def test_several_corruptions_are_made_in_turn() -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
     both = all_of(corrupt_dataset(from_arrays(images), *parse_corruptions("noise:3,blur:2")))
-    noisy = corrupt_dataset(from_arrays(images), Corruption("noise", 3))
-    assert torch.equal(both, all_of(corrupt_dataset(noisy, Corruption("blur", 2))))
+    noisy = corrupt_dataset(from_arrays(images), CorruptionSpec("noise", 3))
+    assert torch.equal(both, all_of(corrupt_dataset(noisy, CorruptionSpec("blur", 2))))
     assert not torch.equal(both, all_of(corrupt_dataset(from_arrays(images), *parse_corruptions("blur:2,noise:3"))))
     series = np.random.default_rng(0).normal(size=(9, 2, 16)).astype(np.float32)
     with raises_usage_error("corrupt.not_images"):
@@ -146,7 +146,7 @@ def test_several_corruptions_are_made_in_turn() -> None:
 @pytest.mark.parametrize("kind", ["noise", "occlusion", "blur", "jpeg"])
 def test_an_item_is_corrupted_alike_wherever_it_stands(kind: str) -> None:
     dataset, some = pictures(side=32), torch.tensor([5, 2, 31])
-    whole, part = (corrupt_dataset(of, Corruption(kind, 3)) for of in (dataset, dataset.subset(some)))
+    whole, part = (corrupt_dataset(of, CorruptionSpec(kind, 3)) for of in (dataset, dataset.subset(some)))
     assert all_of(whole).dtype == torch.uint8
     assert (all_of(whole)[some].int() - all_of(part).int()).abs().max() <= 1  # sums of another order round otherwise
     assert not torch.equal(all_of(whole), all_of(dataset))
@@ -155,19 +155,19 @@ def test_an_item_is_corrupted_alike_wherever_it_stands(kind: str) -> None:
 def test_bytes_are_rounded() -> None:
     """With half of the contrast black and white are at 63.75 and 191.25 of 255."""
     images = torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 1, 2).expand(3, 1, 2, 2)
-    half = all_of(corrupt_dataset(from_arrays(images), Corruption("contrast", 2)))
+    half = all_of(corrupt_dataset(from_arrays(images), CorruptionSpec("contrast", 2)))
     assert half[0, 0].tolist() == [[64, 191], [64, 191]]
 
 
 def test_vectors_are_made_noisy_in_units_of_their_own() -> None:
     wide = np.random.default_rng(0).normal(size=(3_000, 2)) * [1.0, 100.0]
-    apart = all_of(corrupt_dataset(from_arrays(wide), Corruption("noise", 1))) - torch.from_numpy(wide).float()
+    apart = all_of(corrupt_dataset(from_arrays(wide), CorruptionSpec("noise", 1))) - torch.from_numpy(wide).float()
     assert apart.std(dim=0).numpy() == pytest.approx(0.2 * wide.std(axis=0), rel=0.05)
     with raises_usage_error("corrupt.not_images"):
-        corrupt_dataset(from_arrays(wide), Corruption("blur", 1))
+        corrupt_dataset(from_arrays(wide), CorruptionSpec("blur", 1))
     captioned = from_arrays({"sound": wide[:2], "caption": ["a bell", "a horn"]})
     with raises_usage_error("corrupt.texts"):
-        corrupt_dataset(captioned, Corruption("noise", 1))
+        corrupt_dataset(captioned, CorruptionSpec("noise", 1))
 
 
 def test_items_in_files_are_changed_at_each_fetch_and_can_be_pickled() -> None:
@@ -177,7 +177,7 @@ def test_items_in_files_are_changed_at_each_fetch_and_can_be_pickled() -> None:
     dataset = pictures()
     lazy = dataset.with_store(OnDisk(dataset.store, torch.arange(40)))
     for change in (
-        lambda of: corrupt_dataset(of, Corruption("noise", 2)),
+        lambda of: corrupt_dataset(of, CorruptionSpec("noise", 2)),
         lambda of: apply_domain_shifts(of, DomainSpec("style")),
     ):
         assert torch.equal(all_of(change(lazy)), all_of(change(dataset)))
@@ -249,10 +249,10 @@ def test_data_with_domains_keep_them() -> None:
         (parse_mismatch, 1.5, ("mismatch.invalid", "0.2")),
         (parse_mismatch, "0.2:item", ("mismatch.invalid", "0.2")),
         (parse_mismatch, True, ("mismatch.invalid", "1")),
-        (parse_imbalance, 0.5, ("imbalance.invalid", "100", "0.5")),
-        (parse_imbalance, "many", ("imbalance.invalid", "100", "many")),
-        (parse_imbalance, "inf", ("imbalance.invalid", "inf")),
-        (parse_imbalance, True, ("imbalance.invalid", "1")),
+        (parse_imbalance_ratio, 0.5, ("imbalance.invalid", "100", "0.5")),
+        (parse_imbalance_ratio, "many", ("imbalance.invalid", "100", "many")),
+        (parse_imbalance_ratio, "inf", ("imbalance.invalid", "inf")),
+        (parse_imbalance_ratio, True, ("imbalance.invalid", "1")),
         (parse_corruptions, "noise:3,noise:2", ("corrupt.duplicate", "noise:3,noise:2")),
         (parse_corruption, "nois", ("corrupt.unknown", "nois", "noise")),
         (parse_corruption, "noise:6", ("corrupt.severity", "noise:6")),

@@ -18,7 +18,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport.auditing.pairs import add_decoys, draw_exchange_groups, swap_partners
-from contraport.catalog.perturbation_specs import parse_mismatch
+from contraport.catalog.option_parsers import parse_mismatch
 from contraport.data import Dataset, from_arrays, load
 from contraport.data.perturbations import draw_mismatched_partners
 from contraport.errors import UsageError

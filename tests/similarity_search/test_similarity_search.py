@@ -54,7 +54,7 @@ def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
     assert len(neighbors(features, query=1, top=500)) == 69
     assert neighbors(features[:1], query=0)._repr_html_() == "no other items"
     assert neighbors(features, query=-1) == neighbors(features, query=69)
-    assert neighbors(features, query=-1).query == "train row 69"
+    assert neighbors(features, query=-1).query_name == "train row 69"
 
 
 def test_the_block_size_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,21 +135,23 @@ def test_counts_near_duplicates_and_proposes_a_threshold(
     found = duplicates(features, index=index, page=tmp_path / "same.html")
     assert 0 < len(found) < 12
     below = np.sort(of_copies[of_copies < 0.999])[::-1]
-    assert [pair.similarity for pair in found.near_duplicates][: len(below)] == pytest.approx(below, abs=1e-6)
-    assert [pair.positions[1] - pair.positions[0] for pair in found.near_duplicates][: len(below)] == [300] * len(below)
+    assert [pair.similarity for pair in found.pairs_below_threshold][: len(below)] == pytest.approx(below, abs=1e-6)
+    assert [pair.positions[1] - pair.positions[0] for pair in found.pairs_below_threshold][: len(below)] == [300] * len(
+        below
+    )
     counts = [int((below >= level).sum()) for level in (0.99, 0.95, 0.9)]
     told = f"{counts[0]} at 0.99 or more, {counts[1]} at 0.95 or more and {counts[2]} at 0.9 or more."
-    assert found.notes[0].endswith(f"0.999: {told}")
+    assert found.threshold_notes[0].endswith(f"0.999: {told}")
     others = np.delete(alike, np.s_[300:], axis=1)[12:300].max()
     assert others < found.proposed_threshold <= of_copies.min()
-    (gap,) = [note for note in found.notes if "gap" in note]
+    (gap,) = [note for note in found.threshold_notes if "gap" in note]
     assert gap.endswith(f"threshold={found.proposed_threshold:g} links 12 pairs.")
-    assert {record.getMessage() for record in caplog.records} >= set(found.notes)
+    assert {record.getMessage() for record in caplog.records} >= set(found.threshold_notes)
     assert len(duplicates(features, threshold=found.proposed_threshold, index=index)) == 12
     assert duplicates(features, threshold=found.proposed_threshold, index=index).proposed_threshold is None
     page = (tmp_path / "same.html").read_text()
-    assert page.count("<h2") == len(found) + len(found.near_duplicates)
-    assert all(f"cosine {pair.similarity:.4f}" in page for pair in found.near_duplicates)
+    assert page.count("<h2") == len(found) + len(found.pairs_below_threshold)
+    assert all(f"cosine {pair.similarity:.4f}" in page for pair in found.pairs_below_threshold)
     assert told in page
 
 
@@ -301,7 +303,7 @@ def test_embeds_a_photo_with_the_run_of_the_features(photos: Path, tmp_path: Pat
     (tmp_path / "text.png").write_text("no image")
     with raises_usage_error("query.unreadable", "text.png"):
         neighbors(photos, query=tmp_path / "text.png")
-    assert (found.query, of_key.query) == ("copy.png", str(tmp_path / "photos" / "3.png"))
+    assert (found.query_name, of_key.query_name) == ("copy.png", str(tmp_path / "photos" / "3.png"))
     grey = make_run(tmp_path / "grey", image_model())
     other = neighbors(photos, query=copy, run=grey, top=3)
     assert len(other) == 3

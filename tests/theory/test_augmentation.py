@@ -8,11 +8,11 @@ import torch
 from scipy.stats import multivariate_normal
 from tests.errors import raises_usage_error
 
-from contraport.theory import gaussian_mixture, noise_and_mixup
+from contraport.theory import compute_augmentation_targets, gaussian_mixture
 
 
 def test_targets_match_densities_from_scipy():
-    found = noise_and_mixup((3,), items=15, mix=0.4)
+    found = compute_augmentation_targets((3,), items=15, mix=0.4)
     data = gaussian_mixture(15, 3)
     x, centers = data.x.double().numpy(), data.centers.double().numpy()
     differences = x[:, None] - x
@@ -20,13 +20,13 @@ def test_targets_match_densities_from_scipy():
     mixup = sum(multivariate_normal(move, 2 * (0.4 * 0.1) ** 2).pdf(differences) for move in moves)
     strength = 0.4**2 * 2 * (centers.var(0) + 0.1**2).mean()
     noise = multivariate_normal(np.zeros(3), strength).pdf(differences)
-    for density, target in ((noise, found.noise_targets[0]), (mixup, found.mixup_targets[0])):
+    for density, target in ((noise, found.noise_target_plans[0]), (mixup, found.mixup_target_plans[0])):
         np.fill_diagonal(density, 0)
         np.testing.assert_allclose(target, density / density.sum(1, keepdims=True) / 15, atol=1e-5)
 
 
 def test_share_in_the_plane_matches_sampled_displacements():
-    found = noise_and_mixup((2, 16), items=5000 // 25)
+    found = compute_augmentation_targets((2, 16), items=5000 // 25)
     x = gaussian_mixture(20_000, 16).x
     moved = (x[torch.randperm(len(x))] - x).square().mean(0)
     assert found.mixup_share_in_plane[1].item() == pytest.approx((moved[:2].sum() / moved.sum()).item(), abs=0.01)
@@ -35,8 +35,8 @@ def test_share_in_the_plane_matches_sampled_displacements():
 
 
 def test_target_rows_have_equal_mass_and_an_empty_diagonal():
-    found = noise_and_mixup((2, 8), items=30)
-    for target in (*found.noise_targets, *found.mixup_targets):
+    found = compute_augmentation_targets((2, 8), items=30)
+    for target in (*found.noise_target_plans, *found.mixup_target_plans):
         torch.testing.assert_close(target.sum(1), torch.full((30,), 1 / 30))
         assert (target.diagonal() == 0).all()
     assert (found.noise_mass_within_components > 0.5).all()
@@ -44,13 +44,13 @@ def test_target_rows_have_equal_mass_and_an_empty_diagonal():
 
 
 def test_figure_is_drawn(tmp_path):
-    noise_and_mixup((2, 8), items=20).figure().savefig(tmp_path / "figure.png")
+    compute_augmentation_targets((2, 8), items=20).figure().savefig(tmp_path / "figure.png")
 
 
 def test_rejects_invalid_arguments():
     with raises_usage_error("mix.invalid", 1.0):
-        noise_and_mixup(mix=1.0)
+        compute_augmentation_targets(mix=1.0)
     with raises_usage_error("dimensions.missing"):
-        noise_and_mixup(())
+        compute_augmentation_targets(())
     with raises_usage_error("dimensions.invalid", 1):
-        noise_and_mixup((1,))
+        compute_augmentation_targets((1,))

@@ -33,7 +33,7 @@ def test_covariance_and_energy_match_the_definition(regularizer):
     found = contrastive_covariance(x0, x1, alpha)
     torch.testing.assert_close(found.matrix, expected, atol=1e-6, rtol=1e-6)
     assert energy(x0, x1, alpha) == pytest.approx(expected.trace().item(), abs=1e-6)
-    assert found.energy == pytest.approx(expected.trace().item(), abs=1e-6)
+    assert found.trace == pytest.approx(expected.trace().item(), abs=1e-6)
     rebuilt = found.eigenvectors @ found.eigenvalues.diag() @ found.eigenvectors.T
     torch.testing.assert_close(rebuilt, found.matrix)
     assert (found.eigenvalues.diff() <= 0).all()

@@ -9,7 +9,7 @@ from scipy.linalg import subspace_angles
 from sklearn.datasets import load_digits
 from tests.errors import raises_usage_error
 
-from contraport.theory import contrastive_covariance, deep_linear, linear_encoder, pair_weights
+from contraport.theory import contrastive_covariance, pair_weights, train_deep_linear_encoder, train_linear_encoder
 
 
 @pytest.fixture(scope="module")
@@ -23,19 +23,19 @@ def digits():
 @pytest.mark.parametrize("dimensions", [1, 4])
 def test_linear_encoder_reaches_the_top_eigenvectors(digits, dimensions):
     x0, x1, alpha = digits
-    found = linear_encoder(x0, x1, dimensions, alpha=alpha)
+    found = train_linear_encoder(x0, x1, dimensions, alpha=alpha)
     top = contrastive_covariance(x0, x1, alpha).eigenvectors[:, :dimensions]
     torch.testing.assert_close(found.weight @ found.weight.T, torch.eye(dimensions, dtype=torch.float64))
     assert subspace_angles(found.weight.T.numpy(), top.numpy()).max() < 1e-5
     assert found.angles[-1].max() < 1e-5
     assert found.angles[0].max() > 0.5
-    assert found.energies[-1].item() == pytest.approx(found.optimum)
-    assert (found.energies.diff() > -1e-12).all()
+    assert found.energy_by_iteration[-1].item() == pytest.approx(found.max_energy)
+    assert (found.energy_by_iteration.diff() > -1e-12).all()
 
 
 def test_angles_match_scipy(digits):
     x0, x1, alpha = digits
-    found = linear_encoder(x0, x1, 3, alpha=alpha, iterations=2)
+    found = train_linear_encoder(x0, x1, 3, alpha=alpha, iterations=2)
     top = contrastive_covariance(x0, x1, alpha).eigenvectors[:, :3].numpy()
     np.testing.assert_allclose(found.angles[-1], subspace_angles(found.weight.T.numpy(), top), atol=1e-8)
 
@@ -43,14 +43,14 @@ def test_angles_match_scipy(digits):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_deep_linear_encoder_aligns_and_becomes_rank_one(digits, seed):
     x0, x1, alpha = digits
-    found = deep_linear(x0, x1, (8, 8, 4), alpha=alpha, seed=seed)
-    assert found.alignments.shape[1] == 2
+    found = train_deep_linear_encoder(x0, x1, (8, 8, 4), alpha=alpha, seed=seed)
+    assert found.layer_alignments.shape[1] == 2
     assert found.rank_one_shares.shape[1] == 3
-    assert found.alignments[-1].min() > 0.9999
+    assert found.layer_alignments[-1].min() > 0.9999
     assert found.rank_one_shares[-1].min() > 0.9999
     assert found.rank_one_shares[0].max() < 0.6
-    assert found.direction > 0.9999
-    assert found.energies[-1].item() == pytest.approx(found.optimum, rel=1e-5)
+    assert found.top_eigenvector_cosine > 0.9999
+    assert found.energy_by_iteration[-1].item() == pytest.approx(found.max_energy, rel=1e-5)
     for weight in found.weights:
         assert weight.norm().item() == pytest.approx(1)
 
@@ -58,24 +58,24 @@ def test_deep_linear_encoder_aligns_and_becomes_rank_one(digits, seed):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_normalized_filters_contribute_equally(digits, seed):
     x0, x1, alpha = digits
-    found = deep_linear(x0, x1, (8, 5, 4), alpha=alpha, per_filter=True, seed=seed)
-    assert found.unevenness < 1e-3
+    found = train_deep_linear_encoder(x0, x1, (8, 5, 4), alpha=alpha, per_filter=True, seed=seed)
+    assert found.filter_norm_deviation < 1e-3
     for weight in found.weights[:-1]:
         expected = torch.full((len(weight),), len(weight) ** -0.5, dtype=torch.float64)
         torch.testing.assert_close(weight.norm(dim=1), expected)
-    assert found.energies[-1].item() == pytest.approx(found.optimum, rel=1e-5)
-    assert deep_linear(x0, x1, (8, 5, 4), alpha=alpha, seed=seed).unevenness > 0.1
+    assert found.energy_by_iteration[-1].item() == pytest.approx(found.max_energy, rel=1e-5)
+    assert train_deep_linear_encoder(x0, x1, (8, 5, 4), alpha=alpha, seed=seed).filter_norm_deviation > 0.1
 
 
 def test_figures_are_drawn(digits, tmp_path):
     x0, x1, _ = digits
-    linear_encoder(x0, x1, 2, iterations=3).figure().savefig(tmp_path / "linear.png")
-    deep_linear(x0, x1, (4, 4), iterations=3).figure().savefig(tmp_path / "deep.png")
+    train_linear_encoder(x0, x1, 2, iterations=3).figure().savefig(tmp_path / "linear.png")
+    train_deep_linear_encoder(x0, x1, (4, 4), iterations=3).figure().savefig(tmp_path / "deep.png")
 
 
 def test_rejects_invalid_arguments(digits):
     x0, x1, _ = digits
     with raises_usage_error("dimensions.invalid", 64, 65):
-        linear_encoder(x0, x1, 65)
+        train_linear_encoder(x0, x1, 65)
     with raises_usage_error("widths.invalid"):
-        deep_linear(x0, x1, ())
+        train_deep_linear_encoder(x0, x1, ())

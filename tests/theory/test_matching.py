@@ -1,4 +1,4 @@
-"""Matching under three constraints, against POT and a softmax."""
+"""ConstraintComparison under three constraints, against POT and a softmax."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
-from contraport.theory import matching
+from contraport.theory import compare_constraints
 
 
 def embeddings(n=8, m=8):
@@ -24,7 +24,9 @@ def cost_of(z0, z1):
 
 def test_plans_match_pot():
     z0, z1 = embeddings(8, 6)
-    found = matching(z0, z1, torch.zeros(8, 6, dtype=torch.bool), temperature=0.2, relaxation=0.4).plans
+    found = compare_constraints(
+        z0, z1, torch.zeros(8, 6, dtype=torch.bool), temperature=0.2, relaxation=0.4
+    ).plans_by_constraint
     cost, a, b = cost_of(z0, z1), np.full(8, 1 / 8), np.full(6, 1 / 6)
     kernel = np.exp(-cost / 0.2)
     np.testing.assert_allclose(found["rows"].plan, kernel / kernel.sum(1, keepdims=True) / 8, rtol=1e-9)
@@ -39,40 +41,40 @@ def test_plans_match_pot():
 
 def test_summary_matches_the_plan():
     partners = torch.eye(8, dtype=torch.bool).roll(1, 1)
-    for found in matching(*embeddings(), partners).plans.values():
+    for found in compare_constraints(*embeddings(), partners).plans_by_constraint.values():
         plan = found.plan.numpy()
         columns = plan.sum(0) / plan.sum()
-        np.testing.assert_allclose(found.columns, columns)
-        assert found.partner_share == pytest.approx(plan[np.arange(8), (np.arange(8) + 1) % 8].sum() / plan.sum())
+        np.testing.assert_allclose(found.column_masses, columns)
+        assert found.true_pair_share == pytest.approx(plan[np.arange(8), (np.arange(8) + 1) % 8].sum() / plan.sum())
         assert found.unevenness == pytest.approx(np.clip(columns - 1 / 8, 0, None).sum())
-        assert found.columns_used == pytest.approx(np.exp(-(columns * np.log(columns)).sum()))
+        assert found.effective_num_columns == pytest.approx(np.exp(-(columns * np.log(columns)).sum()))
 
 
 def test_column_constraint_evens_out_the_columns():
-    found = matching(*embeddings()).plans
+    found = compare_constraints(*embeddings()).plans_by_constraint
     assert found["rows"].unevenness > 0.1 > 1e-6 > found["balanced"].unevenness
-    assert found["balanced"].columns_used == pytest.approx(8)
-    assert found["rows"].columns_used < 7.5
+    assert found["balanced"].effective_num_columns == pytest.approx(8)
+    assert found["rows"].effective_num_columns < 7.5
     assert found["unbalanced"].mass < 1
-    high = matching(*embeddings(), relaxation=100.0).plans["unbalanced"]
+    high = compare_constraints(*embeddings(), relaxation=100.0).plans_by_constraint["unbalanced"]
     torch.testing.assert_close(high.plan, found["balanced"].plan, atol=5e-3, rtol=0)
 
 
 def test_hub_takes_all_mass_with_rows_only():
     z0 = torch.tensor([[1.0, 0.0]] * 4)
     z1 = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])
-    rows = matching(z0, z1, temperature=0.05).plans["rows"]
+    rows = compare_constraints(z0, z1, temperature=0.05).plans_by_constraint["rows"]
     assert rows.unevenness == pytest.approx(0.75)
-    assert rows.columns_used == pytest.approx(1)
+    assert rows.effective_num_columns == pytest.approx(1)
 
 
 def test_figure_draws_lines_by_mass_and_blue_to_partners(tmp_path):
-    figure = matching(torch.eye(3), torch.eye(3), temperature=0.05).figure()
+    figure = compare_constraints(torch.eye(3), torch.eye(3), temperature=0.05).figure()
     figure.savefig(tmp_path / "figure.png")
     lines = figure.axes[1].get_lines()
     assert len(lines) == 3  # what is off the partners is too faint to be drawn
     assert {line.get_color() for line in lines} == {"#0072b2"}
-    weak = matching(torch.eye(2), torch.eye(2), temperature=10.0).figure().axes[1].get_lines()
+    weak = compare_constraints(torch.eye(2), torch.eye(2), temperature=10.0).figure().axes[1].get_lines()
     straight = [line for line in weak if line.get_ydata()[0] == line.get_ydata()[1]]
     crossed = [line for line in weak if line not in straight]
     assert len(straight) == len(crossed) == 2
@@ -81,10 +83,10 @@ def test_figure_draws_lines_by_mass_and_blue_to_partners(tmp_path):
 
 def test_rejects_invalid_arguments():
     with raises_usage_error("partners.missing", 8, 6):
-        matching(*embeddings(8, 6))
+        compare_constraints(*embeddings(8, 6))
     with raises_usage_error("partners.shape", (8, 8), (2, 2)):
-        matching(*embeddings(), torch.eye(2, dtype=torch.bool))
+        compare_constraints(*embeddings(), torch.eye(2, dtype=torch.bool))
     with raises_usage_error("temperature.invalid", 0.0):
-        matching(*embeddings(), temperature=0.0)
+        compare_constraints(*embeddings(), temperature=0.0)
     with raises_usage_error("relaxation.invalid", -1.0):
-        matching(*embeddings(), relaxation=-1.0)
+        compare_constraints(*embeddings(), relaxation=-1.0)

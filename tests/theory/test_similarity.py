@@ -11,7 +11,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from tests.errors import raises_usage_error
 
 from contraport.metrics.embedding_geometry import tolerance
-from contraport.theory import similarity
+from contraport.theory import compute_class_cosines
 
 
 def items():
@@ -21,35 +21,35 @@ def items():
 
 def test_cosines_are_sorted_by_label():
     features, labels = items()
-    found = similarity(features, labels)
+    found = compute_class_cosines(features, labels)
     order = np.argsort(labels.numpy(), kind="stable")
     np.testing.assert_allclose(found.cosines, cosine_similarity(features.double().numpy()[order]), atol=1e-12)
     assert found.labels.tolist() == sorted(labels.tolist())
-    assert found.names == ("1", "3", "7")
+    assert found.class_names == ("1", "3", "7")
 
 
 def test_means_exclude_pairs_of_an_item_with_itself():
     features, labels = items()
-    found = similarity(features, labels)
+    found = compute_class_cosines(features, labels)
     cosines = cosine_similarity(features.double().numpy())
     pairs = [(i, j) for i, j in product(range(12), repeat=2) if i != j]
     for (r, one), (c, other) in product(enumerate((1, 3, 7)), repeat=2):
         of_both = [cosines[i, j] for i, j in pairs if labels[i] == one and labels[j] == other]
-        assert found.means[r, c].item() == pytest.approx(np.mean(of_both))
+        assert found.class_mean_cosines[r, c].item() == pytest.approx(np.mean(of_both))
     assert found.within == pytest.approx(np.mean([cosines[i, j] for i, j in pairs if labels[i] == labels[j]]))
     assert found.between == pytest.approx(np.mean([cosines[i, j] for i, j in pairs if labels[i] != labels[j]]))
     assert found.within == pytest.approx(tolerance(features, labels))
 
 
 def test_class_of_one_item_has_no_mean_within(tmp_path):
-    found = similarity(torch.eye(3) + 0.1, torch.tensor([0, 0, 1]))
-    assert found.means.isnan().tolist() == [[False, False], [False, True]]
+    found = compute_class_cosines(torch.eye(3) + 0.1, torch.tensor([0, 0, 1]))
+    assert found.class_mean_cosines.isnan().tolist() == [[False, False], [False, True]]
     found.figure().savefig(tmp_path / "figure.png")
 
 
 def test_figure_is_drawn(tmp_path):
     features, labels = items()
-    figure = similarity(features, labels, ["a", "b", "c"]).figure()
+    figure = compute_class_cosines(features, labels, ["a", "b", "c"]).figure()
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["a", "b", "c"]
     assert len(figure.axes[1].texts) == 9
     figure.savefig(tmp_path / "figure.png")
@@ -58,11 +58,11 @@ def test_figure_is_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda x, y: similarity(x[:1], y[:1]), "features.shape"),
-        (lambda x, y: similarity(x, y[:3]), "labels.shape"),
-        (lambda x, y: similarity(x, y * 0), "labels.one_class"),
-        (lambda x, y: similarity(x, torch.arange(12)), "labels.no_pairs"),
-        (lambda x, y: similarity(x, y, ["a"]), "names.shape"),
+        (lambda x, y: compute_class_cosines(x[:1], y[:1]), "features.shape"),
+        (lambda x, y: compute_class_cosines(x, y[:3]), "labels.shape"),
+        (lambda x, y: compute_class_cosines(x, y * 0), "labels.one_class"),
+        (lambda x, y: compute_class_cosines(x, torch.arange(12)), "labels.no_pairs"),
+        (lambda x, y: compute_class_cosines(x, y, ["a"]), "names.shape"),
     ],
 )
 def test_rejects_invalid_arguments(call, code):

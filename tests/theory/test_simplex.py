@@ -10,14 +10,14 @@ import torch
 from scipy.optimize import linprog, minimize
 from tests.errors import raises_usage_error
 
-from contraport.theory import simplex_path
+from contraport.theory import solve_entropic_program
 
 COSTS = (0.4, -0.2, 0.9)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 5.0])
 def test_solution_minimizes_cost_minus_entropy(temperature):
-    found = simplex_path(COSTS, [temperature])
+    found = solve_entropic_program(COSTS, [temperature])
 
     def height(p):
         p = np.clip(p, 1e-300, None)
@@ -30,19 +30,19 @@ def test_solution_minimizes_cost_minus_entropy(temperature):
 
 
 def test_optimum_matches_the_linear_program():
-    found = simplex_path(COSTS, [1e-3])
+    found = solve_entropic_program(COSTS, [1e-3])
     best = linprog(COSTS, A_eq=[[1, 1, 1]], b_eq=[1])
-    np.testing.assert_allclose(found.optimum, best.x)
+    np.testing.assert_allclose(found.unregularized_solution, best.x)
     np.testing.assert_allclose(found.solutions[0], best.x, atol=1e-9)
-    tied = simplex_path((1.0, 0.0, 0.0), [1e-3])
-    torch.testing.assert_close(tied.solutions[0], tied.optimum)
-    assert tied.optimum.tolist() == [0, 0.5, 0.5]
+    tied = solve_entropic_program((1.0, 0.0, 0.0), [1e-3])
+    torch.testing.assert_close(tied.solutions[0], tied.unregularized_solution)
+    assert tied.unregularized_solution.tolist() == [0, 0.5, 0.5]
 
 
 def test_optimum_moves_inwards_as_the_temperature_grows():
-    found = simplex_path(COSTS)
+    found = solve_entropic_program(COSTS)
     assert (found.temperatures.diff() > 0).all()
-    for growing in (found.margins, found.expected_costs, found.entropies):
+    for growing in (found.smallest_masses, found.expected_costs, found.entropies):
         assert (growing.diff()[10:] > 0).all()
         assert (growing.diff() >= 0).all()
     assert (found.solutions > 0).all()
@@ -50,24 +50,24 @@ def test_optimum_moves_inwards_as_the_temperature_grows():
 
 
 def test_temperatures_are_sorted():
-    assert simplex_path(COSTS, [2.0, 1.0]).temperatures.tolist() == [1.0, 2.0]
+    assert solve_entropic_program(COSTS, [2.0, 1.0]).temperatures.tolist() == [1.0, 2.0]
 
 
 def test_figure_is_drawn(tmp_path):
-    figure = simplex_path(COSTS).figure()
+    figure = solve_entropic_program(COSTS).figure()
     assert figure.axes[0].get_title() == "linear program"
     assert len(figure.axes) == 4
     figure.savefig(tmp_path / "figure.png")
-    simplex_path(COSTS, [1.0]).figure().savefig(tmp_path / "one.png")
+    solve_entropic_program(COSTS, [1.0]).figure().savefig(tmp_path / "one.png")
 
 
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda: simplex_path((1.0, 2.0)), "costs.invalid"),
-        (lambda: simplex_path((1.0, 2.0, math.nan)), "costs.invalid"),
-        (lambda: simplex_path(COSTS, []), "temperatures.missing"),
-        (lambda: simplex_path(COSTS, [-1.0]), "temperatures.invalid"),
+        (lambda: solve_entropic_program((1.0, 2.0)), "costs.invalid"),
+        (lambda: solve_entropic_program((1.0, 2.0, math.nan)), "costs.invalid"),
+        (lambda: solve_entropic_program(COSTS, []), "temperatures.missing"),
+        (lambda: solve_entropic_program(COSTS, [-1.0]), "temperatures.invalid"),
     ],
 )
 def test_rejects_invalid_arguments(call, code):

@@ -8,20 +8,20 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
-from contraport.theory import five_gaussians, gaussian_mixture, perfect_uniformity
+from contraport.theory import gaussian_mixture, minimize_uniformity_loss, train_on_five_gaussians
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("items", [2, 3, 5, 12, 25])
 def test_points_in_the_plane_form_a_regular_polygon(items, seed):
-    found = perfect_uniformity(items, 2, seed=seed)
+    found = minimize_uniformity_loss(items, 2, seed=seed)
     assert found.deviation < 1e-5
     assert found.least_angle == pytest.approx(2 * math.pi / items, abs=1e-5)
 
 
 @pytest.mark.parametrize(("items", "dimensions"), [(4, 3), (5, 4), (8, 7), (10, 16)])
 def test_points_form_a_simplex_in_enough_dimensions(items, dimensions):
-    found = perfect_uniformity(items, dimensions)
+    found = minimize_uniformity_loss(items, dimensions)
     cosines = found.points @ found.points.T
     expected = torch.full((items, items), -1 / (items - 1)).fill_diagonal_(1).double()
     torch.testing.assert_close(cosines, expected, atol=1e-6, rtol=0)
@@ -29,7 +29,7 @@ def test_points_form_a_simplex_in_enough_dimensions(items, dimensions):
 
 
 def test_twelve_points_in_space_form_an_icosahedron():
-    found = perfect_uniformity(12, 3)
+    found = minimize_uniformity_loss(12, 3)
     assert found.deviation is None
     assert found.least_angle == pytest.approx(math.atan(2), abs=1e-5)
 
@@ -37,13 +37,13 @@ def test_twelve_points_in_space_form_an_icosahedron():
 def test_mixture_has_equal_components_of_the_given_sigma():
     data = gaussian_mixture()
     assert data.x.shape == (250, 2)
-    assert data.components.bincount().tolist() == [50] * 5
-    spread = torch.stack([data.x[data.components == k].std(0) for k in range(5)])
+    assert data.component_indices.bincount().tolist() == [50] * 5
+    spread = torch.stack([data.x[data.component_indices == k].std(0) for k in range(5)])
     torch.testing.assert_close(spread, torch.full((5, 2), 0.1), atol=0.03, rtol=0)
 
 
 def test_simclr_comes_close_to_perfect_uniformity():
-    found = five_gaussians(data=gaussian_mixture(100), iterations=300)
+    found = train_on_five_gaussians(data=gaussian_mixture(100), iterations=300)
     assert found.alignment < 0.01
     assert found.perfect_uniformity < found.uniformity < found.perfect_uniformity + 0.1
     assert found.untrained_uniformity > found.perfect_uniformity + 0.5
@@ -53,23 +53,23 @@ def test_global_generator_is_unchanged():
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    five_gaussians(data=gaussian_mixture(10), iterations=1)
+    train_on_five_gaussians(data=gaussian_mixture(10), iterations=1)
     assert torch.equal(torch.rand(1), expected)
 
 
 def test_figures_are_drawn(tmp_path):
-    perfect_uniformity(5, 2).figure().savefig(tmp_path / "polygon.png")
-    perfect_uniformity(5, 4).figure().savefig(tmp_path / "simplex.png")
-    five_gaussians(data=gaussian_mixture(10), iterations=1).figure().savefig(tmp_path / "toy.png")
+    minimize_uniformity_loss(5, 2).figure().savefig(tmp_path / "polygon.png")
+    minimize_uniformity_loss(5, 4).figure().savefig(tmp_path / "simplex.png")
+    train_on_five_gaussians(data=gaussian_mixture(10), iterations=1).figure().savefig(tmp_path / "toy.png")
 
 
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda: perfect_uniformity(1, 2), "items.invalid"),
-        (lambda: perfect_uniformity(3, 1), "dimensions.invalid"),
-        (lambda: perfect_uniformity(3, 2, temperature=-1), "temperature.invalid"),
-        (lambda: five_gaussians(noise=-1), "noise.invalid"),
+        (lambda: minimize_uniformity_loss(1, 2), "items.invalid"),
+        (lambda: minimize_uniformity_loss(3, 1), "dimensions.invalid"),
+        (lambda: minimize_uniformity_loss(3, 2, temperature=-1), "temperature.invalid"),
+        (lambda: train_on_five_gaussians(noise=-1), "noise.invalid"),
         (lambda: gaussian_mixture(4), "items.invalid"),
         (lambda: gaussian_mixture(sigma=0), "sigma.invalid"),
     ],

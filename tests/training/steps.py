@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from contraport.catalog import resolve_recipe
+from contraport.catalog import apply_recipe
 from contraport.data import Batch, BatchShare, Dataset, from_arrays
 from contraport.distributed import local_batch
 from contraport.training.components import build_objective, build_training_module
@@ -59,7 +59,7 @@ def weighted(dataset: Dataset) -> Dataset:
 
 
 def pipeline_of(dataset: Dataset, **chosen: Any) -> TrainingModule:
-    settings = Settings(**{"projection": 8, "epochs": 5, **resolve_recipe(chosen)})
+    settings = Settings(**{"projection": 8, "epochs": 5, **apply_recipe(chosen)})
     return build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=4)
 
 

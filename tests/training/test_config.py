@@ -14,7 +14,7 @@ import pytest
 
 from contraport import ContrastiveEncoder, train
 from contraport.catalog import RECIPES
-from contraport.catalog.augment_specs import AUGMENTS
+from contraport.catalog.option_parsers import AUGMENTS
 from contraport.options import matches_type
 from contraport.runs import Run
 from contraport.schedules import SHAPES

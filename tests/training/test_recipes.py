@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from contraport.catalog import RECIPES, resolve_recipe
+from contraport.catalog import RECIPES, apply_recipe
 from contraport.data import Dataset, build_loader, from_arrays
 from contraport.embedding import embed_dataset
 from contraport.encoders import Model
@@ -104,26 +104,26 @@ def test_a_run_is_named_after_its_recipe(splits: Any, tmp_path: Any, monkeypatch
 
 
 def test_settings_go_with_what_they_belong_to() -> None:
-    assert resolve_recipe({"recipe": "moco", "negatives": "queue"})["temperature"] == 0.2
-    other = resolve_recipe({"recipe": "moco", "objective": "gca-uot"})
+    assert apply_recipe({"recipe": "moco", "negatives": "queue"})["temperature"] == 0.2
+    other = apply_recipe({"recipe": "moco", "objective": "gca-uot"})
     assert "temperature" not in other
     assert "objective_settings" not in other
-    merged = resolve_recipe({"recipe": "moco", "objective_settings": {"shared_columns": False}})
+    merged = apply_recipe({"recipe": "moco", "objective_settings": {"shared_columns": False}})
     assert merged["objective_settings"] == {"symmetric": False, "shared_columns": False}
-    assert resolve_recipe({"predict": "l2"})["objective"] is None
-    assert resolve_recipe({"epochs": 3}) == {"epochs": 3}
+    assert apply_recipe({"predict": "l2"})["objective"] is None
+    assert apply_recipe({"epochs": 3}) == {"epochs": 3}
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_resolving_twice_changes_nothing(name: str) -> None:
-    once = resolve_recipe({"recipe": name})
-    assert resolve_recipe(once) == once
+    once = apply_recipe({"recipe": name})
+    assert apply_recipe(once) == once
     assert list_overridden_recipe_options(Settings(**once)) == []
 
 
 def test_an_unknown_recipe() -> None:
     with raises_usage_error("recipe.unknown", "simclrr", "simclr"):
-        resolve_recipe({"recipe": "simclrr"})
+        apply_recipe({"recipe": "simclrr"})
 
 
 @pytest.mark.parametrize("name", OF_TWO_KINDS)

@@ -8,7 +8,7 @@ used.
 from contraport.catalog.datasets import DATASETS, DatasetEntry, list_datasets
 from contraport.catalog.encoders import ENCODERS, EncoderEntry, list_encoders
 from contraport.catalog.objectives import OBJECTIVES, ObjectiveEntry, list_objectives, objective, register_objective
-from contraport.catalog.recipes import RECIPES, Recipe, resolve_recipe
+from contraport.catalog.recipes import RECIPES, Recipe, apply_recipe
 
 __all__ = [
     "DATASETS",
@@ -19,10 +19,10 @@ __all__ = [
     "EncoderEntry",
     "ObjectiveEntry",
     "Recipe",
+    "apply_recipe",
     "list_datasets",
     "list_encoders",
     "list_objectives",
     "objective",
     "register_objective",
-    "resolve_recipe",
 ]

@@ -17,13 +17,13 @@ class EncoderEntry(NamedTuple):
         description: Description of the encoder in one line.
         network: Location of the network class, ``module:class``; empty for encoders of other libraries. The class
             takes the shape of an item.
-        fixed: Whether the encoder has no trainable weights.
+        is_fixed: Whether the encoder has no trainable weights.
     """
 
     name: str
     description: str
     network: str = ""
-    fixed: bool = False
+    is_fixed: bool = False
 
 
 ENCODERS = {
@@ -38,7 +38,7 @@ ENCODERS = {
             "gradients",
             "histograms of gradients (HOG) and hues of image regions; no trained weights, for a few hundred images",
             "contraport.encoders.networks:GradientHistograms",
-            fixed=True,
+            is_fixed=True,
         ),
         EncoderEntry(
             "mlp",

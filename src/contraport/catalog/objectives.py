@@ -351,7 +351,7 @@ def gca_uot(
     lam: float = 0.01,
     reference: str = "product",
 ) -> Loss:
-    """GCA-UOT: InfoNCE on an unbalanced transport plan, in which outliers may give up mass at a price.
+    """GCA-UOT: InfoNCE on an unbalanced transport plan, in which outliers may lose mass against a penalty.
 
     `Objective.mass` is the share of the mass that was transported, at most 1 with the product reference. Measured on
     digits and Fashion-MNIST (docs/results.md), clean and with a fifth of the pairs mismatched, 10 iterations: within
@@ -441,7 +441,7 @@ def iot(
 def iot_uniform(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 1.0
 ) -> Loss:
-    """IOT-CL with a penalty that spreads the plan evenly over the negatives; same settings as `iot`.
+    """IOT-CL with a uniformity penalty, which spreads the plan evenly over the negatives; see `iot`.
 
     >>> import torch, contraport as cp
     >>> round(cp.iot_uniform(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -623,7 +623,7 @@ def alpha_cl(
 
 @register_objective(f"{_ALPHA}, the quadratic loss.", r"\tfrac1{2n} \sum_i \tfrac1{2n-2} \sum_j (d_i^2 - d_{ij}^2)")
 def quadratic(negatives: str = "both") -> Loss:
-    """Quadratic contrastive loss: squared distance of positives minus the mean squared distance of negatives.
+    """Quadratic contrastive loss: squared distance of positives minus mean squared distance of negatives.
 
     Args:
         negatives: of ``"both"`` views, of the anchor's own (``"same"``) or of the ``"other"``.

@@ -132,7 +132,7 @@ RECIPES: dict[str, Recipe] = {
 _OWNED = {"objective": ("objective_settings", "temperature"), "negatives": ("queue_size", "bank_negatives")}
 
 
-def resolve_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
+def apply_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
     """Add the settings of the recipe to keyword arguments of `contraport.train`.
 
     Explicit options override the recipe. With another objective or other negatives, the recipe's settings of its own
@@ -141,9 +141,9 @@ def resolve_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: unknown recipe or objective.
 
-    >>> resolve_recipe({"recipe": "byol", "momentum": 0.9})
+    >>> apply_recipe({"recipe": "byol", "momentum": 0.9})
     {'objective': 'byol', 'momentum': 0.9, 'predictor': True, 'recipe': 'byol'}
-    >>> resolve_recipe({"recipe": "moco", "objective": "gca-uot"})
+    >>> apply_recipe({"recipe": "moco", "objective": "gca-uot"})
     {'objective': 'gca-uot', 'negatives': 'queue', 'momentum': 0.99, 'recipe': 'moco'}
     """
     settings = get_recipe_settings(options.get("recipe"))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class Evidence(NamedTuple):
+class ClaimReference(NamedTuple):
     """Reference to a claim of a benchmark suite.
 
     Attributes:
@@ -33,7 +33,7 @@ class Recommendation(NamedTuple):
 
     objectives: tuple[str, ...]
     text: str
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[ClaimReference, ...] = ()
 
 
 class UseCase(NamedTuple):
@@ -48,12 +48,12 @@ class UseCase(NamedTuple):
 
     name: str
     starting_point: str
-    basis: tuple[Evidence, ...]
+    basis: tuple[ClaimReference, ...]
     recommendations: tuple[Recommendation, ...]
 
 
-def _claims(suite: str, *numbers: int) -> tuple[Evidence, ...]:
-    return tuple(Evidence(suite, number) for number in numbers)
+def _claims(suite: str, *numbers: int) -> tuple[ClaimReference, ...]:
+    return tuple(ClaimReference(suite, number) for number in numbers)
 
 
 USE_CASES = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from contraport._utils.spec_parser import parse_number_or_text, split_at_commas, strip_quotes
 from contraport.catalog import OBJECTIVES, RECIPES
-from contraport.catalog.augment_specs import AUGMENTS
+from contraport.catalog.option_parsers import AUGMENTS
 from contraport.comparison.grid import OptionMap, Row, merge_options
 from contraport.errors import UsageError, check, unknown_name_error
 from contraport.options import replace_deprecated_names

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.io import decode_jpeg, encode_jpeg
 from torchvision.transforms.v2 import functional as transforms
 
-from contraport.catalog.perturbation_specs import CORRUPTIONS, SEVERITIES
+from contraport.catalog.option_parsers import CORRUPTIONS, SEVERITIES
 from contraport.errors import check
 
 NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)  # standard deviation, relative to the pixel range

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
 from contraport._utils.text_bytes import is_text_shape
-from contraport.catalog.perturbation_specs import DOMAINS, Corruption, DomainSpec, Mismatch
+from contraport.catalog.option_parsers import DOMAINS, CorruptionSpec, DomainSpec, MismatchSpec
 from contraport.data.corruptions import NOISE, corrupt
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.duplicate_groups import permute_partners
@@ -66,7 +66,7 @@ class MismatchedStore(StoreWrapper):
         return first, *others
 
 
-def draw_mismatched_partners(dataset: Dataset, mismatch: Mismatch, *, seed: int) -> Tensor:
+def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: int) -> Tensor:
     """Draw the partner of each item, int64 ``(n,)``; a random fraction of the items get the partner of another item.
 
     Items that exchange partners differ in the content of each view.
@@ -177,7 +177,7 @@ def _apply_to_items(dataset: Dataset, change: Change) -> Dataset:
     return dataset.with_store(ArrayStore(tuple(torch.cat(views) for views in zip(*blocks, strict=True))))
 
 
-def corrupt_dataset(dataset: Dataset, *corruptions: Corruption) -> Dataset:
+def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
     """Apply one or more corruptions to a dataset in turn; the same item is always corrupted in the same way.
 
     Images are corrupted as in `contraport.data.corruptions`. Noise is added to vectors and time series, in units of
@@ -207,7 +207,7 @@ def corrupt_dataset(dataset: Dataset, *corruptions: Corruption) -> Dataset:
 class _CorruptItems:
     """Corruption of items, seeded by their source rows; `spread` is the standard deviation of non-image views."""
 
-    corruptions: tuple[Corruption, ...]
+    corruptions: tuple[CorruptionSpec, ...]
     rows: Tensor
     spread: tuple[Tensor | None, ...]
 
@@ -252,9 +252,9 @@ def apply_domain_shifts(dataset: Dataset, version: DomainSpec) -> Dataset:
     uniform = numpy_generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
     domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
     whole = _apply_to_items(dataset, _ApplyDomains(domains, rotates)).with_domains(domains, names)
-    if version.left_out is None:
+    if version.held_out is None:
         return whole
-    is_left_out = domains == names.index(version.left_out)
+    is_left_out = domains == names.index(version.held_out)
     chosen = is_left_out if dataset.split == "test" else ~is_left_out
     return whole.subset(chosen.nonzero()[:, 0])
 

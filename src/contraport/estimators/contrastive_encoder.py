@@ -23,7 +23,7 @@ from contraport._utils.text_bytes import as_string_list
 from contraport.auditing.pairs import DecoyDataset, add_decoys
 from contraport.auditing.pairs.pair_filter import PairFilter, max_audited_batch_size
 from contraport.auditing.result import Audit, audit_from_arrays
-from contraport.catalog import resolve_recipe
+from contraport.catalog import apply_recipe
 from contraport.catalog.objectives import info_nce
 from contraport.data import Batch, BatchOrder, Dataset, build_loader, from_arrays
 from contraport.data.arrays import as_array, check_equal_shapes, parse_weights
@@ -384,14 +384,14 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         if own.pop("opt") != "deprecated":
             warn_renamed("opt", "optimizer")
             own["optimizer"] = self.opt
-        return Settings(**resolve_recipe(own), seed=int(check_random_state(self.random_state).randint(2**31)))
+        return Settings(**apply_recipe(own), seed=int(check_random_state(self.random_state).randint(2**31)))
 
     def _num_batches(self, items: int) -> int:
         limit = max_audited_batch_size(items) if self.audit else self.batch_size
         return max(1, items // min(self.batch_size, limit))
 
     def _train(self, dataset: Dataset, *, number: int, lr_scheduler: str, warmup: float = 0.0) -> Self:
-        """Train for `number` epochs; the learning rate rises during the share `warmup` of the steps."""
+        """Train for `number` epochs; the learning rate rises over the fraction `warmup` of the steps."""
         pipeline, steps_per_epoch = self.pipeline_, self._num_batches(len(dataset))
         steps = number * steps_per_epoch
         schedule = build_lr_schedule(

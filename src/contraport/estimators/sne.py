@@ -232,7 +232,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return Objective(WithinView(), *self._kernel_and_constraint(), target, KL(), penalties)
 
     def _minimize(self, target: Matrix, embed: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """Minimize the objective of what `embed` returns, first with early exaggeration, then until convergence."""
+        """Minimize the objective over the output of `embed`, first with early exaggeration, then until convergence."""
         early, late = self._objective(target, self.early_exaggeration), self._objective(target)
         last = torch.inf
         for iteration in range(1, self.max_iter + 1):
@@ -263,7 +263,7 @@ _NeighborEmbedding.transform = available_if(_has_encoder)(_NeighborEmbedding.tra
 
 
 class SNE(_NeighborEmbedding):
-    """Stochastic neighbor embedding (SNE) with a Gaussian kernel: neighbors in the data stay neighbors.
+    """Stochastic neighbor embedding (SNE): preserves neighborhoods with a Gaussian kernel.
 
     Minimizes KL(P | Q) between the conditional neighbor distributions of the data, P, from Gaussians with bandwidths
     set by the perplexity, and those of the embedding, Q, from a Gaussian of fixed width. Every iteration computes all
@@ -310,7 +310,7 @@ class SNE(_NeighborEmbedding):
 
 
 class TSNE(_NeighborEmbedding):
-    """t-distributed stochastic neighbor embedding (t-SNE) with a heavy-tailed kernel: neighbors stay neighbors.
+    """t-distributed stochastic neighbor embedding (t-SNE): preserves neighborhoods with a heavy-tailed kernel.
 
     Minimizes KL(P | Q) between the symmetrized neighbor distribution of the data, P, and that of the embedding, Q, from
     the kernel 1 / (1 + distance^2), normalized over all pairs. Parameters and attributes are those of `SNE`.

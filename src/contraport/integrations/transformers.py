@@ -1,9 +1,9 @@
-"""Adapter of objectives to the `Trainer` of transformers."""
+"""Adapter of objectives to the `Trainer` of Hugging Face transformers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +11,6 @@ from torch import Tensor, nn
 import contraport as cp
 from contraport.distributed import current_processes
 from contraport.errors import check
-
-
-class TrainerArguments(Protocol):
-    """Protocol of the trainer arguments that determine how the loss is scaled; see `transformers.TrainingArguments`."""
-
-    gradient_accumulation_steps: int
-    average_tokens_across_devices: bool
 
 
 class TrainerLoss(nn.Module):
@@ -50,7 +43,7 @@ class TrainerLoss(nn.Module):
         *,
         outputs: Sequence[str] = ("image_embeds", "text_embeds"),
         logit_scale: Tensor | None = None,
-        arguments: TrainerArguments | None = None,
+        arguments: Any = None,
     ) -> None:
         super().__init__()
         self.objective = cp.info_nce(temperature=0.07) if objective is None else objective

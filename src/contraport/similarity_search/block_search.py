@@ -32,8 +32,8 @@ def normalize_rows(features: np.ndarray, device: torch.device) -> Tensor:
     return F.normalize(rows.to(device), dim=1)
 
 
-def iterate_blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-    """Yield blocks of features: the index of the first row, and the rows scaled to unit length."""
+def iterate_normalized_blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+    """Yield blocks of rows scaled to unit length, each with the index of its first row."""
     for first in range(0, len(features), BLOCK):
         yield first, normalize_rows(features[first : first + BLOCK], device)
 

@@ -16,9 +16,9 @@ from contraport.errors import check, check_new_file, report_write_errors
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.metrics.clustering import kmeans_clusters
-from contraport.similarity_search.block_search import find_most_similar, iterate_blocks
+from contraport.similarity_search.block_search import find_most_similar, iterate_normalized_blocks
 from contraport.similarity_search.config import CLUSTER, ItemClusteringOptions
-from contraport.similarity_search.page import MAX_GROUP_PICTURES, CardGroup, ItemCard, PageContents, prepare_page
+from contraport.similarity_search.page import MAX_GROUP_PICTURES, CardSection, ItemCard, PageContents, resolve_page
 
 MAX_SAMPLE = 20_000
 """Items of the k-means that finds the initial centers; Lloyd's iterations over all items then move them."""
@@ -34,13 +34,13 @@ class Cluster(NamedTuple):
         size: number of items in the cluster.
         typical: names of the items nearest to the center of the cluster.
         class_name: most frequent class in the cluster; None if the items have no classes.
-        class_count: number of items of the most frequent class.
+        majority_class_size: number of items of the most frequent class in the cluster.
     """
 
     size: int
     typical: tuple[str, ...]
     class_name: str | None
-    class_count: int = 0
+    majority_class_size: int = 0
 
     @property
     def largest_class(self) -> str:
@@ -49,7 +49,7 @@ class Cluster(NamedTuple):
         >>> Cluster(32, (), "animals", 10).largest_class
         'animals (10 of 32)'
         """
-        return "-" if self.class_name is None else f"{self.class_name} ({self.class_count:,} of {self.size:,})"
+        return "-" if self.class_name is None else f"{self.class_name} ({self.majority_class_size:,} of {self.size:,})"
 
 
 class Clusters(NamedTuple):
@@ -103,7 +103,7 @@ def cluster(values: dict[str, Any]) -> Clusters:
     if out is not None:
         check(out.suffix == ".csv", f"out: must end in .csv, got {out.name!r}.", "suffix")
         check_new_file("out", out, overwrite=options.overwrite)
-    page = prepare_page(options.page, features, overwrite=options.overwrite)
+    page = resolve_page(options.page, features, overwrite=options.overwrite)
     labels, centers = _fit_kmeans(features.features, options.k, device)
     sizes = np.bincount(labels, minlength=options.k)
     order = np.argsort(-sizes, kind="stable")
@@ -129,14 +129,14 @@ def _fit_kmeans(features: np.ndarray, count: int, device: torch.device) -> tuple
     sample = np.array(features[spread], dtype=np.float32)
     initial = torch.from_numpy(kmeans_clusters(torch.from_numpy(sample), count).astype(np.int64))
     centers = torch.zeros(count, features.shape[1], device=device)
-    for first, rows in iterate_blocks(sample, device):
+    for first, rows in iterate_normalized_blocks(sample, device):
         centers.index_add_(0, initial[first : first + len(rows)].to(device), rows)
     centers /= torch.bincount(initial, minlength=count).clamp(min=1)[:, None].to(device)
     labels = np.full(len(features), -1)
     for _ in range(MAX_ITERATIONS):
         before = labels.copy()
         sums, counts = torch.zeros_like(centers), torch.zeros(count, device=device)
-        for first, rows in iterate_blocks(features, device):
+        for first, rows in iterate_normalized_blocks(features, device):
             # The nearest center maximizes <x, c> - |c|^2 / 2, which saves the (b, k, F) differences.
             nearest = (rows @ centers.T - centers.square().sum(1) / 2).argmax(1)
             labels[first : first + len(rows)] = nearest.cpu().numpy()
@@ -169,6 +169,6 @@ def _page_contents(result: Clusters, features: Features, centers: Tensor) -> Pag
         ]
         largest = f"largest class: {one.largest_class}" if one.class_name is not None else ""
         size = pluralize(one.size, "item")
-        groups.append(CardGroup(f"Cluster {number}", cards, (size, largest), one.size - len(cards)))
+        groups.append(CardSection(f"Cluster {number}", cards, (size, largest), one.size - len(cards)))
     lead = "The items of each cluster that are nearest to its center, with their cosine similarity to it."
     return PageContents(str(result), lead, groups)

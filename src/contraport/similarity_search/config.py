@@ -31,7 +31,7 @@ class SavedFeaturesOptions(BaseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexedSearchOptions(SavedFeaturesOptions):
+class FeatureSearchOptions(SavedFeaturesOptions):
     """Options shared by the commands that search features, exactly or by an approximate index."""
 
     index: str | Path | None = option(
@@ -42,7 +42,7 @@ class IndexedSearchOptions(SavedFeaturesOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NearestItemsOptions(IndexedSearchOptions, TrustOptions):
+class NearestItemsOptions(FeatureSearchOptions, TrustOptions):
     """Options shared by the commands that list the items nearest to a query."""
 
     top: int = option(10, "Number of nearest items.", check=int_in_range(1))
@@ -94,7 +94,7 @@ def _check_cosine(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DuplicateSearchOptions(IndexedSearchOptions):
+class DuplicateSearchOptions(FeatureSearchOptions):
     """Options of `contraport.duplicates`: find groups of nearly equal items."""
 
     threshold: float = option(

@@ -17,10 +17,11 @@ from contraport._utils.formatting import format_options, join_names, pluralize
 from contraport._utils.html_repr import format_html_rows
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
+from contraport.options import keep_deprecated_attributes
 from contraport.similarity_search.block_search import ROUNDING, normalize_rows
 from contraport.similarity_search.config import DUPLICATES, DuplicateSearchOptions
-from contraport.similarity_search.index import FeatureIndex, load_or_build_index, suggest_index
-from contraport.similarity_search.page import MAX_GROUP_PICTURES, CardGroup, ItemCard, PageContents, prepare_page
+from contraport.similarity_search.index import FeatureIndex, load_or_build_index, log_index_recommendation
+from contraport.similarity_search.page import MAX_GROUP_PICTURES, CardSection, ItemCard, PageContents, resolve_page
 
 log = logging.getLogger("contraport.similarity_search")
 
@@ -58,8 +59,8 @@ class DuplicateGroup(NamedTuple):
     names: tuple[str, ...]
 
 
-class SimilarPair(NamedTuple):
-    """Pair of an item and the other item that is most similar to it.
+class NearestPair(NamedTuple):
+    """Pair of an item and its nearest other item, with their cosine similarity.
 
     Attributes:
         positions: positions of both items among the features, from 0.
@@ -72,32 +73,33 @@ class SimilarPair(NamedTuple):
     similarity: float
 
 
+@keep_deprecated_attributes(items="num_items", near_duplicates="pairs_below_threshold", notes="threshold_notes")
 class DuplicatesResult(list[DuplicateGroup]):
     """Result of `contraport duplicates`: a list of groups from the largest to the smallest; notebooks display a table.
 
     Attributes:
-        items: number of items that were compared with one another.
-        near_duplicates: pairs just below the threshold, from the most to the least similar.
+        num_items: number of items that were compared with one another.
+        pairs_below_threshold: pairs just below the threshold, from the most to the least similar.
         proposed_threshold: threshold in the widest gap between the similarities; None if no gap stands out.
-        notes: sentences about pairs below the threshold and about the proposed threshold.
+        threshold_notes: sentences about pairs below the threshold and about the proposed threshold.
     """
 
     def __init__(
         self,
         groups: Iterable[DuplicateGroup],
         items: int,
-        near_duplicates: Sequence[SimilarPair] = (),
+        pairs_below_threshold: Sequence[NearestPair] = (),
         proposed_threshold: float | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         super().__init__(groups)
-        self.items = items
-        self.near_duplicates = near_duplicates
+        self.num_items = items
+        self.pairs_below_threshold = pairs_below_threshold
         self.proposed_threshold = proposed_threshold
-        self.notes = notes
+        self.threshold_notes = notes
 
     def __str__(self) -> str:
-        return f"{pluralize(len(self), 'group')} of duplicates among {pluralize(self.items, 'item')}"
+        return f"{pluralize(len(self), 'group')} of duplicates among {pluralize(self.num_items, 'item')}"
 
     def format_rows(self) -> list[dict[str, str]]:
         """Format the groups as rows of a table, one for each group."""
@@ -112,8 +114,8 @@ class DuplicatesResult(list[DuplicateGroup]):
         more = len(self) - MAX_GROUPS_SHOWN
         notes = [f"and {pluralize(more, 'more group', 'more groups')}"] if more > 0 else []
         if not self:
-            return " ".join([f"{self}.", *self.notes])
-        return format_html_rows(str(self), self.format_rows()[:MAX_GROUPS_SHOWN], [*notes, *self.notes])
+            return " ".join([f"{self}.", *self.threshold_notes])
+        return format_html_rows(str(self), self.format_rows()[:MAX_GROUPS_SHOWN], [*notes, *self.threshold_notes])
 
 
 @DUPLICATES.with_option_parameters
@@ -131,17 +133,17 @@ def duplicates(values: dict[str, Any]) -> DuplicatesResult:
     """
     options = DuplicateSearchOptions(**values)
     features, threshold = as_features(options.features), options.threshold
-    page = prepare_page(options.page, features, overwrite=options.overwrite)
+    page = resolve_page(options.page, features, overwrite=options.overwrite)
     if options.index is None:
-        suggest_index(features.features)
+        log_index_recommendation(features.features)
         labels, nearest = _link_all_pairs(features.features, threshold, resolve_device(options.device))
     else:
         index = load_or_build_index(features.features, Path(options.index))
         labels, nearest = _link_by_index(index, threshold, len(features))
     pairs, cosines = nearest.nearest_pairs()
     below = cosines < threshold - ROUNDING
-    near_duplicates = [
-        SimilarPair((first, second), (features.item_name(first), features.item_name(second)), cosine)
+    pairs_below_threshold = [
+        NearestPair((first, second), (features.item_name(first), features.item_name(second)), cosine)
         for (first, second), cosine in zip(
             pairs[below][:MAX_PAIRS_SHOWN].tolist(), cosines[below].tolist(), strict=False
         )
@@ -150,7 +152,7 @@ def duplicates(values: dict[str, Any]) -> DuplicatesResult:
     if proposed is not None and np.array_equal(cosines >= proposed, ~below):
         proposed = None  # it would link the same pairs
     notes = _format_notes(cosines, threshold, proposed)
-    result = DuplicatesResult(_group_by_label(labels, features), len(features), near_duplicates, proposed, notes)
+    result = DuplicatesResult(_group_by_label(labels, features), len(features), pairs_below_threshold, proposed, notes)
     for note in notes:
         log.log(logging.INFO if result else logging.WARNING, "%s", note)
     if page is not None:
@@ -215,7 +217,7 @@ def _propose_threshold(cosines: np.ndarray) -> float | None:
 
 
 def _round_between(low: float, high: float) -> float:
-    """Round the middle of two cosine similarities to as few decimals as keep it between them.
+    """Return a number between two cosine similarities, near their midpoint, with as few decimals as possible.
 
     The result is above the low one and at most the high one.
 
@@ -234,12 +236,12 @@ def _page_contents(result: DuplicatesResult, threshold: float) -> PageContents:
     for number, group in enumerate(result[:MAX_GROUPS_SHOWN], start=1):
         cards = [ItemCard(*item) for item in zip(group.positions, group.names, strict=True)]
         shown, more = cards[:MAX_GROUP_PICTURES], len(cards[MAX_GROUP_PICTURES:])
-        groups.append(CardGroup(f"Group {number}", shown, (pluralize(len(cards), "item"),), more))
-    for number, pair in enumerate(result.near_duplicates, start=1):
+        groups.append(CardSection(f"Group {number}", shown, (pluralize(len(cards), "item"),), more))
+    for number, pair in enumerate(result.pairs_below_threshold, start=1):
         cards = [ItemCard(*item) for item in zip(pair.positions, pair.names, strict=True)]
         notes = f"cosine {pair.similarity:.4f}", "below the threshold"
-        groups.append(CardGroup(f"Near duplicates {number}", cards, notes))
-    return PageContents(str(result), " ".join([*lead, *result.notes]), groups)
+        groups.append(CardSection(f"Near duplicates {number}", cards, notes))
+    return PageContents(str(result), " ".join([*lead, *result.threshold_notes]), groups)
 
 
 class _NearestTracker:
@@ -250,7 +252,7 @@ class _NearestTracker:
         self._others = np.arange(items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Update with the cosine similarities of items `rows`, each at most once, to items `others`."""
+        """Update the nearest items by the cosines between items `rows`, each given at most once, and items `others`."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]
@@ -302,7 +304,7 @@ def _link_by_index(index: FeatureIndex, threshold: float, items: int) -> tuple[n
 
 
 def _reduce_links(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
-    """Reduce the links of a tile to at most one for each row and column, which connect the same items.
+    """Drop redundant links of a tile: keep at most one per row and per column; the same items stay connected.
 
     A tile of equal items has millions of links, which memory could not hold for all tiles.
     """

@@ -23,7 +23,7 @@ from contraport.errors import (
     one_line_reason,
     report_write_errors,
 )
-from contraport.similarity_search.block_search import BLOCK, iterate_blocks, normalize_rows
+from contraport.similarity_search.block_search import BLOCK, iterate_normalized_blocks, normalize_rows
 
 SUGGESTED_ROWS = 1_000_000
 """With more rows than this an index is suggested."""
@@ -60,7 +60,7 @@ class FeatureIndex:
 
     def iterate_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield blocks of pairs of similar rows: first rows, second rows and cosine similarities, ``(p,)`` each."""
-        for first, rows in iterate_blocks(self.features, _CPU):
+        for first, rows in iterate_normalized_blocks(self.features, _CPU):
             _, places = self.faiss_index.search(rows.numpy(), min(PAIRS_PER_ROW, len(self.features)))
             left = np.repeat(np.arange(len(rows)), places.shape[1])
             right = places.reshape(-1)
@@ -75,7 +75,7 @@ class FeatureIndex:
             yield left[differ] + first, right[differ], cosines.numpy()[differ]
 
 
-def suggest_index(features: np.ndarray) -> None:
+def log_index_recommendation(features: np.ndarray) -> None:
     """Log a recommendation to use an index if there are more than a million rows."""
     if len(features) > SUGGESTED_ROWS:
         log.warning("Searching all %s rows. An index is faster: --index FILE builds it once.", f"{len(features):,}")
@@ -118,7 +118,7 @@ def _build_index(faiss: Any, features: np.ndarray) -> Any:
     faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
     spread = np.linspace(0, items - 1, min(max(TRAINING_ROWS, 64 * cells), items)).round().astype(np.int64)
     faiss_index.train(normalize_rows(features[spread], _CPU).numpy())
-    for _, rows in iterate_blocks(features, _CPU):
+    for _, rows in iterate_normalized_blocks(features, _CPU):
         faiss_index.add(rows.numpy())
     faiss_index.nprobe = min(PROBES, cells)
     return faiss_index

@@ -14,15 +14,16 @@ from contraport._utils.html_repr import format_html_rows
 from contraport.errors import UsageError
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
+from contraport.options import keep_deprecated_attributes
 from contraport.runs import Run
 from contraport.similarity_search.block_search import find_most_similar
 from contraport.similarity_search.config import NEIGHBORS, NeighborSearchOptions
-from contraport.similarity_search.index import load_or_build_index, suggest_index
-from contraport.similarity_search.page import CardGroup, ItemCard, PageContents, prepare_page
+from contraport.similarity_search.index import load_or_build_index, log_index_recommendation
+from contraport.similarity_search.page import CardSection, ItemCard, PageContents, resolve_page
 from contraport.similarity_search.query import (
     embed_query,
-    format_query,
-    is_existing_file,
+    format_query_title,
+    is_existing_path,
     resolve_position,
     unknown_query_error,
 )
@@ -44,16 +45,17 @@ class Neighbor(NamedTuple):
     class_name: str | None
 
 
+@keep_deprecated_attributes(query="query_name")
 class NearestItems(list[Neighbor]):
     """List of the items nearest to a query, the nearest first; notebooks display it as a table.
 
     Attributes:
-        query: name of the query item or file, or the text of the query.
+        query_name: name of the query item or file, or the text of the query.
     """
 
     def __init__(self, neighbors: Iterable[Neighbor], query: str) -> None:
         super().__init__(neighbors)
-        self.query = query
+        self.query_name = query
 
     def format_rows(self) -> list[dict[str, str]]:
         """Format the nearest items as rows of a table, one for each item."""
@@ -64,17 +66,17 @@ class NearestItems(list[Neighbor]):
             for near in self
         ]
 
-    def build_page_contents(self, items: int, *groups: CardGroup) -> PageContents:
+    def build_page_contents(self, items: int, *groups: CardSection) -> PageContents:
         """Build the contents of an HTML page: the given groups, then the nearest of `items` searched items."""
         cards = [ItemCard(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in self]
         lead = f"The nearest of {items:,} items, with their cosine similarity to the query."
         return PageContents(
-            f"Nearest to {format_query(self.query)}", lead, [*groups, CardGroup("Nearest items", cards)]
+            f"Nearest to {format_query_title(self.query_name)}", lead, [*groups, CardSection("Nearest items", cards)]
         )
 
     def _repr_html_(self) -> str:
         rows = self.format_rows()
-        return format_html_rows(f"nearest to {self.query}", rows) if rows else "no other items"
+        return format_html_rows(f"nearest to {self.query_name}", rows) if rows else "no other items"
 
 
 @NEIGHBORS.with_option_parameters
@@ -91,14 +93,14 @@ def neighbors(values: dict[str, Any]) -> NearestItems:
     """
     options = NeighborSearchOptions(**values)
     features, device = as_features(options.features), resolve_device(options.device)
-    page = prepare_page(options.page, features, overwrite=options.overwrite)
+    page = resolve_page(options.page, features, overwrite=options.overwrite)
     position = resolve_position(options.query, features)
     shown: int | Path
     if position is None:
-        shown, name = Path(str(options.query)), format_query(options.query)
+        shown, name = Path(str(options.query)), format_query_title(options.query)
         folder = options.run if options.run is not None else features.run
         if folder is None:
-            if not is_existing_file(options.query):
+            if not is_existing_path(options.query):
                 raise unknown_query_error(options.query, features)
             message = f"run: required to embed a file, as the features name no run; pass {format_options(run=...)}."
             raise UsageError(message, kind="missing")
@@ -116,7 +118,7 @@ def neighbors(values: dict[str, Any]) -> NearestItems:
         query = torch.tensor(features.features[position], dtype=torch.float32, device=device)
     result = NearestItems(find_nearest_items(query, features, options.top, options.index, exclude=position), name)
     if page is not None:
-        page.write(result.build_page_contents(len(features), CardGroup("Query", [ItemCard(shown, name)])))
+        page.write(result.build_page_contents(len(features), CardSection("Query", [ItemCard(shown, name)])))
     return result
 
 
@@ -126,7 +128,7 @@ def find_nearest_items(
     """Find the `top` items nearest to a query ``(F,)``, exactly or by an index, except the item at `exclude`."""
     candidates = None
     if index is None:
-        suggest_index(features.features)
+        log_index_recommendation(features.features)
     else:
         candidates = load_or_build_index(features.features, Path(index)).find_candidates(query, top + 1)
     similarities, places = find_most_similar(query, features.features, top + 1, candidates=candidates)

@@ -46,8 +46,8 @@ class ItemCard(NamedTuple):
     picture_uri: str = ""
 
 
-class CardGroup(NamedTuple):
-    """Cards of items under one heading of the page.
+class CardSection(NamedTuple):
+    """Section of the page: cards of items under one heading.
 
     Attributes:
         title: heading of the group.
@@ -67,7 +67,7 @@ class PageContents(NamedTuple):
 
     title: str
     lead_sentence: str
-    groups: Sequence[CardGroup]
+    groups: Sequence[CardSection]
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class SearchPage:
             write_text(self.path, html)
 
 
-def prepare_page(path: str | Path | None, features: Features, *, overwrite: bool) -> SearchPage | None:
-    """Check the path of the page and return the page to be written, or None if no page is requested.
+def resolve_page(path: str | Path | None, features: Features, *, overwrite: bool) -> SearchPage | None:
+    """Check the option `page` and return the page to write; None if no page is requested.
 
     Raises:
         UsageError: the path does not end in .html, its folder is missing, or it exists and `overwrite` is false.
@@ -156,7 +156,7 @@ def _pictures_of_run(features: Features, items: Iterable[int]) -> dict[int | Pat
 
 
 def _load_run_data(features: Features, split: str) -> Dataset | None:
-    """Load the training data of the run that embedded the features; None if they fail to load or are other data."""
+    """Load the training data of the run that embedded the features; None if loading fails or the data differ."""
     try:
         settings = Run(str(features.run)).settings()
         if features.data not in (None, settings.data):  # rows count in other data

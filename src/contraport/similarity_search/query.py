@@ -38,7 +38,7 @@ def resolve_position(query: int | str | Path, features: Features) -> int | None:
     keys = [] if features.keys is None else features.keys.tolist()
     if str(query) in keys:
         return keys.index(str(query))
-    if str(query).removeprefix("-").isdecimal() and not is_existing_file(query):
+    if str(query).removeprefix("-").isdecimal() and not is_existing_path(query):
         return resolve_position(int(str(query)), features)
     return None
 
@@ -53,7 +53,7 @@ def unknown_query_error(query: object, features: Features) -> UsageError:
     return UsageError(message, kind="unknown")
 
 
-def is_existing_file(query: object) -> bool:
+def is_existing_path(query: object) -> bool:
     """Return whether a query is the path of a file or folder."""
     try:
         return Path(str(query)).exists()
@@ -61,9 +61,9 @@ def is_existing_file(query: object) -> bool:
         return False
 
 
-def format_query(query: int | str | Path) -> str:
-    """Format a query for titles: the base name of a file, or any other query unchanged."""
-    return Path(str(query)).name if is_existing_file(query) else str(query)
+def format_query_title(query: int | str | Path) -> str:
+    """Return a query as text for titles: the base name if it is a file, otherwise the query unchanged."""
+    return Path(str(query)).name if is_existing_path(query) else str(query)
 
 
 def embed_query(
@@ -88,7 +88,7 @@ def embed_query(
     message = f"run: {run.path} embeds items in {model.num_features} features, got {width} features for each item."
     check(model.num_features == width, message, "width")
     texts = len(model.shapes) == 1 and is_text_shape(model.shapes[0])
-    if not texts and not is_existing_file(query):
+    if not texts and not is_existing_path(query):
         raise unknown_query_error(query, features)
     item = from_arrays([str(query)], name="query", argument="query") if texts else _load_item(Path(query), model)
     embedded, _ = embed_dataset(

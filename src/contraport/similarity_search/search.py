@@ -15,8 +15,8 @@ from contraport.features import Features, read_features
 from contraport.runs import Run
 from contraport.similarity_search.config import SEARCH, ItemSearchOptions
 from contraport.similarity_search.neighbors import NearestItems, find_nearest_items
-from contraport.similarity_search.page import prepare_page
-from contraport.similarity_search.query import embed_query, format_query, is_existing_file
+from contraport.similarity_search.page import resolve_page
+from contraport.similarity_search.query import embed_query, format_query_title, is_existing_path
 
 
 @SEARCH.with_option_parameters
@@ -41,13 +41,13 @@ def search(values: dict[str, Any]) -> NearestItems:
         else:
             view = next(name for name in model.view_names if name != query_view)
         features = _embed_items(run, options, view)
-    page = prepare_page(options.page, features, overwrite=options.overwrite)
+    page = resolve_page(options.page, features, overwrite=options.overwrite)
     device = resolve_device(options.device)
     query = embed_query(
         options.query, features, run, view=query_view, trust_remote_code=options.trust_remote_code, device=device
     )
     nearest = find_nearest_items(query, features, options.top, options.index)
-    result = NearestItems(nearest, format_query(options.query))
+    result = NearestItems(nearest, format_query_title(options.query))
     if page is not None:
         page.write(result.build_page_contents(len(features)))
     return result
@@ -76,7 +76,7 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
     """Return the view of the query: the option `query_view`, or else the only view of the query's kind."""
     if options.query_view is not None:
         return model.view_names[model.view_index(options.query_view, "query_view")]
-    is_file = isinstance(options.query, Path) or (is_existing_file(options.query) and Path(options.query).is_file())
+    is_file = isinstance(options.query, Path) or (is_existing_path(options.query) and Path(options.query).is_file())
     kind = "text" if not is_file else "image" if Path(options.query).suffix != ".npy" else None
     kinds = dict(zip(model.view_names, map(kind_from_shape, model.shapes), strict=True))
     fitting = [name for name in kinds if kind in (kinds[name], None)]

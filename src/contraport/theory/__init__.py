@@ -1,47 +1,92 @@
 """Numerical studies of contrastive learning theory: each function returns numbers, drawn by ``.figure()``."""
 
-from contraport.theory.augmentation import NoiseAndMixup, noise_and_mixup
-from contraport.theory.collapse import Collapse, collapse
+from typing import Any
+
+from contraport.options import warn_renamed
+from contraport.theory.augmentation import AugmentationTargets, compute_augmentation_targets
+from contraport.theory.collapse import CollapseComparison, compare_collapse
 from contraport.theory.couplings import Coupling, Couplings, optimal_couplings
 from contraport.theory.covariance import ContrastiveCovariance, contrastive_covariance, energy, pair_weights
-from contraport.theory.linear import DeepLinear, LinearEncoder, deep_linear, linear_encoder
-from contraport.theory.matching import MatchedPlan, Matching, matching
-from contraport.theory.penalty import PenaltyResult, UniformityPenalty, uniformity_penalty
-from contraport.theory.similarity import Similarity, similarity
-from contraport.theory.simplex_path import SimplexPath, simplex_path
+from contraport.theory.linear import (
+    DeepLinearTraining,
+    LinearEncoderTraining,
+    train_deep_linear_encoder,
+    train_linear_encoder,
+)
+from contraport.theory.matching import ConstraintComparison, PlanSummary, compare_constraints
+from contraport.theory.penalty import PenaltyResult, PenaltySweep, sweep_uniformity_penalty
+from contraport.theory.similarity import ClassCosines, compute_class_cosines
+from contraport.theory.simplex_path import EntropicPath, solve_entropic_program
 from contraport.theory.toy_problems import Mixture, gaussian_mixture
-from contraport.theory.uniformity import FiveGaussians, PerfectUniformity, five_gaussians, perfect_uniformity
+from contraport.theory.uniformity import (
+    FiveGaussiansTraining,
+    UniformPoints,
+    minimize_uniformity_loss,
+    train_on_five_gaussians,
+)
 
 __all__ = [
-    "Collapse",
+    "AugmentationTargets",
+    "ClassCosines",
+    "CollapseComparison",
+    "ConstraintComparison",
     "ContrastiveCovariance",
     "Coupling",
     "Couplings",
-    "DeepLinear",
-    "FiveGaussians",
-    "LinearEncoder",
-    "MatchedPlan",
-    "Matching",
+    "DeepLinearTraining",
+    "EntropicPath",
+    "FiveGaussiansTraining",
+    "LinearEncoderTraining",
     "Mixture",
-    "NoiseAndMixup",
     "PenaltyResult",
-    "PerfectUniformity",
-    "Similarity",
-    "SimplexPath",
-    "UniformityPenalty",
-    "collapse",
+    "PenaltySweep",
+    "PlanSummary",
+    "UniformPoints",
+    "compare_collapse",
+    "compare_constraints",
+    "compute_augmentation_targets",
+    "compute_class_cosines",
     "contrastive_covariance",
-    "deep_linear",
     "energy",
-    "five_gaussians",
     "gaussian_mixture",
-    "linear_encoder",
-    "matching",
-    "noise_and_mixup",
+    "minimize_uniformity_loss",
     "optimal_couplings",
     "pair_weights",
-    "perfect_uniformity",
-    "similarity",
-    "simplex_path",
-    "uniformity_penalty",
+    "solve_entropic_program",
+    "sweep_uniformity_penalty",
+    "train_deep_linear_encoder",
+    "train_linear_encoder",
+    "train_on_five_gaussians",
 ]
+
+_DEPRECATED = {
+    "Collapse": "CollapseComparison",
+    "DeepLinear": "DeepLinearTraining",
+    "FiveGaussians": "FiveGaussiansTraining",
+    "LinearEncoder": "LinearEncoderTraining",
+    "MatchedPlan": "PlanSummary",
+    "Matching": "ConstraintComparison",
+    "NoiseAndMixup": "AugmentationTargets",
+    "PerfectUniformity": "UniformPoints",
+    "Similarity": "ClassCosines",
+    "SimplexPath": "EntropicPath",
+    "UniformityPenalty": "PenaltySweep",
+    "collapse": "compare_collapse",
+    "deep_linear": "train_deep_linear_encoder",
+    "five_gaussians": "train_on_five_gaussians",
+    "linear_encoder": "train_linear_encoder",
+    "matching": "compare_constraints",
+    "noise_and_mixup": "compute_augmentation_targets",
+    "perfect_uniformity": "minimize_uniformity_loss",
+    "similarity": "compute_class_cosines",
+    "simplex_path": "solve_entropic_program",
+    "uniformity_penalty": "sweep_uniformity_penalty",
+}
+"""Current name of each deprecated name of this package."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DEPRECATED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_renamed(f"theory.{name}", f"theory.{_DEPRECATED[name]}", stacklevel=3)
+    return globals()[_DEPRECATED[name]]

@@ -13,6 +13,7 @@ from contraport.engine import Gibbs
 from contraport.engine.log_kernels import CostFunction
 from contraport.errors import check, is_number
 from contraport.objectives import KL, Objective, Rows, SoftNeighbors, WithinView
+from contraport.options import keep_deprecated_attributes
 from contraport.plots.colors import BLUE, ORANGE
 from contraport.plots.figure_setup import create_panels, draw_heatmap
 from contraport.theory.toy_problems import Mixture, gaussian_mixture
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@keep_deprecated_attributes(noise_targets="noise_target_plans", mixup_targets="mixup_target_plans")
 @dataclass(frozen=True, eq=False)
-class NoiseAndMixup:
-    """Target plans of noise and of mixup for a Gaussian mixture, in spaces of growing dimension.
+class AugmentationTargets:
+    """Target plans of noise and of mixup augmentations for a Gaussian mixture, in spaces of growing dimension.
 
     Attributes:
         dimensions: number of dimensions of each space, (k,).
-        noise_targets: target plan of noise in each space, (k, n, n), sorted by component; each row has mass 1/n.
-        mixup_targets: target plan of mixup in each space, (k, n, n), like `noise_targets`.
+        noise_target_plans: target plan of noise in each space, (k, n, n), sorted by component; each row has mass 1/n.
+        mixup_target_plans: target plan of mixup in each space, (k, n, n), like `noise_target_plans`.
         noise_mass_within_components: mass of the noise target on pairs of one component, in each space, (k,).
         mixup_mass_within_components: mass of the mixup target on pairs of one component, in each space, (k,).
         noise_share_in_plane: share of the squared displacement by noise in the plane of the centers, (k,).
@@ -36,15 +38,15 @@ class NoiseAndMixup:
     """
 
     dimensions: Tensor
-    noise_targets: Tensor
-    mixup_targets: Tensor
+    noise_target_plans: Tensor
+    mixup_target_plans: Tensor
     noise_mass_within_components: Tensor
     mixup_mass_within_components: Tensor
     noise_share_in_plane: Tensor
     mixup_share_in_plane: Tensor
 
     def figure(self) -> Figure:
-        """Draw the displacement in the plane over the dimension, and both target plans in the first space."""
+        """Plot the displacement within the plane against the dimension, and both target plans of the first space."""
         figure, (left, middle, right) = create_panels(3)
         left.semilogx(
             self.dimensions.numpy(), self.noise_share_in_plane.numpy(), "o-", base=2, color=ORANGE, label="noise"
@@ -56,13 +58,16 @@ class NoiseAndMixup:
         left.title.set_fontsize("medium")
         left.legend(frameon=False)
         d = int(self.dimensions[0])
-        for ax, name, target in ((middle, "noise", self.noise_targets[0]), (right, "mixup", self.mixup_targets[0])):
+        for ax, name, target in (
+            (middle, "noise", self.noise_target_plans[0]),
+            (right, "mixup", self.mixup_target_plans[0]),
+        ):
             draw_heatmap(ax, (target * len(target)).clamp_min(1e-6).log10(), vmin=-6, vmax=0)
             ax.set_title(f"log10 of the {name} target, d = {d}", fontsize="medium")
         return figure
 
 
-def noise_and_mixup(
+def compute_augmentation_targets(
     dimensions: Sequence[int] = (2, 4, 8, 16, 32, 64),
     *,
     items: int = 250,
@@ -70,8 +75,8 @@ def noise_and_mixup(
     sigma: float = 0.1,
     mix: float = 0.5,
     seed: int = 0,
-) -> NoiseAndMixup:
-    """Compute target plans of noise and mixup: how likely one item is an augmented view of another.
+) -> AugmentationTargets:
+    """Compute target plans of the augmentations noise and mixup: how likely one item is a view of another.
 
     The noise target weighs y by an isotropic Gaussian density of y - x. The mixup target weighs y by the density of
     mix (x' - x'') over the data, which for a Gaussian mixture is a Gaussian mixture again. The variance of the noise
@@ -90,7 +95,7 @@ def noise_and_mixup(
 
     Source: Hu et al. (2023), Your contrastive learning is secretly doing stochastic neighbor embedding, section 4.
 
-    >>> result = noise_and_mixup((2, 32), items=50)
+    >>> result = compute_augmentation_targets((2, 32), items=50)
     >>> bool(result.noise_share_in_plane[1] < 0.1 < 0.5 < result.mixup_share_in_plane[1])
     True
     """
@@ -100,8 +105,8 @@ def noise_and_mixup(
     moved = [_mean_square_mixup(data, sigma, mix) for data in mixtures]
     noise = [_target_plan(d, Gibbs("sqeuclidean", 2 * float(m.mean()))) for d, m in zip(mixtures, moved, strict=True)]
     mixup = [_target_plan(data, Gibbs(_mixup_cost(data.centers, sigma, mix), 1.0)) for data in mixtures]
-    same = mixtures[0].components[:, None] == mixtures[0].components
-    return NoiseAndMixup(
+    same = mixtures[0].component_indices[:, None] == mixtures[0].component_indices
+    return AugmentationTargets(
         torch.tensor(dimensions),
         torch.stack(noise),
         torch.stack(mixup),

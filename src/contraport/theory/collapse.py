@@ -13,6 +13,7 @@ from contraport.catalog.objectives import alpha_cl, direct_clr, nt_xent, quadrat
 from contraport.errors import check, check_integer, is_number
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank
 from contraport.objectives.objective import Loss
+from contraport.options import keep_deprecated_attributes
 from contraport.plots.colors import SERIES
 from contraport.plots.figure_setup import create_panels
 from contraport.seeding import derive_torch_seed, seed_torch_generators
@@ -21,22 +22,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@keep_deprecated_attributes(spectra="relative_singular_values")
 @dataclass(frozen=True, eq=False)
-class Collapse:
+class CollapseComparison:
     """Singular values and effective ranks of representations, by the objective that trained them.
 
     Attributes:
-        spectra: singular values of the centered representation over the largest, (F,), descending, by objective.
-        effective_ranks: exponential of the entropy of the normalized singular values, 1 to F, by objective.
+        relative_singular_values: singular values of the centered representation divided by the largest, (F,),
+            descending, by objective.
+        effective_ranks: effective rank of the representation, 1 to F, by objective: exponential of the entropy of the
+            singular values, normalized to a sum of 1.
     """
 
-    spectra: Mapping[str, Tensor]
+    relative_singular_values: Mapping[str, Tensor]
     effective_ranks: Mapping[str, float]
 
     def figure(self) -> Figure:
         """Draw the singular values and the effective ranks of all objectives."""
         figure, (left, right) = create_panels(2)
-        for color, (name, values) in zip(SERIES, self.spectra.items(), strict=False):
+        for color, (name, values) in zip(SERIES, self.relative_singular_values.items(), strict=False):
             left.semilogy(range(1, len(values) + 1), values.clamp_min(1e-8).numpy(), color=color, label=name)
         left.set(title="singular values", xlabel="rank", ylabel="ratio to the largest")
         left.legend(frameon=False, fontsize="small")
@@ -46,7 +50,7 @@ class Collapse:
         return figure
 
 
-def collapse(
+def compare_collapse(
     x: Tensor,
     objectives: Mapping[str, Loss] | None = None,
     *,
@@ -54,7 +58,7 @@ def collapse(
     masked: float = 0.3,
     iterations: int = 200,
     seed: int = 0,
-) -> Collapse:
+) -> CollapseComparison:
     """Train one encoder without a projector by several objectives and compare dimensional collapse.
 
     A view of an item is the item with a random part of its coordinates set to zero. The encoder's last block is
@@ -75,7 +79,7 @@ def collapse(
     Source: Jing, Vincent, LeCun and Tian (2022), Understanding dimensional collapse in contrastive self-supervised
     learning; the direct weights, Tian (2022).
 
-    >>> result = collapse(torch.randn(20, 6), features=4, iterations=1)
+    >>> result = compare_collapse(torch.randn(20, 6), features=4, iterations=1)
     >>> list(result.effective_ranks)
     ['untrained', 'quadratic', 'nt-xent', 'alpha-cl direct', 'direct-clr']
     """
@@ -92,9 +96,9 @@ def collapse(
     representations = {"untrained": _train_encoder(x, nt_xent(), features, masked, 0, seed)}
     for name, objective in objectives.items():
         representations[name] = _train_encoder(x, objective, features, masked, iterations, seed)
-    spectra = {name: centered_singular_values(h) for name, h in representations.items()}
-    return Collapse(
-        {name: values / values[0] for name, values in spectra.items()},
+    singular_values = {name: centered_singular_values(h) for name, h in representations.items()}
+    return CollapseComparison(
+        {name: values / values[0] for name, values in singular_values.items()},
         {name: effective_rank(h) for name, h in representations.items()},
     )
 

@@ -13,6 +13,7 @@ from contraport.catalog.objectives import alpha_cl
 from contraport.engine import Gibbs
 from contraport.errors import check, check_all_values
 from contraport.objectives import Free, Joint, Matrix, Objective, Pairs, TargetCost
+from contraport.options import keep_deprecated_attributes
 from contraport.plots.colors import BLUE, GREY
 from contraport.plots.figure_setup import create_panels, draw_heatmap
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@keep_deprecated_attributes(energy="trace")
 @dataclass(frozen=True, eq=False)
 class ContrastiveCovariance:
     """Contrastive covariance of two views with its eigenvalues and eigenvectors.
@@ -35,8 +37,8 @@ class ContrastiveCovariance:
     eigenvectors: Tensor
 
     @property
-    def energy(self) -> float:
-        """Trace of the covariance: the energy of alpha-CL if the embeddings are the data themselves."""
+    def trace(self) -> float:
+        """Trace of the covariance, which is the energy of alpha-CL if the data themselves serve as embeddings."""
         return float(self.matrix.trace())
 
     def figure(self) -> Figure:

@@ -11,36 +11,38 @@ import torch
 from torch import Tensor
 
 from contraport.errors import check, is_integer
+from contraport.options import keep_deprecated_attributes
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
 from contraport.plots.figure_setup import create_panels
 from contraport.seeding import torch_generator
 from contraport.theory.covariance import contrastive_covariance, fixed_weight_loss
-from contraport.theory.toy_problems import minimize_lbfgs
+from contraport.theory.toy_problems import iterate_lbfgs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@keep_deprecated_attributes(energies="energy_by_iteration", optimum="max_energy")
 @dataclass(frozen=True, eq=False)
-class LinearEncoder:
+class LinearEncoderTraining:
     """Linear encoder with orthonormal rows, trained by alpha-CL with fixed pair weights.
 
     Attributes:
         weight: weight matrix of the encoder, (k, d).
-        energies: energy of the embeddings at the start and after each iteration, (iterations + 1,).
-        optimum: largest possible energy: sum of the k largest eigenvalues of the contrastive covariance.
+        energy_by_iteration: energy of the embeddings at the start and after each iteration, (iterations + 1,).
+        max_energy: largest possible energy: sum of the k largest eigenvalues of the contrastive covariance.
         angles: principal angles between rows and top eigenvectors, descending, in radians, (iterations + 1, k).
     """
 
     weight: Tensor
-    energies: Tensor
-    optimum: float
+    energy_by_iteration: Tensor
+    max_energy: float
     angles: Tensor
 
     def figure(self) -> Figure:
         """Draw the relative gap to the largest energy, and the largest principal angle, over the iterations."""
         figure, (left, right) = create_panels(2)
-        left.semilogy(1 - self.energies.numpy() / self.optimum, color=BLUE)
+        left.semilogy(1 - self.energy_by_iteration.numpy() / self.max_energy, color=BLUE)
         left.set(title="energy below the sum of the top eigenvalues", xlabel="iteration", ylabel="relative gap")
         right.semilogy(self.angles[:, 0].numpy(), color=ORANGE)
         right.set(title="largest angle to the top eigenvectors", xlabel="iteration", ylabel="radians")
@@ -49,9 +51,9 @@ class LinearEncoder:
         return figure
 
 
-def linear_encoder(
+def train_linear_encoder(
     x0: Tensor, x1: Tensor, dimensions: int = 2, *, alpha: Tensor | None = None, iterations: int = 200, seed: int = 0
-) -> LinearEncoder:
+) -> LinearEncoderTraining:
     """Train a linear encoder by alpha-CL with fixed pair weights, which finds principal components.
 
     The rows of the encoder are orthonormal and converge to the top eigenvectors of the contrastive covariance.
@@ -70,7 +72,7 @@ def linear_encoder(
     Source: Tian (2022), corollary 2.
 
     >>> x0 = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 7)
-    >>> linear_encoder(x0, x0, 2).angles[-1].max().item() < 1e-3
+    >>> train_linear_encoder(x0, x0, 2).angles[-1].max().item() < 1e-3
     True
     """
     d = x0.shape[1]
@@ -78,7 +80,7 @@ def linear_encoder(
     check(good, f"dimensions: must be an integer from 1 to {d}, the dimension of the data, got {dimensions!r}.")
     x0, x1 = x0.double(), x1.double()
     covariance, loss = contrastive_covariance(x0, x1, alpha), fixed_weight_loss(x0, x1, alpha)
-    optimum = float(covariance.eigenvalues[:dimensions].sum())
+    max_energy = float(covariance.eigenvalues[:dimensions].sum())
     generator = torch_generator("theory.pca", seed)
     free = torch.randn(dimensions, d, generator=generator, dtype=torch.float64).requires_grad_()
     unit = covariance.eigenvalues.abs().max()  # divides the loss, so that L-BFGS's tolerances are relative
@@ -88,49 +90,58 @@ def linear_encoder(
         return rows
 
     energies, angles, complement = [], [], covariance.eigenvectors[:, dimensions:]
-    for value in minimize_lbfgs([free], lambda: loss(x0 @ weight().T, x1 @ weight().T) / unit, iterations):
+    for value in iterate_lbfgs([free], lambda: loss(x0 @ weight().T, x1 @ weight().T) / unit, iterations):
         energies.append(-float(unit) * value)
         # From the sines, the parts of the rows outside the eigenspace: cosines lose angles below 1e-8 to rounding.
         sines = torch.linalg.svdvals(weight().detach() @ complement @ complement.T)
         angles.append(sines.clamp(max=1).arcsin())
-    return LinearEncoder(weight().detach(), torch.tensor(energies, dtype=torch.float64), optimum, torch.stack(angles))
+    return LinearEncoderTraining(
+        weight().detach(), torch.tensor(energies, dtype=torch.float64), max_energy, torch.stack(angles)
+    )
 
 
+@keep_deprecated_attributes(
+    alignments="layer_alignments",
+    energies="energy_by_iteration",
+    optimum="max_energy",
+    direction="top_eigenvector_cosine",
+    unevenness="filter_norm_deviation",
+)
 @dataclass(frozen=True, eq=False)
-class DeepLinear:
+class DeepLinearTraining:
     """Deep linear encoder with layers of unit norm, trained by alpha-CL with fixed pair weights.
 
     Attributes:
         weights: weight matrices of the L layers, in the order they are applied.
-        alignments: |cos| between the first left singular vector of a layer and the first right one of the next,
+        layer_alignments: |cos| between the first left singular vector of a layer and the first right one of the next,
             (iterations + 1, L - 1).
         rank_one_shares: largest squared singular value of each layer over the sum of all, (iterations + 1, L).
-        energies: energy of the embeddings at the start and after each iteration, (iterations + 1,).
-        optimum: largest possible energy: largest eigenvalue of the contrastive covariance.
-        direction: |cos| between the first layer's first right singular vector and the top eigenvector, 0 to 1.
-        unevenness: largest difference between |v_l| and 1 / sqrt(n_l) over the filters of all hidden layers; 0 without
-            a hidden layer.
+        energy_by_iteration: energy of the embeddings at the start and after each iteration, (iterations + 1,).
+        max_energy: largest possible energy: largest eigenvalue of the contrastive covariance.
+        top_eigenvector_cosine: |cos| between the first layer's first right singular vector and the top eigenvector.
+        filter_norm_deviation: largest deviation of a hidden filter's norm |v_l| from 1 / sqrt(n_l); 0 without hidden
+            layers.
     """
 
     weights: tuple[Tensor, ...]
-    alignments: Tensor
+    layer_alignments: Tensor
     rank_one_shares: Tensor
-    energies: Tensor
-    optimum: float
-    direction: float
-    unevenness: float
+    energy_by_iteration: Tensor
+    max_energy: float
+    top_eigenvector_cosine: float
+    filter_norm_deviation: float
 
     def figure(self) -> Figure:
         """Draw the energy, the rank-one share of each layer and the alignment of neighboring layers."""
         figure, (left, middle, right) = create_panels(3)
-        left.plot(self.energies.numpy(), color=BLUE)
-        left.axhline(self.optimum, color=GREY, linestyle="--", label="largest eigenvalue")
+        left.plot(self.energy_by_iteration.numpy(), color=BLUE)
+        left.axhline(self.max_energy, color=GREY, linestyle="--", label="largest eigenvalue")
         left.set(title="energy", xlabel="iteration")
         left.legend(frameon=False)
         for layer, shares in enumerate(self.rank_one_shares.T):
             middle.plot(shares.numpy(), color=SERIES[layer % len(SERIES)], label=f"layer {layer + 1}")
         middle.set(title="rank-one share of each layer")
-        for layer, values in enumerate(self.alignments.T):
+        for layer, values in enumerate(self.layer_alignments.T):
             label = f"layers {layer + 1} and {layer + 2}"
             right.plot(values.numpy(), color=SERIES[layer % len(SERIES)], label=label)
         right.set(title="alignment of neighboring layers")
@@ -140,7 +151,7 @@ class DeepLinear:
         return figure
 
 
-def deep_linear(
+def train_deep_linear_encoder(
     x0: Tensor,
     x1: Tensor,
     widths: Sequence[int] = (8, 8, 8),
@@ -149,7 +160,7 @@ def deep_linear(
     per_filter: bool = False,
     iterations: int = 300,
     seed: int = 0,
-) -> DeepLinear:
+) -> DeepLinearTraining:
     """Train a deep linear encoder by alpha-CL with fixed pair weights; its layers align and become rank one.
 
     Args:
@@ -168,8 +179,8 @@ def deep_linear(
     the entries of the hidden v_l are +-1 / sqrt(n_l).
 
     >>> x0 = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 7)
-    >>> result = deep_linear(x0, x0, (4, 4))
-    >>> result.rank_one_shares[-1].min().item() > 0.999, result.alignments[-1].min().item() > 0.999
+    >>> result = train_deep_linear_encoder(x0, x0, (4, 4))
+    >>> result.rank_one_shares[-1].min().item() > 0.999, result.layer_alignments[-1].min().item() > 0.999
     (True, True)
     """
     check(len(widths) >= 1 and min(widths) >= 1, f"widths: must be positive integers, got {widths!r}.")
@@ -196,14 +207,14 @@ def deep_linear(
         return fixed_loss(z0, z1) / unit
 
     energies, alignments, shares = [], [], []
-    for value in minimize_lbfgs(free, loss, iterations):
+    for value in iterate_lbfgs(free, loss, iterations):
         energies.append(-float(unit) * value)
         weights = [layer.detach() for layer in layers()]
         lefts, rights, squares = zip(*map(_leading_singular_vectors, weights), strict=True)
         shares.append(torch.stack(squares))
         alignments.append(torch.stack([(a @ b).abs() for a, b in zip(lefts, rights[1:], strict=False)]))
     uneven = [float((left.abs() - 1 / math.sqrt(len(left))).abs().max()) for left in lefts[:-1]]
-    return DeepLinear(
+    return DeepLinearTraining(
         tuple(weights),
         torch.stack(alignments),
         torch.stack(shares),
@@ -215,6 +226,6 @@ def deep_linear(
 
 
 def _leading_singular_vectors(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the first left and right singular vectors of a layer, and its rank-one share."""
+    """Return the first left and right singular vectors of a layer, and the share of the layer that they explain."""
     left, values, right = torch.linalg.svd(weight, full_matrices=False)
     return left[:, 0], right[0], values[0].square() / values.square().sum()

@@ -11,15 +11,16 @@ from torch import Tensor
 
 from contraport.catalog.objectives import iot, iot_uniform
 from contraport.errors import check
+from contraport.options import keep_deprecated_attributes
 from contraport.plots.colors import SERIES
 from contraport.plots.figure_setup import create_panels, mass_colormap
 from contraport.plots.mass_scale import LogScale, clipped_log10, share_on_target
 from contraport.theory.toy_problems import (
     AlignmentUniformity,
     Mixture,
-    draw_circle,
     gaussian_mixture,
     measure_alignment_uniformity,
+    plot_unit_circle,
     train_circle_encoder,
 )
 
@@ -27,28 +28,35 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@keep_deprecated_attributes(
+    embeddings="clean_embeddings",
+    spread="alignment_and_uniformity",
+    penalty="penalty_value",
+    unevenness="negatives_unevenness",
+    positive_share="positive_mass_share",
+)
 class PenaltyResult(NamedTuple):
     """Result of training an encoder with one factor of the uniformity penalty.
 
     Attributes:
-        embeddings: embeddings of the clean points, (n, 2), unit length.
+        clean_embeddings: embeddings of the clean points, (n, 2), unit length.
         plan: transport plan of both views, (2n, 2n), sorted by component.
-        spread: alignment and uniformity of the embeddings.
-        penalty: uniformity penalty KL(Qbar | P) without its factor; 0 if all negatives have equal mass.
-        unevenness: total variation distance of the negatives' masses from uniform.
-        positive_share: share of the plan's mass on positives, 0 to 1.
+        alignment_and_uniformity: alignment and uniformity of the embeddings.
+        penalty_value: uniformity penalty KL(Qbar | P) without its factor; 0 if all negatives have equal mass.
+        negatives_unevenness: total variation distance of the negatives' masses from uniform.
+        positive_mass_share: share of the plan's mass on positives, 0 to 1.
     """
 
-    embeddings: Tensor
+    clean_embeddings: Tensor
     plan: Tensor
-    spread: AlignmentUniformity
-    penalty: float
-    unevenness: float
-    positive_share: float
+    alignment_and_uniformity: AlignmentUniformity
+    penalty_value: float
+    negatives_unevenness: float
+    positive_mass_share: float
 
 
 @dataclass(frozen=True, eq=False)
-class UniformityPenalty:
+class PenaltySweep:
     """Results of training with several factors of the uniformity penalty.
 
     Attributes:
@@ -63,28 +71,32 @@ class UniformityPenalty:
         """Draw the embeddings for each factor, and below them the plans on one logarithmic color scale."""
         count = len(self.by_factor)
         figure, axes = create_panels(2 * count, width=2.9 * count + 0.5, ratio=1.0)
-        colors = [SERIES[int(k) % len(SERIES)] for k in self.data.components]
+        colors = [SERIES[int(k) % len(SERIES)] for k in self.data.component_indices]
         plans = [one.plan.numpy() for one in self.by_factor.values()]
         scale = LogScale.from_matrices(plans)
         assert scale is not None
         for (factor, one), above, below, plan in zip(
             self.by_factor.items(), axes[:count], axes[count:], plans, strict=True
         ):
-            draw_circle(above)
-            above.scatter(one.embeddings[:, 0].numpy(), one.embeddings[:, 1].numpy(), c=colors, s=9, zorder=3)
-            above.set_title(f"factor {factor:g}: uniformity {one.spread.uniformity:.2f}", fontsize="medium")
+            plot_unit_circle(above)
+            above.scatter(
+                one.clean_embeddings[:, 0].numpy(), one.clean_embeddings[:, 1].numpy(), c=colors, s=9, zorder=3
+            )
+            above.set_title(
+                f"factor {factor:g}: uniformity {one.alignment_and_uniformity.uniformity:.2f}", fontsize="medium"
+            )
             logs = clipped_log10(plan, scale, without_self=True)
             image = below.imshow(
                 logs, cmap=mass_colormap(below), vmin=scale.low, vmax=scale.high, interpolation="nearest"
             )
             below.set(xticks=[], yticks=[])
             below.spines[:].set_visible(False)
-            below.set_title(f"plan: unevenness of negatives {one.unevenness:.2f}", fontsize="medium")
+            below.set_title(f"plan: unevenness of negatives {one.negatives_unevenness:.2f}", fontsize="medium")
         figure.colorbar(image, ax=axes[count:], location="bottom", fraction=0.06, label="log10 mass of a pair")
         return figure
 
 
-def uniformity_penalty(
+def sweep_uniformity_penalty(
     factors: Sequence[float] = (0.0, 1.0),
     *,
     data: Mixture | None = None,
@@ -92,8 +104,8 @@ def uniformity_penalty(
     noise: float = 0.02,
     iterations: int = 500,
     seed: int = 0,
-) -> UniformityPenalty:
-    """Train an encoder onto the circle by balanced matching, with several factors of the uniformity penalty.
+) -> PenaltySweep:
+    """Train an encoder onto the circle by balanced matching, once for each factor of the uniformity penalty.
 
     The penalty is zero where all negatives have equal mass in the plan.
 
@@ -110,7 +122,7 @@ def uniformity_penalty(
 
     Source: the uniformity penalty of inverse optimal transport for contrastive learning, eq. 19-20 and its figure.
 
-    >>> result = uniformity_penalty(data=gaussian_mixture(20), iterations=1)
+    >>> result = sweep_uniformity_penalty(data=gaussian_mixture(20), iterations=1)
     >>> list(result.by_factor), result.by_factor[1.0].plan.shape
     ([0.0, 1.0], torch.Size([40, 40]))
     """
@@ -120,8 +132,8 @@ def uniformity_penalty(
     for factor in factors:
         loss = iot(temperature, uniformity=factor)
         trained = train_circle_encoder(loss, data.x, noise=noise, iterations=iterations, seed=seed)
-        by_factor[factor] = _summarize(trained.embeddings, trained.views, temperature)
-    return UniformityPenalty(data, by_factor)
+        by_factor[factor] = _summarize(trained.clean_embeddings, trained.view_embeddings, temperature)
+    return PenaltySweep(data, by_factor)
 
 
 def _summarize(embeddings: Tensor, views: tuple[Tensor, Tensor], temperature: float) -> PenaltyResult:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.errors import check
+from contraport.options import keep_deprecated_attributes
 from contraport.plots.colors import GREY
 from contraport.plots.figure_setup import create_panels, draw_heatmap
 
@@ -22,23 +23,24 @@ MAX_CLASSES_WITH_NUMBERS = 12
 """Above this number of classes the cells of the means have no numbers."""
 
 
+@keep_deprecated_attributes(names="class_names", means="class_mean_cosines")
 @dataclass(frozen=True, eq=False)
-class Similarity:
+class ClassCosines:
     """Cosines of all pairs of items, and their means for each pair of classes.
 
     Attributes:
         cosines: cosine of each pair of items, (n, n), items sorted by label.
         labels: class of each item, (n,), sorted.
-        names: names of the C classes, in the order of the labels.
-        means: mean cosine of two different items for each pair of classes, (C, C); NaN for a class of one item.
+        class_names: names of the C classes, in the order of the labels.
+        class_mean_cosines: mean cosine of two different items for each pair of classes, (C, C); NaN for a class of one.
         within: mean cosine of two different items of one class.
         between: mean cosine of two items of different classes.
     """
 
     cosines: Tensor
     labels: Tensor
-    names: tuple[str, ...]
-    means: Tensor
+    class_names: tuple[str, ...]
+    class_mean_cosines: Tensor
     within: float
     between: float
 
@@ -53,22 +55,22 @@ class Similarity:
             left.axvline(end - 0.5, color=GREY, linewidth=0.6)
         middles = (ends - sizes / 2 - 0.5).tolist()
         left.set(title=f"cosines: {self.within:.2f} within classes, {self.between:.2f} between")
-        draw_heatmap(right, self.means, signed=True, vmin=-1, vmax=1)
+        draw_heatmap(right, self.class_mean_cosines, signed=True, vmin=-1, vmax=1)
         right.set(title="means by class")
-        for ax, places in ((left, middles), (right, range(len(self.names)))):
+        for ax, places in ((left, middles), (right, range(len(self.class_names)))):
             ax.title.set_fontsize("medium")
-            ax.set_yticks(list(places), self.names)
+            ax.set_yticks(list(places), self.class_names)
             ax.tick_params(length=0)
             ax.spines[:].set_visible(False)
-        if len(self.names) <= MAX_CLASSES_WITH_NUMBERS:
-            for (row, column), mean in np.ndenumerate(self.means.numpy()):
+        if len(self.class_names) <= MAX_CLASSES_WITH_NUMBERS:
+            for (row, column), mean in np.ndenumerate(self.class_mean_cosines.numpy()):
                 ink = "white" if abs(mean) > 0.6 else "black"
                 text = f"{round(mean, 1) + 0.0:.1f}".replace("-", "−")
                 right.text(column, row, text, ha="center", va="center", color=ink, fontsize=7)
         return figure
 
 
-def similarity(features: Tensor, labels: Tensor, names: Sequence[str] | None = None) -> Similarity:
+def compute_class_cosines(features: Tensor, labels: Tensor, names: Sequence[str] | None = None) -> ClassCosines:
     """Compute cosines of all pairs of items and their means within and between classes.
 
     Args:
@@ -84,7 +86,7 @@ def similarity(features: Tensor, labels: Tensor, names: Sequence[str] | None = N
     heatmap of features learned by SimCLR.
 
     >>> features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.2], [0.2, 1.0]])
-    >>> result = similarity(features, torch.tensor([0, 1, 0, 1]))
+    >>> result = compute_class_cosines(features, torch.tensor([0, 1, 0, 1]))
     >>> round(result.within, 3), round(result.between, 3), result.labels.tolist()
     (0.981, 0.194, [0, 0, 1, 1])
     """
@@ -108,4 +110,4 @@ def similarity(features: Tensor, labels: Tensor, names: Sequence[str] | None = N
     means = (member.T @ cosines @ member - own) / pairs
     distinct = same & ~torch.eye(n, dtype=torch.bool)
     within, between = float(cosines[distinct].mean()), float(cosines[~same].mean())
-    return Similarity(cosines, labels, class_names, means, within, between)
+    return ClassCosines(cosines, labels, class_names, means, within, between)

@@ -13,7 +13,7 @@ from torch import Tensor
 from contraport.engine import Geometry, MatrixLogKernel
 from contraport.errors import check, check_positive
 from contraport.objectives import Simplex
-from contraport.options import warn_renamed
+from contraport.options import keep_deprecated_attributes
 from contraport.plots.colors import GREY, ORANGE
 from contraport.plots.figure_setup import create_panels, mass_colormap
 
@@ -26,8 +26,9 @@ PANELS = 4
 """Number of temperatures at which the triangle is drawn, zero included."""
 
 
+@keep_deprecated_attributes(values="expected_costs", margins="smallest_masses", optimum="unregularized_solution")
 @dataclass(frozen=True, eq=False)
-class SimplexPath:
+class EntropicPath:
     """Optima of an entropic linear program over three masses, by temperature.
 
     Attributes:
@@ -36,8 +37,8 @@ class SimplexPath:
         solutions: masses p at each temperature, (k, 3), which minimize <c, p> - temperature H(p).
         expected_costs: expected cost <c, p> of each solution, (k,).
         entropies: entropy H(p) = -sum p log p of each solution, (k,), in nats, at most log 3.
-        margins: smallest mass of each solution, (k,); 0 on the boundary of the triangle, 1/3 in the middle.
-        optimum: solution without entropy, (3,): a corner, or the mean of equally good corners.
+        smallest_masses: smallest mass of each solution, (k,); 0 on the boundary of the triangle, 1/3 in the middle.
+        unregularized_solution: solution without entropy, (3,): a corner, or the mean of equally good corners.
     """
 
     costs: Tensor
@@ -45,20 +46,14 @@ class SimplexPath:
     solutions: Tensor
     expected_costs: Tensor
     entropies: Tensor
-    margins: Tensor
-    optimum: Tensor
-
-    @property
-    def values(self) -> Tensor:
-        """Deprecated name of `expected_costs`."""
-        warn_renamed("SimplexPath.values", "SimplexPath.expected_costs", stacklevel=3)
-        return self.expected_costs
+    smallest_masses: Tensor
+    unregularized_solution: Tensor
 
     def figure(self) -> Figure:
         """Draw the objective on the triangle of masses at some temperatures, with the path of its minimum."""
         chosen = torch.linspace(0, len(self.temperatures) - 1, PANELS).round().long()[1:].unique()
         figure, axes = create_panels(1 + len(chosen), 2.9, ratio=1.0)
-        _draw_triangle(axes[0], self.costs, 0.0, self.optimum, self.solutions)
+        _draw_triangle(axes[0], self.costs, 0.0, self.unregularized_solution, self.solutions)
         axes[0].set_title("linear program")
         for ax, k in zip(axes[1:], chosen, strict=True):
             temperature = float(self.temperatures[k])
@@ -67,7 +62,9 @@ class SimplexPath:
         return figure
 
 
-def simplex_path(costs: Sequence[float] = (0.0, 0.3, 1.0), temperatures: Sequence[float] | None = None) -> SimplexPath:
+def solve_entropic_program(
+    costs: Sequence[float] = (0.0, 0.3, 1.0), temperatures: Sequence[float] | None = None
+) -> EntropicPath:
     """Solve a linear program over three masses that sum to 1, with entropy of increasing weight.
 
     Without entropy the optimum is a corner. With entropy every mass is positive: the optimum leaves the boundary and
@@ -83,8 +80,8 @@ def simplex_path(costs: Sequence[float] = (0.0, 0.3, 1.0), temperatures: Sequenc
 
     Source: Peyré and Cuturi (2019), Computational optimal transport, section 4.1 and figure 4.1.
 
-    >>> path = simplex_path((0.0, 0.3, 1.0), (0.1, 1.0))
-    >>> path.optimum.tolist(), path.solutions.round(decimals=3)
+    >>> path = solve_entropic_program((0.0, 0.3, 1.0), (0.1, 1.0))
+    >>> path.unregularized_solution.tolist(), path.solutions.round(decimals=3)
     ([1.0, 0.0, 0.0], tensor([[0.9530, 0.0470, 0.0000],
                               [0.4740, 0.3510, 0.1740]], dtype=torch.float64))
     """
@@ -99,14 +96,14 @@ def simplex_path(costs: Sequence[float] = (0.0, 0.3, 1.0), temperatures: Sequenc
     ordered = torch.tensor(sorted(temperatures), dtype=torch.float64)
     solutions = torch.stack([_solve(c, temperature) for temperature in ordered])
     best = (c == c.min()).double()
-    return SimplexPath(
+    return EntropicPath(
         c,
         ordered,
         solutions,
         expected_costs=solutions @ c,
         entropies=torch.special.entr(solutions).sum(1),
-        margins=solutions.amin(1),
-        optimum=best / best.sum(),
+        smallest_masses=solutions.amin(1),
+        unregularized_solution=best / best.sum(),
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from contraport.catalog.objectives import align_uniform
 from contraport.errors import check, check_integer, check_nonnegative, check_positive
 from contraport.objectives.objective import Loss
+from contraport.options import keep_deprecated_attributes
 from contraport.plots.colors import GREY
 from contraport.seeding import derive_torch_seed, seed_torch_generators, torch_generator
 
@@ -20,17 +21,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@keep_deprecated_attributes(components="component_indices")
 class Mixture(NamedTuple):
     """Sample of points from a mixture of Gaussians.
 
     Attributes:
         x: sampled points, (n, d).
-        components: component of each point, (n,).
+        component_indices: component of each point, (n,).
         centers: center of each component, (m, d).
     """
 
     x: Tensor
-    components: Tensor
+    component_indices: Tensor
     centers: Tensor
 
 
@@ -49,7 +51,7 @@ def gaussian_mixture(
     Raises:
         UsageError: a number is out of range.
 
-    >>> gaussian_mixture(10).components.tolist()
+    >>> gaussian_mixture(10).component_indices.tolist()
     [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     """
     check(items >= components >= 1, f"items: must be at least the number of components ({components}), got {items!r}.")
@@ -89,16 +91,16 @@ class CircleEncoding(NamedTuple):
     """Embeddings of items on the unit circle by a trained encoder.
 
     Attributes:
-        embeddings: embeddings of the clean items, (n, 2), unit length.
-        views: embeddings of two noisy views, (n, 2) each, not normalized.
-        before: alignment and uniformity before training.
-        after: alignment and uniformity after training.
+        clean_embeddings: embeddings of the clean items, (n, 2), unit length.
+        view_embeddings: embeddings of two noisy views, (n, 2) each, not normalized.
+        untrained_metrics: alignment and uniformity before training.
+        trained_metrics: alignment and uniformity after training.
     """
 
-    embeddings: Tensor
-    views: tuple[Tensor, Tensor]
-    before: AlignmentUniformity
-    after: AlignmentUniformity
+    clean_embeddings: Tensor
+    view_embeddings: tuple[Tensor, Tensor]
+    untrained_metrics: AlignmentUniformity
+    trained_metrics: AlignmentUniformity
 
 
 @torch.random.fork_rng(devices=[])
@@ -134,14 +136,14 @@ def train_circle_encoder(loss: Loss, x: Tensor, *, noise: float, iterations: int
         return CircleEncoding(F.normalize(encoder(x)), final, before, measure_alignment_uniformity(*final))
 
 
-def draw_circle(ax: Axes) -> None:
+def plot_unit_circle(ax: Axes) -> None:
     """Draw the unit circle into some axes."""
     angles = torch.linspace(0, 2 * torch.pi, 200)
     ax.plot(angles.cos().numpy(), angles.sin().numpy(), color=GREY, linewidth=0.8)
     ax.set(aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1])
 
 
-def minimize_lbfgs(parameters: list[Tensor], objective: Callable[[], Tensor], iterations: int) -> Iterator[float]:
+def iterate_lbfgs(parameters: list[Tensor], objective: Callable[[], Tensor], iterations: int) -> Iterator[float]:
     """Minimize a function by L-BFGS and yield its value at the start and after each iteration.
 
     It ends when the parameters stop moving.
@@ -154,7 +156,7 @@ def minimize_lbfgs(parameters: list[Tensor], objective: Callable[[], Tensor], it
         iterations: maximum number.
 
     >>> x = torch.tensor([3.0], requires_grad=True)
-    >>> values = list(minimize_lbfgs([x], lambda: (x - 1).square().sum(), 20))
+    >>> values = list(iterate_lbfgs([x], lambda: (x - 1).square().sum(), 20))
     >>> values[0], round(x.item(), 4)
     (4.0, 1.0)
     """

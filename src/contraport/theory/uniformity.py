@@ -14,16 +14,16 @@ from contraport.engine import Gibbs, normalize
 from contraport.errors import check_integer
 from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, WithinView
 from contraport.objectives.objective import Loss
-from contraport.options import warn_renamed
+from contraport.options import keep_deprecated_attributes
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
 from contraport.plots.figure_setup import create_panels, draw_heatmap
 from contraport.seeding import torch_generator
 from contraport.theory.toy_problems import (
     Mixture,
-    draw_circle,
     gaussian_mixture,
+    iterate_lbfgs,
     measure_alignment_uniformity,
-    minimize_lbfgs,
+    plot_unit_circle,
     train_circle_encoder,
 )
 
@@ -31,28 +31,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@keep_deprecated_attributes(uniformities="uniformity_by_iteration", values="uniformity_by_iteration")
 @dataclass(frozen=True, eq=False)
-class PerfectUniformity:
+class UniformPoints:
     """Free points on the unit sphere that minimize the uniformity loss of Wang and Isola.
 
     Attributes:
         points: positions of the points, (n, d), unit length.
-        uniformities: uniformity at the start and after each iteration of L-BFGS, (iterations + 1,).
+        uniformity_by_iteration: uniformity at the start and after each iteration of L-BFGS, (iterations + 1,).
         least_angle: smallest angle between two points, in radians, which the Tammes problem maximizes.
         deviation: largest deviation from the known optimum; None if none is known. For d = 2 an angle between neighbors
             is compared with 2 pi / n, in radians; for d >= n - 1 a cosine is compared with -1 / (n - 1).
     """
 
     points: Tensor
-    uniformities: Tensor
+    uniformity_by_iteration: Tensor
     least_angle: float
     deviation: float | None
-
-    @property
-    def values(self) -> Tensor:
-        """Deprecated name of `uniformities`."""
-        warn_renamed("PerfectUniformity.values", "PerfectUniformity.uniformities", stacklevel=3)
-        return self.uniformities
 
     def figure(self) -> Figure:
         """Draw the points, or for d > 2 the uniformity over the iterations, and the cosines between points."""
@@ -60,10 +55,10 @@ class PerfectUniformity:
         points = self.points
         if points.shape[1] == 2:
             points = points[torch.atan2(points[:, 1], points[:, 0]).argsort()]
-            draw_circle(left)
+            plot_unit_circle(left)
             left.scatter(points[:, 0].numpy(), points[:, 1].numpy(), color=BLUE, zorder=3)
         else:
-            left.plot(self.uniformities.numpy(), color=BLUE)
+            left.plot(self.uniformity_by_iteration.numpy(), color=BLUE)
             left.set(xlabel="iteration", ylabel="uniformity")
         left.set_title(f"{len(points)} points in {points.shape[1]} dimensions", fontsize="medium")
         draw_heatmap(right, points @ points.T, signed=True)
@@ -71,9 +66,9 @@ class PerfectUniformity:
         return figure
 
 
-def perfect_uniformity(
+def minimize_uniformity_loss(
     items: int, dimensions: int, *, temperature: float | None = None, iterations: int = 500, seed: int = 0
-) -> PerfectUniformity:
+) -> UniformPoints:
     """Minimize the uniformity loss of Wang and Isola over free points on the sphere.
 
     The optimum is a regular polygon for d = 2 and a simplex for d >= n - 1.
@@ -92,7 +87,7 @@ def perfect_uniformity(
     Source: the Tammes problem in Hu et al. (2023), Your contrastive learning is secretly doing stochastic neighbor
     embedding, section 3; optimality of both for every Gaussian, Cohn and Kumar (2007).
 
-    >>> perfect_uniformity(5, 4).deviation < 1e-4
+    >>> minimize_uniformity_loss(5, 4).deviation < 1e-4
     True
     """
     check_integer("items", items, 2)
@@ -103,7 +98,7 @@ def perfect_uniformity(
     generator = torch_generator("theory.uniformity", seed)
     free = torch.randn(items, dimensions, generator=generator, dtype=torch.float64).requires_grad_()
     uniformity = Objective(WithinView(), Gibbs("chordal", temperature), Free(), Pairs(), LogMeanKernel())
-    values = torch.tensor(list(minimize_lbfgs([free], lambda: uniformity(free), iterations)))
+    values = torch.tensor(list(iterate_lbfgs([free], lambda: uniformity(free), iterations)))
     points = normalize(free.detach())
     cosines = (points @ points.T)[~torch.eye(items, dtype=torch.bool)].clamp(-1, 1)
     deviation = None
@@ -111,16 +106,17 @@ def perfect_uniformity(
         deviation = float((_neighbor_angles(points) - 2 * math.pi / items).abs().max())
     elif dimensions >= items - 1:
         deviation = float((cosines + 1 / (items - 1)).abs().max())
-    return PerfectUniformity(points, values, float(cosines.max().arccos()), deviation)
+    return UniformPoints(points, values, float(cosines.max().arccos()), deviation)
 
 
+@keep_deprecated_attributes(embeddings="clean_embeddings")
 @dataclass(frozen=True, eq=False)
-class FiveGaussians:
+class FiveGaussiansTraining:
     """Points of five Gaussians, embedded on the circle by a trained encoder.
 
     Attributes:
         data: points of the Gaussian mixture that were embedded.
-        embeddings: embeddings of the clean points, (n, 2), unit length.
+        clean_embeddings: embeddings of the clean points, (n, 2), unit length.
         alignment: mean squared distance between the two views of a point on the circle; 0 is perfect.
         uniformity: log mean exp(-2 |z_i - z_j|^2) of the embeddings; lower is more even.
         perfect_uniformity: smallest possible uniformity, that of the regular n-gon.
@@ -128,7 +124,7 @@ class FiveGaussians:
     """
 
     data: Mixture
-    embeddings: Tensor
+    clean_embeddings: Tensor
     alignment: float
     uniformity: float
     perfect_uniformity: float
@@ -137,13 +133,15 @@ class FiveGaussians:
     def figure(self) -> Figure:
         """Draw the data, the embeddings, and the sorted angles of embeddings against evenly spaced angles."""
         figure, (left, middle, right) = create_panels(3)
-        colors = [SERIES[int(k) % len(SERIES)] for k in self.data.components]
+        colors = [SERIES[int(k) % len(SERIES)] for k in self.data.component_indices]
         left.scatter(self.data.x[:, 0].numpy(), self.data.x[:, 1].numpy(), c=colors, s=8)
         left.set(title="data", aspect="equal")
-        draw_circle(middle)
-        middle.scatter(self.embeddings[:, 0].numpy(), self.embeddings[:, 1].numpy(), c=colors, s=8, zorder=3)
+        plot_unit_circle(middle)
+        middle.scatter(
+            self.clean_embeddings[:, 0].numpy(), self.clean_embeddings[:, 1].numpy(), c=colors, s=8, zorder=3
+        )
         middle.set_title("embeddings")
-        angles = torch.atan2(self.embeddings[:, 1], self.embeddings[:, 0]).sort().values
+        angles = torch.atan2(self.clean_embeddings[:, 1], self.clean_embeddings[:, 0]).sort().values
         even = torch.linspace(-math.pi, math.pi, len(angles))
         right.plot(even.numpy(), even.numpy(), color=GREY, linestyle="--", label="evenly spaced")
         right.plot(even.numpy(), angles.numpy(), color=ORANGE, label="embeddings")
@@ -152,15 +150,15 @@ class FiveGaussians:
         return figure
 
 
-def five_gaussians(
+def train_on_five_gaussians(
     objective: Loss | None = None,
     *,
     data: Mixture | None = None,
     noise: float = 0.02,
     iterations: int = 1000,
     seed: int = 0,
-) -> FiveGaussians:
-    """Train an encoder of five Gaussians onto the circle, close to perfect alignment and uniformity.
+) -> FiveGaussiansTraining:
+    """Train an encoder that maps five Gaussians to the circle with nearly perfect alignment and uniformity.
 
     Args:
         objective: the loss to minimize; None: NT-Xent at temperature 0.5.
@@ -179,7 +177,9 @@ def five_gaussians(
     angles = torch.arange(len(data.x)) * (2 * math.pi / len(data.x))
     polygon = torch.stack([angles.cos(), angles.sin()], 1)
     perfect = measure_alignment_uniformity(polygon, polygon).uniformity
-    return FiveGaussians(data, trained.embeddings, *trained.after, perfect, trained.before.uniformity)
+    return FiveGaussiansTraining(
+        data, trained.clean_embeddings, *trained.trained_metrics, perfect, trained.untrained_metrics.uniformity
+    )
 
 
 def _neighbor_angles(points: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from contraport.catalog import resolve_recipe
+from contraport.catalog import apply_recipe
 from contraport.encoders import check_trusted
 from contraport.errors import check, hint_on_error, unknown_name_error
 from contraport.options import has_object_placeholder
@@ -22,7 +22,7 @@ def resolve_settings(options: Mapping[str, Any]) -> Settings:
     >>> resolve_settings({"recipe": "byol", "momentum": 0.9}).predictor
     True
     """
-    return Settings(**resolve_recipe(_with_resumed_run(options) if options.get("resume") else options))
+    return Settings(**apply_recipe(_with_resumed_run(options) if options.get("resume") else options))
 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from contraport.catalog.augment_specs import parse_augment
+from contraport.catalog.option_parsers import parse_augment
 from contraport.data import from_arrays
 from contraport.data.views.noise_mixup import MAX_MIX, NOISE, Mixup, Noise
 from contraport.data.views.random_draws import RandomDraws

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.errors import raises_usage_error
 from tests.processes import reports_of
 
-from contraport.catalog.augment_specs import AUGMENTS
+from contraport.catalog.option_parsers import AUGMENTS
 from contraport.data import BatchShare, Views, from_arrays, load
 from contraport.data.views.images import to_lab
 from contraport.data.views.noise_mixup import MAX_MIX, NOISE

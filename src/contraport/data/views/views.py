@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from contraport._utils.spec_parser import parse_spec
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
-from contraport.catalog.augment_specs import AUGMENT_STRENGTHS, ISOTROPIC_NOISE, SCALED_NOISE, Augment, parse_augment
+from contraport.catalog.option_parsers import (
+    AUGMENT_STRENGTHS,
+    ISOTROPIC_NOISE,
+    SCALED_NOISE,
+    AugmentSpec,
+    parse_augment,
+)
 from contraport.data.data_loader import BatchShare
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, StoreWrapper
@@ -247,10 +253,10 @@ def _custom_views(dataset: Dataset, custom: CustomTransform, views: int | str | 
     check(not isinstance(views, str), message, "conflict")
     message = f"augment: {custom.name} requires all views of all items, and some lack one."
     check(dataset.present is None, message, "missing_views")
-    return _numbered_views(dataset, Augment("none"), cast(int | None, views))
+    return _numbered_views(dataset, AugmentSpec("none"), cast(int | None, views))
 
 
-def _numbered_views(dataset: Dataset, augment: Augment, views: int | None) -> list[_PlannedView]:
+def _numbered_views(dataset: Dataset, augment: AugmentSpec, views: int | None) -> list[_PlannedView]:
     """Return the views to make: several of one stored view, or one of each stored view."""
     stored = len(dataset.shapes)
     number = max(2, stored) if views is None else views
@@ -279,7 +285,7 @@ def _window_length(dataset: Dataset, views: str) -> int:
     return int(length)
 
 
-def _transform(dataset: Dataset, view: int, augment: Augment, *, removes_color: bool = True) -> nn.Module:
+def _transform(dataset: Dataset, view: int, augment: AugmentSpec, *, removes_color: bool = True) -> nn.Module:
     """Build the random transform of a stored view."""
     shape = dataset.shapes[view]
     strength = {} if augment.strength is None else {"strength": augment.strength}
@@ -307,7 +313,7 @@ def _transform(dataset: Dataset, view: int, augment: Augment, *, removes_color: 
     return VectorTransform(VECTORS[augment.name], mean, std)
 
 
-def _color_view(dataset: Dataset, augment: Augment) -> _PlannedView:
+def _color_view(dataset: Dataset, augment: AugmentSpec) -> _PlannedView:
     """Return the plan of the RGB view that is then split into lightness and colors."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3
@@ -319,7 +325,7 @@ def _color_view(dataset: Dataset, augment: Augment) -> _PlannedView:
     return _PlannedView(0, _transform(dataset, 0, augment, removes_color=False), shapes[0])
 
 
-def _crop_views(dataset: Dataset, augment: Augment, views: str) -> list[_PlannedView]:
+def _crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -> list[_PlannedView]:
     """Return the views to make for multi-crop: large crops first, then small ones."""
     numbers = _CROP_COUNTS.fullmatch("2+6" if views == MULTI_CROP else views)
     if numbers is None:

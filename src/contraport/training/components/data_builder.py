@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport import distributed
-from contraport.catalog.perturbation_specs import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
+from contraport.catalog.option_parsers import parse_corruptions, parse_domains, parse_imbalance_ratio, parse_mismatch
 from contraport.data import Dataset, Views, build_loader, load
 from contraport.data.arrays import parse_weights
 from contraport.data.data_loader import BatchLoader, StreamLoader
@@ -210,7 +210,7 @@ def _check_stream_options(settings: Settings, stream: Stream) -> None:
 def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
     """Apply the perturbations of the settings to a dataset; imbalance and class weights to training items only."""
     if settings.imbalance is not None and dataset.split == "train":
-        dataset = make_imbalanced(dataset, parse_imbalance(settings.imbalance))
+        dataset = make_imbalanced(dataset, parse_imbalance_ratio(settings.imbalance))
     if settings.given_views:
         dataset = dataset.select_views(settings.given_views, "given_views")
     if settings.domains is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contraport.catalog.perturbation_specs import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
+from contraport.catalog.option_parsers import parse_corruptions, parse_domains, parse_imbalance_ratio, parse_mismatch
 from contraport.errors import check
 from contraport.options import BaseOptions, int_in_range, matches_type, option, option_metadata, to_config_value
 
@@ -44,7 +44,7 @@ def _check_mismatch(name: str, value: Any) -> None:
 
 
 def _check_imbalance(name: str, value: Any) -> None:
-    parse_imbalance(value)
+    parse_imbalance_ratio(value)
 
 
 def _check_corrupt(name: str, value: Any) -> None:

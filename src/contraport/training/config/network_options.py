@@ -193,7 +193,7 @@ class NetworkSettings(BaseOptions):
         """One flag per encoder: whether it has no trainable weights."""
         named = self.encoder.values() if isinstance(self.encoder, Mapping) else self.encoder
         names = named if isinstance(named, list | tuple | ValuesView) else [named]
-        return [isinstance(name, str) and name in ENCODERS and ENCODERS[name].fixed for name in names]
+        return [isinstance(name, str) and name in ENCODERS and ENCODERS[name].is_fixed for name in names]
 
     @property
     def has_initial_weights(self) -> bool:

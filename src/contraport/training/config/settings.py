@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from contraport.catalog import resolve_recipe
+from contraport.catalog import apply_recipe
 from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
 from contraport.errors import UsageError, check
 from contraport.options import get_declared_options, get_value_name, matches_type
@@ -116,7 +116,7 @@ TRAIN = Command(
         "contraport train --config mine.yaml --seed 1 --out runs/mine",
         "contraport train --resume --out runs/photos",
     ),
-    resolve_options=resolve_recipe,
+    resolve_options=apply_recipe,
     required_extra=EXTRA,
     group=TRAIN_AND_EVALUATE,
     short_help_options=(

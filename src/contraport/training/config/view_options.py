@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from contraport.catalog.augment_specs import parse_augment
+from contraport.catalog.option_parsers import parse_augment
 from contraport.errors import check
 from contraport.options import BaseOptions, has_object_placeholder, option
 

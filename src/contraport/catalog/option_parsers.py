@@ -1,0 +1,185 @@
+"""Parsers of options that augment or perturb data: augmentations, mismatched pairs, corruptions, domains, imbalance."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from contraport._utils.spec_parser import parse_spec
+from contraport.errors import check, unknown_name_error
+
+AUGMENT_STRENGTHS = ("weak", "standard", "strong")
+"""Strengths of the augmentations that suit the kind of data, in increasing order."""
+
+SCALED_NOISE = ("scaled-noise", "noise")
+"""Noise in units of each feature's standard deviation; ``noise`` is its earlier name, used by older runs."""
+
+ISOTROPIC_NOISE = "isotropic-noise"
+"""Noise of the same deviation in all features, in units of their mean standard deviation."""
+
+MAX_STRENGTH = {ISOTROPIC_NOISE: math.inf, **dict.fromkeys(SCALED_NOISE, math.inf), "mixup": 1.0}
+"""Largest strength of the augmentations that do not depend on the kind of data."""
+
+AUGMENTS = ("none", *AUGMENT_STRENGTHS, *MAX_STRENGTH)
+"""All names."""
+
+CORRUPTIONS = ("noise", "blur", "brightness", "contrast", "occlusion", "jpeg")
+"""Image corruptions; noise also applies to vectors and time series."""
+
+SEVERITIES = (1, 2, 3, 4, 5)
+
+DOMAINS = {
+    "rotate": ("upright", "quarter", "half", "three-quarters"),
+    "style": ("plain", "edges", "posterised", "inverted"),
+}
+"""Domains of each kind: rotations of images, or rendering styles."""
+
+_CLASS = "class"
+
+
+class AugmentSpec(NamedTuple):
+    """Parsed augmentation option: a name with an optional strength.
+
+    Attributes:
+        name: Name of the augmentation, one of `AUGMENTS`.
+        strength: Strength of the augmentation; None for the default.
+    """
+
+    name: str
+    strength: float | None = None
+
+
+class MismatchSpec(NamedTuple):
+    """Parsed option for pairs mismatched on purpose: their share, and whether partners are of one class.
+
+    Attributes:
+        share: Share of all pairs that are mismatched on purpose.
+        within_class: Whether partners are exchanged within a class, which is harder to detect.
+    """
+
+    share: float
+    within_class: bool = False
+
+
+class CorruptionSpec(NamedTuple):
+    """Parsed option for the corruption of items: its kind, and its severity from 1 to 5."""
+
+    kind: str
+    severity: int
+
+
+class DomainSpec(NamedTuple):
+    """Parsed option for rotated or styled domains: their kind, and the domain held out for testing, if any."""
+
+    name: str
+    held_out: str | None = None
+
+
+def parse_augment(text: object) -> AugmentSpec:
+    """Parse an augmentation option: a name, or a name with a strength after a colon.
+
+    Raises:
+        UsageError: unknown name, a strength for an augmentation without one, or a strength out of range.
+
+    >>> parse_augment("strong"), parse_augment("mixup:0.3")
+    (AugmentSpec(name='strong', strength=None), AugmentSpec(name='mixup', strength=0.3))
+    """
+    valid = {name: ("strength",) if name in MAX_STRENGTH else () for name in AUGMENTS}
+    name, settings = parse_spec("augment", text, valid, default_setting=dict.fromkeys(MAX_STRENGTH, "strength"))
+    strength = settings.get("strength")
+    if strength is None:
+        check(":" not in str(text), f"augment: must be a name, noise:0.2 or mixup:0.5, got {text!r}.", "no_strength")
+        return AugmentSpec(name)
+    limit = MAX_STRENGTH[name]
+    expected = "a positive number" if limit == math.inf else f"a number in (0, {limit:g}]"
+    in_range = not isinstance(strength, str) and 0 < strength <= limit and strength < math.inf
+    check(in_range, f"augment: the strength of {name} must be {expected}, got {text!r}.")
+    return AugmentSpec(name, float(strength))
+
+
+def parse_mismatch(value: object) -> MismatchSpec:
+    """Parse an option for mismatched pairs: a share such as 0.2, or 0.2:class to exchange partners within a class.
+
+    Raises:
+        UsageError: the value is not a share.
+
+    >>> parse_mismatch(0.2), parse_mismatch("0.4:class")
+    (MismatchSpec(share=0.2, within_class=False), MismatchSpec(share=0.4, within_class=True))
+    """
+    text, _, among = str(value).partition(":")
+    expected = f"mismatch: must be a share from 0 to 1, such as 0.2 or 0.2:{_CLASS}, got {value!r}."
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    check(0 <= share <= 1 and among in ("", _CLASS) and not isinstance(value, bool), expected)
+    return MismatchSpec(share, among == _CLASS)
+
+
+def parse_imbalance_ratio(value: object) -> float:
+    """Parse the option `imbalance`: the ratio of the sizes of the largest and the smallest class, such as 100.
+
+    Raises:
+        UsageError: the value is not a number >= 1.
+
+    >>> parse_imbalance_ratio("50")
+    50.0
+    """
+    try:
+        ratio = math.nan if isinstance(value, bool) else float(str(value))
+    except ValueError:
+        ratio = math.nan
+    check(1 <= ratio < math.inf, f"imbalance: must be a finite number >= 1, such as 100, got {value!r}.")
+    return ratio
+
+
+def parse_corruption(text: object) -> CorruptionSpec:
+    """Parse one corruption, KIND or KIND:SEVERITY; the default severity is 3.
+
+    Raises:
+        UsageError: unknown kind or severity.
+
+    >>> parse_corruption("blur:2")
+    CorruptionSpec(kind='blur', severity=2)
+    """
+    kind, _, level = str(text).partition(":")
+    if kind not in CORRUPTIONS:
+        raise unknown_name_error("corrupt", kind, CORRUPTIONS)
+    check(
+        level in ("", *map(str, SEVERITIES)),
+        f"corrupt: must have a severity from {SEVERITIES[0]} to {SEVERITIES[-1]}, as in {kind}:3, got {text!r}.",
+        "severity",
+    )
+    return CorruptionSpec(kind, int(level or 3))
+
+
+def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
+    """Parse a list of corruptions separated by commas, in order of application.
+
+    Raises:
+        UsageError: unknown kind or severity, or a repeated kind.
+
+    >>> [one.kind for one in parse_corruptions("noise:3,blur:2")]
+    ['noise', 'blur']
+    """
+    corruptions = tuple(map(parse_corruption, str(text).split(",")))
+    kinds = {one.kind for one in corruptions}
+    check(len(kinds) == len(corruptions), f"corrupt: must name each kind once, got {text!r}.", "duplicate")
+    return corruptions
+
+
+def parse_domains(text: object) -> DomainSpec:
+    """Parse the option `domains`: ``rotate`` or ``style``; ``style:edges`` holds out the domain ``edges``.
+
+    Raises:
+        UsageError: unknown kind or domain.
+
+    >>> parse_domains("style:edges")
+    DomainSpec(name='style', held_out='edges')
+    """
+    name, _, held_out = str(text).partition(":")
+    if name not in DOMAINS:
+        raise unknown_name_error("domains", name, DOMAINS)
+    if held_out and held_out not in DOMAINS[name]:
+        raise unknown_name_error(f"domains: {name}", held_out, DOMAINS[name])
+    return DomainSpec(name, held_out or None)
