@@ -186,7 +186,7 @@ class _PlanProblem:
         self.scaled_potential = torch.zeros_like(self.potential_scale, requires_grad=True)
 
     def compute_plan(self) -> BlockResult:
-        """Compute the plan from the current cost and row potential; a column half-step makes the column masses exact."""
+        """Compute the plan from the current cost and row potential; a column half-step makes its columns exact."""
         log_a, log_b = self.log_marginals
         geometry, f = self.block.build_geometry(self.kernel), log_a + self.potential_scale * self.scaled_potential
         (g,) = run_half_steps(geometry, [HalfStep("columns", 0)], self.log_marginals, initial=[f])
