@@ -47,7 +47,7 @@ from sklearn.metrics import roc_auc_score
 import contraport
 from benchmarks.engine import machine
 from contraport.auditing import crossfit
-from contraport.auditing.pairs import STATISTICS, ItemPairs, PairedFeatures, score_pairs
+from contraport.auditing.pairs import STATISTICS, PairedFeatures, PairIndices, score_pairs
 from contraport.auditing.pairs.feature_extraction import encode_pairs
 from contraport.data import Dataset, from_arrays, load
 from contraport.embedding import LoaderConfig
@@ -219,7 +219,7 @@ class Cell:
         scores_by_statistic: dict[str, list[np.ndarray]] = {name: [] for name in STATISTICS}
 
         def score_and_record(
-            paired: PairedFeatures, pairs: ItemPairs | None = None, statistic: str = "neighbors"
+            paired: PairedFeatures, pairs: PairIndices | None = None, statistic: str = "neighbors"
         ) -> torch.Tensor:
             if pairs is not None and torch.equal(*pairs):
                 for name in STATISTICS:
@@ -304,7 +304,7 @@ def iterate_baseline_scores(paired: PairedFeatures) -> Iterator[tuple[str, np.nd
 
 def count_shared_neighbors(paired: PairedFeatures) -> torch.Tensor:
     """Return the share of neighbors that the two members of each pair have in common; ties go by likeness."""
-    mine, theirs = paired.find_pair_neighbors(paired.own_pairs)
+    mine, theirs = paired.find_pair_neighbors(paired.observed_pairs)
     return (mine[:, :, None] == theirs[:, None]).any(2).float().mean(1) + 1e-3 * score_pairs(paired, None, "likeness")
 
 

@@ -87,10 +87,10 @@ class LoaderConfig(NamedTuple):
         """Return the views of a batch, moved to the device."""
         return tuple([view.to(self.device) for view in batch.views])
 
-    def apply_to_dataset(
+    def map_views(
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Tensor:
-        """Apply a function of views to all items of a dataset and return the outputs on the CPU.
+        """Apply a function to the views of all items of a dataset and return the outputs on the CPU.
 
         Raises:
             UsageError: `batch_size` is not a positive integer.
@@ -100,7 +100,7 @@ class LoaderConfig(NamedTuple):
     def iterate_outputs(
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Iterator[tuple[Tensor, Batch]]:
-        """Apply a function of views to a dataset and yield the outputs of each batch together with the batch.
+        """Apply a function to the views of a dataset and yield the outputs of each batch together with the batch.
 
         Raises:
             UsageError: `batch_size` is not a positive integer.
@@ -228,7 +228,7 @@ def embed_dataset(
     num_workers: int | None = None,
     progress: bool = False,
 ) -> Embeddings:
-    """Embed all items of a dataset by their plain views; the model is moved to `device` and not changed otherwise.
+    """Embed the plain (unaugmented) views of all items of a dataset; moves the model to `device`, else leaves it as is.
 
     Args:
         model: the model.
@@ -253,7 +253,7 @@ def embed_dataset(
     return Embeddings(extract_features(model, dataset, views, loader_config), dataset.labels)
 
 
-def embed_batches(
+def iter_embedded_batches(
     model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig
 ) -> Iterator[tuple[Tensor, Batch]]:
     """Yield the frozen features ``(b, F)`` of each batch together with the batch, so that memory stays bounded.
@@ -294,7 +294,7 @@ def extract_features(
     encoder.to(loader_config.device)
     views.to(loader_config.device)
     with evaluation_mode(encoder):
-        features = loader_config.apply_to_dataset(
+        features = loader_config.map_views(
             encoder, encoder, prepare or views.make_unaugmented, dataset, f"{name}: {dataset.split} items"
         )
     check_finite(features)
@@ -311,7 +311,7 @@ def embed_views(
     project: bool = False,
     plain: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Return the frozen features of two fixed random views of every item, each `(n, F)`.
+    """Embed two fixed random views of every item; return the frozen features of each view, `(n, F)`.
 
     With `project`, return the projections that the loss compares, `(n, d)`; with `plain`, use all views of the data.
     """
@@ -323,11 +323,11 @@ def embed_views(
     def encode(*inputs: Tensor) -> Tensor:
         features = encoder.encode(inputs[:number] if has_one_tower else inputs)
         if isinstance(encoder, Model):
-            features = encoder.project(features) if project else encoder.represent(features)
+            features = encoder.project(features) if project else encoder.represent_features(features)
         return torch.stack(features[:number], dim=1)
 
     with fixed_seed(0, loader_config.device), evaluation_mode(encoder):
-        stacked = loader_config.apply_to_dataset(
+        stacked = loader_config.map_views(
             encode, encoder, views.make_unaugmented if plain else views, dataset, f"{name}: views"
         )
     return stacked.unbind(dim=1)
@@ -340,7 +340,7 @@ def check_view_shapes(model: Model, dataset: Dataset, views: Views) -> None:
     )
     check(expected == actual, f"data: must have {expected}, as the model; {dataset.name!r} has {actual}.", "shape")
     if dataset.present is not None:
-        missing = int((~dataset.present[:, list(model.represented_views)].all(1)).sum())
+        missing = int((~dataset.present[:, list(model.representation_views)].all(1)).sum())
         check(
             missing == 0,
             f"data: {missing} of {len(dataset)} items of {dataset.name!r} lack a view that the representation needs. "

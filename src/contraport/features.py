@@ -23,9 +23,11 @@ from contraport._utils.files import atomic_write
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 
 _METADATA_PREFIX = "contraport."
-_METADATA = ("run", "view", "data")
-_COLUMNS = {"rows": "row", "splits": "split", "keys": "key", "labels": "label"}
-"""Names of the arrays with a value per item, and of their columns in a table."""
+_METADATA = {"run": "run", "view": "view", "data_name": "data"}
+"""Stored name of each attribute of `Features` that is a text."""
+
+_ITEM_ARRAYS = {"source_rows": "rows", "splits": "splits", "keys": "keys", "labels": "labels"}
+"""Stored name of each array with a value per item; a table has a column for it, named in the singular."""
 
 _GROUP_BYTES = 2**26
 _SHARD = re.compile(r"\.\d{5}-of-\d{5}")
@@ -37,33 +39,33 @@ class Features:
 
     Attributes:
         features: feature matrix, ``(n, F)`` float32.
-        rows: row number of each item in its source, counting rows that were left out, ``(n,)``.
+        source_rows: row number of each item in its source, counting rows that were left out, ``(n,)``.
         splits: split of each item, ``(n,)``.
         keys: name of each item in its source, such as a file path, ``(n,)``; None if it has only rows.
         labels: class of each item, ``(n,)``, or None.
         class_names: names of the classes in the order of their numbers, or None.
         run: folder of the run that embedded the items, or None if unknown.
         view: name of the view that was embedded, if only one of several was; None for features of whole items.
-        data: name of the data; for the run's own training data, the name in its settings. None if unknown.
+        data_name: name of the data; for the run's own training data, the name in its settings. None if unknown.
 
     Raises:
-        UsageError: the arrays do not fit together.
+        UsageError: the arrays have unequal lengths, or the features are not rows of floats.
     """
 
     features: np.ndarray
-    rows: np.ndarray
+    source_rows: np.ndarray
     splits: np.ndarray
     keys: np.ndarray | None = None
     labels: np.ndarray | None = None
     class_names: np.ndarray | None = None
     run: str | None = None
     view: str | None = None
-    data: str | None = None
+    data_name: str | None = None
 
     def __post_init__(self) -> None:
         good = self.features.ndim == 2 and self.features.size > 0 and self.features.dtype.kind == "f"
         check(good, f"features: must be rows of floats, got {self.features.dtype} of shape {self.features.shape}.")
-        for name in _COLUMNS:
+        for name in _ITEM_ARRAYS:
             values, shape = getattr(self, name), (len(self.features),)
             fits = values is None or values.shape == shape
             check(fits, f"features: {name} must have shape {shape}, got {np.shape(values)}.", "shape")
@@ -73,7 +75,7 @@ class Features:
 
     def slice(self, first: int, stop: int) -> Features:
         """Return the features of the items from position `first` up to `stop`, exclusive."""
-        arrays: dict[str, Any] = {name: getattr(self, name) for name in ("features", *_COLUMNS)}
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in ("features", *_ITEM_ARRAYS)}
         sliced: dict[str, Any] = {name: None if array is None else array[first:stop] for name, array in arrays.items()}
         return replace(self, **sliced)
 
@@ -85,7 +87,7 @@ class Features:
         """
         if self.keys is not None:
             return str(self.keys[position])
-        return f"{self.splits[position]} row {self.rows[position]}"
+        return f"{self.splits[position]} row {self.source_rows[position]}"
 
     def class_name_at(self, position: int) -> str | None:
         """Return the class name of the item at a position, or None without labels."""
@@ -101,7 +103,7 @@ def as_features(values: Any) -> Features:
     Raises:
         UsageError: the file does not exist, is damaged or has no features.
 
-    >>> as_features(np.ones((2, 3))).rows.tolist()
+    >>> as_features(np.ones((2, 3))).source_rows.tolist()
     [0, 1]
     """
     if isinstance(values, Features):
@@ -156,7 +158,7 @@ def remove_feature_file(path: Path) -> None:
         items_table_path(path).unlink(missing_ok=True)
 
 
-class FeatureBuffer:
+class FeatureFileBuffer:
     """Buffer for features that arrive in batches: features go to a temporary file, rows and labels stay in memory."""
 
     def __init__(self, file: Path) -> None:
@@ -205,9 +207,9 @@ class FeatureBuffer:
 
 
 @contextmanager
-def open_feature_buffer(path: Path) -> Iterator[FeatureBuffer]:
+def open_feature_buffer(path: Path) -> Iterator[FeatureFileBuffer]:
     """Open a feature buffer whose temporary file is beside the output path and is removed on exit."""
-    buffer = FeatureBuffer(path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features"))
+    buffer = FeatureFileBuffer(path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features"))
     try:
         yield buffer
     finally:
@@ -252,7 +254,7 @@ def is_feature_file(path: Path) -> bool:
 
 
 def supported_suffixes() -> list[str]:
-    """Return the supported file supported_suffixes."""
+    """Return the supported file suffixes."""
     return list(_FORMATS)
 
 
@@ -301,7 +303,7 @@ def _total_of(shard: Path) -> int:
 
 
 def _joined(shards: Sequence[Features]) -> Features:
-    arrays = {name: [getattr(shard, name) for shard in shards] for name in ("features", *_COLUMNS)}
+    arrays = {name: [getattr(shard, name) for shard in shards] for name in ("features", *_ITEM_ARRAYS)}
     joined: dict[str, Any] = {
         name: None if any(value is None for value in values) else np.concatenate(values)
         for name, values in arrays.items()
@@ -315,12 +317,13 @@ def _without_columns(features: np.ndarray) -> Features:
 
 
 def _metadata(features: Features) -> dict[str, str]:
-    values = {name: getattr(features, name) for name in _METADATA}
+    values = {stored: getattr(features, name) for name, stored in _METADATA.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _write_npz(path: Path, features: Features) -> None:
-    arrays = {name: getattr(features, name) for name in ("features", *_COLUMNS, "class_names")}
+    arrays = {"features": features.features, "class_names": features.class_names}
+    arrays |= {stored: getattr(features, name) for name, stored in _ITEM_ARRAYS.items()}
     arrays |= {name: np.array(value) for name, value in _metadata(features).items()}
     with atomic_write(path) as temporary:
         np.savez(temporary, allow_pickle=False, **{name: array for name, array in arrays.items() if array is not None})
@@ -332,10 +335,9 @@ def _read_npz(path: Path) -> Features:
     check("features" in arrays, f"features: {path} has no array 'features', only {sorted(arrays)}.", "no_features")
     if "rows" not in arrays or "splits" not in arrays:
         return _without_columns(arrays["features"])
-    metadata: dict[str, Any] = {name: str(arrays[name]) for name in _METADATA if name in arrays}
-    return Features(
-        **{name: arrays[name] for name in ("features", *_COLUMNS, "class_names") if name in arrays}, **metadata
-    )
+    metadata: dict[str, Any] = {name: str(arrays[stored]) for name, stored in _METADATA.items() if stored in arrays}
+    columns: dict[str, Any] = {name: arrays.get(stored) for name, stored in _ITEM_ARRAYS.items()}
+    return Features(arrays["features"], class_names=arrays.get("class_names"), **columns, **metadata)
 
 
 def _write_npy(path: Path, features: Features) -> None:
@@ -383,7 +385,7 @@ def _read_parquet(path: Path) -> Features:
 
 
 def _item_columns(features: Features) -> dict[str, Any]:
-    columns = {column: getattr(features, name) for name, column in _COLUMNS.items()}
+    columns = {stored.removesuffix("s"): getattr(features, name) for name, stored in _ITEM_ARRAYS.items()}
     if features.labels is not None and features.class_names is not None:
         columns["class_name"] = features.class_names[features.labels]
     return {name: values for name, values in columns.items() if values is not None}
@@ -414,7 +416,7 @@ def _read_table(path: Path) -> Any:
 
 
 def _from_table(array: np.ndarray, table: Any) -> Features:
-    names = [name for name in (*_COLUMNS.values(), "class_name") if name in table.schema.names]
+    names = [name for name in ("row", "split", "key", "label", "class_name") if name in table.schema.names]
     columns = {name: np.asarray(table[name].to_pylist()) for name in names}
     if "row" not in columns or "split" not in columns:
         return _without_columns(array)
@@ -423,7 +425,7 @@ def _from_table(array: np.ndarray, table: Any) -> Features:
         class_names = np.array([""] * (int(labels.max()) + 1), dtype=columns["class_name"].dtype)
         class_names[labels] = columns["class_name"]
     stored = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
-    metadata = {name: stored[_METADATA_PREFIX + name] for name in _METADATA if _METADATA_PREFIX + name in stored}
+    metadata = {name: stored[key] for name, of in _METADATA.items() if (key := _METADATA_PREFIX + of) in stored}
     return Features(array, columns["row"], columns["split"], columns.get("key"), labels, class_names, **metadata)
 
 

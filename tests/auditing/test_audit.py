@@ -21,11 +21,11 @@ from contraport._utils.locks import lock_folder
 from contraport.auditing import Audit, crossfit
 from contraport.auditing.crossfit import score_frozen_vectors
 from contraport.auditing.pairs import (
-    ItemPairs,
+    PairIndices,
     draw_exchange_groups,
     load_vector_pairs,
+    rotate_partners,
     score_pairs,
-    swap_partners,
 )
 from contraport.auditing.result import audit_from_arrays
 from contraport.cli.console import print_audit
@@ -87,15 +87,15 @@ def test_finds_planted_mismatches(views: tuple[np.ndarray, np.ndarray], asked: d
 def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.ndarray]) -> None:
     dataset = from_arrays(views)
     (first, _), (second, sides) = score_frozen_vectors(dataset, statistic="likeness", rounds=2, seed=3)
-    items, partners = torch.arange(ITEMS), swap_partners(draw_exchange_groups(dataset, seed=3))
+    items, partners = torch.arange(ITEMS), rotate_partners(draw_exchange_groups(dataset, seed=3))
     whole = load_vector_pairs(dataset)
     assert np.array_equal(first.scores, score_pairs(whole, None, "likeness"))
-    assert np.array_equal(first.mismatch_scores, score_pairs(whole, ItemPairs(items, partners), "likeness"))
+    assert np.array_equal(first.mismatch_scores, score_pairs(whole, PairIndices(items, partners), "likeness"))
     left_out = round(first.noise.rate * ITEMS)
     assert left_out > 40
     kept = np.sort(np.argsort(first.scores, kind="stable")[left_out:])
     assert sides is not None
-    assert sides.pool_items.tolist() == kept.tolist()
+    assert sides.neighbor_candidates.tolist() == kept.tolist()
     among = load_vector_pairs(dataset, pool=torch.from_numpy(kept))
     assert np.array_equal(second.scores, score_pairs(among, None, "likeness"))
     assert not np.array_equal(second.scores, first.scores)
@@ -186,7 +186,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
         trained.append((settings.seed, set(trained_on.tolist())))
         return len(trained)
 
-    def judged(sides: int, pairs: ItemPairs, statistic: str) -> torch.Tensor:
+    def judged(sides: int, pairs: PairIndices, statistic: str) -> torch.Tensor:
         first, second = pairs
         if torch.equal(first, second):
             parts.append(set(first.tolist()))
@@ -216,8 +216,8 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     assert sorted(kept) == rounds[0][0].select_trusted().tolist() == sorted({*range(items)} - {*wrong.tolist()})
     half = crossfit.CrossFitScores(None, {}, (1, 1, 4), None)
     half.add_scores((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
-    assert half.has_scores((0, 0), torch.tensor([0, 1]))
-    assert not half.has_scores((0, 0), torch.tensor([1, 2]))
+    assert half.is_fold_scored((0, 0), torch.tensor([0, 1]))
+    assert not half.is_fold_scored((0, 0), torch.tensor([1, 2]))
 
 
 def judgements_mean(parts: list[set[int]], items: int) -> np.ndarray:
@@ -268,6 +268,16 @@ def test_flagging_by_fdr_keeps_the_share_of_right_pairs() -> None:
     assert found.flagged(fdr=0.7).tolist() == [1, 3, 2]
 
 
+def test_deprecated_attributes_still_work_with_a_warning() -> None:
+    scores, none = np.arange(4.0), np.full(4, -1)
+    found = Audit("toy", "frozen", "cosine", scores, scores, 0.25, (0.1, 0.4), none, scores)
+    for old, new in (("data", "data_name"), ("rows", "source_rows"), ("mismatch_scores", "known_mismatch_scores")):
+        with pytest.warns(FutureWarning, match=new):
+            assert getattr(found, old) is getattr(found, new)
+    with pytest.raises(AttributeError):
+        found.no_such_attribute  # noqa: B018
+
+
 @pytest.mark.parametrize(("remembered", "notes"), [(0.5, 0), (0.9, 1)])
 def test_audit_of_a_training_keeps_its_arrays(remembered: float, notes: int) -> None:
     arrays = {"scores": np.arange(4.0), "mismatched": np.arange(2.0), "partners": np.array([1, -1, -1, -1])}
@@ -275,7 +285,7 @@ def test_audit_of_a_training_keeps_its_arrays(remembered: float, notes: int) -> 
     found = audit_from_arrays("x", arrays | {"high": np.array(0.3), "remembered": np.array(remembered)})
     for name in ("scores", "partners", "partner_scores"):
         assert np.array_equal(getattr(found, name), arrays[name])
-    assert np.array_equal(found.mismatch_scores, arrays["mismatched"])
+    assert np.array_equal(found.known_mismatch_scores, arrays["mismatched"])
     assert (found.noise_rate, found.noise_interval) == (0.2, (0.1, 0.3))
     assert len(found.notes) == notes
     assert all("90%" in note for note in found.notes)
@@ -288,7 +298,7 @@ def test_notes_uninformative_scores(seed: int) -> None:
     found = contraport.audit(data=(random.normal(size=(200, 4)), other), method="frozen", rounds=1)
     assert len(found.notes) == 1
     assert re.search(r"\d+%", found.notes[0])
-    assert found.summary()["notes"] == list(found.notes)
+    assert found.json_summary()["notes"] == list(found.notes)
 
 
 def test_notes_an_interval_that_covers_most_pairs() -> None:

@@ -19,9 +19,9 @@ from contraport.auditing import Audit
 from contraport.auditing.page import (
     MAX_PAIRS,
     METHODS,
+    build_worst_pair_rows,
     compute_histograms,
     format_headline,
-    list_worst_pairs,
     write_page,
 )
 from contraport.auditing.pairs import STATISTICS
@@ -56,7 +56,7 @@ def of(first: str, second: str) -> Dataset:
 
 
 def test_lists_the_worst_pairs_first_with_their_better_partners() -> None:
-    rows = list_worst_pairs(found(), of("vector", "caption"))
+    rows = build_worst_pair_rows(found(), of("vector", "caption"))
     assert [row["id"] for row in rows] == list(range(MAX_PAIRS))
     assert [row["flagged"] for row in rows] == [True] * 50 + [False] * 150
     assert rows[4]["partner"] == 5
@@ -71,7 +71,7 @@ def test_lists_the_worst_pairs_first_with_their_better_partners() -> None:
 def test_rows_and_scores_follow_the_order_of_pairs() -> None:
     mirrored = replace(found(), scores=found().scores[::-1].copy(), partner_scores=np.arange(ITEMS) / 2)
     dataset = from_arrays({"left": np.ones((ITEMS + 9, 2)), "right": np.ones((ITEMS + 9, 2))})
-    first = list_worst_pairs(mirrored, dataset.subset(torch.arange(9, ITEMS + 9)))[1]
+    first = build_worst_pair_rows(mirrored, dataset.subset(torch.arange(9, ITEMS + 9)))[1]
     assert (first["id"], first["row"]) == (ITEMS - 2, ITEMS + 7)
     assert (first["score"], first["partner_score"]) == (pytest.approx(1 / ITEMS), (ITEMS - 2) / 2)
     assert first["fdr"] == pytest.approx(mirrored.fdr[ITEMS - 2], abs=1e-4)
@@ -89,7 +89,7 @@ def test_rows_and_scores_follow_the_order_of_pairs() -> None:
     ],
 )
 def test_draws_each_kind_of_view(view: str, told: dict[str, Any]) -> None:
-    shown = list_worst_pairs(found(), of(view, "photo" if view == "vector" else "vector"))[0]["views"][0]
+    shown = build_worst_pair_rows(found(), of(view, "photo" if view == "vector" else "vector"))[0]["views"][0]
     assert shown["is"] == told["is"]
     if "uri" in told:
         assert shown["uri"].startswith(told["uri"])
@@ -113,7 +113,7 @@ def test_histograms_have_shares_of_pairs_and_mismatches() -> None:
     assert sum(bins["pairs"]) == pytest.approx(1, abs=1e-3)
     assert sum(bins["mismatched"]) == pytest.approx(1, abs=1e-3)
     assert bins["mark"] == pytest.approx(49 / ITEMS)
-    alike = compute_histograms(replace(found(), scores=np.ones(ITEMS), mismatch_scores=np.ones(9)))
+    alike = compute_histograms(replace(found(), scores=np.ones(ITEMS), known_mismatch_scores=np.ones(9)))
     assert (alike["low"], alike["high"], alike["pairs"][0], alike["mismatched"][0]) == (1, 2, 1, 1)
 
 

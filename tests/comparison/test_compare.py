@@ -522,7 +522,9 @@ def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
     assert results["suite"] == "own"
     runs = {cell["row"]: [] for cell in cells}
     for path in sorted((folder / "cells").glob("*seed-[01]-????????")):
-        runs["gca-ince" if "gca-ince" in path.name else "info-nce"].append(Run(path).item_values()["knn"].astype(float))
+        runs["gca-ince" if "gca-ince" in path.name else "info-nce"].append(
+            Run(path).item_metric_values()["knn"].astype(float)
+        )
     apart = np.stack(runs["gca-ince"]) - np.stack(runs["info-nce"])
     welch = ttest_ind(apart.mean(axis=1), apart.mean(axis=0), equal_var=False).confidence_interval(0.95)
     assert gain.value == pytest.approx(apart.mean())

@@ -10,7 +10,7 @@ from tests.errors import raises_usage_error
 from torch import nn
 
 from contraport._utils.text_bytes import texts_to_tensor
-from contraport.encoders.text_transformer import TextTransformer, _read_pooling
+from contraport.encoders.transformers_text_encoder import TransformersTextEncoder, _read_pooling
 
 
 class Words(nn.Module):
@@ -47,23 +47,23 @@ class Lengths:
     [("mean", [[2, 1], [4, 0]]), ("first", [[1, 0], [4, 0]]), ("last", [[3, 2], [4, 0]])],
 )
 def test_padding_is_not_pooled(pooling, expected):
-    encoder = TextTransformer(Words(), Lengths(), pooling)
+    encoder = TransformersTextEncoder(Words(), Lengths(), pooling)
     assert encoder(texts_to_tensor(["a bb ccc", "dddd"])).tolist() == expected
 
 
 @pytest.mark.parametrize(("padding", "given", "length"), [(None, None, 6), (1, None, 4), (1, 3, 3), (1, 600, 4)])
 def test_length_is_limited_by_the_positions(padding, given, length):
-    encoder = TextTransformer(Words(padding), Lengths(), "last", given)
+    encoder = TransformersTextEncoder(Words(padding), Lengths(), "last", given)
     assert encoder.length == length
     assert encoder(texts_to_tensor(["a " * 9])).tolist() == [[1, length - 1]]
 
 
 def test_repr_depends_on_pooling_length_and_tokenizer():
     ways = [{}, {"pooling": "first"}, {"length": 3}]
-    assert len({repr(TextTransformer(Words(), Lengths(), **way)) for way in ways}) == 3
+    assert len({repr(TransformersTextEncoder(Words(), Lengths(), **way)) for way in ways}) == 3
     other = Lengths()
     other.get_vocab = lambda: {"#": 8}
-    assert repr(TextTransformer(Words(), other)) != repr(TextTransformer(Words(), Lengths()))
+    assert repr(TransformersTextEncoder(Words(), other)) != repr(TransformersTextEncoder(Words(), Lengths()))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_arrays
 from contraport.encoders import Model, load_pretrained, read_initial_weights
 from contraport.encoders.factory import build_encoder
-from contraport.encoders.text_transformer import is_transformers_folder
+from contraport.encoders.transformers_text_encoder import is_transformers_folder
 from contraport.features import read_features
 from contraport.runs import Run
 

@@ -43,7 +43,7 @@ def test_rejects_kind_of_several_views() -> None:
 
 def test_representation_by_view_name() -> None:
     one = model(representation="tags")
-    assert one.represented_views == (1,)
+    assert one.representation_views == (1,)
     views = tuple(torch.rand(2, *shape) for shape in SHAPES)
     assert torch.equal(one.eval()(*views), one.encode(views)[1])
     with raises_usage_error("representation.unknown", "'tag'", "'tags'"):
@@ -72,4 +72,4 @@ def test_training_uses_the_view_names_of_its_data() -> None:
     made = build_training_module(
         Settings(representation="right"), dataset, build_objective(Settings()), steps_per_epoch=1
     )
-    assert made.model.represented_views == (1,)
+    assert made.model.representation_views == (1,)

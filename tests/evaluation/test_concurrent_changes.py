@@ -37,7 +37,7 @@ def test_rejects_a_model_that_changes_during_the_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
     run = make_run(tmp_path / "run", vector_model(), epochs=3)
-    own_model, own_epochs = Run.model, Run.model_epochs
+    own_model, own_epochs = Run.model, Run.num_trained_epochs
     left = [True]
 
     def train_on(run: Run) -> None:
@@ -51,12 +51,12 @@ def test_rejects_a_model_that_changes_during_the_evaluation(
         train_on(run)
         return read
 
-    def model_epochs(run: Run) -> int | None:
+    def num_trained_epochs(run: Run) -> int | None:
         read = own_epochs(run)
         train_on(run)
         return read
 
-    monkeypatch.setattr(Run, *(("model", model) if before else ("model_epochs", model_epochs)))
+    monkeypatch.setattr(Run, *(("model", model) if before else ("num_trained_epochs", num_trained_epochs)))
     with raises_usage_error("run.model_changed", run.path):
         evaluate(run, **ASKED)
     assert not run.evaluation_path.exists()

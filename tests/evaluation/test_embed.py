@@ -201,7 +201,7 @@ def test_rows_are_described_if_a_file_was_skipped(tmp_path: Path, photos: Path, 
     assert sorted(found.keys.tolist()) == [file for file in files if not file.endswith("2.png")]
     assert {"train", "test"} == set(found.splits.tolist())
     for position, key in enumerate(found.keys.tolist()):
-        assert files[found.rows[position]] == key
+        assert files[found.source_rows[position]] == key
         assert found.class_name_at(position) == Path(key).parent.name
         pixels = torch.from_numpy(np.array(Image.open(key))).permute(2, 0, 1)[None]
         with torch.no_grad():
@@ -216,7 +216,7 @@ def test_rows_of_a_table_are_those_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("\n".join(["a,b,c,d,e,f,split", *lines]))
     run = make_run(tmp_path / "run", vector_model())
     found = read_features(embed(run, data=tmp_path / "table.csv", out=tmp_path / "table.npz", progress=False))
-    assert found.rows.tolist() == [0, 3, 6, 2, 5, 8]
+    assert found.source_rows.tolist() == [0, 3, 6, 2, 5, 8]
     assert found.keys is None
     assert found.item_name(3) == "test row 2"
 
@@ -263,7 +263,7 @@ def test_embeds_one_view_of_a_stream(tmp_path: Path, view: str) -> None:
     if view == "caption":  # of texts without images nothing is asked of these
         texts = [f"number {number}" for number in range(70)]
         alone = read_features(embed(run, data=texts, view=view, out=path, overwrite=True, progress=False))
-        np.testing.assert_allclose(alone.features, found.features[alone.rows], atol=1e-5)
+        np.testing.assert_allclose(alone.features, found.features[alone.source_rows], atol=1e-5)
     with pytest.raises(UsageError) as caught:
         embed(run, data=Captioned(), view="sound", out=tmp_path / "none.npz", progress=False)
     assert caught.value.argument == "view"

@@ -22,8 +22,8 @@ from contraport.encoders import Model
 from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.epoch_states import find_epoch_checkpoints, load_epoch_models
-from contraport.evaluation.notes import deterioration_notes
-from contraport.evaluation.page_samples import collect_samples, points
+from contraport.evaluation.notes import note_metrics_below_baseline
+from contraport.evaluation.page_samples import collect_page_data, collect_point_data
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
 from contraport.reporting.report_run import load_runs
@@ -125,7 +125,7 @@ def test_deterioration_is_noted(tmp_path: Path) -> None:
 )
 def test_alignment_and_uniformity_share_a_note(trained: dict[str, float], note: str | None) -> None:
     baseline = {"alignment": 0.4, "uniformity": -1.0}
-    told = deterioration_notes({"raw": baseline, "untrained": baseline, "trained": trained})
+    told = note_metrics_below_baseline({"raw": baseline, "untrained": baseline, "trained": trained})
     assert len(told) == (note is not None)
     assert note is None or told == [note]
 
@@ -133,12 +133,12 @@ def test_alignment_and_uniformity_share_a_note(trained: dict[str, float], note: 
 def test_insignificant_deterioration_is_not_noted() -> None:
     rows = {"raw": {"knn": 0.9}, "untrained": {"knn": 0.9, "alignment": 0.4}, "trained": {"knn": 0.8, "alignment": 0.5}}
     sure, unsure = Difference(-0.1, -0.15, -0.05), Difference(-0.1, -0.25, 0.05)
-    found = deterioration_notes(
+    found = note_metrics_below_baseline(
         rows, {"raw": {"knn": sure}, "untrained": {"knn": unsure, "alignment": Difference(0.1, -0.1, 0.3)}}
     )
     (note,) = found
     assert "the raw inputs: kNN" in note
-    found = deterioration_notes(
+    found = note_metrics_below_baseline(
         rows, {"raw": {"knn": unsure}, "untrained": {"knn": sure, "alignment": Difference(0.1, 0.05, 0.15)}}
     )
     assert ["the untrained encoder: kNN" in found[0], "worsened Alignment" in found[1], len(found)] == [True, True, 2]
@@ -224,13 +224,13 @@ def test_the_plan_of_views_that_are_given_has_their_names(tmp_path: Path) -> Non
 
 def test_texts_are_kept_as_far_as_they_are_shown() -> None:
     dataset = from_arrays(["größer", "x" * 1000, "a"])
-    kept = points(dataset, torch.eye(3), torch.tensor([2, 1]))
+    kept = collect_point_data(dataset, torch.eye(3), torch.tensor([2, 1]))
     assert kept["texts"].tolist() == ["a", "x" * 160]
 
 
 def test_of_some_items_the_neighbours_are_among_these() -> None:
     features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([19, 3, 7, 11, 2])
-    kept = points(from_arrays(features, labels=np.arange(20) % 3), features, chosen)
+    kept = collect_point_data(from_arrays(features, labels=np.arange(20) % 3), features, chosen)
     z = torch.nn.functional.normalize(features[chosen], dim=1)
     order = (z @ z.T).fill_diagonal_(-2).argsort(dim=1, descending=True)[:, :4]
     assert np.array_equal(kept["neighbors"], order)
@@ -241,7 +241,7 @@ def test_of_some_items_the_neighbours_are_among_these() -> None:
 def test_the_losses_of_items_are_the_loss_in_the_mean() -> None:
     test, objective = vectors(30, 3), contraport.nt_xent(0.5)
     subject = EvalContext(vector_model(), vectors(60, 3), test, Views(test), LoaderConfig(), objective=objective)
-    losses = collect_samples(subject, probed=False)["losses"]
+    losses = collect_page_data(subject, probed=False)["losses"]
     assert losses.shape == (30,)
     assert losses.mean() == pytest.approx(float(objective(*subject.projections)), rel=1e-5)
 

@@ -17,7 +17,7 @@ from PIL import Image
 from tests.errors import raises_usage_error
 
 import contraport
-from contraport.auditing.pairs import add_decoys, draw_exchange_groups, swap_partners
+from contraport.auditing.pairs import add_decoys, draw_exchange_groups, rotate_partners
 from contraport.catalog.option_parsers import parse_mismatch
 from contraport.data import Dataset, from_arrays, load
 from contraport.data.perturbations import draw_mismatched_partners
@@ -25,7 +25,7 @@ from contraport.errors import UsageError
 from contraport.evaluation import evaluate
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.embed import embed
-from contraport.evaluation.evaluator import Evaluator
+from contraport.evaluation.loaded_run import LoadedRun
 from contraport.runs import Run
 from contraport.training.components.objective_builder import resolve_target_option
 
@@ -58,8 +58,8 @@ def train(data: Any, **settings: Any) -> Run:
     return contraport.train(data, **given)
 
 
-def judged(run: Run, **asked: Any) -> Evaluator:
-    return Evaluator.from_run(run, EvaluateOptions(run=run, progress=False, **asked))
+def judged(run: Run, **asked: Any) -> LoadedRun:
+    return LoadedRun.from_run(run, EvaluateOptions(run=run, progress=False, **asked))
 
 
 def shared(one: Dataset, other: Dataset) -> int:
@@ -70,13 +70,13 @@ def shared(one: Dataset, other: Dataset) -> int:
     return int(torch.stack([torch.isin(*pair) for pair in pairs]).any(dim=0).sum())
 
 
-def check_as_trained(evaluator: Evaluator) -> None:
+def check_as_trained(loaded: LoadedRun) -> None:
     held_out = load("g.csv", "test", columns={"labels": "kind"}, test_fraction=0.5)
-    assert evaluator.test.digests is not None
+    assert loaded.test.digests is not None
     assert held_out.digests is not None
-    assert sorted(evaluator.test.digests[:, 0].tolist()) == sorted(held_out.digests[:, 0].tolist())
-    assert shared(evaluator.test, evaluator.train) == 0
-    assert evaluator.data_notes == ()
+    assert sorted(loaded.test.digests[:, 0].tolist()) == sorted(held_out.digests[:, 0].tolist())
+    assert shared(loaded.test, loaded.train) == 0
+    assert loaded.data_notes == ()
 
 
 @pytest.mark.parametrize(
@@ -117,15 +117,14 @@ def test_leaves_out_items_of_other_data_that_were_trained_on(
     more = np.random.default_rng(1).normal(size=(60, FEATURES))
     table(Path("other.csv"), np.concatenate([more, numbers[0][:60]]), np.arange(120) % 3)
     run_items = load("g.csv", columns={"labels": "kind"}, test_fraction=0.5)
-    evaluator = judged(trained, data="other.csv", columns={"labels": "kind"})
-    assert shared(evaluator.test, run_items) == 0
-    assert len(evaluator.data_notes) == 1
+    loaded = judged(trained, data="other.csv", columns={"labels": "kind"})
+    assert shared(loaded.test, run_items) == 0
+    assert len(loaded.data_notes) == 1
     assert (
-        evaluator.data_notes[0]
-        in evaluate(trained, data="other.csv", columns={"labels": "kind"}, progress=False)["notes"]
+        loaded.data_notes[0] in evaluate(trained, data="other.csv", columns={"labels": "kind"}, progress=False)["notes"]
     )
-    evaluator = judged(trained, test_data=(rows := from_arrays(more[:20], labels=np.arange(20) % 3, split="test")))
-    assert len(evaluator.test) == len(rows)
+    loaded = judged(trained, test_data=(rows := from_arrays(more[:20], labels=np.arange(20) % 3, split="test")))
+    assert len(loaded.test) == len(rows)
     with raises_usage_error("data.trained_on"):
         judged(trained, test_data=run_items)
 
@@ -141,9 +140,9 @@ def test_subsets_of_the_items_keep_their_split(trained: Run, settings: dict[str,
     own = {"columns": {"labels": "kind"}, "test_fraction": 0.5, "batch_size": 8}
     run = train("g.csv", out="subset", **own, **settings)
     plain, moved = judged(run), judged(run, columns={"domains": "kind"})
-    for evaluator in (plain, moved):
-        assert shared(evaluator.test, evaluator.train) == 0
-        assert int(run.split_record().find_trained_items(evaluator.test).sum()) == 0
+    for loaded in (plain, moved):
+        assert shared(loaded.test, loaded.train) == 0
+        assert int(run.split_record().find_trained_items(loaded.test).sum()) == 0
     assert moved.test.rows.tolist() == plain.test.rows.tolist()
 
 
@@ -271,9 +270,9 @@ def test_copies_are_positives_and_retrieved_as_one(tmp_path: Path, make: Callabl
     """In training no copy is a negative of another, and the run's own evaluation keeps train and test apart."""
     sizes = {} if make in (queries, arrays) else {"image_size": 8}
     run = train(make(tmp_path), out=tmp_path / "run", batch_size=24, encoder=None, objective="info-nce", **sizes)
-    evaluator = judged(run)
-    assert shared(evaluator.test, evaluator.train) == 0
-    batch_target = resolve_target_option(run.settings(), evaluator.train, contraport.info_nce(), 2)
+    loaded = judged(run)
+    assert shared(loaded.test, loaded.train) == 0
+    batch_target = resolve_target_option(run.settings(), loaded.train, contraport.info_nce(), 2)
     assert batch_target == "shown"
 
 
@@ -292,7 +291,7 @@ def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
     dataset = pairs_with_copies()
     ids = dataset.content_ids
     assert ids is not None
-    decoys = add_decoys(dataset, seed=0).decoy_items
+    decoys = add_decoys(dataset, seed=0).decoy_pairs
     assert len(decoys.first) == 100
     assert not (ids[decoys.first] == ids[decoys.second]).any()
     partners = draw_mismatched_partners(dataset, parse_mismatch(0.4), seed=0)
@@ -300,7 +299,7 @@ def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
     assert len(moved) == 200
     assert not (ids[moved] == ids[partners[moved]]).any()
     groups = draw_exchange_groups(dataset, seed=0)
-    exchange = swap_partners(groups)
+    exchange = rotate_partners(groups)
     assert not (ids == ids[exchange]).any()
     for couple in groups:
         assert all(len(ids[group, 0].unique()) == 1 for group in couple), "a group is one item's content"
@@ -311,7 +310,7 @@ def test_exchanges_differ_in_a_view_that_many_items_share() -> None:
     dataset = from_arrays({"vector": vectors, "caption": [f"a {item % 3}" for item in range(90)]})
     ids = dataset.content_ids
     assert ids is not None
-    assert not (ids == ids[swap_partners(draw_exchange_groups(dataset, seed=0))]).any()
+    assert not (ids == ids[rotate_partners(draw_exchange_groups(dataset, seed=0))]).any()
 
 
 @pytest.mark.parametrize("arrays", [{"train": np.arange(3)}, {"train": np.ones((2, 2)), "test": np.arange(2)}])
@@ -329,5 +328,5 @@ def test_decoys_are_drawn_apart_from_mismatches(share: float) -> None:
     dataset = from_arrays((random.normal(size=(1_600, 2)), random.normal(size=(1_600, 2))))
     partners = draw_mismatched_partners(dataset, parse_mismatch(share), seed=0)
     mismatched = partners != torch.arange(1_600)
-    decoys = add_decoys(dataset, seed=0).decoy_items.first
+    decoys = add_decoys(dataset, seed=0).decoy_pairs.first
     assert abs(float(mismatched[decoys].float().mean()) - share) < 4 * (share * (1 - share) / len(decoys)) ** 0.5

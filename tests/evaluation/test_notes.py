@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from contraport.evaluation.notes import zero_width_interval_notes
+from contraport.evaluation.notes import note_zero_width_intervals
 from contraport.metrics.intervals import MetricResult, median
 
 
 @pytest.mark.parametrize("items", [2, 24, 10_000])
 def test_bound_covers_unseen_items(items: int) -> None:
-    (told,) = zero_width_interval_notes(
+    (told,) = note_zero_width_intervals(
         {"knn": MetricResult(np.ones(items)), "linear_probe": MetricResult(np.zeros(items))}
     )
     assert told.startswith("Linear probe and kNN: all ")
@@ -28,4 +28,4 @@ def test_bound_covers_unseen_items(items: int) -> None:
     ids=["some are right", "no counts", "no mean", "one number"],
 )
 def test_other_results_have_no_note(finding: MetricResult | float) -> None:
-    assert zero_width_interval_notes({"knn": finding}) == []
+    assert note_zero_width_intervals({"knn": finding}) == []

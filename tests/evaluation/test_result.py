@@ -15,8 +15,8 @@ from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.evaluation import evaluate
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.evaluator import Evaluator
-from contraport.evaluation.notes import deterioration_notes
+from contraport.evaluation.loaded_run import LoadedRun
+from contraport.evaluation.notes import note_metrics_below_baseline
 from contraport.runs import Run
 
 DATA = (vectors(60, 3), vectors(40, 3))
@@ -26,7 +26,7 @@ def test_saved_items_are_those_of_the_trained_encoder(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     measures = ["linear_probe", "knn", "recall@1", "median_rank"]
     rows = evaluate(run, data=DATA, metrics=measures, neighbors=5, progress=False)["rows"]
-    items = run.item_values()
+    items = run.item_metric_values()
     assert set(items) == {"linear_probe", "knn", "recall@1"}, "a median is not a mean over items"
     for key, of_items in items.items():
         assert len(of_items) == 40
@@ -55,8 +55,8 @@ def test_neighbors_are_checked_only_for_knn(tmp_path: Path) -> None:
 def test_context_uses_the_options(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     asked = {"neighbors": 7, "classes": ["a", "b", "c"], "templates": ["one {}", "two {}"]}
-    evaluator = Evaluator.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False, **asked))
-    context = evaluator.build_context("trained", evaluator.model)
+    loaded = LoadedRun.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False, **asked))
+    context = loaded.build_context("trained", loaded.model)
     assert (context.neighbors, tuple(context.class_names), context.templates) == (
         7,
         ("a", "b", "c"),
@@ -67,7 +67,7 @@ def test_context_uses_the_options(tmp_path: Path) -> None:
 def test_chance_deterioration_is_not_noted(tmp_path: Path) -> None:
     """With random labels no difference is significant."""
     result = evaluate(make_run(tmp_path / "run", vector_model()), data=DATA, metrics=["accuracy"], progress=False)
-    assert any("worse than the raw inputs" in note for note in deterioration_notes(result["rows"]))
+    assert any("worse than the raw inputs" in note for note in note_metrics_below_baseline(result["rows"]))
     assert not any("worse than" in note for note in result["notes"])
 
 
@@ -85,8 +85,8 @@ def test_epoch_plans_use_the_temperature_of_their_epoch(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), temperature="1:0.1", epochs=4)
     known = {1: 0.9, 2: 0.5, 4: 0.1}
     run.write_metrics({"step": epoch, "epoch": epoch, "temperature": value} for epoch, value in known.items())
-    evaluator = Evaluator.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False))
-    peaks = [evaluator.compute_epoch_plan(evaluator.model, epoch)[0][1]["plan"].max() for epoch in known]
+    loaded = LoadedRun.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False))
+    peaks = [loaded.compute_epoch_plan(loaded.model, epoch)[0][1]["plan"].max() for epoch in known]
     assert peaks[0] < peaks[1] < peaks[2]
 
 

@@ -11,7 +11,7 @@ from contraport.auditing.pairs import PairedFeatures, score_pairs
 from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
-from contraport.evaluation.page_samples import collect_samples, cosines, points, project_to_2d
+from contraport.evaluation.page_samples import collect_page_data, collect_point_data, cosines, project_to_2d
 from contraport.metrics.embedding_geometry import centered_singular_values
 from contraport.metrics.eval_context import EvalContext
 
@@ -23,7 +23,7 @@ def context_of(model: Model, test: Dataset) -> EvalContext:
 def test_points_describe_chosen_items_and_the_spectrum_all() -> None:
     features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([3, 7, 19])
     names = [f"site {number % 4}" for number in range(20)]
-    kept = points(from_arrays(features, domains=names), features, chosen)
+    kept = collect_point_data(from_arrays(features, domains=names), features, chosen)
     assert [kept["domain_names"][domain] for domain in kept["domains"]] == [names[item] for item in chosen]
     np.testing.assert_allclose(kept["spectrum"], centered_singular_values(features), rtol=1e-5)
     assert kept["neighbors"].shape == (3, 2)
@@ -32,7 +32,7 @@ def test_points_describe_chosen_items_and_the_spectrum_all() -> None:
 
 def test_thumbnails_show_the_first_view() -> None:
     first, second = (np.full((3, 1, 8, 8), value, dtype=np.uint8) for value in (50, 200))
-    assert (points(from_arrays((first, second)), torch.eye(3), torch.arange(3))["thumbnails"] == 50).all()
+    assert (collect_point_data(from_arrays((first, second)), torch.eye(3), torch.arange(3))["thumbnails"] == 50).all()
 
 
 @pytest.mark.parametrize(
@@ -57,17 +57,17 @@ def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
 
 def test_suspicion_uses_features_of_a_shared_encoder() -> None:
     context = context_of(Model(shapes=[(5,), (5,)], shared=True), several(60, (5,), (5,)))
-    found = collect_samples(context, probed=False)["suspicion"]
+    found = collect_page_data(context, probed=False)["suspicion"]
     np.testing.assert_allclose(found, (-score_pairs(PairedFeatures(context.random_view_features))).exp(), rtol=1e-5)
     assert not np.allclose(found, (-score_pairs(PairedFeatures(context.projections))).exp())
 
 
 def test_no_suspicion_for_incomparable_views_or_few_items() -> None:
     apart = Model(shapes=[(5,), (2, 20)], encoder=["mlp", "small-tcn"], projection=0)
-    assert "suspicion" not in collect_samples(context_of(apart, several(60, (5,), (2, 20))), probed=False)
+    assert "suspicion" not in collect_page_data(context_of(apart, several(60, (5,), (2, 20))), probed=False)
     few = Model(shapes=[(5,), (4,)])
-    assert "suspicion" not in collect_samples(context_of(few, several(30, (5,), (4,))), probed=False)
+    assert "suspicion" not in collect_page_data(context_of(few, several(30, (5,), (4,))), probed=False)
 
 
 def test_no_losses_without_an_objective() -> None:
-    assert "losses" not in collect_samples(context_of(vector_model(), vectors(9, 3)), probed=False)
+    assert "losses" not in collect_page_data(context_of(vector_model(), vectors(9, 3)), probed=False)

@@ -8,8 +8,8 @@ import pytest
 
 from contraport._utils.files import write_json
 from contraport.errors import UsageError
-from contraport.evaluation.notes import deterioration_notes
-from contraport.evaluation.result_tables import metric_rows_with_baselines
+from contraport.evaluation.notes import note_metrics_below_baseline
+from contraport.evaluation.result_tables import tabulate_metrics_with_baselines
 from contraport.metrics import metric_by_key, select_metrics
 from contraport.reporting import report
 from contraport.reporting.metric_tables import build_metric_tables, list_evaluated_metrics
@@ -110,7 +110,9 @@ def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> N
     for part in ("rows", "differences", "intervals"):
         if "untrained" in known.get(part, {}):
             known[part] = {"given" if row == "untrained" else row: of for row, of in known[part].items()}
-    known["notes"] += deterioration_notes(known["rows"] | {"given": dict.fromkeys(known["rows"]["trained"], 0.99)})
+    known["notes"] += note_metrics_below_baseline(
+        known["rows"] | {"given": dict.fromkeys(known["rows"]["trained"], 0.99)}
+    )
     write_json(made.evaluation_path, known)
     (group,) = tables([made])
     assert [encoder.name for encoder in group.encoder_rows] == ["raw inputs", "small-cnn as given", "nt-xent"]
@@ -129,7 +131,7 @@ def test_every_metric_is_on_the_page_and_in_the_console(make_run) -> None:
     known |= {"rows": {"trained": values}, "intervals": {"trained": {}}}
     write_json(made.evaluation_path, known)
     html = render_report(load_runs([made]))
-    told = {row["metric"]: row["trained"] for row in metric_rows_with_baselines(known)}
+    told = {row["metric"]: row["trained"] for row in tabulate_metrics_with_baselines(known)}
     for measure in measures:
         written = measure.format(values[measure.key])
         assert told[measure.title] == written

@@ -168,7 +168,9 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("items", "item_values"),
+        ("items", "item_metric_values"),
+        ("item_values", "item_metric_values"),
+        ("model_epochs", "num_trained_epochs"),
         ("pairs", "pair_scores"),
         ("partners", "mismatched_partners"),
         ("samples", "page_arrays"),

@@ -77,13 +77,13 @@ def test_feature_files_keep_names_and_classes(tmp_path: Path, suffix: str) -> No
         np.array([0, 2, 0, 2, 2, 0]),
         np.array(["a", "b", "c"]),
         "r",
-        data="photos",
+        data_name="photos",
     )
     write_features(tmp_path / f"some{suffix}", whole)
     read = read_features(tmp_path / f"some{suffix}")
     np.testing.assert_array_equal(read.features, array)
-    assert (read.rows.tolist(), read.splits.tolist()) == ([3, 4, 5, 6, 7, 8], ["test"] * 6)
-    assert (read.run, read.view, read.data) == ("r", None, "photos")
+    assert (read.source_rows.tolist(), read.splits.tolist()) == ([3, 4, 5, 6, 7, 8], ["test"] * 6)
+    assert (read.run, read.view, read.data_name) == ("r", None, "photos")
     found = neighbors(tmp_path / f"some{suffix}", query="photos/1.png", top=5)
     assert found == neighbors(whole, query=1, top=5)
     assert {near.name for near in found} == set(keys) - {"photos/1.png"}

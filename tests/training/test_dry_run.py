@@ -78,7 +78,7 @@ def test_a_dry_run_changes_no_training(images: Dataset, tmp_path: Path) -> None:
     contraport.train(**settings, out=tmp_path / "second")
     one, other = (json.loads((tmp_path / name / "metrics.jsonl").read_text()) for name in ("first", "second"))
     assert one["loss"] == other["loss"]
-    assert first.model_epochs() == 1
+    assert first.num_trained_epochs() == 1
     with raises_usage_error("dry_run.conflict"):
         contraport.train(data=images, resume=True, out=tmp_path / "first", dry_run=True)
 

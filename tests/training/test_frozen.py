@@ -69,7 +69,7 @@ def test_an_encoder_that_has_nothing_to_learn_is_held(images: Dataset, tmp_path:
     found = contraport.evaluate(run, data=(images, mirrored(images)), **asked)["rows"]
     assert found.keys() == {"raw", "untrained", "trained"}
     contraport.train(data=images, resume=True, out=run.path, epochs=3, progress=False)
-    assert run.model_epochs() == 3
+    assert run.num_trained_epochs() == 3
 
 
 @pytest.mark.parametrize("draws", [0, 2])

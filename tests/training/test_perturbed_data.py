@@ -122,7 +122,7 @@ def test_what_measures_say_of_each_item_is_kept(tmp_path: Path) -> None:
     run = train(**FEW, out=tmp_path / "run")
     measured = evaluate(run, metrics=["knn", "uniformity"], alone=True, progress=False)
     assert list(measured["rows"]) == ["trained"]
-    assert list(run.item_values()) == ["knn", "uniformity"]
-    for name, values in run.item_values().items():
+    assert list(run.item_metric_values()) == ["knn", "uniformity"]
+    for name, values in run.item_metric_values().items():
         assert values.mean() == pytest.approx(measured["rows"]["trained"][name])
     assert not run.samples_path.exists()

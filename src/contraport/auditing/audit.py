@@ -27,7 +27,7 @@ from contraport.auditing.pairs import (
     PairedFeatures,
     check_paired_dataset,
     find_better_partners,
-    select_partner_candidates,
+    select_lowest_scoring_items,
 )
 from contraport.auditing.pairs.pair_filter import max_audited_batch_size
 from contraport.auditing.result import Audit, audit_from_arrays
@@ -75,7 +75,7 @@ def audit(values: dict[str, Any]) -> Audit:
     check_paired_dataset(dataset)
     with _open_output_folder(options) as folder:
         run = _audit_online if options.method == "online" else _audit_in_rounds
-        result = replace(run(options, dataset, folder), rows=dataset.rows.numpy(), keys=dataset.keys)
+        result = replace(run(options, dataset, folder), source_rows=dataset.rows.numpy(), keys=dataset.keys)
         if options.out is not None:
             with report_write_errors("out", folder), console_logging(progress=options.progress):
                 result.save(folder)
@@ -112,7 +112,7 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     console = make_console(stderr=True, quiet=not (options.progress and make_console(stderr=True).is_terminal))
     *_, (result, paired) = track(rounds, "rounds", total=options.rounds, console=console, transient=True)
     assert paired is not None
-    candidates = select_partner_candidates(torch.from_numpy(result.scores), result.noise.rate)
+    candidates = select_lowest_scoring_items(torch.from_numpy(result.scores), result.noise.rate)
     partners, partner_scores = find_better_partners(
         paired, torch.arange(len(dataset)), statistic, candidates=candidates
     )
@@ -194,7 +194,7 @@ def _load_dataset(options: AuditOptions) -> Dataset:
 
 
 def _find_view_index(dataset: Dataset, view: int | str) -> int:
-    """Return the index of the view that has a name, or a number counted from 0."""
+    """Return the index of a view given by its name or by its number, counted from 0."""
     names = dataset.view_names
     if str(view).isdigit() and str(view) not in names:
         views = f"{dataset.name!r} has {len(names)} views, numbered from 0: {', '.join(names)}"

@@ -18,15 +18,15 @@ from torch import Tensor
 from contraport._utils.files import write_arrays
 from contraport.auditing.pairs import (
     NUM_NEIGHBORS,
-    ItemPairs,
     NoiseRate,
     PairedFeatures,
+    PairIndices,
     draw_exchange_groups,
     estimate_noise_rate,
     has_vector_views,
     load_vector_pairs,
+    rotate_partners,
     score_pairs,
-    swap_partners,
 )
 from contraport.auditing.pairs.feature_extraction import encode_pairs
 from contraport.auditing.pairs.mismatches import ExchangeGroup
@@ -82,12 +82,12 @@ def score_frozen_vectors(
     shapes = f"the views of {dataset.name!r} have shapes {dataset.shapes}"
     check(has_vector_views(dataset), f"method: frozen needs views that are vectors, and {shapes}.", "not_vectors")
     items = torch.arange(len(dataset))
-    partners = swap_partners(draw_exchange_groups(dataset, seed=seed))
+    partners = rotate_partners(draw_exchange_groups(dataset, seed=seed))
     pool, result = items, None
     for _ in range(rounds):
         pool = pool if result is None else result.select_trusted()
         paired = load_vector_pairs(dataset, pool=pool)
-        scores, mismatch_scores = (score_pairs(paired, ItemPairs(items, x), statistic) for x in (items, partners))
+        scores, mismatch_scores = (score_pairs(paired, PairIndices(items, x), statistic) for x in (items, partners))
         result = RoundResult.from_scores(scores.numpy(), mismatch_scores.numpy())
         yield result, paired
 
@@ -118,12 +118,12 @@ class CrossFitScores:
         if path is not None and path.exists():
             self._load(path)
 
-    def has_scores(self, place: tuple[int, int], part: Tensor) -> bool:
-        """Return whether the pairs `part` all have scores at `place`, a round and a repeat."""
+    def is_fold_scored(self, place: tuple[int, int], part: Tensor) -> bool:
+        """Return whether all pairs of `part` have scores for the round and the repeat that `place` gives."""
         return bool(np.isfinite(self.scores[place][:, part.numpy()]).all())
 
     def add_scores(self, place: tuple[int, int], part: Tensor, scores: Tensor, mismatch_scores: Tensor) -> None:
-        """Store the scores of the pairs `part` at `place`, a round and a repeat, and save the file."""
+        """Store the scores of the pairs `part` for one round and repeat, `place`, and save the file."""
         self.scores[place][:, part.numpy()] = torch.stack([scores, mismatch_scores]).numpy()
         if self._path is not None:
             with report_write_errors("out", self._path):
@@ -155,7 +155,7 @@ class CrossFitScores:
 def score_by_crossfit(
     dataset: Dataset, settings: Settings, saved: CrossFitScores, *, statistic: str, folds: int
 ) -> Iterator[tuple[RoundResult, PairedFeatures | None]]:
-    """Yield, after each round of a cross-fit, the mean result so far and the features by the last encoder.
+    """After each cross-fit round, yield the mean result so far and the features of the latest encoder.
 
     A round deals the pairs into folds and scores each by an encoder that is trained on the others, without the suspects
     of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and
@@ -166,7 +166,7 @@ def score_by_crossfit(
     """
     rounds, repeats = saved.scores.shape[:2]
     groups = draw_exchange_groups(dataset, seed=settings.seed)
-    partners = swap_partners(groups)
+    partners = rotate_partners(groups)
     trusted, paired, result = torch.arange(len(dataset)), None, None
     for number in range(rounds):
         trusted = trusted if result is None else result.select_trusted()
@@ -175,11 +175,11 @@ def score_by_crossfit(
             run_settings = settings.replace_unchecked(seed=derive_torch_seed("audit.crossfit", settings.seed, run))
             for fold, part in enumerate(_draw_folds(groups, folds, seed=(settings.seed, run))):
                 is_last = run == rounds * repeats - 1 and fold == folds - 1  # its encoder proposes partners
-                if saved.has_scores(place, part) and not is_last:
+                if saved.is_fold_scored(place, part) and not is_last:
                     continue
                 paired = _train_and_encode(dataset, run_settings, trusted[~torch.isin(trusted, part)])
-                scores = score_pairs(paired, ItemPairs(part, part), statistic)
-                saved.add_scores(place, part, scores, score_pairs(paired, ItemPairs(part, partners[part]), statistic))
+                scores = score_pairs(paired, PairIndices(part, part), statistic)
+                saved.add_scores(place, part, scores, score_pairs(paired, PairIndices(part, partners[part]), statistic))
         result = saved.mean_up_to_round(number)
         yield result, paired
 
@@ -191,7 +191,7 @@ def _draw_folds(groups: tuple[ExchangeGroup, ...], folds: int, *, seed: tuple[in
 
 
 def _train_and_encode(dataset: Dataset, settings: Settings, trained_on: Tensor) -> PairedFeatures:
-    """Train an encoder on the pairs `trained_on` and return the features that it gives all pairs."""
+    """Train an encoder on the pairs `trained_on`, and return its features of all pairs."""
     fewest = max(settings.batch_size, NUM_NEIGHBORS + 2)
     check(
         len(trained_on) >= fewest,

@@ -49,7 +49,7 @@ class PairRow(TypedDict):
 
 def write_page(audit: Audit, dataset: Dataset, path: Path) -> None:
     """Write the HTML page of an audit to a file, with thumbnails of the items from the dataset."""
-    rows = list_worst_pairs(audit, dataset)
+    rows = build_worst_pair_rows(audit, dataset)
     html = render_page(
         "audit.html.j2",
         "contraport.auditing",
@@ -60,7 +60,7 @@ def write_page(audit: Audit, dataset: Dataset, path: Path) -> None:
         views=dataset.view_names,
         percent=_percent,
         method=METHODS[audit.method],
-        statistic=STATISTICS[audit.statistic].description,
+        statistic=STATISTICS[audit.statistic_name].description,
         bins=compute_histograms(audit),
     )
     write_text(path, html)
@@ -76,10 +76,10 @@ def format_headline(audit: Audit) -> str:
     low, high = (_percent(end) for end in audit.noise_interval)
     pairs = len(audit.scores)
     share = _percent(audit.noise_rate) if round(audit.noise_rate * pairs) > 0 else "None"
-    return f"{share} of the {pairs:,} pairs of {Path(audit.data).name} look wrong (95% interval {low} to {high})."
+    return f"{share} of the {pairs:,} pairs of {Path(audit.data_name).name} look wrong (95% interval {low} to {high})."
 
 
-def list_worst_pairs(audit: Audit, dataset: Dataset) -> list[PairRow]:
+def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[PairRow]:
     """Return the page data of the pairs with the lowest scores, the lowest first."""
     worst = audit.flagged(count=min(MAX_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]
@@ -106,12 +106,13 @@ def list_worst_pairs(audit: Audit, dataset: Dataset) -> list[PairRow]:
 
 def compute_histograms(audit: Audit) -> dict[str, Any]:
     """Compute histograms of the scores of pairs and of known mismatches: the share of scores in each bin."""
-    low = float(min(audit.scores.min(), audit.mismatch_scores.min()))
-    high = float(max(audit.scores.max(), audit.mismatch_scores.max()))
+    low = float(min(audit.scores.min(), audit.known_mismatch_scores.min()))
+    high = float(max(audit.scores.max(), audit.known_mismatch_scores.max()))
     if high == low:
         high = low + 1
     shares = [
-        np.histogram(values, BINS, (low, high))[0] / len(values) for values in (audit.scores, audit.mismatch_scores)
+        np.histogram(values, BINS, (low, high))[0] / len(values)
+        for values in (audit.scores, audit.known_mismatch_scores)
     ]
     flagged = audit.flagged()
     return {

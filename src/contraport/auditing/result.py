@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,18 @@ from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs import estimate_fdr
 from contraport.auditing.pairs.pair_filter import MAX_DROPPED_SHARE, MEMORIZATION_THRESHOLD, memorization_warning
 from contraport.errors import check
-from contraport.options import matches_type
+from contraport.options import matches_type, warn_renamed
 
 _ROWS_SHOWN = 10
+
+_DEPRECATED_NAMES = {
+    "data": "data_name",
+    "mismatch_scores": "known_mismatch_scores",
+    "rows": "source_rows",
+    "statistic": "statistic_name",
+    "summary": "json_summary",
+}
+"""Current name of each deprecated attribute of `Audit`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,19 +35,19 @@ class Audit:
     """Result of an audit of `n` pairs; notebooks display its ten worst pairs as a table.
 
     Attributes:
-        data: name of the audited data.
+        data_name: name of the audited data.
         method: scoring method: online, crossfit or frozen.
-        statistic: name of the statistic that scored the pairs.
+        statistic_name: name of the statistic that scored the pairs.
         scores: scores of the pairs, ``(n,)``; higher is better.
-        mismatch_scores: scores of pairs that were mismatched on purpose, ``(m,)``.
+        known_mismatch_scores: scores of pairs that were mismatched on purpose, ``(m,)``.
         noise_rate: estimated share of wrong pairs, from 0 to 1.
         noise_interval: 95 % bootstrap interval of the noise rate, over pairs and mismatches but not over trainings.
         partners: item whose second view fits the first view of each pair better, int64 ``(n,)``; -1 if there is none.
         partner_scores: score of each pair with its better partner, ``(n,)``, by the last encoder alone; without a
             better partner, the score of the pair itself.
         notes: warnings about the reliability of the result.
-        rows: row of each pair in the source, int64 ``(n,)``, counting all splits and skipped rows; None if the pairs
-            are all rows of the source.
+        source_rows: row of each pair in the source, int64 ``(n,)``, counting all splits and skipped rows; None if the
+            pairs are all rows of the source.
         keys: names of the pairs in the source, such as file paths; None if they have no names.
 
     >>> rng = np.random.default_rng(0)
@@ -49,17 +58,17 @@ class Audit:
     (10, 3, True)
     """
 
-    data: str
+    data_name: str
     method: str
-    statistic: str
+    statistic_name: str
     scores: NDArray[np.floating]
-    mismatch_scores: NDArray[np.floating]
+    known_mismatch_scores: NDArray[np.floating]
     noise_rate: float
     noise_interval: tuple[float, float]
     partners: NDArray[np.int64]
     partner_scores: NDArray[np.floating]
     notes: tuple[str, ...] = ()
-    rows: NDArray[np.int64] | None = None
+    source_rows: NDArray[np.int64] | None = None
     keys: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
@@ -76,11 +85,11 @@ class Audit:
 
     @property
     def fdr(self) -> NDArray[np.float64]:
-        """Estimated false discovery rate, ``(n,)``: share of right pairs among all that score no higher than a pair.
+        """Estimated false discovery rate at each pair, ``(n,)``: share of right pairs among pairs that score no higher.
 
         The estimate has no guarantee.
         """
-        return estimate_fdr(self.scores, self.mismatch_scores, self.noise_rate)
+        return estimate_fdr(self.scores, self.known_mismatch_scores, self.noise_rate)
 
     def flagged(
         self, *, rate: float | None = None, count: int | None = None, fdr: float | None = None
@@ -120,16 +129,16 @@ class Audit:
             "flagged": np.isin(items, self.flagged()),
             "partner": self.partners,
             "partner_score": self.partner_scores,
-            "row": items if self.rows is None else self.rows,
+            "row": items if self.source_rows is None else self.source_rows,
         }
         return table if self.keys is None else table | {"key": np.array(self.keys, dtype=np.str_)}
 
-    def summary(self) -> dict[str, object]:
+    def json_summary(self) -> dict[str, object]:
         """Return the contents of `audit.json`: the noise rate, its interval, numbers of pairs, and notes."""
         return {
-            "data": self.data,
+            "data": self.data_name,
             "method": self.method,
-            "statistic": self.statistic,
+            "statistic": self.statistic_name,
             "pairs": len(self.scores),
             "noise_rate": self.noise_rate,
             "noise_interval": list(self.noise_interval),
@@ -142,7 +151,7 @@ class Audit:
         table = self.table()
         rows = (map(_format_cell, row) for row in zip(*table.values(), strict=True))
         write_csv(Path(folder) / "pairs.csv", table, rows)
-        write_json(Path(folder) / "audit.json", self.summary())
+        write_json(Path(folder) / "audit.json", self.json_summary())
 
     def format_worst_pairs(self) -> list[dict[str, str]]:
         """Format the ten pairs with the lowest scores as rows of a table."""
@@ -150,8 +159,8 @@ class Audit:
         worst = self.flagged(count=min(_ROWS_SHOWN, len(self.scores))).tolist()
         if self.keys is not None:
             name = {pair: {"name": self.keys[pair]} for pair in worst}
-        elif self.rows is not None and self.rows.tolist() != list(range(len(self.rows))):
-            name = {pair: {"row": str(self.rows[pair])} for pair in worst}
+        elif self.source_rows is not None and self.source_rows.tolist() != list(range(len(self.source_rows))):
+            name = {pair: {"row": str(self.source_rows[pair])} for pair in worst}
         return [
             {
                 "pair": str(pair),
@@ -163,13 +172,22 @@ class Audit:
             for pair in worst
         ]
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return the attribute of a deprecated name, with a warning."""
+            if name not in _DEPRECATED_NAMES:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            warn_renamed(f"Audit.{name}", f"Audit.{_DEPRECATED_NAMES[name]}", stacklevel=3)
+            return getattr(self, _DEPRECATED_NAMES[name])
+
     def _repr_html_(self) -> str:
         return format_html_rows(f"{self}; worst pairs", self.format_worst_pairs(), self.notes)
 
     def __repr__(self) -> str:
         low, high = self.noise_interval
         wrong = f"{self.noise_rate:.1%} look wrong (95% interval {low:.1%} to {high:.1%})"
-        return f"Audit({self.data}: {len(self.scores)} pairs, {wrong})"
+        return f"Audit({self.data_name}: {len(self.scores)} pairs, {wrong})"
 
 
 def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:

@@ -12,10 +12,10 @@ from rich.table import Table
 from contraport._utils.formatting import pluralize
 from contraport._utils.progress import make_console
 from contraport.evaluation.result_tables import (
-    metric_difference_rows,
-    metric_rows_by_epoch,
-    metric_rows_with_baselines,
-    retrieval_direction_rows,
+    tabulate_metric_differences,
+    tabulate_metrics_across_epochs,
+    tabulate_metrics_with_baselines,
+    tabulate_retrieval_directions,
 )
 
 if TYPE_CHECKING:
@@ -76,17 +76,17 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
 
     for name, result in results.items():
         whose = f"{name} on " if len(results) > 1 else ""
-        if rows := metric_rows_with_baselines(result):
+        if rows := tabulate_metrics_with_baselines(result):
             print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
-        if rows := retrieval_direction_rows(result):
+        if rows := tabulate_retrieval_directions(result):
             print_table("retrieval by direction", rows)
-        if rows := metric_rows_by_epoch(result):
+        if rows := tabulate_metrics_across_epochs(result):
             print_table("checkpoints by epoch", rows)
         for note in result["notes"]:
             print(note)
     first, *others = results
     for name in others:
-        if rows := metric_difference_rows(results[name]["differences"].get(first, {})):
+        if rows := tabulate_metric_differences(results[name]["differences"].get(first, {})):
             print_table(f"{name} minus {first}, paired by item", rows)
     for sentence in compare_evaluations(load_runs(list(results))):
         print(sentence)

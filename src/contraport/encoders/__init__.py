@@ -4,8 +4,8 @@ from contraport.encoders.factory import (
     build_encoder,
     check_trusted,
     default_encoder_name,
-    describe_encoder,
-    is_module_description,
+    encoder_to_config,
+    is_user_module_description,
 )
 from contraport.encoders.initial_weights import InitialWeights
 from contraport.encoders.model import FeatureExtractor, Model
@@ -24,8 +24,8 @@ __all__ = [
     "build_encoder",
     "check_trusted",
     "default_encoder_name",
-    "describe_encoder",
-    "is_module_description",
+    "encoder_to_config",
+    "is_user_module_description",
     "kind_from_shape",
     "load_pretrained",
     "read_initial_weights",

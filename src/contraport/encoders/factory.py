@@ -23,7 +23,7 @@ from contraport._utils.formatting import describe_shape, format_options
 from contraport._utils.lazy import import_object
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
 from contraport.catalog.encoders import ENCODERS, OWN, TIMM
-from contraport.encoders.text_transformer import build_text_transformer, is_transformers_folder
+from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder, is_transformers_folder
 from contraport.errors import UsageError, check, hint_on_error, unknown_name_error
 
 MAX_LOW_RESOLUTION_SIDE = 64
@@ -64,16 +64,16 @@ def check_trusted(encoder: object, where: str, *, trust_remote_code: bool) -> No
     check(trust_remote_code or not code, message, "untrusted")
 
 
-def describe_encoder(encoder: object) -> Any:
+def encoder_to_config(encoder: object) -> Any:
     """Return the entry of an encoder in saved configurations: its name, or a description of a user's module.
 
-    >>> describe_encoder(["mlp", nn.Linear(3, 2)])
+    >>> encoder_to_config(["mlp", nn.Linear(3, 2)])
     ['mlp', '<Linear of 8 weights, ...>']
     """
     if isinstance(encoder, Mapping):
-        return {str(view): describe_encoder(each) for view, each in encoder.items()}
+        return {str(view): encoder_to_config(each) for view, each in encoder.items()}
     if isinstance(encoder, list | tuple):
-        return [describe_encoder(each) for each in encoder]
+        return [encoder_to_config(each) for each in encoder]
     if not isinstance(encoder, nn.Module):
         return encoder
     state = {name: tuple(value.shape) for name, value in encoder.state_dict().items()}
@@ -83,7 +83,7 @@ def describe_encoder(encoder: object) -> Any:
     return f"<{type(encoder).__name__} of {weights:,} weights, {digest}>"
 
 
-def is_module_description(name: object) -> bool:
+def is_user_module_description(name: object) -> bool:
     """Return whether a stored name describes a user's module, which cannot be rebuilt from its name."""
     return isinstance(name, str) and name.startswith("<")
 
@@ -127,7 +127,7 @@ def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool =
         elif is_text_shape(shape):
             message = f"encoder: {name!r} takes images, got texts; use {default_encoder_name(shape)!r}."
             check(not timm.is_model(name) or Path(name).exists(), message, "shape")
-            encoder = build_text_transformer(name, shape)
+            encoder = build_transformers_text_encoder(name, shape)
         else:
             encoder = _build_timm(name, shape, low_resolution=low_resolution)
     features = _count_features(encoder, name, shape)

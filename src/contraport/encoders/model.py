@@ -23,12 +23,12 @@ from contraport.encoders.factory import (
     Shape,
     check_trusted,
     default_encoder_name,
-    describe_encoder,
-    is_module_description,
+    encoder_to_config,
+    is_user_module_description,
 )
-from contraport.encoders.text_transformer import TextTransformer
 from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower
-from contraport.encoders.view_lookup import resolve_view, values_per_view
+from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
+from contraport.encoders.view_lookup import mapping_to_view_list, resolve_view
 from contraport.errors import UsageError, check, one_line_reason, unreadable_error
 from contraport.options import accept_deprecated
 
@@ -73,7 +73,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         towers: one `Tower` that all views share, or one per view.
         num_features: length of the representation.
         output: part of a tower's output in the representation: "concatenate" (features), "projection" or "both".
-        represented_views: indices of the views in the representation.
+        representation_views: indices of the views in the representation.
         encoder_sources: name, folder or module that each tower's encoder was built from.
 
     Raises:
@@ -113,7 +113,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         check(good, f"shared: requires views of one shape, got {self.shapes}.", "shape")
         inputs = self.shapes[:1] if shared else self.shapes
         if encoder is None or isinstance(encoder, Mapping):
-            chosen = values_per_view("encoder", encoder or {}, self.view_names[: len(inputs)], inputs)
+            chosen = mapping_to_view_list("encoder", encoder or {}, self.view_names[: len(inputs)], inputs)
             encoder = [
                 chosen[k] if chosen[k] is not None else default_encoder_name(inputs[k]) for k in range(len(inputs))
             ]
@@ -128,18 +128,18 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             for source, shape, mean, std in zip(self.encoder_sources, inputs, *statistics, strict=True)
         )
         parts = (CONCATENATE, PROJECTION, BOTH)
-        self.represented_views: tuple[int, ...] = tuple(range(len(self.shapes)))
+        self.representation_views: tuple[int, ...] = tuple(range(len(self.shapes)))
         if representation not in parts:
             view = resolve_view("representation", representation, self.view_names, self.shapes, others=parts)
-            self.represented_views = (view,)
+            self.representation_views = (view,)
         self.output = representation if representation in (PROJECTION, BOTH) else CONCATENATE
         message = f"representation: {representation!r} requires projection >= 1, got {projection}."
         check(projection > 0 or self.output == CONCATENATE, message, "no_projection")
         self.low_resolution = low_resolution
-        towers = [self.tower(view) for view in self.represented_views]
+        towers = [self.tower(view) for view in self.representation_views]
         self.num_features = sum(tower.representation_size(self.output) for tower in towers)
         self.config: dict[str, Any] = {
-            "encoder": describe_encoder(list(encoder)),
+            "encoder": encoder_to_config(list(encoder)),
             "shapes": [list(shape) for shape in self.shapes],
             "projection": projection,
             "mean": [self.tower(number).mean.flatten().tolist() for number in range(len(inputs))],
@@ -177,7 +177,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         tower, number = self.tower(index), 0 if len(self.towers) == 1 else index
         one = copy.copy(self)
         one._modules = {**self._modules, "towers": nn.ModuleList([tower])}  # a new dict, as the copy shares the old one
-        one.shapes, one.view_names, one.represented_views = (self.shapes[index],), (self.view_names[index],), (0,)
+        one.shapes, one.view_names, one.representation_views = (self.shapes[index],), (self.view_names[index],), (0,)
         one.output = PROJECTION if self.config["projection"] > 0 else CONCATENATE
         one.num_features = tower.representation_size(one.output)
         one.config = self.config | {name: [self.config[name][number]] for name in ("encoder", "mean", "std")}
@@ -212,10 +212,10 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         """Return the projections ``(b, projection)`` of the features of each view; the input of the loss."""
         return self._apply_modules(features, [self.tower(view).projector for view in range(len(self.towers))])
 
-    def represent(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def represent_features(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the representation of each view from its features: features, projection or both."""
         towers = [self.tower(view) for view in range(len(features))]
-        return tuple(tower.represent(each, self.output) for tower, each in zip(towers, features, strict=True))
+        return tuple(tower.represent_features(each, self.output) for tower, each in zip(towers, features, strict=True))
 
     def _apply_modules(self, inputs: Sequence[Tensor], modules: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         if len(modules) == 1:
@@ -230,8 +230,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             UsageError: the number of views is not that of `shapes`.
         """
         check(len(views) == len(self.shapes), f"views: must be {len(self.shapes)}, got {len(views)}.", "shape")
-        towers = [self.tower(view) for view in self.represented_views]
-        return _concatenate(towers, [views[view] for view in self.represented_views], self.output)
+        towers = [self.tower(view) for view in self.representation_views]
+        return _concatenate(towers, [views[view] for view in self.representation_views], self.output)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """Write the weights, and a checksum beside them."""
@@ -246,7 +246,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     def save_encoder_files(self, folder: Path) -> None:
         """Save the config and tokenizer of transformers encoders, without weights."""
         for number, encoder in enumerate(self.encoders):
-            if isinstance(encoder, TextTransformer):
+            if isinstance(encoder, TransformersTextEncoder):
                 encoder.save_config(folder / _encoder_folder(number))
 
     @classmethod
@@ -296,7 +296,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
 
 class FeatureExtractor(nn.Module):
-    """Module that maps raw items, in some views of a model, to their concatenated features.
+    """Module that maps raw items to their concatenated features, using some of the views of a model.
 
     Args:
         model: its towers are used, not copied.
@@ -305,7 +305,7 @@ class FeatureExtractor(nn.Module):
 
     def __init__(self, model: Model, views: Sequence[int] | None = None) -> None:
         super().__init__()
-        self.towers = nn.ModuleList(map(model.tower, model.represented_views if views is None else views))
+        self.towers = nn.ModuleList(map(model.tower, model.representation_views if views is None else views))
         self.output = model.output
 
     def forward(self, *views: Tensor) -> Tensor:
@@ -316,7 +316,7 @@ class FeatureExtractor(nn.Module):
 def _concatenate(towers: Iterable[nn.Module], views: Sequence[Tensor], output: str) -> Tensor:
     """Encode each view by its tower and concatenate the representations."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
-    return torch.cat([tower.represent(each, output) for tower, each in features], dim=1)
+    return torch.cat([tower.represent_features(each, output) for tower, each in features], dim=1)
 
 
 def _encoder_folder(number: int) -> str:
@@ -338,7 +338,7 @@ def _saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) ->
     """Return the encoders of a saved model: names, or the user's modules in place of stored descriptions."""
     saved = config.get("encoder")
     names: list[Any] = saved if isinstance(saved, list) else [saved]
-    own = [name for name in names if is_module_description(name)]
+    own = [name for name in names if is_user_module_description(name)]
     if encoder is None:
         message = (
             f"encoder: {where} has the weights of your own module {', '.join(own)}. Pass it: Run(folder, "
@@ -349,11 +349,13 @@ def _saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) ->
     modules: list[Any]
     if isinstance(encoder, Mapping):
         shapes = _checked_shapes(config.get("shapes") or ())[: len(names)]
-        modules = values_per_view("encoder", encoder, _checked_names(config.get("view_names"), len(shapes)), shapes)
+        modules = mapping_to_view_list(
+            "encoder", encoder, _checked_names(config.get("view_names"), len(shapes)), shapes
+        )
         modules = [name if module is None else module for name, module in zip(names, modules, strict=True)]
     else:
         modules = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else list(encoder)
-    descriptions: list[Any] = describe_encoder(modules)
+    descriptions: list[Any] = encoder_to_config(modules)
     message = f"encoder: {where} must be given {', '.join(map(str, names))}, got {', '.join(map(str, descriptions))}."
     check(bool(own) and descriptions == names, message, "other_encoder")
     return modules
@@ -425,7 +427,7 @@ def _check_config_keys(config: Mapping[str, Any], model: type, file: Path) -> No
 
 
 def _check_weights(missing: Sequence[str], unexpected: Sequence[str], folder: Path) -> None:
-    """Raise `UsageError` if weights of the model were missing in the file, or others were in it."""
+    """Raise `UsageError` if the file lacks weights of the model or has weights that the model lacks."""
     parts = [f"{len(missing)} are missing ({missing[0]})"] if missing else []
     parts += [f"{len(unexpected)} are unexpected ({unexpected[0]})"] if unexpected else []
     message = (

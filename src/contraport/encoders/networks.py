@@ -56,7 +56,7 @@ class Projector(nn.Sequential):
     def __init__(self, in_features: int, hidden_features: int, out_features: int, layers: int = 2) -> None:
         check_integer("layers", layers)
         widths = [in_features, *[hidden_features] * (layers - 1)]
-        hidden = [layer for inputs, outputs in pairwise(widths) for layer in dense_layers(inputs, outputs)]
+        hidden = [layer for inputs, outputs in pairwise(widths) for layer in dense_block(inputs, outputs)]
         super().__init__(*hidden, nn.Linear(widths[-1], out_features))
 
 
@@ -72,7 +72,7 @@ class Decoder(nn.Sequential):
 
     def __init__(self, in_features: int, shape: tuple[int, ...]) -> None:
         super().__init__(
-            *dense_layers(in_features, MLP_HIDDEN), nn.Linear(MLP_HIDDEN, math.prod(shape)), nn.Unflatten(1, shape)
+            *dense_block(in_features, MLP_HIDDEN), nn.Linear(MLP_HIDDEN, math.prod(shape)), nn.Unflatten(1, shape)
         )
 
 
@@ -85,7 +85,7 @@ class MLP(nn.Module):
         super().__init__()
         check(len(shape) > 0, "encoder: 'mlp' takes numbers, got texts; use 'small-text'.", "shape")
         self.layers = nn.Sequential(
-            nn.Flatten(), *dense_layers(math.prod(shape), MLP_HIDDEN), *dense_layers(MLP_HIDDEN, MLP_HIDDEN),
+            nn.Flatten(), *dense_block(math.prod(shape), MLP_HIDDEN), *dense_block(MLP_HIDDEN, MLP_HIDDEN),
             nn.Linear(MLP_HIDDEN, MLP_FEATURES),
         )  # fmt: skip
 
@@ -235,7 +235,7 @@ class _ResidualBlock(nn.Module):
         return steps + residual
 
 
-def dense_layers(inputs: int, outputs: int) -> list[nn.Module]:
+def dense_block(inputs: int, outputs: int) -> list[nn.Module]:
     """Build a block of linear layer, batch norm and ReLU."""
     return [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
 

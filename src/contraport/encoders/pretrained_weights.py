@@ -13,11 +13,11 @@ from torch import nn
 
 from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.catalog.encoders import ENCODERS
-from contraport.encoders.factory import custom_code_names, is_module_description
+from contraport.encoders.factory import custom_code_names, is_user_module_description
 from contraport.encoders.initial_weights import InitialWeights, combine_initial_weights
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model, read_config
 from contraport.encoders.state_dicts import State, read_state_dict
-from contraport.encoders.text_transformer import TextTransformer, build_text_transformer
+from contraport.encoders.transformers_text_encoder import TransformersTextEncoder, build_transformers_text_encoder
 from contraport.errors import UsageError, check, check_regular_file, hint_on_error, one_line_reason
 
 _TIMM_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
@@ -42,7 +42,7 @@ def load_pretrained(encoder: Encoders) -> InitialWeights:
     check(len(external) > 0, f"pretrained: must have a timm or transformers encoder, got {names}.", "no_weights")
     parts = [_load_one(name) if name in external else None for name in names]
     by_view = dict(encoder) if isinstance(encoder, Mapping) else names
-    return combine_initial_weights(parts, by_view, source=", ".join(map(str, external)), argument="encoder")
+    return combine_initial_weights(parts, by_view, source=", ".join(map(str, external)), option_name="encoder")
 
 
 def _is_external(encoder: object) -> bool:
@@ -59,7 +59,9 @@ def _load_one(encoder: Any) -> InitialWeights:
 
 def _load_text(name: str, source: str) -> InitialWeights:
     """Load a transformers model from a folder or the hub."""
-    return InitialWeights(source, name, [dict(build_text_transformer(name, TEXT_SHAPE, pretrained=True).state_dict())])
+    return InitialWeights(
+        source, name, [dict(build_transformers_text_encoder(name, TEXT_SHAPE, pretrained=True).state_dict())]
+    )
 
 
 def _load_timm(name: str) -> InitialWeights:
@@ -128,7 +130,7 @@ def _read_model_folder(
 ) -> InitialWeights:
     names = config.get("encoder")
     saved = names if isinstance(names, list) else [names]
-    own = any(map(is_module_description, saved))
+    own = any(map(is_user_module_description, saved))
     one_view = view is not None and len(saved) > 1
     modules = {view: encoder} if one_view and view is not None and isinstance(encoder, nn.Module) else encoder
     requested = _per_tower(encoder, len(saved))
@@ -151,7 +153,7 @@ def _read_model_folder(
         sides.pop() if len(sides) == 1 else None,
         model.low_resolution,
         config_folders=[
-            Path(model.encoder_sources[number]) if isinstance(tower.encoder, TextTransformer) else None
+            Path(model.encoder_sources[number]) if isinstance(tower.encoder, TransformersTextEncoder) else None
             for number, tower in zip(numbers, towers, strict=True)
         ],
     )

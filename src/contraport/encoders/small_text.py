@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from contraport._utils.formatting import describe_shape
 from contraport._utils.text_bytes import MAX_TEXT_BYTES, is_text_shape
-from contraport.encoders.networks import MLP_HIDDEN, dense_layers
+from contraport.encoders.networks import MLP_HIDDEN, dense_block
 from contraport.errors import check
 
 EMBEDDING_WIDTH = 128
@@ -113,7 +113,7 @@ class SmallText(nn.Module):
         check(is_text_shape(shape), f"encoder: 'small-text' takes texts, got {describe_shape(shape)}.", "shape")
         self.hasher = NgramHasher()
         self.table = nn.Embedding(BUCKETS, EMBEDDING_WIDTH)
-        self.layers = nn.Sequential(*dense_layers(TEXT_FEATURES, MLP_HIDDEN), nn.Linear(MLP_HIDDEN, TEXT_FEATURES))
+        self.layers = nn.Sequential(*dense_block(TEXT_FEATURES, MLP_HIDDEN), nn.Linear(MLP_HIDDEN, TEXT_FEATURES))
 
     def forward(self, texts: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""

@@ -118,7 +118,7 @@ def _adapt_channels(encoder: nn.Module, weights: State, own: State) -> State:
 
 
 def _resample_positions(encoder: nn.Module, weights: State, own: State) -> State:
-    """Resample position embeddings for another image size, by the function of the timm model's module."""
+    """Resample position embeddings for another image size, with the resampling function of the timm model's module."""
     resample = getattr(sys.modules[type(encoder).__module__], "checkpoint_filter_fn", None)
     others = [key for key in own if key in weights and own[key].shape != weights[key].shape]
     # Only where nothing else differs: timm's filter would also reshape patch embeddings, which changes the model.

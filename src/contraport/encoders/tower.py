@@ -85,11 +85,11 @@ class Tower(nn.Module):
         return (items - self.mean) / self.std
 
     def representation_size(self, part: str) -> int:
-        """Return the length of the representation that `represent` returns."""
+        """Return the length of the representation that `represent_features` returns."""
         projected = self.projection_width
         return {PROJECTION: projected, BOTH: self.num_features + projected}.get(part, self.num_features)
 
-    def represent(self, features: Tensor, part: str) -> Tensor:
+    def represent_features(self, features: Tensor, part: str) -> Tensor:
         """Return the representation: the features, their projection, or both, normalized and concatenated."""
         if part == PROJECTION:
             projected: Tensor = self.projector(features)

@@ -55,7 +55,7 @@ def resolve_view(
     return kinds.index(text)
 
 
-def values_per_view(
+def mapping_to_view_list(
     argument: str, values: Mapping[str, Any], names: Sequence[str], shapes: Sequence[Shape]
 ) -> list[Any]:
     """Convert a mapping from views to values into a list with one entry per view, None where there is none.
@@ -63,7 +63,7 @@ def values_per_view(
     Raises:
         UsageError: a key matches no view, or two keys match the same view.
 
-    >>> values_per_view("encoder", {"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
+    >>> mapping_to_view_list("encoder", {"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
     ['resnet18', None]
     """
     result: list[Any] = [None] * len(names)

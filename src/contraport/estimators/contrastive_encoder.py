@@ -243,7 +243,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         check_is_fitted(self)
         if not self._names:
             return cast(NDArray[np.object_], super().get_feature_names_out(input_features))
-        return self._feature_names(self._model.represented_views)
+        return self._feature_names(self._model.representation_views)
 
     def _feature_names(self, views: Sequence[int]) -> NDArray[np.object_]:
         prefix, widths = type(self).__name__.lower(), [self._model.tower(view).num_features for view in views]
@@ -287,7 +287,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             return torch.stack(model.project(model.encode(views)), dim=1)
 
         with fixed_seed(0, self._loader_config.device), evaluation_mode(model):
-            z = self._loader_config.apply_to_dataset(embed, model, self.pipeline_.views, dataset, "score").unbind(dim=1)
+            z = self._loader_config.map_views(embed, model, self.pipeline_.views, dataset, "score").unbind(dim=1)
             losses = [
                 min(float(info_nce(temperature=temperature)(one, other)) for temperature in SCORE_TEMPERATURES)
                 for one, other in combinations(z, 2)

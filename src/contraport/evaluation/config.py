@@ -11,7 +11,7 @@ from contraport._utils.lazy import import_object
 from contraport.command import EXTRA, TRAIN_AND_EVALUATE, USE_ENCODER, Command
 from contraport.errors import check
 from contraport.options import int_in_range, one_of, option, option_metadata
-from contraport.runs.config import VIEW, EncoderOptions, Run, RunOptions, TrustOptions, check_run_folder
+from contraport.runs.config import VIEW, Run, RunEncoderOptions, SingleRunOptions, TrustOptions, check_run_folder
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
@@ -30,7 +30,7 @@ def _templates(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(EncoderOptions):
+class EvaluateOptions(RunEncoderOptions):
     """Options of `contraport.evaluate`."""
 
     run: Sequence[str | Path | Run] | str | Path | Run = field(
@@ -106,7 +106,7 @@ EVALUATE = Command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedOptions(RunOptions):
+class EmbedOptions(SingleRunOptions):
     """Options of `contraport.embed`."""
 
     data: str | Path | Any | None = option(

@@ -17,7 +17,7 @@ from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.data import Batch, Dataset
 from contraport.data.sources.torch_datasets import is_stream
 from contraport.data.streams import Stream
-from contraport.embedding import LoaderConfig, embed_batches
+from contraport.embedding import LoaderConfig, iter_embedded_batches
 from contraport.errors import check, check_new_file, report_write_errors
 from contraport.evaluation.config import EMBED, EmbedOptions
 from contraport.evaluation.process_shard import current_process_shard
@@ -29,7 +29,7 @@ from contraport.evaluation.split_loading import (
     resolve_device,
 )
 from contraport.features import (
-    FeatureBuffer,
+    FeatureFileBuffer,
     find_conflicting_files,
     open_feature_buffer,
     remove_feature_file,
@@ -74,7 +74,7 @@ def embed(given: dict[str, Any]) -> Path:
         check_new_file("out", file, overwrite=options.overwrite)
     run = options.run if isinstance(options.run, Run) else Run(options.run)
     settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
-    if warning := run.model_warning(settings):
+    if warning := run.outdated_model_warning(settings):
         log.warning("%s", warning)
     splits: tuple[str, ...] = ("train", "test") if options.split == "all" else (options.split,)
     is_one_split = isinstance(options.data, AnyDataset) or is_stream(options.data)
@@ -102,13 +102,13 @@ def embed(given: dict[str, Any]) -> Path:
     )
     with open_feature_buffer(path) as buffer:
         for dataset in share.select_items(datasets):
-            for features, batch in embed_batches(
+            for features, batch in iter_embedded_batches(
                 model, dataset, build_unaugmented_views(settings, dataset), loader_config
             ):
                 with report_write_errors("out", path):
                     _add(buffer, dataset, batch, features.numpy(), by_text=view is not None)
         data = str(settings.data) if is_training_data(settings, options.data) else datasets[0].name
-        embedded = replace(buffer.to_features(_class_names(datasets[0]), str(run.path)), view=view, data=data)
+        embedded = replace(buffer.to_features(_class_names(datasets[0]), str(run.path)), view=view, data_name=data)
         written = [path]
         with report_write_errors("out", path):
             if options.shard_items is None:
@@ -122,7 +122,7 @@ def embed(given: dict[str, Any]) -> Path:
     return path
 
 
-def _add(buffer: FeatureBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool) -> None:
+def _add(buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool) -> None:
     """Append a batch to the buffer, with the keys of the data or, without keys, the beginnings of its texts."""
     rows, keys = batch.ids, batch.keys
     if not isinstance(dataset, Stream):

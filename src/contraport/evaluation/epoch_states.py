@@ -95,8 +95,8 @@ def build_initial_objective(settings: Settings) -> Loss | str:
     return objective
 
 
-def objective_at_epoch(initial: Loss, run: Run, settings: Settings, epochs: int | None) -> Loss | str:
-    """Return a copy of the objective as after some epochs, or the reason why its plan cannot be drawn.
+def build_objective_at_epoch(initial: Loss, run: Run, settings: Settings, epochs: int | None) -> Loss | str:
+    """Return a copy of the objective in its state after some epochs, or the reason why its plan cannot be drawn.
 
     Args:
         initial: the objective at the start of training (`build_initial_objective`).

@@ -19,20 +19,20 @@ from contraport.data import Dataset
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.evaluation.config import EVALUATE, EvaluateOptions
 from contraport.evaluation.epoch_states import check_has_epoch_checkpoints, find_epoch_checkpoints, load_epoch_models
-from contraport.evaluation.evaluator import Evaluator
+from contraport.evaluation.loaded_run import LoadedRun
 from contraport.evaluation.notes import (
-    caveat_notes,
-    deterioration_notes,
-    skipped_metric_notes,
-    zero_width_interval_notes,
+    note_caveats,
+    note_metrics_below_baseline,
+    note_skipped_metrics,
+    note_zero_width_intervals,
 )
 from contraport.evaluation.page_samples import (
     Arrays,
-    collect_samples,
-    misclassified_samples,
-    plan_samples,
+    collect_misclassified_items,
+    collect_page_data,
+    collect_worst_pairs,
+    compute_sample_plan,
     stack_epoch_plans,
-    worst_pair_samples,
 )
 from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
 from contraport.evaluation.split_loading import describe_test_data, have_same_items, is_training_data
@@ -90,23 +90,23 @@ def evaluate(given: dict[str, Any]) -> Evaluation | EvaluationsByRun:
             _save(one)
     if is_single:
         return evaluated[0].result
-    return EvaluationsByRun({str(one.run.path): one.result for one in evaluated})
+    return EvaluationsByRun({str(one.run_folder.path): one.result for one in evaluated})
 
 
 class RunEvaluation(NamedTuple):
     """Evaluation of one run, with the contents of the files to save.
 
     Attributes:
-        run: the run folder.
-        test: dataset of the test items.
+        run_folder: the run folder.
+        test_dataset: dataset of the test items.
         result: contents of `evaluation.json`.
-        samples: contents of `samples.npz`.
+        samples: data of test items that the report page draws: 2-D points, cosines, losses (contents of `samples.npz`).
         bootstrap_draws: value and bootstrap draws of each metric of the trained encoder, by metric key.
         item_values: contents of `items.npz`: values per test item, for metrics that are means over items.
     """
 
-    run: Run
-    test: Dataset
+    run_folder: Run
+    test_dataset: Dataset
     result: Evaluation
     samples: Arrays
     bootstrap_draws: Draws
@@ -114,69 +114,69 @@ class RunEvaluation(NamedTuple):
 
 
 def _save(one: RunEvaluation) -> None:
-    epochs = one.run.model_epochs()
+    epochs = one.run_folder.num_trained_epochs()
     check(
         epochs == one.result["epochs"],
-        f"run: the model in {one.run.path} changed during the evaluation. Evaluate it again.",
+        f"run: the model in {one.run_folder.path} changed during the evaluation. Evaluate it again.",
         "model_changed",
     )
     # All files are written before the first is moved into place, so that a full disk leaves the old evaluation.
-    with report_write_errors("run", one.run.path), ExitStack() as files:
-        write_json(files.enter_context(atomic_write(one.run.evaluation_path)), one.result)
-        write_arrays(files.enter_context(atomic_write(one.run.items_path)), one.item_values)
+    with report_write_errors("run", one.run_folder.path), ExitStack() as files:
+        write_json(files.enter_context(atomic_write(one.run_folder.evaluation_path)), one.result)
+        write_arrays(files.enter_context(atomic_write(one.run_folder.items_path)), one.item_values)
         if one.samples:
-            write_arrays(files.enter_context(atomic_write(one.run.samples_path)), one.samples)
+            write_arrays(files.enter_context(atomic_write(one.run_folder.samples_path)), one.samples)
         else:
-            one.run.samples_path.unlink(missing_ok=True)
+            one.run_folder.samples_path.unlink(missing_ok=True)
 
 
 def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
     started = time.perf_counter()
-    metrics, evaluator = select_metrics(options.metrics), Evaluator.from_run(run, options)
-    trained, baselines = evaluator.build_context("trained", evaluator.model), evaluator.load_baselines()
+    metrics, loaded = select_metrics(options.metrics), LoadedRun.from_run(run, options)
+    trained, baselines = loaded.build_context("trained", loaded.model), loaded.load_baselines()
     if options.classes:
         _check_classes(trained, options.classes, run)
     unmet = {metric.key: metric.first_unmet_requirement(trained) for metric in metrics}
     possible = [metric for metric in metrics if unmet[metric.key] is None]
     if any(metric.key == "knn" for metric in possible):
-        check_enough_neighbors(options.neighbors, len(evaluator.train))
-    checkpoints = find_epoch_checkpoints(run, before=evaluator.epochs) if options.checkpoints == "all" else {}
+        check_enough_neighbors(options.neighbors, len(loaded.train))
+    checkpoints = find_epoch_checkpoints(run, before=loaded.trained_epochs) if options.checkpoints == "all" else {}
     steps = (len(baselines) + 1 + len(checkpoints)) * len(possible) + (not options.alone)
     results: dict[str, dict[str, MetricResult | float]] = {}
     plans: list[tuple[int, Arrays]] = []
     samples: Arrays = {}
     plan_notes: list[str] = []
-    with evaluator.loader_config.bars.track_steps(steps) as step:
+    with loaded.loader_config.bars.track_steps(steps) as step:
         for name, encoder in baselines.items():
-            results[name] = _compute(evaluator.build_context(name, encoder), possible, run, step)
+            results[name] = _compute(loaded.build_context(name, encoder), possible, run, step)
         results["trained"] = _compute(trained, possible, run, step)
-        for epoch, model in load_epoch_models(run, evaluator.model, checkpoints):
-            results[f"epoch {epoch}"] = _compute(evaluator.build_context(f"epoch {epoch}", model), possible, run, step)
-            plans += evaluator.compute_epoch_plan(model, epoch)
+        for epoch, model in load_epoch_models(run, loaded.model, checkpoints):
+            results[f"epoch {epoch}"] = _compute(loaded.build_context(f"epoch {epoch}", model), possible, run, step)
+            plans += loaded.compute_epoch_plan(model, epoch)
         if not options.alone:
             step(f"{run.path.name}: samples for the page")
-            samples, plan_notes = _page_samples(evaluator, trained, plans, probed="linear_probe" in results["trained"])
+            samples, plan_notes = _page_samples(loaded, trained, plans, probed="linear_probe" in results["trained"])
     rows = {
         name: {key: one.value if isinstance(one, MetricResult) else one for key, one in of.items()}
         for name, of in results.items()
     }
     draws = _draw(results)
     differences = {name: _differences(draws["trained"], draws[name]) for name in baselines}
-    skipped = skipped_metric_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
+    skipped = note_skipped_metrics(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
     notes = [
         *skipped,
-        *caveat_notes(evaluator, baselines, results["trained"]),
-        *zero_width_interval_notes(results["trained"]),
-        *deterioration_notes(rows, differences),
+        *note_caveats(loaded, baselines, results["trained"]),
+        *note_zero_width_intervals(results["trained"]),
+        *note_metrics_below_baseline(rows, differences),
         *plan_notes,
     ]
-    class_names = evaluator.train.class_names
+    class_names = loaded.train.class_names
     result = {
-        "data": describe_test_data(evaluator.training_settings, evaluator.test, options),
-        "epochs": evaluator.epochs,
-        "train_items": len(evaluator.train),
-        "test_items": len(evaluator.test),
-        "uniformity_items": min(len(evaluator.test), UNIFORMITY_ITEMS),
+        "data": describe_test_data(loaded.training_settings, loaded.test, options),
+        "epochs": loaded.trained_epochs,
+        "train_items": len(loaded.train),
+        "test_items": len(loaded.test),
+        "uniformity_items": min(len(loaded.test), UNIFORMITY_ITEMS),
         "classes": None if class_names is None else len(class_names),
         "neighbors": options.neighbors,
         "seconds": round(time.perf_counter() - started, 3),
@@ -196,28 +196,26 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
         for key, one in results["trained"].items()
         if isinstance(one, MetricResult) and one.is_mean_of_items
     }
-    return RunEvaluation(run, evaluator.test, Evaluation(result), samples, draws["trained"], items)
+    return RunEvaluation(run, loaded.test, Evaluation(result), samples, draws["trained"], items)
 
 
 def _page_samples(
-    evaluator: Evaluator, trained: EvalContext, plans: Sequence[tuple[int, Arrays]], *, probed: bool
+    loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, Arrays]], *, probed: bool
 ) -> tuple[Arrays, list[str]]:
-    """Return the arrays that the report page draws, and notes with the reason if they contain no plan."""
-    samples = collect_samples(trained, probed=probed) | (misclassified_samples(trained) if probed else {})
-    if is_training_data(
-        evaluator.training_settings, evaluator.options.data
-    ):  # scored pairs are pairs of the training data
-        samples |= worst_pair_samples(evaluator.run, evaluator.train)
-    if isinstance(evaluator.objective, str):
-        return samples, [evaluator.objective]
+    """Return the arrays drawn on the report page, and notes that give the reason if the plan is missing."""
+    samples = collect_page_data(trained, probed=probed) | (collect_misclassified_items(trained) if probed else {})
+    if is_training_data(loaded.training_settings, loaded.options.data):  # scored pairs are pairs of the training data
+        samples |= collect_worst_pairs(loaded.run_folder, loaded.train)
+    if isinstance(loaded.final_objective, str):
+        return samples, [loaded.final_objective]
     try:
-        samples |= plan_samples(
-            evaluator.model, evaluator.objective, evaluator.test, evaluator.views, evaluator.loader_config
+        samples |= compute_sample_plan(
+            loaded.model, loaded.final_objective, loaded.test, loaded.views, loaded.loader_config
         )
     except UsageError as error:  # the objective needs labels, for example
         return samples, [f"No plan of test items is drawn: the items lack what the objective needs. {error}"]
-    if plans and evaluator.epochs is not None:
-        samples |= stack_epoch_plans([*plans, (evaluator.epochs, samples)])
+    if plans and loaded.trained_epochs is not None:
+        samples |= stack_epoch_plans([*plans, (loaded.trained_epochs, samples)])
     return samples, []
 
 
@@ -308,11 +306,13 @@ def _differences_between_runs(
     others = [
         other
         for other in evaluated
-        if other is not one and one.result["data"] == other.result["data"] and have_same_items(one.test, other.test)
+        if other is not one
+        and one.result["data"] == other.result["data"]
+        and have_same_items(one.test_dataset, other.test_dataset)
     ]
     pairs = math.comb(len(others) + 1, 2)
     differences = {
-        str(other.run.path): _differences(one.bootstrap_draws, other.bootstrap_draws, comparisons=pairs)
+        str(other.run_folder.path): _differences(one.bootstrap_draws, other.bootstrap_draws, comparisons=pairs)
         for other in others
     }
     return {path: _as_dicts(of) for path, of in differences.items()}, pairs

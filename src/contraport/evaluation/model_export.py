@@ -16,8 +16,8 @@ from torch import Tensor
 from contraport._utils.files import atomic_write, atomic_write_folder
 from contraport._utils.formatting import format_options
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
-from contraport.encoders import FeatureExtractor, Model, is_module_description
-from contraport.encoders.text_transformer import TextTransformer
+from contraport.encoders import FeatureExtractor, Model, is_user_module_description
+from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
 from contraport.errors import UsageError, check, import_optional, report_write_errors
 from contraport.evaluation.config import EXPORT, ExportOptions
 from contraport.runs import Run
@@ -59,13 +59,13 @@ def export(given: dict[str, Any]) -> Path:
     _check_out(path, format, options.overwrite)
     model = options.run if isinstance(options.run, Model) else _load_model(options.run, options.trust_remote_code)
     model = model if options.view is None else model.single_view(options.view)
-    has_tokenizer = any(isinstance(encoder, TextTransformer) for encoder in model.encoders)
+    has_tokenizer = any(isinstance(encoder, TransformersTextEncoder) for encoder in model.encoders)
     check(
         format.is_folder or not has_tokenizer,
         f"format: must be safetensors for an encoder with a tokenizer, which {name} cannot contain.",
         "tokenizer",
     )
-    has_texts = any(is_text_shape(model.shapes[view]) for view in model.represented_views)
+    has_texts = any(is_text_shape(model.shapes[view]) for view in model.representation_views)
     check(
         name != "torch-export" or not has_texts,
         "format: must be onnx, torchscript or safetensors for texts; torch.export needs texts of one length.",
@@ -101,7 +101,7 @@ def export(given: dict[str, Any]) -> Path:
 def _load_model(run: str | Path | Run, trust_remote_code: bool) -> Model:
     run = run if isinstance(run, Run) else Run(run)
     model = run.model(trust_remote_code=trust_remote_code)
-    if warning := run.model_warning():
+    if warning := run.outdated_model_warning():
         log.warning("%s", warning)
     return model
 
@@ -116,7 +116,7 @@ def _random_views(model: Model, items: int) -> tuple[Tensor, ...]:
             return _random_texts(items, generator)
         return tower.mean + tower.std * torch.randn(items, *shape, generator=generator)
 
-    return tuple(map(random_view, model.represented_views))
+    return tuple(map(random_view, model.representation_views))
 
 
 def _random_texts(items: int, generator: torch.Generator) -> Tensor:
@@ -147,7 +147,7 @@ def _write_onnx(model: Model, path: Path) -> None:
         dynamo=True,
         external_data=False,
         verbose=False,
-        input_names=[model.view_names[view] for view in model.represented_views],
+        input_names=[model.view_names[view] for view in model.representation_views],
         output_names=["features"],
         dynamic_shapes=(tuple({0: batch, 1: letters} if is_text_batch(one) else {0: batch} for one in views),),
     )
@@ -197,8 +197,10 @@ def _write_safetensors(model: Model, folder: Path) -> None:
 def _read_safetensors(folder: Path, model: Model) -> _ExportedModel:
     # Named code was run by this process before, so it is trusted; modules without a name are taken from the model.
     names = model.config["encoder"]
-    encoders = [model.tower(view).encoder if is_module_description(name) else name for view, name in enumerate(names)]
-    has_modules = any(map(is_module_description, names))
+    encoders = [
+        model.tower(view).encoder if is_user_module_description(name) else name for view, name in enumerate(names)
+    ]
+    has_modules = any(map(is_user_module_description, names))
     return FeatureExtractor(
         Model.from_pretrained(folder, trust_remote_code=True, encoder=encoders if has_modules else None)
     )

@@ -1,4 +1,4 @@
-"""Notes beside the results of an evaluation: skipped metrics, caveat_notes, intervals without width, deteriorations."""
+"""Notes on the results of an evaluation: skipped metrics, caveats, zero-width intervals and deteriorations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contraport.data import Dataset
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
 from contraport.evaluation.epoch_states import find_epoch_checkpoints
-from contraport.evaluation.evaluator import Evaluator
+from contraport.evaluation.loaded_run import LoadedRun
 from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, titles_by_metric_name
 from contraport.metrics.intervals import LEVEL, Difference, MetricResult, mean
 from contraport.metrics.registry import BEFORE_TRAINING, SEVERAL_CLASSES
@@ -29,7 +29,7 @@ _Rows = Mapping[str, Mapping[str, float]]
 Differences = Mapping[str, Mapping[str, Difference]]
 
 
-def skipped_metric_notes(
+def note_skipped_metrics(
     metrics: Sequence[Metric], unmet: Mapping[str, Requirement | None], results: Results, *, by_name: bool
 ) -> list[str]:
     """Return notes about skipped metrics, one sentence for each reason.
@@ -57,11 +57,11 @@ def skipped_metric_notes(
     return notes
 
 
-def caveat_notes(evaluator: Evaluator, baselines: Mapping[str, Model | RawInputEncoder], results: Results) -> list[str]:
-    """Return caveat_notes about the model, its configuration, the raw inputs and the classes."""
-    run, raw = evaluator.run, baselines.get("raw")
-    notes = [*evaluator.data_notes, *filter(None, [run.model_warning()])]
-    if evaluator.options.checkpoints == "all" and not find_epoch_checkpoints(run, before=None):
+def note_caveats(loaded: LoadedRun, baselines: Mapping[str, Model | RawInputEncoder], results: Results) -> list[str]:
+    """Return notes that warn of limits of the model, its configuration, the raw inputs and the classes."""
+    run, raw = loaded.run_folder, baselines.get("raw")
+    notes = [*loaded.data_notes, *filter(None, [run.outdated_model_warning()])]
+    if loaded.options.checkpoints == "all" and not find_epoch_checkpoints(run, before=None):
         notes.append(f"{run.path} has no intermediate checkpoints; only its last model was evaluated.")
     if unknown := sorted(run.config().keys() - RECORDED_OPTIONS.keys()):
         notes.append(
@@ -74,7 +74,7 @@ def caveat_notes(evaluator: Evaluator, baselines: Mapping[str, Model | RawInputE
         SEVERAL_CLASSES in metric.requirements and metric.group != "clustering"
         for metric in collect_metrics_from_rows([results])
     )
-    return notes + (_unseen_class_notes(evaluator.train, evaluator.test) if uses_labels else [])
+    return notes + (_unseen_class_notes(loaded.train, loaded.test) if uses_labels else [])
 
 
 def _unseen_class_notes(train: Dataset, test: Dataset) -> list[str]:
@@ -90,7 +90,7 @@ def _unseen_class_notes(train: Dataset, test: Dataset) -> list[str]:
     return [f"{which} are of classes without training items ({shown}). The probe and kNN misclassify all of them."]
 
 
-def zero_width_interval_notes(results: Results) -> list[str]:
+def note_zero_width_intervals(results: Results) -> list[str]:
     """Return notes about accuracies of exactly 0 or 1, whose bootstrap interval has no width.
 
     The bootstrap draws from the test items, so if all n agree the interval has no width for any n. A share p of other
@@ -101,7 +101,7 @@ def zero_width_interval_notes(results: Results) -> list[str]:
         results: results of one encoder.
 
     >>> results = {"knn": MetricResult(np.ones(24)), "linear_probe": MetricResult(np.arange(24) % 2)}
-    >>> print(*zero_width_interval_notes(results))
+    >>> print(*note_zero_width_intervals(results))
     kNN: all 24 test items agree, so the interval has no width. Up to 12% of other items may differ.
     """
     unanimous = {
@@ -123,7 +123,7 @@ def _all_agree(result: MetricResult) -> bool:
     return result.statistic is mean and bool(np.isin(items, (0, 1)).all()) and bool((items == items[:1]).all())
 
 
-def deterioration_notes(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
+def note_metrics_below_baseline(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
     """Return notes about metrics of the trained encoder that are worse than a baseline, with possible remedies.
 
     Args:

@@ -52,17 +52,17 @@ LISTED_SIDE = 64
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
-def collect_samples(context: EvalContext, *, probed: bool) -> Arrays:
+def collect_page_data(context: EvalContext, *, probed: bool) -> Arrays:
     """Return 2-D points, cosines and losses of test items and, if `probed`, the confusion matrix of the probe."""
     test, chosen = context.test, fixed_random_subsample(len(context.test), POINTS)
-    arrays = points(test, context.test_x, chosen) | cosines(test, context.test_x)
+    arrays = collect_point_data(test, context.test_x, chosen) | cosines(test, context.test_x)
     arrays |= _losses(context, chosen) | _suspicion(context, chosen)
     if probed:
         arrays["confusion"] = confusion_matrix(context.fitted_probe, context.test_x, context.test_y)
     return arrays
 
 
-def points(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
+def collect_point_data(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
     """Return 2-D positions, nearest neighbors, labels, domains, thumbnails and texts of chosen items.
 
     The singular values, `spectrum`, are those of all items.
@@ -125,7 +125,9 @@ def _suspicion(context: EvalContext, chosen: Tensor) -> Arrays:
     return {"suspicion": (-agreement).exp().cpu().numpy()}
 
 
-def plan_samples(model: Model, objective: Loss, dataset: Dataset, views: Views, loader_config: LoaderConfig) -> Arrays:
+def compute_sample_plan(
+    model: Model, objective: Loss, dataset: Dataset, views: Views, loader_config: LoaderConfig
+) -> Arrays:
     """Return the transport plan and target of the objective on two random views of some test items, sorted by label.
 
     Thumbnails of the views are included for images, view names for views that the data name.
@@ -159,7 +161,7 @@ def stack_epoch_plans(by_epoch: Iterable[tuple[int, Arrays]]) -> Arrays:
     }
 
 
-def misclassified_samples(context: EvalContext) -> Arrays:
+def collect_misclassified_items(context: EvalContext) -> Arrays:
     """Return the misclassified test items of which the linear probe is most confident, most confident first.
 
     `mistaken` are their positions, `mistaken_true` and `mistaken_told` the true and the predicted class,
@@ -185,7 +187,7 @@ def misclassified_samples(context: EvalContext) -> Arrays:
     }
 
 
-def worst_pair_samples(run: Run, train: Dataset) -> Arrays:
+def collect_worst_pairs(run: Run, train: Dataset) -> Arrays:
     """Return the most suspicious training pairs of a run with `audit`, most suspicious first.
 
     `worst` are their positions, `worst_1` and `worst_2` their two views, and `worst_better` the second view of the

@@ -1,4 +1,4 @@
-"""Shard of the items that one of several processes embeds, as started by a launcher such as torchrun."""
+"""Shard of the items that one process embeds when torchrun or a similar launcher starts several processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ProcessShard(NamedTuple):
     """Rank within the machine, which selects the device."""
 
     def output_path(self, path: Path) -> Path:
-        """Return the path of the file that this process writes: the path itself, or the shard of this process.
+        """Return the path of the file that this process writes: the given path, or that of its own shard.
 
         >>> str(ProcessShard(0, 1, 0).output_path(Path("a.npz"))), str(ProcessShard(1, 2, 1).output_path(Path("a.npz")))
         ('a.npz', 'a.00001-of-00002.npz')

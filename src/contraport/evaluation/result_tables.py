@@ -19,9 +19,9 @@ class Evaluation(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         tables = {
-            f"{self['data']}: frozen features of held-out items": metric_rows_with_baselines(self),
-            "retrieval by direction": retrieval_direction_rows(self),
-            "intermediate models": metric_rows_by_epoch(self),
+            f"{self['data']}: frozen features of held-out items": tabulate_metrics_with_baselines(self),
+            "retrieval by direction": tabulate_retrieval_directions(self),
+            "intermediate models": tabulate_metrics_across_epochs(self),
         }
         shown = {title: rows for title, rows in tables.items() if rows}
         notes = dict.fromkeys(list(shown)[-1:], self["notes"])
@@ -35,26 +35,26 @@ class EvaluationsByRun(dict[str, Evaluation]):
         first, *others = self
         tables = [f"<h4>{escape(name)}</h4>{result._repr_html_()}" for name, result in self.items()]
         for name in others:
-            if rows := metric_difference_rows(self[name]["differences"].get(first, {})):
+            if rows := tabulate_metric_differences(self[name]["differences"].get(first, {})):
                 tables.append(format_html_rows(f"{name} minus {first}, paired by item", rows))
         return "".join(tables)
 
 
-def metric_rows_with_baselines(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def tabulate_metrics_with_baselines(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric: values of baselines and trained encoder, and confidence interval.
 
     A baseline without any value, such as raw inputs of two kinds that cannot be compared, gets no column.
     """
     rows = {name: result["rows"].get(name, {}) for name in ("raw", *BEFORE_TRAINING, "trained")}
     columns = {name: values for name, values in rows.items() if any(value is not None for value in values.values())}
-    table = metric_rows_by_encoder(columns)
+    table = tabulate_metrics_across_encoders(columns)
     for row, metric in zip(table, collect_metrics_from_rows(columns.values()), strict=True):
         ends = result["intervals"]["trained"].get(metric.key)
         row["95% interval"] = "-" if ends is None else f"{metric.format(ends['low'])} to {metric.format(ends['high'])}"
     return table
 
 
-def retrieval_direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def tabulate_retrieval_directions(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each retrieval direction, with the metrics of the trained encoder."""
     return [
         {"from to": direction}
@@ -63,15 +63,17 @@ def retrieval_direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def metric_rows_by_epoch(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def tabulate_metrics_across_epochs(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric, with a column for each epoch: some intermediate ones and the last."""
     names = [name for name in result["rows"] if name.startswith("epoch ")]
     positions = {round(place * (len(names) - 1) / max(1, EPOCHS_SHOWN - 1)) for place in range(EPOCHS_SHOWN)}
     shown = names if len(names) <= EPOCHS_SHOWN else [names[position] for position in sorted(positions)]
-    return metric_rows_by_encoder({name: result["rows"][name] for name in (*shown, "trained")}) if names else []
+    return (
+        tabulate_metrics_across_encoders({name: result["rows"][name] for name in (*shown, "trained")}) if names else []
+    )
 
 
-def metric_difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
+def tabulate_metric_differences(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
     """Return a table row for each metric, with the difference of two runs and its interval (percentages in points)."""
     return [
         {
@@ -85,7 +87,7 @@ def metric_difference_rows(differences: Mapping[str, Mapping[str, float]]) -> li
     ]
 
 
-def metric_rows_by_encoder(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
+def tabulate_metrics_across_encoders(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
     """Return a table row for each metric, with a column for each encoder; missing values are dashes."""
     return [
         {"metric": metric.title}

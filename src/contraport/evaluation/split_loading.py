@@ -180,7 +180,7 @@ def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptio
 
 
 def is_training_data(settings: Settings, data: object) -> bool:
-    """Return whether data are those that the run was trained on: None, the same name, or the same file or folder."""
+    """Return whether data are the run's training data: None, the same name, or the same file or folder."""
     if data is None:
         return True
     if not isinstance(data, str | Path) or settings.data is None:

@@ -40,7 +40,7 @@ class TrustOptions(BaseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderOptions(TrustOptions):
+class RunEncoderOptions(TrustOptions):
     """Options of commands that embed data with the encoder of a run or of several runs."""
 
     data: str | Path | Any | None = option(None, "Data, as in `contraport train`; default: those of the run.")
@@ -64,7 +64,7 @@ class EncoderOptions(TrustOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(EncoderOptions):
+class SingleRunOptions(RunEncoderOptions):
     """Options of commands that embed data with the encoder of a single run."""
 
     run: str | Path | Run = field(kw_only=False, metadata=option_metadata("Run folder.", check_exists=check_run_folder))

@@ -40,7 +40,10 @@ _MAIN_SETTINGS = ("data", "objective", "epochs", "batch_size")
 """Settings that the notebook table shows even if they have their default values."""
 
 _DEPRECATED_METHODS = {
-    "items": "item_values",
+    "items": "item_metric_values",
+    "item_values": "item_metric_values",
+    "model_epochs": "num_trained_epochs",
+    "model_warning": "outdated_model_warning",
     "pairs": "pair_scores",
     "partners": "mismatched_partners",
     "samples": "page_arrays",
@@ -144,7 +147,7 @@ class Run(RunFolder):
         run.check_accepts_new_run(overwrite=overwrite)
         run.backup.finish_interrupted_operation()
         if run.config_path.exists():
-            run.backup.create_backup()
+            run.backup.move_to_backup()
         run.checkpoints.mkdir(parents=True, exist_ok=True)  # an existing one is empty: checked above
         write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return run
@@ -158,7 +161,7 @@ class Run(RunFolder):
         return copy.deepcopy(self._config().values)
 
     def settings(self, **changes: Any) -> Settings:
-        """Read the settings of the training, with some of them replaced.
+        """Read the settings of the training, and replace those that are given.
 
         Raises:
             UsageError: the folder is not a run, or its `config.yaml` is corrupt.
@@ -262,7 +265,7 @@ class Run(RunFolder):
             return None
         return self._load_model(self.initial_path, trust_remote_code=trust_remote_code)
 
-    def model_epochs(self) -> int | None:
+    def num_trained_epochs(self) -> int | None:
         """Return the number of epochs that the saved model was trained for; None if it is not recorded.
 
         Raises:
@@ -272,13 +275,13 @@ class Run(RunFolder):
             return None
         return read_run_file(self.trained_path, lambda path: int(json.loads(path.read_text("utf-8"))["epochs"]))
 
-    def model_warning(self, settings: Settings | None = None) -> str | None:
+    def outdated_model_warning(self, settings: Settings | None = None) -> str | None:
         """Return a warning if the saved model is not that of the last epoch, else None.
 
         Args:
             settings: the settings of the run; default: they are read.
         """
-        epochs, planned = self.model_epochs(), (settings or self.settings()).epochs
+        epochs, planned = self.num_trained_epochs(), (settings or self.settings()).epochs
         if epochs is None:
             return f"The epoch of the model in {self.model_path} is not recorded."
         if epochs >= planned:
@@ -314,7 +317,7 @@ class Run(RunFolder):
         """
         return self._load(self.samples_path, read_arrays, REEVALUATE)
 
-    def item_values(self) -> dict[str, np.ndarray]:
+    def item_metric_values(self) -> dict[str, np.ndarray]:
         """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items.
 
         Raises:
@@ -338,7 +341,7 @@ class Run(RunFolder):
         """
         return self._load(self.pairs_path, read_arrays)
 
-    def save_split(self, record: SplitRecord) -> None:
+    def save_split_record(self, record: SplitRecord) -> None:
         """Write the digests of the training and held-out items."""
         with self.translate_write_errors():
             write_arrays(self.split_path, record.to_arrays())

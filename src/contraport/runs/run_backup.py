@@ -31,7 +31,7 @@ class RunBackup:
         self._run = run
         self.path = run.path / ".replaced"
 
-    def create_backup(self) -> None:
+    def move_to_backup(self) -> None:
         """Move the files of the current run to the backup; if a backup exists, delete the current run instead.
 
         Raises:

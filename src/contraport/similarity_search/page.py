@@ -146,9 +146,9 @@ def _pictures_of_run(features: Features, items: Iterable[int]) -> dict[int | Pat
         if dataset is None or not dataset.is_image:
             continue
         places = {row: place for place, row in enumerate(dataset.rows.tolist())}
-        present = [item for item in in_split if int(features.rows[item]) in places]
+        present = [item for item in in_split if int(features.source_rows[item]) in places]
         if present:
-            views = dataset.store.fetch(torch.tensor([places[int(features.rows[item])] for item in present]))
+            views = dataset.store.fetch(torch.tensor([places[int(features.source_rows[item])] for item in present]))
             pixels = shrink_images(views[0], PICTURE_SIDE)
             uris = [encode_data_uri(pixels_to_image(one), "png") for one in pixels]
             pictures |= dict(zip(present, uris, strict=True))
@@ -159,7 +159,7 @@ def _load_run_data(features: Features, split: str) -> Dataset | None:
     """Load the training data of the run that embedded the features; None if loading fails or the data differ."""
     try:
         settings = Run(str(features.run)).settings()
-        if features.data not in (None, settings.data):  # rows count in other data
+        if features.data_name not in (None, settings.data):  # rows count in other data
             return None
         return build_dataset(settings.replace_unchecked(sample_weight=None), split)
     except (UsageError, OSError) as error:

@@ -16,7 +16,7 @@ from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog import DATASETS
 from contraport.data import Dataset
 from contraport.data.streams import Stream
-from contraport.encoders.view_lookup import values_per_view
+from contraport.encoders.view_lookup import mapping_to_view_list
 from contraport.options import has_object_placeholder, to_config_value
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
@@ -181,7 +181,7 @@ def _are_image_weights(weights: Any, dataset: Dataset) -> bool:
     """Return whether a value of `pretrained` or `init` gives initial weights to an image encoder."""
     if not isinstance(weights, Mapping):
         return bool(weights)
-    each = values_per_view("encoder", weights, dataset.view_names, dataset.shapes)
+    each = mapping_to_view_list("encoder", weights, dataset.view_names, dataset.shapes)
     return any(own and len(shape) == 3 for own, shape in zip(each, dataset.shapes, strict=True))
 
 

@@ -55,14 +55,14 @@ def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | Non
             _delete_leftovers(run)
             Run.create(run.path, settings.to_config(), overwrite=settings.overwrite)
             if record is not None:
-                run.save_split(record)
+                run.save_split_record(record)
         return Position()
     with run.translate_write_errors():
         run.backup.finish_interrupted_operation()
     position, before = _position(run), run.split_record()
     if record is not None and before is None:
         log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)
-        run.save_split(record)
+        run.save_split_record(record)
     check(
         record is None or before is None or record.fingerprint == before.fingerprint,
         f"data: must be the items that the run in {run.path} was trained on.",

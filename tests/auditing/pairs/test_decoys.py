@@ -8,14 +8,14 @@ from tests.errors import raises_usage_error
 
 from contraport._utils.text_bytes import tensor_to_texts
 from contraport.auditing.pairs import (
-    ItemPairs,
     PairedFeatures,
+    PairIndices,
     add_decoys,
     draw_exchange_groups,
     find_better_partners,
+    rotate_partners,
     score_pairs,
-    select_partner_candidates,
-    swap_partners,
+    select_lowest_scoring_items,
 )
 from contraport.data import BatchOrder, Dataset, from_arrays
 
@@ -35,7 +35,7 @@ def lacking(items: int) -> torch.Tensor:
 @pytest.mark.parametrize(("items", "number"), [(300, 60), (1_500, 200), (5_000, 500), (30_000, 2_000)])
 def test_number_of_decoys_is_bounded_and_drawn_by_seed(items: int, number: int) -> None:
     values = np.arange(items, dtype=np.float32)[:, None]
-    first, again, other = (add_decoys(from_arrays((values, values)), seed=seed).decoy_items.first for seed in (0, 0, 1))
+    first, again, other = (add_decoys(from_arrays((values, values)), seed=seed).decoy_pairs.first for seed in (0, 0, 1))
     assert len(first) == len(set(first.tolist())) == number
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -43,7 +43,7 @@ def test_number_of_decoys_is_bounded_and_drawn_by_seed(items: int, number: int) 
 
 def test_a_decoy_combines_views_of_two_items() -> None:
     decoyed = add_decoys(from_arrays(numbered(), labels=np.arange(ITEMS) % 3), seed=1)
-    sources, partners = decoyed.decoy_items
+    sources, partners = decoyed.decoy_pairs
     assert len(decoyed) == ITEMS
     assert len(sources) == 60
     assert sorted(sources.tolist()) == sorted(partners.tolist())
@@ -54,7 +54,7 @@ def test_a_decoy_combines_views_of_two_items() -> None:
     assert batch.ids.tolist() == [7, sources[0], sources[59]]
     assert batch.labels is not None
     assert batch.labels.tolist() == [7 % 3, sources[0] % 3, sources[59] % 3]
-    assert add_decoys(from_arrays(numbered()), seed=1).decoy_items.first.equal(sources)
+    assert add_decoys(from_arrays(numbered()), seed=1).decoy_pairs.first.equal(sources)
 
 
 def test_decoy_texts_keep_their_width() -> None:
@@ -63,7 +63,7 @@ def test_decoy_texts_keep_their_width() -> None:
     for number in range(0, 60, 7):
         given, decoy = tensor_to_texts(decoyed.__getitems__([3, ITEMS + number]).views[1])
         assert given == texts[3]
-        assert decoy == texts[decoyed.decoy_items.second[number]]
+        assert decoy == texts[decoyed.decoy_pairs.second[number]]
 
 
 def test_rejects_data_that_are_not_pairs() -> None:
@@ -120,7 +120,7 @@ def test_finds_swapped_partners() -> None:
     assert (of_free[:19] == torch.arange(1, 20)).float().mean() > right + 0.1
     alone, own = find_better_partners(sides, free, "likeness", candidates=free[:1])
     assert alone[0] == -1
-    assert own[0] == score_pairs(sides, ItemPairs(free[:1], free[:1]), "likeness")
+    assert own[0] == score_pairs(sides, PairIndices(free[:1], free[:1]), "likeness")
 
 
 @pytest.mark.parametrize("statistic", ["cosine", "likeness"])
@@ -136,11 +136,11 @@ def test_partner_is_the_best_of_the_shortlist(statistic: str) -> None:
     items = torch.arange(ITEMS)
     near = (x @ x.T).fill_diagonal_(-2).topk(15).indices
     likeness = y[near].mean(dim=1) @ y.T
-    own = score_pairs(sides, ItemPairs(items, items), statistic)
+    own = score_pairs(sides, PairIndices(items, items), statistic)
     for item in range(ITEMS):
         others = free[free != item]
         proposed = others[likeness[item, others].topk(10).indices]
-        judged = score_pairs(sides, ItemPairs(torch.full((10,), item), proposed), statistic)
+        judged = score_pairs(sides, PairIndices(torch.full((10,), item), proposed), statistic)
         assert float(best[item]) == pytest.approx(float(max(judged.max(), own[item])), abs=1e-5)
         expected = int(proposed[judged.argmax()]) if judged.max() > own[item] + 1e-5 else -1
         assert found[item] == expected
@@ -150,7 +150,7 @@ def test_partner_is_the_best_of_the_shortlist(statistic: str) -> None:
 def test_candidates_are_the_lowest_scores_and_at_least_a_tenth() -> None:
     values = torch.rand(200, generator=torch.Generator().manual_seed(0))
     for rate, number in ((0.0, 20), (0.251, 51), (0.25, 50), (1.0, 200)):
-        free = select_partner_candidates(values, rate)
+        free = select_lowest_scoring_items(values, rate)
         assert sorted(values[free].tolist()) == values.sort().values[:number].tolist()
         assert free.tolist() == sorted(free.tolist())
 
@@ -170,14 +170,14 @@ def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("items", [50, 51])
 def test_exchange_groups_are_drawn_by_seed(items: int) -> None:
     dataset = _numbers(items)
-    first, again, other = (swap_partners(draw_exchange_groups(dataset, seed=seed)).tolist() for seed in (0, 0, 1))
+    first, again, other = (rotate_partners(draw_exchange_groups(dataset, seed=seed)).tolist() for seed in (0, 0, 1))
     assert first == again != other
 
 
 @pytest.mark.parametrize("items", [50, 51])
 def test_partners_are_swapped_within_groups(items: int) -> None:
     groups = draw_exchange_groups(_numbers(items), seed=2)
-    partners = swap_partners(groups)
+    partners = rotate_partners(groups)
     assert sorted(partners.tolist()) == list(range(items))
     assert (partners != torch.arange(items)).all()
     for couple in groups:
@@ -192,7 +192,7 @@ def _numbers(items: int) -> Dataset:
 def test_neighbors_exclude_the_members_of_the_pair() -> None:
     values = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     first, second = torch.arange(60), torch.arange(60).roll(1)
-    for near in PairedFeatures((values, values)).find_pair_neighbors(ItemPairs(first, second)):
+    for near in PairedFeatures((values, values)).find_pair_neighbors(PairIndices(first, second)):
         assert near.shape == (60, 15)
         assert not (near == first[:, None]).any()
         assert not (near == second[:, None]).any()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs import ItemPairs, PairedFeatures, estimate_noise_rate
+from contraport.auditing.pairs import PairedFeatures, PairIndices, estimate_noise_rate
 from contraport.auditing.pairs import pair_filter as module
 from contraport.auditing.pairs.decoys import add_decoys
 from contraport.auditing.pairs.pair_filter import PairFilter
@@ -40,16 +40,16 @@ def audit() -> FilterWithGivenScores:
 
 def judged(audit: FilterWithGivenScores, sources: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
     """Return scores where the first items are as wrong as decoys; what decoys are made of scores as it is said."""
-    number = len(audit._dataset.decoy_items.first)
+    number = len(audit._dataset.decoy_pairs.first)
     scores = torch.from_numpy(RANDOM.normal(5, 1, ITEMS))
     scores[:WRONG] -= 5
-    scores[audit._dataset.decoy_items.first] += sources
+    scores[audit._dataset.decoy_pairs.first] += sources
     mismatched, fresh = (torch.from_numpy(RANDOM.normal(0, 1, number)) for _ in range(2))
     return scores, mismatched, fresh
 
 
 def sources_of(audit: FilterWithGivenScores) -> set[int]:
-    return set(audit._dataset.decoy_items.first.tolist())
+    return set(audit._dataset.decoy_pairs.first.tolist())
 
 
 def drawn(audit: FilterWithGivenScores) -> set[int]:
@@ -70,7 +70,11 @@ def test_noise_rate_ignores_items_that_were_not_trained_on(audit: FilterWithGive
         own = [item for item in range(ITEMS) if item not in sources_of(audit)]
         rate, (low, high) = estimate_noise_rate(scores[own].numpy(), mismatched.numpy())
         assert audit.last_state is not None
-        assert (audit.last_state.rate, audit.last_state.low, audit.last_state.high) == (rate, low, high)
+        assert (audit.last_state.noise_rate, audit.last_state.noise_rate_low, audit.last_state.noise_rate_high) == (
+            rate,
+            low,
+            high,
+        )
         assert rate == pytest.approx(WRONG / ITEMS, abs=0.08)
 
 
@@ -79,7 +83,7 @@ def test_detects_memorized_decoys(audit: FilterWithGivenScores) -> None:
     audit.looks = [(scores, mismatched, fresh - 100)]
     audit.score_if_due(1)
     assert audit.last_state is not None
-    assert audit.last_state.remembered == 1
+    assert audit.last_state.memorization_rate == 1
 
 
 def test_decoys_stay_if_they_score_like_pairs_that_stay(audit: FilterWithGivenScores) -> None:
@@ -89,7 +93,7 @@ def test_decoys_stay_if_they_score_like_pairs_that_stay(audit: FilterWithGivenSc
     audit.score_if_due(1)
     assert audit.last_state is not None
     own = ITEMS - len(sources_of(audit))
-    assert sum(item < ITEMS for item in drawn(audit)) == own - round(audit.last_state.rate * (own - 1))
+    assert sum(item < ITEMS for item in drawn(audit)) == own - round(audit.last_state.noise_rate * (own - 1))
     lowest = min(float(scores[item]) for item in drawn(audit) if item < ITEMS)
     kept = {ITEMS + place for place, score in enumerate(mismatched.tolist()) if score >= lowest}
     assert drawn(audit) >= kept
@@ -120,10 +124,10 @@ def test_rate_is_fixed_once_decoys_are_gone(audit: FilterWithGivenScores) -> Non
     audit.score_if_due(6)
     assert before is not None
     assert audit.last_state is not None
-    assert (audit.last_state.number, audit.last_state.rate, audit.last_state.remembered) == (
+    assert (audit.last_state.num_scorings, audit.last_state.noise_rate, audit.last_state.memorization_rate) == (
         5,
-        before.rate,
-        before.remembered,
+        before.noise_rate,
+        before.memorization_rate,
     )
 
 
@@ -133,14 +137,14 @@ def test_scores_are_means_over_all_scorings(audit: FilterWithGivenScores) -> Non
     for epoch in (1, 2, 3):
         audit.score_if_due(epoch)
     assert audit.last_state is not None
-    torch.testing.assert_close(audit.last_state.scores, torch.stack([look[0] for look in looks]).mean(0))
-    torch.testing.assert_close(audit.last_state.mismatched, torch.stack([look[1] for look in looks]).mean(0))
+    torch.testing.assert_close(audit.last_state.mean_scores, torch.stack([look[0] for look in looks]).mean(0))
+    torch.testing.assert_close(audit.last_state.mean_decoy_scores, torch.stack([look[1] for look in looks]).mean(0))
 
 
 def test_fresh_mismatches_were_not_trained_on(audit: FilterWithGivenScores, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[ItemPairs] = []
+    asked: list[PairIndices] = []
 
-    def scores(sides: PairedFeatures, pairs: ItemPairs, statistic: str) -> Tensor:
+    def scores(sides: PairedFeatures, pairs: PairIndices, statistic: str) -> Tensor:
         asked.append(pairs)
         return torch.from_numpy(RANDOM.normal(size=len(pairs.first)))
 
@@ -153,6 +157,6 @@ def test_fresh_mismatches_were_not_trained_on(audit: FilterWithGivenScores, monk
     first, second = (part.tolist() for part in asked[0])
     pairs = list(zip(first, second, strict=True))
     assert pairs[:ITEMS] == [(item, item) for item in range(ITEMS)]
-    assert pairs[ITEMS:-number] == list(zip(*(side.tolist() for side in audit._dataset.decoy_items), strict=True))
+    assert pairs[ITEMS:-number] == list(zip(*(side.tolist() for side in audit._dataset.decoy_pairs), strict=True))
     assert not set(pairs[-number:]) & set(pairs[:-number])
     assert set(first[-number:]) == set(second[-number:]) == sources_of(audit)

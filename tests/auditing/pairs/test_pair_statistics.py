@@ -10,7 +10,7 @@ from tests.errors import raises_usage_error
 from torch import Tensor
 
 from contraport.auditing.config import STATISTIC_NAMES
-from contraport.auditing.pairs import STATISTICS, ItemPairs, PairedFeatures, score_pairs
+from contraport.auditing.pairs import STATISTICS, PairedFeatures, PairIndices, score_pairs
 from contraport.auditing.pairs.canonical_correlation import FOLDS, RIDGE
 from contraport.auditing.pairs.pair_statistics import ITERATIONS, RELAXATION, TEMPERATURE
 
@@ -59,8 +59,8 @@ def by_hand(name: str, sides: PairedFeatures) -> np.ndarray:
 @pytest.mark.parametrize("name", ["cosine", "softmax", "csls", "balanced", "unbalanced"])
 def test_agrees_with_the_formula_over_all_pairs(name: str, sides: PairedFeatures) -> None:
     expected = by_hand(name, sides)
-    pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(11))
-    for one in (sides.own_pairs, pairs):
+    pairs = PairIndices(torch.arange(ITEMS), torch.arange(ITEMS).roll(11))
+    for one in (sides.observed_pairs, pairs):
         found = score_pairs(sides, one, name).double().numpy()
         np.testing.assert_allclose(found, expected[one.first, one.second], rtol=2e-3, atol=2e-3)
 
@@ -70,14 +70,14 @@ def test_rank_is_the_share_of_nearer_items(sides: PairedFeatures) -> None:
     first, second = torch.arange(ITEMS), torch.arange(ITEMS).roll(3)
     own = s[first, second]
     expected = -((s[first] > own[:, None]).mean(1) + (s.T[second] > own[:, None]).mean(1)) / 2
-    np.testing.assert_allclose(score_pairs(sides, ItemPairs(first, second), "rank"), expected, atol=1.01 / ITEMS)
+    np.testing.assert_allclose(score_pairs(sides, PairIndices(first, second), "rank"), expected, atol=1.01 / ITEMS)
 
 
 def test_ties_do_not_count_as_nearer() -> None:
     same = torch.eye(5).repeat(12, 1)
     items = torch.arange(60)
     assert (score_pairs(PairedFeatures((same, same), (same, same)), statistic="rank") == 0).all()
-    moved = score_pairs(PairedFeatures((same, same), (same, same)), ItemPairs(items, items.roll(1)), "rank")
+    moved = score_pairs(PairedFeatures((same, same), (same, same)), PairIndices(items, items.roll(1)), "rank")
     assert moved.numpy() == pytest.approx(-12 / 60)
 
 
@@ -85,7 +85,7 @@ def test_ties_do_not_count_as_nearer() -> None:
 def test_likeness_averages_both_directions(sides: PairedFeatures, shift: int) -> None:
     kept = torch.arange(ITEMS)[10::2]
     some = PairedFeatures(sides.features, pool=kept)
-    pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
+    pairs = PairIndices(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
     x, y = (values.double().numpy() for values in some.features)
     expected = []
     for i, j in zip(*(side.tolist() for side in pairs), strict=True):
@@ -104,7 +104,7 @@ def near_both(x: np.ndarray, y: np.ndarray, i: int, j: int, kept: Tensor) -> tup
 def test_neighbors_come_from_the_pool_without_the_pair(sides: PairedFeatures, shift: int) -> None:
     kept = torch.arange(ITEMS)[10::2]
     some = PairedFeatures(sides.features, pool=kept)
-    pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
+    pairs = PairIndices(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
     found = score_pairs(some, pairs)
     x, y = (np.asarray(values) for values in some.features)
     for i, j in zip(*(side.tolist() for side in pairs), strict=True):
@@ -136,7 +136,7 @@ def test_equal_items_count_as_one_group() -> None:
     judged = score_pairs(both)
     assert roc_auc_score(np.arange(600) >= 60, judged) > 0.98
     assert judged[given == 2].std() > 0  # two images of one caption are judged each by itself
-    theirs = both.find_pair_neighbors(both.own_pairs)[1]
+    theirs = both.find_pair_neighbors(both.observed_pairs)[1]
     near = both.neg_log_rank(1, torch.arange(600), theirs)
     assert near.min() == near.max() == pytest.approx(np.log(599 / 99), abs=0.15)  # a hundred are as near: its group
 
@@ -187,7 +187,7 @@ def test_canonical_agrees_with_the_singular_vectors(sides: PairedFeatures) -> No
         ways = [csls(a @ u * s**p, b @ v.T * s**q, kept.numpy(), some.neighbors) for p, q in ((1, 2), (2, 1))]
         judged = fold == number
         expected[judged] = sum(ways)[first, second][judged] / 2
-    np.testing.assert_allclose(score_pairs(some, ItemPairs(first, second), "canonical"), expected, atol=1e-4)
+    np.testing.assert_allclose(score_pairs(some, PairIndices(first, second), "canonical"), expected, atol=1e-4)
 
 
 def csls(x: np.ndarray, y: np.ndarray, among: np.ndarray, number: int) -> np.ndarray:
@@ -211,7 +211,7 @@ def test_constant_views_score_zero(sides: PairedFeatures) -> None:
 
 
 def test_combined_is_standardized_over_the_pairs_of_the_data(sides: PairedFeatures) -> None:
-    others = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(3))
+    others = PairIndices(torch.arange(ITEMS), torch.arange(ITEMS).roll(3))
     expected = torch.zeros(ITEMS)
     for name in ("neighbors", "canonical"):
         given = score_pairs(sides, statistic=name)

@@ -207,13 +207,13 @@ def test_rejects_a_stream_that_is_shorter_the_second_time() -> None:
 def test_stream_is_embedded_in_order_and_in_shards(suffix: str, tmp_path: Path) -> None:
     run = train(data=Numbers(), steps=2, batch_size=16, out=tmp_path / "run", progress=False)
     whole = read_features(embed(run, data=Numbers(200), out=tmp_path / f"whole{suffix}", batch_size=64, progress=False))
-    assert whole.rows.tolist() == list(range(200))
+    assert whole.source_rows.tolist() == list(range(200))
     assert whole.labels.tolist() == [number % 3 for number in range(200)]
     embed(run, data=Numbers(200), out=tmp_path / f"parts{suffix}", shard_items=70, progress=False)
     assert [len(read_features(file)) for file in sorted(tmp_path.glob(f"parts.*-of-*{suffix}"))] == [70, 70, 60]
     joined = read_features(tmp_path / f"parts{suffix}")
     assert np.array_equal(joined.features, whole.features)
-    assert joined.rows.tolist() == whole.rows.tolist()
+    assert joined.source_rows.tolist() == whole.source_rows.tolist()
     assert not list(tmp_path.glob("*.features")) + list(tmp_path.glob(".*.features"))
     sorted(tmp_path.glob(f"parts.*-of-*{suffix}"))[1].unlink()
     with raises_usage_error("features.missing_shard", "00003"):

@@ -5,19 +5,19 @@ Training may import this package; what runs trainings is in `contraport.auditing
 
 from contraport.auditing.pairs.decoys import DecoyDataset, add_decoys, check_paired_dataset
 from contraport.auditing.pairs.feature_extraction import MAX_VECTOR_WIDTH, has_vector_views, load_vector_pairs
-from contraport.auditing.pairs.mismatches import draw_exchange_groups, swap_partners
+from contraport.auditing.pairs.mismatches import draw_exchange_groups, rotate_partners
 from contraport.auditing.pairs.noise_rate import NoiseRate, area_under_roc_curve, estimate_fdr, estimate_noise_rate
 from contraport.auditing.pairs.pair_statistics import STATISTICS, Statistic, score_pairs, sum_standardized
-from contraport.auditing.pairs.paired_features import NUM_NEIGHBORS, ItemPairs, PairedFeatures
-from contraport.auditing.pairs.partners import find_better_partners, select_partner_candidates
+from contraport.auditing.pairs.paired_features import NUM_NEIGHBORS, PairedFeatures, PairIndices
+from contraport.auditing.pairs.partners import find_better_partners, select_lowest_scoring_items
 
 __all__ = [
     "MAX_VECTOR_WIDTH",
     "NUM_NEIGHBORS",
     "STATISTICS",
     "DecoyDataset",
-    "ItemPairs",
     "NoiseRate",
+    "PairIndices",
     "PairedFeatures",
     "Statistic",
     "add_decoys",
@@ -29,8 +29,8 @@ __all__ = [
     "find_better_partners",
     "has_vector_views",
     "load_vector_pairs",
+    "rotate_partners",
     "score_pairs",
-    "select_partner_candidates",
+    "select_lowest_scoring_items",
     "sum_standardized",
-    "swap_partners",
 ]

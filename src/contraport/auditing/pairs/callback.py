@@ -50,7 +50,8 @@ class AuditCallback(Callback):
         write = log.info if is_last else log.debug
         write(
             "Epoch %d: %.1f%% of the pairs look wrong (95%% interval %.1f-%.1f); training on %d of %d.",
-            state.epoch, 100 * state.rate, 100 * state.low, 100 * state.high, len(state.drawn), len(state.scores),
+            state.trained_epochs, 100 * state.noise_rate, 100 * state.noise_rate_low, 100 * state.noise_rate_high,
+            len(state.training_positions), len(state.mean_scores),
         )  # fmt: skip
-        if is_last and state.remembered > MEMORIZATION_THRESHOLD:
-            log.warning(memorization_warning(state.remembered))
+        if is_last and state.memorization_rate > MEMORIZATION_THRESHOLD:
+            log.warning(memorization_warning(state.memorization_rate))

@@ -51,7 +51,7 @@ class _SecondMoments(NamedTuple):
 
 
 def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> CanonicalMaps:
-    """Fit the canonical maps of each fold to the pairs in the other folds, among the items `pool`, ``(m,)``.
+    """Fit each fold's canonical maps to the pairs of the other folds, restricted to the items `pool`, ``(m,)``.
 
     With both features whitened, the cross-covariance M has the canonical correlations as its singular values. The first
     view predicts M' x of the second, whose predictable part is M' M y. Directions are weighted by their correlation,

@@ -1,4 +1,4 @@
-"""Decoys: pairs mismatched on purpose, trained on in an online audit to measure the scores of wrong pairs.
+"""Decoys: pairs mismatched on purpose and trained on in an online audit, to measure the scores of wrong pairs.
 
 A network memorizes wrong pairs, the more the longer it is trained on them. Decoys are trained on, scored and dropped
 like all other pairs, so their scores rise as those of unknown wrong pairs do.
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.formatting import pluralize
-from contraport.auditing.pairs.paired_features import MIN_PAIRS, ItemPairs, check_pair_count
+from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices, check_pair_count
 from contraport.data import Batch, Dataset
 from contraport.data.duplicate_groups import permute_partners
 from contraport.errors import check
@@ -23,29 +23,29 @@ MIN_DECOYS, MAX_DECOYS, MAX_SHARE = 200, 2_000, 0.2
 class DecoyDataset(Dataset):
     """Dataset of `n` pairs that also has decoys, mismatched pairs at positions from `n` on; the length stays `n`.
 
-    Decoy k has the first view of item ``decoy_items.first[k]`` and the second view of ``decoy_items.second[k]``. Its
+    Decoy k has the first view of item ``decoy_pairs.first[k]`` and the second view of ``decoy_pairs.second[k]``. Its
     id, label and all else are those of the former.
 
     Attributes:
-        decoy_items: items whose first views and items whose second views make up the decoys, ``(d,)`` each.
+        decoy_pairs: items whose first views and items whose second views make up the decoys, ``(d,)`` each.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
     >>> pairs = from_arrays((np.arange(60.0)[:, None], np.arange(60.0)[:, None]))
     >>> dataset = add_decoys(pairs, seed=0)
-    >>> len(dataset), len(dataset.decoy_items.first)
+    >>> len(dataset), len(dataset.decoy_pairs.first)
     (60, 12)
     >>> first, second = dataset.__getitems__([5, 60]).views
     >>> (first == second).flatten().tolist()
     [True, False]
     """
 
-    decoy_items: ItemPairs
+    decoy_pairs: PairIndices
 
     def __getitems__(self, positions: list[int]) -> Batch:
         """Return the batch of the pairs and decoys at the given positions."""
-        first, second = resolve_decoy_positions(
-            torch.as_tensor(positions, dtype=torch.int64), len(self), self.decoy_items
+        first, second = map_positions_to_items(
+            torch.as_tensor(positions, dtype=torch.int64), len(self), self.decoy_pairs
         )
         batch = super().__getitems__(first.tolist())
         if torch.equal(first, second):
@@ -54,8 +54,8 @@ class DecoyDataset(Dataset):
         return batch._replace(views=(batch.views[0], self.store.fetch(second)[1]))
 
 
-def resolve_decoy_positions(positions: Tensor, items: int, decoys: ItemPairs) -> tuple[Tensor, Tensor]:
-    """Return the items that give the first view and the second view at each position, ``(b,)`` each."""
+def map_positions_to_items(positions: Tensor, items: int, decoys: PairIndices) -> tuple[Tensor, Tensor]:
+    """Return the item index of the first and of the second view at each position, ``(b,)`` each."""
     number = (positions - items).clamp(min=0)
     is_decoy = positions >= items
     first, second = (torch.where(is_decoy, members[number], positions) for members in decoys)
@@ -63,7 +63,7 @@ def resolve_decoy_positions(positions: Tensor, items: int, decoys: ItemPairs) ->
 
 
 def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
-    """Add decoys to a dataset of pairs: a tenth as many as items, but 200 to 2,000 and at most a fifth as many.
+    """Add decoys to a dataset of pairs: 10 % of the number of items, clipped to 200 to 2,000, and at most 20 %.
 
     Raises:
         UsageError: the data do not have two views, items lack one of them, or there are fewer than 50 pairs.
@@ -74,9 +74,9 @@ def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
     random = numpy_generator("audit.decoys", seed)
     drawn = torch.from_numpy(random.permutation(items)[:number])
     partners = permute_partners(drawn, dataset.content_ids, random)
-    decoys = ItemPairs(drawn[partners != drawn], partners[partners != drawn])
+    decoys = PairIndices(drawn[partners != drawn], partners[partners != drawn])
     decoyed = dataset.as_subclass(DecoyDataset)
-    decoyed.decoy_items = decoys
+    decoyed.decoy_pairs = decoys
     return decoyed
 
 

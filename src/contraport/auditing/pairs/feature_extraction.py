@@ -26,7 +26,7 @@ def has_vector_views(dataset: Dataset, *, widest: int | None = None) -> bool:
 
 
 def load_vector_pairs(dataset: Dataset, *, pool: Tensor | None = None) -> PairedFeatures:
-    """Load views that are vectors as paired features; vectors of equal width count as one embedding space.
+    """Load vector views as paired features; views of equal width are treated as one embedding space.
 
     Args:
         dataset: pairs of vectors.
@@ -39,7 +39,7 @@ def load_vector_pairs(dataset: Dataset, *, pool: Tensor | None = None) -> Paired
 def encode_pairs(
     model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig, *, pool: Tensor | None = None
 ) -> PairedFeatures:
-    """Encode all pairs of a dataset by a model, as paired features with projections as embeddings.
+    """Encode all pairs of a dataset by a model; return paired features whose embeddings are the projections.
 
     The mode and device of the model stay as they are.
 
@@ -59,7 +59,7 @@ def encode_pairs(
 
 
 class _FeaturesAndProjections(nn.Module):
-    """Module that maps two views to one row each: the features of both views and the projections of both."""
+    """Module that maps two views of each item to one row: the features and the projections of both views."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()

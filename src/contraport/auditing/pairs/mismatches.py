@@ -16,7 +16,7 @@ ExchangeGroup = tuple[Tensor, ...]
 
 
 def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup, ...]:
-    """Draw random groups of two item sets of similar size; the items of a set share content.
+    """Draw random groups, each of two sets of items of similar size; items within a set have equal content.
 
     If the number of sets is odd, the last group has three.
 
@@ -41,10 +41,10 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
     return tuple(tuple(torch.from_numpy(sets[number]) for number in group) for group in groups)
 
 
-def swap_partners(groups: tuple[ExchangeGroup, ...]) -> Tensor:
-    """Return mismatched partners, int64 ``(n,)``: each item set takes the partners of the set before it in its group.
+def rotate_partners(groups: tuple[ExchangeGroup, ...]) -> Tensor:
+    """Return mismatched partners, int64 ``(n,)``: within a group, each item set gets the partners of the preceding set.
 
-    >>> swap_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
+    >>> rotate_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]
     """
     partners = torch.empty(sum(len(items) for group in groups for items in group), dtype=torch.int64)

@@ -25,8 +25,8 @@ from contraport.auditing.pairs import (
     MAX_VECTOR_WIDTH,
     NUM_NEIGHBORS,
     DecoyDataset,
-    ItemPairs,
     PairedFeatures,
+    PairIndices,
     area_under_roc_curve,
     estimate_fdr,
     estimate_noise_rate,
@@ -34,7 +34,7 @@ from contraport.auditing.pairs import (
     has_vector_views,
     load_vector_pairs,
     score_pairs,
-    select_partner_candidates,
+    select_lowest_scoring_items,
     sum_standardized,
 )
 from contraport.auditing.pairs.feature_extraction import encode_pairs
@@ -60,34 +60,34 @@ SCORED_BY = ("neighbors", "canonical")
 MEMORIZATION_THRESHOLD = 0.75
 """Scores count as memorized if decoys that were trained on score above fresh ones more often than this."""
 
-SAVED = ("epoch", "scores", "mismatched", "rate", "low", "high", "remembered")
-"""Fields of the state that a run folder stores unchanged."""
+SAVED_NAMES = ("epoch", "number", "scores", "mismatched", "rate", "low", "high", "remembered", "drawn")
+"""Names of the fields of `AuditState` in checkpoints and run folders, in order."""
 
 
 class AuditState(NamedTuple):
-    """State of an online audit after it has scored `n` pairs; checkpoints store its fields by name.
+    """State of an online audit after it has scored `n` pairs.
 
     Attributes:
-        epoch: number of epochs trained before the scoring.
-        number: number of scorings so far, this one included.
-        scores: score of each pair, averaged over all scorings, ``(n,)``.
-        mismatched: score of each decoy, averaged over all scorings, ``(d,)``.
-        rate: estimated share of wrong pairs, from the last scoring with decoys in training.
-        low: lower end of the 95 % interval of the rate.
-        high: upper end of the 95 % interval of the rate.
-        remembered: how often a decoy that was trained on scored above a fresh one; 0.5 without memorization.
-        drawn: positions that are trained on after the scoring; decoys have positions from `n` on.
+        trained_epochs: number of epochs trained before the scoring.
+        num_scorings: number of scorings so far, this one included.
+        mean_scores: score of each pair, averaged over all scorings, ``(n,)``.
+        mean_decoy_scores: score of each decoy, averaged over all scorings, ``(d,)``.
+        noise_rate: estimated share of wrong pairs, from the last scoring with decoys in training.
+        noise_rate_low: lower end of the 95 % interval of the noise rate.
+        noise_rate_high: upper end of the 95 % interval of the noise rate.
+        memorization_rate: how often a decoy that was trained on scored above a fresh one; 0.5 without memorization.
+        training_positions: positions that are trained on after the scoring; decoys have positions from `n` on.
     """
 
-    epoch: int
-    number: int
-    scores: Tensor
-    mismatched: Tensor
-    rate: float
-    low: float
-    high: float
-    remembered: float
-    drawn: Tensor
+    trained_epochs: int
+    num_scorings: int
+    mean_scores: Tensor
+    mean_decoy_scores: Tensor
+    noise_rate: float
+    noise_rate_low: float
+    noise_rate_high: float
+    memorization_rate: float
+    training_positions: Tensor
 
 
 class PairFilter:
@@ -122,9 +122,9 @@ class PairFilter:
         self._scoring_epochs = {round(epochs ** (step / LATER_SCORINGS)) for step in range(LATER_SCORINGS + 1)}
         self._decoy_epochs = max(1, epochs // 3)
         items = torch.arange(len(dataset))
-        self._items_without_decoy = items[~torch.isin(items, dataset.decoy_items.first)]
+        self._items_without_decoy = items[~torch.isin(items, dataset.decoy_pairs.first)]
         self._initial_positions = torch.cat(
-            [self._items_without_decoy, len(dataset) + torch.arange(len(dataset.decoy_items.first))]
+            [self._items_without_decoy, len(dataset) + torch.arange(len(dataset.decoy_pairs.first))]
         )
         self._set_positions(self._initial_positions)
 
@@ -135,22 +135,22 @@ class PairFilter:
         # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
         self.last_state = broadcast_object(self._next_state(epoch) if is_main_process() else None)
         assert self.last_state is not None
-        self._set_positions(self.last_state.drawn)
+        self._set_positions(self.last_state.training_positions)
         return True
 
     def extract_paired_features(self) -> PairedFeatures:
-        """Extract the features of all pairs by the current model; only pairs that are trained on count as neighbors."""
+        """Extract the features of all pairs by the current model; only training pairs can be neighbors."""
         pool = self._positions[self._positions < len(self._dataset)]
         return encode_pairs(self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, pool=pool)
 
     def state(self) -> dict[str, Any]:
         """Return the state of the audit as a dictionary, to be stored in a checkpoint."""
-        return {} if self.last_state is None else self.last_state._asdict()
+        return {} if self.last_state is None else dict(zip(SAVED_NAMES, self.last_state, strict=True))
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the state of the audit, and its selection of pairs, from a checkpoint."""
-        self.last_state = AuditState(**state) if state else None
-        self._set_positions(self._initial_positions if self.last_state is None else self.last_state.drawn)
+        self.last_state = AuditState(*(state[name] for name in SAVED_NAMES)) if state else None
+        self._set_positions(self._initial_positions if self.last_state is None else self.last_state.training_positions)
 
     def result_arrays(self) -> dict[str, np.ndarray]:
         """Return the result of the last scoring as named arrays, which `contraport.runs.Run.pair_scores` reads back.
@@ -159,11 +159,12 @@ class PairFilter:
         """
         state = self.last_state
         assert state is not None
-        arrays = {name: np.asarray(getattr(state, name)) for name in SAVED}
-        arrays["fdr"] = estimate_fdr(state.scores.numpy(), state.mismatched.numpy(), state.rate)
-        arrays["kept"] = np.isin(np.arange(len(state.scores)), state.drawn.numpy())
-        if state.epoch == self._epochs:
-            items, candidates = torch.arange(len(state.scores)), select_partner_candidates(state.scores, state.rate)
+        arrays = {name: np.asarray(value) for name, value in self.state().items() if name not in ("number", "drawn")}
+        arrays["fdr"] = estimate_fdr(state.mean_scores.numpy(), state.mean_decoy_scores.numpy(), state.noise_rate)
+        arrays["kept"] = np.isin(np.arange(len(state.mean_scores)), state.training_positions.numpy())
+        if state.trained_epochs == self._epochs:
+            items = torch.arange(len(state.mean_scores))
+            candidates = select_lowest_scoring_items(state.mean_scores, state.noise_rate)
             partners, scores = find_better_partners(
                 self.extract_paired_features(), items, "combined", candidates=candidates
             )
@@ -179,26 +180,27 @@ class PairFilter:
         scores, decoy_scores, fresh_scores = self._score()
         trained_scores, number = decoy_scores, 1
         if last is not None:
-            number += last.number
-            scores = torch.lerp(last.scores, scores, 1 / number)
-            decoy_scores = torch.lerp(last.mismatched, decoy_scores, 1 / number)
-        if last is None or last.epoch < self._decoy_epochs:
+            number += last.num_scorings
+            scores = torch.lerp(last.mean_scores, scores, 1 / number)
+            decoy_scores = torch.lerp(last.mean_decoy_scores, decoy_scores, 1 / number)
+        if last is None or last.trained_epochs < self._decoy_epochs:
             # Sources of decoys are not trained on yet, so their scores do not count.
             rate, (low, high) = estimate_noise_rate(scores[self._items_without_decoy].numpy(), decoy_scores.numpy())
-            remembered = area_under_roc_curve(trained_scores.numpy(), fresh_scores.numpy())
+            memorized = area_under_roc_curve(trained_scores.numpy(), fresh_scores.numpy())
         else:
-            rate, low, high, remembered = last.rate, last.low, last.high, last.remembered
-        drawn = self._select(scores, decoy_scores, rate, with_decoys=epoch < self._decoy_epochs)
-        return AuditState(epoch, number, scores, decoy_scores, rate, low, high, remembered, drawn)
+            rate, low, high = last.noise_rate, last.noise_rate_low, last.noise_rate_high
+            memorized = last.memorization_rate
+        positions = self._select(scores, decoy_scores, rate, with_decoys=epoch < self._decoy_epochs)
+        return AuditState(epoch, number, scores, decoy_scores, rate, low, high, memorized, positions)
 
     def _score(self) -> tuple[Tensor, ...]:
-        """Score the pairs, the decoys, and fresh mismatches that were not trained on."""
-        paired, decoys = self.extract_paired_features(), self._dataset.decoy_items
+        """Score the pairs, the decoys (trained mismatches), and new mismatches that were not trained on."""
+        paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
         random = numpy_generator("audit.fresh_mismatches", len(decoys.first))
         partners = permute_partners(decoys.first, self._dataset.content_ids, random, by=2)
         differ = partners != decoys.first
-        fresh = ItemPairs(decoys.first[differ], partners[differ])
-        pairs = ItemPairs(*map(torch.cat, zip(paired.own_pairs, decoys, fresh, strict=True)))
+        fresh = PairIndices(decoys.first[differ], partners[differ])
+        pairs = PairIndices(*map(torch.cat, zip(paired.observed_pairs, decoys, fresh, strict=True)))
         sources = [paired]
         if has_vector_views(self._dataset, widest=MAX_VECTOR_WIDTH):
             sources.append(load_vector_pairs(self._dataset, pool=paired.pool))
@@ -226,7 +228,7 @@ class PairFilter:
 
 
 def max_audited_batch_size(items: int) -> int:
-    """Return the largest batch size for an audited training of `items` pairs.
+    """Return the largest batch size that an audited training on `items` pairs allows.
 
     Even if most pairs are dropped, at least one batch of this size is left.
 
@@ -237,7 +239,7 @@ def max_audited_batch_size(items: int) -> int:
 
 
 def memorization_warning(share: float) -> str:
-    """Format the warning that the scores look memorized."""
+    """Format the warning that the scores seem to come from memorized pairs."""
     return (
         f"The network seems to have memorized wrong pairs: known mismatches that it was trained on score above fresh "
         f"ones in {share:.0%} of cases (50% without memorization). Fewer epochs, a higher temperature or "

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from contraport.auditing.pairs.paired_features import (
     TIE_TOLERANCE,
-    ItemPairs,
     PairedFeatures,
+    PairIndices,
     gather_mean,
     mean_nearest_similarity,
-    split_rows,
+    split_into_row_blocks,
 )
 from contraport.engine import Gibbs
 from contraport.errors import UsageError, unknown_name_error
@@ -31,7 +31,7 @@ RELAXATION = 0.1
 ITERATIONS = 200
 """Sinkhorn iterations of the plans."""
 
-_Function = Callable[[PairedFeatures, ItemPairs], Tensor]
+_Function = Callable[[PairedFeatures, PairIndices], Tensor]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ STATISTICS: dict[str, Statistic] = {}
 """All statistics by name, in the order of listings."""
 
 
-def score_pairs(paired: PairedFeatures, pairs: ItemPairs | None = None, statistic: str = "neighbors") -> Tensor:
+def score_pairs(paired: PairedFeatures, pairs: PairIndices | None = None, statistic: str = "neighbors") -> Tensor:
     """Score pairs by a statistic, ``(p,)``; higher scores mean better matches.
 
     Args:
@@ -78,7 +78,7 @@ def score_pairs(paired: PairedFeatures, pairs: ItemPairs | None = None, statisti
             f"statistic: {statistic!r} needs both views in one embedding space, and they have none; use {usable}.",
             kind="no_shared_space",
         )
-    return chosen.score_function(paired, pairs or paired.own_pairs)
+    return chosen.score_function(paired, pairs or paired.observed_pairs)
 
 
 def _register(description: str, *, shared_space: bool) -> Callable[[_Function], _Function]:
@@ -92,8 +92,8 @@ def _register(description: str, *, shared_space: bool) -> Callable[[_Function], 
 
 
 @_register("how near the partners of a member's neighbors are to the other member, by rank", shared_space=False)
-def _neighbors(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Rank agreement: mean rank of the partners of one member's neighbors, as seen from the other member.
+def _neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+    """Rank agreement: mean rank, seen from one member of a pair, of the partners of the other member's neighbors.
 
     Nearness is only measured within a view, so each view may have its own space, and a memorized wrong pair does not
     bring its neighbors' partners together. A rank is a p-value; the mean of the logs is Fisher's (1925) combination.
@@ -107,8 +107,8 @@ def _neighbors(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
 
 
 @_register("csls in a common space that is learned from the other pairs", shared_space=False)
-def _canonical(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Hub-corrected similarity (CSLS) of the two members in a common space, found by canonical correlation.
+def _canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+    """Hub-corrected similarity (CSLS) of the two views of each pair in a common space, found by canonical correlation.
 
     It compares what one member predicts of the other view with the predictable part of the other member.
 
@@ -125,7 +125,7 @@ def _canonical(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
         for map_first, map_second in both_directions:
             u, v = F.normalize(x @ map_first, dim=1), F.normalize(y @ map_second, dim=1)
             rows, columns = (
-                mean_nearest_similarity(own, others[paired.rank_references], paired.neighbors)
+                mean_nearest_similarity(own, others[paired.rank_reference_items], paired.neighbors)
                 for own, others in ((u[first], v), (v[second], u))
             )
             similarity = (u[first][first_at] * v[second][second_at]).sum(dim=1)
@@ -135,44 +135,46 @@ def _canonical(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
 
 
 @_register("similarity of each member to the partners of the other's neighbors", shared_space=False)
-def _likeness(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
-    """Mean similarity of each member to the partners of the other member's neighbors, averaged over both directions."""
+def _likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+    """Mean similarity of each view to the partners of the other view's neighbors, averaged over both directions."""
     (near_first, near_second), (x, y) = paired.find_pair_neighbors(pairs), paired.features
     return (_mean_similarity(y, pairs.second, near_first) + _mean_similarity(x, pairs.first, near_second)) / 2
 
 
 def _mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
     width = values.shape[1]
-    blocks = zip(split_rows(items, width), split_rows(others, width), strict=True)
+    blocks = zip(split_into_row_blocks(items, width), split_into_row_blocks(others, width), strict=True)
     return torch.cat([(values[i] * gather_mean(values, k)).sum(dim=1) for i, k in blocks])
 
 
 @_register("cosine similarity of the two embeddings", shared_space=True)
-def _cosine(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+def _cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     x, y = _embeddings(paired)
     return (x[pairs.first] * y[pairs.second]).sum(dim=1)
 
 
 @_register("log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
-def _softmax(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+def _softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Log-softmax of the cosine similarity, averaged over both directions: minus the InfoNCE loss of the pair."""
     x, y = _embeddings(paired)
     rows, columns = (
-        torch.cat([torch.logsumexp(block @ others.T / TEMPERATURE, 1) for block in split_rows(own, len(others))])
+        torch.cat(
+            [torch.logsumexp(block @ others.T / TEMPERATURE, 1) for block in split_into_row_blocks(own, len(others))]
+        )
         for own, others in ((x, y), (y, x))
     )
     return _cosine(paired, pairs) / TEMPERATURE - (rows[pairs.first] + columns[pairs.second]) / 2
 
 
 @_register("cosine similarity, relative to each member's nearest in the other view", shared_space=True)
-def _csls(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+def _csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Cross-domain similarity local scaling (Conneau et al., 2018): cosine similarity corrected for hubs."""
     rows, columns = paired.hub_similarity
     return 2 * _cosine(paired, pairs) - rows[pairs.first] - columns[pairs.second]
 
 
 @_register("minus the share of items that are nearer than the partner", shared_space=True)
-def _rank(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+def _rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Minus the share of items in the other view that are nearer than the partner, averaged over both directions."""
     x, y = _embeddings(paired)
     first, second = x[pairs.first], y[pairs.second]
@@ -180,23 +182,23 @@ def _rank(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
 
 
 def _share_nearer(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
-    blocks = zip(split_rows(values, len(others)), split_rows(partners, len(others)), strict=True)
+    blocks = zip(split_into_row_blocks(values, len(others)), split_into_row_blocks(partners, len(others)), strict=True)
     return torch.cat([
         (x @ others.T > (x * y).sum(1, keepdim=True) + TIE_TOLERANCE).float().mean(1) for x, y in blocks
     ])  # fmt: skip
 
 
 @_register("log of the pair's mass in the balanced plan of all items", shared_space=True)
-def _balanced(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+def _balanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     return _log_plan_mass(paired, pairs, Balanced(ITERATIONS))
 
 
 @_register("log of the pair's mass in the unbalanced plan of all items", shared_space=True)
-def _unbalanced(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+def _unbalanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     return _log_plan_mass(paired, pairs, Unbalanced(RELAXATION, ITERATIONS))
 
 
-def _log_plan_mass(paired: PairedFeatures, pairs: ItemPairs, constraint: SinkhornConstraint) -> Tensor:
+def _log_plan_mass(paired: PairedFeatures, pairs: PairIndices, constraint: SinkhornConstraint) -> Tensor:
     """Return the log of the mass that a transport plan between the two views puts on each pair, ``(p,)``."""
     x, y = _embeddings(paired)
     with torch.no_grad():
@@ -204,10 +206,10 @@ def _log_plan_mass(paired: PairedFeatures, pairs: ItemPairs, constraint: Sinkhor
 
 
 @_register("the sum of neighbors and canonical, each standardized", shared_space=False)
-def _combined(paired: PairedFeatures, pairs: ItemPairs) -> Tensor:
+def _combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Sum of the statistics `neighbors` and `canonical`, each standardized over the pairs of the data."""
     number = len(paired)
-    everything = ItemPairs(*map(torch.cat, zip(paired.own_pairs, pairs, strict=True)))
+    everything = PairIndices(*map(torch.cat, zip(paired.observed_pairs, pairs, strict=True)))
     return sum_standardized([_neighbors(paired, everything), _canonical(paired, everything)], number)[number:]
 
 

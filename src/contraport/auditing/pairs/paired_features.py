@@ -33,8 +33,8 @@ TIE_TOLERANCE = 1e-6
 _BLOCK_VALUES = 2**24
 
 
-class ItemPairs(NamedTuple):
-    """Pairs of items: `first` gives the first view of each pair and `second` the second view, int64 ``(p,)`` each."""
+class PairIndices(NamedTuple):
+    """Indices of the items of each pair: `first` for the first view, `second` for the second, int64 ``(p,)`` each."""
 
     first: Tensor
     second: Tensor
@@ -55,7 +55,7 @@ class PairedFeatures:
 
     >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     >>> paired = PairedFeatures((u, u.flip(1)))
-    >>> paired.nearest_items[0].shape
+    >>> paired.nearest_neighbors[0].shape
     torch.Size([60, 17])
     """
 
@@ -75,7 +75,7 @@ class PairedFeatures:
         if self.embeddings is not None:
             widths = [values.shape[1] for values in self.embeddings]
             check(widths[0] == widths[1], f"embeddings: both views must have one width, got {widths}.", "shape")
-        fewest, size = self.neighbors + 2, len(self.pool_items)
+        fewest, size = self.neighbors + 2, len(self.neighbor_candidates)
         check(size >= fewest, f"pool: at least {fewest} items are needed, got {size}.")
 
     def _check_view(self, argument: str, view: int, values: Tensor) -> None:
@@ -89,40 +89,40 @@ class PairedFeatures:
         return len(self.features[0])
 
     @property
-    def own_pairs(self) -> ItemPairs:
+    def observed_pairs(self) -> PairIndices:
         """Pairs as they are in the data: the first and the second view of each item."""
         items = torch.arange(len(self), device=self.features[0].device)
-        return ItemPairs(items, items)
+        return PairIndices(items, items)
 
     @property
-    def pool_items(self) -> Tensor:
-        """Items that may count as neighbors of others, ``(m,)``."""
-        return self.own_pairs.first if self.pool is None else self.pool
+    def neighbor_candidates(self) -> Tensor:
+        """Candidate neighbors: the items among which neighbors are searched, ``(m,)``."""
+        return self.observed_pairs.first if self.pool is None else self.pool
 
     @cached_property
-    def rank_references(self) -> Tensor:
+    def rank_reference_items(self) -> Tensor:
         """Evenly spaced sample of the pool, ``(r,)``, among which the rank of an item is measured."""
-        pool = self.pool_items
+        pool = self.neighbor_candidates
         return pool[torch.linspace(0, len(pool) - 1, min(len(pool), MAX_REFERENCES)).round().long()]
 
     @cached_property
-    def nearest_items(self) -> tuple[Tensor, Tensor]:
-        """Nearest pool items of each item in each view, ``(n, neighbors + 2)``; an item may be among its own."""
+    def nearest_neighbors(self) -> tuple[Tensor, Tensor]:
+        """Nearest pool items of each item in each view, ``(n, neighbors + 2)``; they may include the item itself."""
         # Two more than needed: `find_pair_neighbors` removes the two members of a pair.
         return self._find_nearest(self.features[0]), self._find_nearest(self.features[1])
 
     def _find_nearest(self, values: Tensor) -> Tensor:
-        pool, number = values[self.pool_items], self.neighbors + 2
-        indices = [(rows @ pool.T).topk(number, 1).indices for rows in split_rows(values, len(pool))]
-        return self.pool_items[torch.cat(indices)]
+        pool, number = values[self.neighbor_candidates], self.neighbors + 2
+        indices = [(rows @ pool.T).topk(number, 1).indices for rows in split_into_row_blocks(values, len(pool))]
+        return self.neighbor_candidates[torch.cat(indices)]
 
-    def find_pair_neighbors(self, pairs: ItemPairs) -> tuple[Tensor, Tensor]:
+    def find_pair_neighbors(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
         """Return the neighbors of both members of each pair, ``(p, neighbors)`` each, without the two members.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
         members = torch.stack(pairs, dim=1)
-        near = self.nearest_items[0][pairs.first], self.nearest_items[1][pairs.second]
+        near = self.nearest_neighbors[0][pairs.first], self.nearest_neighbors[1][pairs.second]
         return self._without(near[0], members), self._without(near[1], members)
 
     def _without(self, nearest: Tensor, members: Tensor) -> Tensor:
@@ -131,29 +131,33 @@ class PairedFeatures:
         return nearest.gather(1, order)
 
     def neg_log_rank(self, view: int, items: Tensor, others: Tensor) -> Tensor:
-        """Return minus the log rank of `others`, ``(p, k)``, ordered by nearness to `items`, ``(p,)``, in a view.
+        """Return the negative log rank of `others`, ``(p, k)``, by nearness to `items`, ``(p,)``, in a view.
 
         The rank is the share of the references that are at least as near. It is uniform for a random item, so the mean
         is 1 in every space. Ties count as one group.
         """
         values, (ranks, thresholds) = self.features[view], self._rank_thresholds[view]
-        blocks = zip(*(split_rows(rows, others.shape[1] * values.shape[1]) for rows in (items, others)), strict=True)
+        blocks = zip(
+            *(split_into_row_blocks(rows, others.shape[1] * values.shape[1]) for rows in (items, others)), strict=True
+        )
         similarity = torch.cat([torch.einsum("pf,pkf->pk", values[i], values[k]) for i, k in blocks])
         passed = torch.searchsorted(-thresholds[items], TIE_TOLERANCE - similarity, right=True)
         return -ranks[(passed - 1).clamp(min=0)].log()
 
     @cached_property
     def _rank_thresholds(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Ranks as shares, ``(r,)``, and for each item the similarity that reaches each rank, ``(n, r)``; per view."""
+        """Per view: ranks as fractions, ``(r,)``, and the similarity at which each item reaches them, ``(n, r)``."""
         return self._compute_thresholds(self.features[0]), self._compute_thresholds(self.features[1])
 
     def _compute_thresholds(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        references = self.rank_references
+        references = self.rank_reference_items
         number = len(references) - 1  # the item itself does not count
         ranks = torch.logspace(0, math.log10(number), NUM_THRESHOLDS).round().clamp(max=number).unique()
         ranks = ranks.to(values.device)
         thresholds = []
-        for rows, items in zip(*(split_rows(x, len(references)) for x in (values, self.own_pairs.first)), strict=True):
+        for rows, items in zip(
+            *(split_into_row_blocks(x, len(references)) for x in (values, self.observed_pairs.first)), strict=True
+        ):
             similarity = (rows @ values[references].T).masked_fill(items[:, None] == references, -torch.inf)
             thresholds.append(_sort_rows(similarity)[:, -ranks.long()])
         return ranks / number, torch.cat(thresholds)
@@ -161,7 +165,7 @@ class PairedFeatures:
     @cached_property
     def canonical_maps(self) -> CanonicalMaps:
         """Cross-fitted canonical-correlation maps between the two views, fitted to the pairs of the pool."""
-        return fit_canonical_maps(self.features, self.pool_items)
+        return fit_canonical_maps(self.features, self.neighbor_candidates)
 
     @cached_property
     def hub_similarity(self) -> tuple[Tensor, Tensor]:
@@ -173,7 +177,7 @@ class PairedFeatures:
 
 def mean_nearest_similarity(values: Tensor, others: Tensor, number: int) -> Tensor:
     """Return the mean similarity of unit vectors, ``(p, d)``, to their `number` nearest among `others`, ``(n, d)``."""
-    blocks = split_rows(values, len(others))
+    blocks = split_into_row_blocks(values, len(others))
     return torch.cat([(rows @ others.T).topk(number, 1).values.mean(dim=1) for rows in blocks])
 
 
@@ -184,14 +188,14 @@ def _sort_rows(values: Tensor) -> Tensor:
     return values.sort(dim=1).values
 
 
-def split_rows(values: Tensor, width: int) -> tuple[Tensor, ...]:
+def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
     """Split a tensor into blocks of rows, small enough that rows times `width` is at most 16 million numbers."""
     blocks: tuple[Tensor, ...] = values.split(max(1, _BLOCK_VALUES // max(1, width)))
     return blocks
 
 
 def gather_mean(values: Tensor, items: Tensor) -> Tensor:
-    """Return the means of `k` rows of `values`, ``(n, F)``, chosen by the indices `items`, ``(p, k)``: ``(p, F)``."""
+    """Return the mean of the `k` rows of `values`, ``(n, F)``, that each row of `items`, ``(p, k)``, indexes."""
     return F.embedding_bag(items, values, mode="mean")  # does not materialize (p, k, F)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contraport.auditing.pairs.pair_statistics import score_pairs
-from contraport.auditing.pairs.paired_features import ItemPairs, PairedFeatures, gather_mean, split_rows
+from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices, gather_mean, split_into_row_blocks
 
 SHORTLIST = 10
 """Candidates scored for each item."""
@@ -25,14 +25,14 @@ MIN_CANDIDATE_SHARE = 0.1
 user inspects beyond the estimated noise rate."""
 
 
-def select_partner_candidates(scores: Tensor, rate: float) -> Tensor:
+def select_lowest_scoring_items(scores: Tensor, rate: float) -> Tensor:
     """Select the items with the lowest scores, int64 ``(f,)``: their second views may belong to other pairs.
 
     Args:
         scores: scores of all pairs, ``(n,)``; higher is better.
         rate: estimated share of wrong pairs.
 
-    >>> select_partner_candidates(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
+    >>> select_lowest_scoring_items(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
     tensor([1, 3])
     """
     number = math.ceil(max(rate, MIN_CANDIDATE_SHARE) * len(scores))
@@ -59,8 +59,8 @@ def find_better_partners(
     >>> find_better_partners(PairedFeatures((u, swapped)), torch.tensor([0, 1]), "likeness")[0].tolist()
     [1, 0]
     """
-    own = score_pairs(paired, ItemPairs(items, items), statistic)
-    candidates = paired.own_pairs.second if candidates is None else candidates
+    own = score_pairs(paired, PairIndices(items, items), statistic)
+    candidates = paired.observed_pairs.second if candidates is None else candidates
     blocks = [_best_on_shortlist(paired, block, candidates, statistic) for block in items.split(BLOCK)]
     partner, best = (torch.cat(parts) for parts in zip(*blocks, strict=True))
     return torch.where(best > own, partner, -1), torch.maximum(best, own)
@@ -71,16 +71,16 @@ def _best_on_shortlist(
 ) -> tuple[Tensor, Tensor]:
     """Return the partner with the highest score on the shortlist of each item, and the score, ``(p,)`` each."""
     shortlist = torch.cat(
-        [_shortlist_candidates(paired, block, candidates) for block in split_rows(items, len(candidates))]
+        [_shortlist_candidates(paired, block, candidates) for block in split_into_row_blocks(items, len(candidates))]
     )
-    pairs = ItemPairs(items.repeat_interleave(shortlist.shape[1]), shortlist.flatten())
+    pairs = PairIndices(items.repeat_interleave(shortlist.shape[1]), shortlist.flatten())
     best, place = score_pairs(paired, pairs, statistic).reshape(shortlist.shape).max(dim=1)
     return shortlist.gather(1, place[:, None]).flatten(), best
 
 
 def _shortlist_candidates(paired: PairedFeatures, items: Tensor, candidates: Tensor) -> Tensor:
-    """Return the candidates nearest to the mean partner of the neighbors of each item, ``(p, SHORTLIST)``."""
-    near, _ = paired.find_pair_neighbors(ItemPairs(items, items))
+    """Return the candidates nearest to the mean of the partners of the neighbors of each item, ``(p, SHORTLIST)``."""
+    near, _ = paired.find_pair_neighbors(PairIndices(items, items))
     values = paired.features[1]
     similarity = gather_mean(values, near) @ values[candidates].T
     similarity.masked_fill_(items[:, None] == candidates, -torch.inf)  # its own partner is not another one

@@ -30,7 +30,7 @@ from contraport.data.splits import Positions, draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import TransformedDataset, wrap_custom_transform
 from contraport.data.views.views import COLOR
-from contraport.encoders.view_lookup import values_per_view
+from contraport.encoders.view_lookup import mapping_to_view_list
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss
 from contraport.options import has_object_placeholder
@@ -94,7 +94,7 @@ def unify_freeze_setting(settings: Settings, dataset: Dataset) -> Settings:
         UsageError: an unknown view, or features are to be cached but some encoder is trained.
     """
     if isinstance(settings.freeze, Mapping):
-        if all(values_per_view("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
+        if all(mapping_to_view_list("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
             return settings.replace_unchecked(freeze=True)
         settings.check_cache_options()
     return settings

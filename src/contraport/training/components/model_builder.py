@@ -19,7 +19,7 @@ from contraport.encoders.factory import custom_code_names
 from contraport.encoders.initial_weights import combine_weights_by_view
 from contraport.encoders.lora import add_lora
 from contraport.encoders.model import CONFIG_FILE, Encoders
-from contraport.encoders.view_lookup import values_per_view
+from contraport.encoders.view_lookup import mapping_to_view_list
 from contraport.errors import UsageError, check, one_line_reason
 from contraport.runs import Run
 from contraport.seeding import seed_torch_generators
@@ -82,7 +82,7 @@ def infer_encoder_settings(settings: Settings, initial_weights: InitialWeights |
     """
     if initial_weights is None:
         return settings
-    encoder, theirs = settings.encoder, initial_weights.encoder
+    encoder, theirs = settings.encoder, initial_weights.encoder_names
     if isinstance(theirs, Mapping):
         theirs = {view: name for view, name in theirs.items() if name is not None}
         encoder = theirs | dict(encoder) if isinstance(encoder, Mapping) else encoder
@@ -135,7 +135,7 @@ def build_model(
         towers = len(statistics)
         names, shapes = views.unaugmented_names, views.unaugmented_shapes
         statistics = initial_weights.resolve_statistics(statistics, names, shapes)
-        architectures = architecture or initial_weights.folders_by_tower(towers, names, shapes)
+        architectures = architecture or initial_weights.config_folders_by_tower(towers, names, shapes)
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
     model = Model(
         settings.encoder,
@@ -146,7 +146,7 @@ def build_model(
         settings.resolve_representation(len(views.unaugmented_shapes)),
         shared=is_shared,
         projection_layers=settings.projection_layers or 2,
-        low_resolution=initial_weights is None or initial_weights.low_resolution,
+        low_resolution=initial_weights is None or initial_weights.has_low_resolution_stem,
         view_names=views.unaugmented_names,
         encoder_folders=architectures,
     )
@@ -231,7 +231,7 @@ def option_per_tower(argument: str, value: Any, model: Model) -> list[Any]:
     """Return the value of an option for each tower, from a mapping by view or from a single value for all."""
     towers = len(model.towers)
     if isinstance(value, Mapping):
-        return values_per_view(argument, value, model.view_names[:towers], model.shapes[:towers])
+        return mapping_to_view_list(argument, value, model.view_names[:towers], model.shapes[:towers])
     return [value] * towers
 
 

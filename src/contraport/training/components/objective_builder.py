@@ -19,7 +19,7 @@ from contraport.objectives.loss_schedules import LossSchedule, parse_constraint
 from contraport.objectives.plan_weights import PlanWeightsSchedule
 from contraport.schedules import is_learned_temperature, parse_temperature_schedule
 from contraport.training.config import Settings
-from contraport.training.step.step_losses import ObjectiveLoss, accepted_keywords
+from contraport.training.step.objective_loss import ObjectiveLoss, accepted_keywords
 
 PROBE_ITEMS = 4
 """Number of items of the probe call of an objective."""
@@ -122,7 +122,7 @@ def check_objective_accepts(
     if target is not None and (mismatch := objective.target_conflict(target)) is not None:
         name = type(objective).__name__ if objective.catalog_origin is None else objective.catalog_origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
-    views, kwargs = loss.build_trial_call(torch.randn(PROBE_ITEMS, dimensions), _probe_batch(dataset), target)
+    views, kwargs = loss.example_inputs(torch.randn(PROBE_ITEMS, dimensions), _probe_batch(dataset), target)
     if plan_weights is not None:
         kwargs["weights"] = replace(plan_weights.weights_at(0), item_weights=kwargs["weights"])
     try:

@@ -24,9 +24,9 @@ _REQUIRES_WEIGHTS = "requires trained weights of the encoder: add pretrained (--
 
 def _serialize_encoder(encoder: Any) -> Any:
     # Imported here: it handles modules; the rest of the options is read without torch, so that --help is fast.
-    from contraport.encoders import describe_encoder
+    from contraport.encoders import encoder_to_config
 
-    return describe_encoder(encoder)
+    return encoder_to_config(encoder)
 
 
 def _named_views(*values: Any) -> list[str | None]:

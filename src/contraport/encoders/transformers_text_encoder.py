@@ -49,7 +49,7 @@ _UNLIMITED = 10**6
 _log = logging.getLogger(__name__)
 
 
-class TextTransformer(nn.Module):
+class TransformersTextEncoder(nn.Module):
     """A transformers model with pooling over its token states: mean, first or last token.
 
     Args:
@@ -132,7 +132,9 @@ def is_transformers_folder(folder: Path) -> bool:
         return False
 
 
-def build_text_transformer(name: str, shape: tuple[int, ...], *, pretrained: bool = False) -> TextTransformer:
+def build_transformers_text_encoder(
+    name: str, shape: tuple[int, ...], *, pretrained: bool = False
+) -> TransformersTextEncoder:
     """Build a text encoder from a transformers model and its tokenizer.
 
     Args:
@@ -164,7 +166,7 @@ def build_text_transformer(name: str, shape: tuple[int, ...], *, pretrained: boo
         is_sentence_model = modules is not None
         length = _read_length(where, tokenizer, transformers, is_sentence_model) if has_settings else None
         make_network = _load_network if pretrained else _init_network
-        encoder = TextTransformer(make_network(where, config, transformers), tokenizer, pooling, length)
+        encoder = TransformersTextEncoder(make_network(where, config, transformers), tokenizer, pooling, length)
         _check_network(encoder, where)
         if pretrained:
             _warn_about_dropped_modules(where, modules)
@@ -250,7 +252,7 @@ def _load_network(where: str, config: Any, transformers: Any) -> nn.Module:
     return network  # type: ignore[no-any-return]
 
 
-def _check_network(encoder: TextTransformer, where: str) -> None:
+def _check_network(encoder: TransformersTextEncoder, where: str) -> None:
     """Raise `UsageError` if a network takes no attention mask or has fewer token embeddings than the tokenizer."""
     network: Any = encoder.network
     kind = network.config.model_type
