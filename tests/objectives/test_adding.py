@@ -8,6 +8,7 @@ import torch
 
 import contraport
 from contraport import Gibbs, Joint, Objective, Pairs
+from contraport._utils.html_repr import ReprMixin
 from contraport.catalog import OBJECTIVES, register_objective
 from contraport.data import from_arrays
 from contraport.engine import backend
@@ -16,7 +17,6 @@ from contraport.engine.links import LogDecay
 from contraport.objectives import Constraint, DenseTarget, Divergence, Layout, LayoutTraits, Plan, Target
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.layouts import Block, build_diagonal_pattern
-from contraport.objectives.repr_mixin import ReprMixin
 
 
 @dataclass(frozen=True, repr=False)

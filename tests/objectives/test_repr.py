@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import contraport.theory  # noqa: F401  (all that there are)
-from contraport.objectives.repr_mixin import ReprMixin
+from contraport._utils.html_repr import ReprMixin
 
 
 def all_below(kind):

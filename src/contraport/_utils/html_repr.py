@@ -1,9 +1,11 @@
-"""HTML tables for the display of objects in notebooks."""
+"""Representations of objects: HTML tables for notebooks, and a short repr of dataclasses."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any
 
 
 def format_html_mapping(title: str, rows: Mapping[str, object], note: str = "") -> str:
@@ -48,3 +50,16 @@ def _table(title: str, lines: Sequence[str], notes: Sequence[str], *, columns: i
     ends = [f"<tr>{_cell('td', note, columns)}</tr>" for note in notes]
     caption = f'<caption style="text-align: left; font-weight: bold">{html.escape(title)}</caption>'
     return f"<table>{caption}{''.join(lines)}{''.join(ends)}</table>"
+
+
+class ReprMixin:
+    """Dataclass mixin whose repr shows only the settings that differ from their defaults."""
+
+    def __repr__(self) -> str:
+        instance: Any = self
+        settings = [
+            f"{field.name}={getattr(instance, field.name)!r}"
+            for field in fields(instance)
+            if field.repr and (field.default is MISSING or getattr(instance, field.name) != field.default)
+        ]
+        return f"{type(self).__name__}({', '.join(settings)})"

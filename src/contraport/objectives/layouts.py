@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from contraport._utils.html_repr import ReprMixin
 from contraport.engine import CacheEntry, Geometry, Kernel, LabelMask, SimilarityMask, cached, normalize
 from contraport.errors import UsageError, check, check_integer, is_number, unknown_name_error
 from contraport.objectives.pair_masks import PairIndicator
-from contraport.objectives.repr_mixin import ReprMixin
 from contraport.options import accept_deprecated_fields
 
 __all__ = [

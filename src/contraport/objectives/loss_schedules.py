@@ -10,6 +10,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from contraport._utils.html_repr import ReprMixin
 from contraport._utils.spec_parser import parse_spec
 from contraport.errors import UsageError, check_integer
 from contraport.objectives.constraints import (
@@ -23,7 +24,6 @@ from contraport.objectives.constraints import (
     Unbalanced,
 )
 from contraport.objectives.objective import Loss
-from contraport.objectives.repr_mixin import ReprMixin
 from contraport.schedules import RampSchedule, parse_temperature_schedule
 
 

@@ -8,9 +8,9 @@ from typing import ClassVar, NamedTuple, TypeAlias
 
 from torch import Tensor
 
+from contraport._utils.html_repr import ReprMixin
 from contraport.engine import Axis, Geometry, log_size, log_sums
 from contraport.objectives.plan import Plan
-from contraport.objectives.repr_mixin import ReprMixin
 
 Marginals: TypeAlias = tuple[Tensor, Tensor]
 """Target marginals log a, (N,), and log b, (M,), of rows and columns; each sums to 1."""

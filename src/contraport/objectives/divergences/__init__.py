@@ -1,23 +1,41 @@
 """Divergences of the solved plan from the target plan, and penalties on the plan."""
 
 from contraport.objectives.divergences.attraction_repulsion import (
+    ContrastiveEnergy,
     KernelAttraction,
     LogKernelAttraction,
+    LogMeanKernel,
     LogSumKernel,
     MeanKernel,
     MeanSquaredCost,
+    TargetCost,
     VarianceHinge,
 )
-from contraport.objectives.divergences.costs import ContrastiveEnergy, TargetCost
-from contraport.objectives.divergences.debiased_negatives import DebiasedContrastive
-from contraport.objectives.divergences.distances import Hellinger, JensenShannon, TotalVariation
 from contraport.objectives.divergences.divergence import Divergence
-from contraport.objectives.divergences.logistic import Logistic, NoiseContrastiveEstimation
-from contraport.objectives.divergences.moving_average import MovingAverageLogSum
-from contraport.objectives.divergences.pairwise import PAIRWISE_PRESETS, Pairwise, SignedPairwise
-from contraport.objectives.divergences.penalties import LogMeanKernel, MarginalPenalty, PlanUniformity
-from contraport.objectives.divergences.plan_divergences import KL, ReverseKL, Rince, SquaredL2
-from contraport.objectives.divergences.quadratic import ClosedFormQuadratic, FenchelYoung
+from contraport.objectives.divergences.kernel_divergences import (
+    PAIRWISE_PRESETS,
+    ClosedFormQuadratic,
+    DebiasedContrastive,
+    Pairwise,
+    SignedPairwise,
+)
+from contraport.objectives.divergences.module_divergences import (
+    Logistic,
+    MovingAverageLogSum,
+    NoiseContrastiveEstimation,
+)
+from contraport.objectives.divergences.plan_divergences import (
+    KL,
+    FenchelYoung,
+    Hellinger,
+    JensenShannon,
+    MarginalPenalty,
+    PlanUniformity,
+    ReverseKL,
+    Rince,
+    SquaredL2,
+    TotalVariation,
+)
 
 __all__ = [
     "KL",

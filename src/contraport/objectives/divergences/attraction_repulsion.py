@@ -1,11 +1,12 @@
 """Attraction of positives and repulsion of compared pairs as separate terms of a loss.
 
 If both are over the same pairs, one is an objective's divergence and the other its penalty; else they are two
-objectives of a `SumLoss`. They depend on the kernel alone, so that their constraint is `Free`.
+objectives of a `SumLoss`. All but `ContrastiveEnergy` depend on the kernel alone, so that their constraint is `Free`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,20 +14,59 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import LogFunction, log_sums
-from contraport.errors import UsageError, check, check_positive
+from contraport.engine import Geometry, LogFunction, log_sums
+from contraport.errors import UsageError, check, check_integer, check_positive
 from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
-from contraport.objectives.divergences.costs import target_weighted_cost_sums
-from contraport.objectives.divergences.divergence import Divergence, KernelDivergence, require_negatives
+from contraport.objectives.divergences.divergence import (
+    Divergence,
+    KernelDivergence,
+    log_candidate_counts,
+    log_mean_exp_by_group,
+    log_mean_kernel,
+    log_sum_exp_by_group,
+    replace_zeros_by_one,
+    require_negatives,
+)
 from contraport.objectives.plan import BlockResult, Plan
-from contraport.objectives.repr_mixin import ReprMixin
 from contraport.objectives.targets.target import SparseTarget
 
 SQUARE = LogFunction(torch.square)
 
 
 @dataclass(frozen=True, repr=False)
-class KernelAttraction(ReprMixin, Divergence):
+class TargetCost(Divergence):
+    """Transport cost of the target plan, <t, C>: the mean cost of the positives, without repulsion.
+
+    Args:
+        power: of the cost, <t, C^power>, a positive integer.
+
+    Raises:
+        UsageError: the power is not a positive integer.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.TargetCost())
+    >>> round(loss(torch.eye(3), torch.eye(3).roll(1, 0)).item(), 4)
+    1.0
+    """
+
+    depends_on_constraint: ClassVar[bool] = False
+    repels: ClassVar[bool] = False
+    has_temperature_gradient: ClassVar[bool] = False
+
+    power: int = 1
+
+    def __post_init__(self) -> None:
+        check_integer("power", self.power)
+
+    def __call__(self, result: BlockResult) -> Tensor:
+        kernel = result.plan.log_kernel_without_link
+        if self.power == 1:
+            return -kernel.unit * result.target.row_inner_products(kernel)
+        return target_weighted_cost_sums(result, lambda t: (-kernel.unit * t) ** self.power)
+
+
+@dataclass(frozen=True, repr=False)
+class KernelAttraction(Divergence):
     """Attraction of the positives by the kernel (KCL): minus their mean kernel, -<t, K>.
 
     The attraction vanishes for distant pairs.
@@ -49,7 +89,7 @@ class KernelAttraction(ReprMixin, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class LogKernelAttraction(ReprMixin, Divergence):
+class LogKernelAttraction(Divergence):
     """Attraction of the positives by the log-kernel: minus the log of the kernel sum over the view pairs of an item.
 
     For two views it is minus the log-kernel of the positive.
@@ -103,7 +143,7 @@ class LogKernelAttraction(ReprMixin, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class LogSumKernel(ReprMixin, Divergence):
+class LogSumKernel(Divergence):
     """Log-denominator of InfoNCE: the log of the summed kernel over a row's compared pairs, averaged over rows.
 
     Args:
@@ -142,7 +182,7 @@ class LogSumKernel(ReprMixin, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class MeanKernel(ReprMixin, KernelDivergence):
+class MeanKernel(KernelDivergence):
     """Repulsion by the kernel (KCL): its mean over the compared pairs of a row, averaged over rows.
 
     Raises:
@@ -161,7 +201,27 @@ class MeanKernel(ReprMixin, KernelDivergence):
 
 
 @dataclass(frozen=True, repr=False)
-class MeanSquaredCost(ReprMixin, KernelDivergence):
+class LogMeanKernel(KernelDivergence):
+    """Log of the mean kernel over the compared pairs: with a Gaussian kernel, the uniformity of Wang and Isola.
+
+    Raises:
+        UsageError: in the call, a single item.
+
+    Source: Wang and Isola (2020), eq. 2, with the kernel exp(-2 |x - y|^2).
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.LogMeanKernel())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    -0.5472
+    """
+
+    def __call__(self, result: BlockResult) -> Tensor:
+        require_negatives(result)
+        return log_mean_kernel(result)
+
+
+@dataclass(frozen=True, repr=False)
+class MeanSquaredCost(KernelDivergence):
     """Mean squared cost over the compared pairs of a row, averaged over rows: the repulsion of the spectral loss.
 
     With the cost -cos it makes different items orthogonal.
@@ -194,7 +254,7 @@ class MeanSquaredCost(ReprMixin, KernelDivergence):
 
 
 @dataclass(frozen=True, repr=False)
-class VarianceHinge(ReprMixin, KernelDivergence):
+class VarianceHinge(KernelDivergence):
     """Variance hinge of VICReg, <t, [1 - sqrt(-C + epsilon)]_+>: penalizes standard deviations below 1.
 
     For `WithinView` over `Coordinates` with the cost ``"dot"``: minus the cost of a coordinate is its variance.
@@ -226,9 +286,84 @@ class VarianceHinge(ReprMixin, KernelDivergence):
         return target_weighted_cost_sums(result, lambda t: F.relu(1 - torch.sqrt(kernel.unit * t + self.epsilon)))
 
 
-def log_candidate_counts(result: BlockResult) -> Tensor:
-    """Return the log of the number of compared pairs in each row, (N,); 0 for rows without any."""
-    return result.block.pattern.compared_pairs().row_counts(result.plan.f).clamp_min(1).log()
+@dataclass(frozen=True, repr=False)
+class ContrastiveEnergy(Divergence):
+    """Contrastive energy (alpha-CL): transport cost of the target plan minus that of the solved plan.
+
+    It is <t, C> - <P, C>.
+
+    It is the encoder's side of a min-max game, in which the plan chooses the weights of the negatives.
+
+    Args:
+        detach: detach the plan. With `Rows` the gradient is then temperature times that of KL.
+        paired: attract each row in proportion to the sum of its weights, sum_ij P_ij (C_i+ - C_ij), where that differs
+            from the target's; C_i+ is the cost of the positive of row i.
+        phi: a differentiable function of a tensor: with ``paired``, the weights of row i add up to
+            xi phi'(xi) / temperature, with xi = sum_j exp((C_i+ - C_ij) / temperature). With the plan of `Rows`,
+            detached, the gradient is that of phi(xi).
+
+    Raises:
+        UsageError: in the call, a single item in a layout that excludes the positives.
+
+    Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 3-5, theorem 1.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.ContrastiveEnergy())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    -0.4239
+    """
+
+    detach: bool = True
+    paired: bool = False
+    phi: Callable[[Tensor], Tensor] | None = None
+
+    def constraint_conflict(self, constraint: Constraint) -> str | None:
+        if self.phi is not None and not isinstance(constraint, Rows):
+            return f"phi of ContrastiveEnergy requires the constraint Rows, got {constraint!r}."
+        return None
+
+    @property
+    def has_temperature_gradient(self) -> bool:
+        """Whether the temperature has a gradient; it has one only through the plan, unless the plan is detached."""
+        return not self.detach
+
+    def __call__(self, result: BlockResult) -> Tensor:
+        """Return the energy of each row, (N,); 0 for rows without compared pairs."""
+        pattern = result.block.pattern
+        if pattern.compares_positives:
+            return self._difference(result)
+        require_negatives(result)
+        if pattern.has_no_empty_rows:
+            return self._difference(result)
+        empty = pattern.compared_pairs().row_counts(result.plan.f) == 0
+        return self._difference(result).masked_fill(empty, 0)
+
+    def _difference(self, result: BlockResult) -> Tensor:
+        attraction, plan = TargetCost()(result), result.plan
+        pull = attraction
+        if self.paired:
+            share = torch.exp(plan.log_row_mass() - plan.log_row_marginal)
+            pull = (share.detach() if self.detach else share) * attraction
+        difference = pull - plan.row_cost(detach_plan=self.detach)
+        if self.phi is None:
+            return difference
+        distance = attraction / replace_zeros_by_one(result.target.row_mass())
+        temperature = plan.log_kernel_without_link.temperature
+        xi = torch.exp(distance / temperature + plan.log_row_marginal - plan.f)
+        # A vector-Jacobian product, so that phi may be any function and the gradient of its slope exists.
+        slope: Tensor = torch.func.vjp(self.phi, xi)[1](torch.ones_like(xi))[0]
+        mass = xi * slope / temperature
+        return (mass.detach() if self.detach else mass) * difference
+
+
+def target_weighted_cost_sums(result: BlockResult, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the target-weighted sum of a function of the cost in each row, sum_j t_ij function(T_ij), (N,).
+
+    t is the target plan, T minus the cost in units of the kernel.
+    """
+    plan = result.plan
+    bare = Plan(Geometry(plan.log_kernel_without_link), torch.zeros_like(plan.f), torch.zeros_like(plan.g))
+    return result.target.row_expectation(bare, function)
 
 
 def _repulsion_of_rows(result: BlockResult, values: Tensor) -> Tensor:
@@ -236,29 +371,3 @@ def _repulsion_of_rows(result: BlockResult, values: Tensor) -> Tensor:
     require_negatives(result)
     a = result.target.row_mass()
     return a * torch.where((a > 0) & (values != -torch.inf), values, 0)
-
-
-def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return the log-mean-exp of the values in each group, (size,), and the group sizes; empty groups get 0.
-
-    Args:
-        groups: group of each value, (k,).
-        values: (k,).
-        weights: positive, (k,).
-        size: number of groups.
-    """
-    zeros = values.new_zeros(size)
-    counts = zeros.index_add(0, groups, torch.ones_like(values))
-    mass = zeros.index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)
-    total = log_sum_exp_by_group(groups, values + weights.to(values).log(), size)
-    return total.masked_fill(counts == 0, 0) - mass.log(), counts
-
-
-def log_sum_exp_by_group(groups: Tensor, values: Tensor, size: int) -> Tensor:
-    """Return the log-sum-exp of the values in each group, (size,); minus infinity for empty groups."""
-    with torch.no_grad():  # the maximum is subtracted for stability, and cancels in the gradient
-        top = values.new_full((size,), -torch.inf).scatter_reduce(0, groups, values, "amax")
-        top = top.masked_fill(top == -torch.inf, 0)
-    total = values.new_zeros(size).index_add(0, groups, torch.exp(values - top[groups]))
-    empty = total == 0
-    return (total.masked_fill(empty, 1).log() + top).masked_fill(empty, -torch.inf)

@@ -12,13 +12,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from contraport._utils.html_repr import ReprMixin
 from contraport.engine import check_not_in_torch_func
 from contraport.errors import check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.plan import BlockResult
 
 
-class Divergence:
+class Divergence(ReprMixin):
     """Base class of divergences of the solved plan from the target plan, and of penalties on the plan alone.
 
     Attributes:
@@ -76,3 +77,47 @@ def require_negatives(result: BlockResult) -> None:
 def replace_zeros_by_one(mass: Tensor) -> Tensor:
     """Return the masses with zeros replaced by one, as divisors."""
     return torch.where(mass > 0, mass, 1)
+
+
+def log_candidate_counts(result: BlockResult) -> Tensor:
+    """Return the log of the number of compared pairs in each row, (N,); 0 for rows without any."""
+    return result.block.pattern.compared_pairs().row_counts(result.plan.f).clamp_min(1).log()
+
+
+def log_mean_kernel(result: BlockResult) -> Tensor:
+    """Return the log of the mean kernel over the compared pairs; 0, without gradient, if there are none.
+
+    It takes one pass over the pairs unless the plan has the row sums cached.
+    """
+    plan = result.plan
+    log_row_sums = plan.log_kernel_row_sums()
+    count = result.block.pattern.compared_pairs().row_counts(plan.f).sum()
+    nonempty = count > 0
+    total = torch.where(nonempty, log_row_sums, 0).logsumexp(0)
+    return total - torch.where(nonempty, count, len(log_row_sums)).log()
+
+
+def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return the log-mean-exp of the values in each group, (size,), and the group sizes; empty groups get 0.
+
+    Args:
+        groups: group of each value, (k,).
+        values: (k,).
+        weights: positive, (k,).
+        size: number of groups.
+    """
+    zeros = values.new_zeros(size)
+    counts = zeros.index_add(0, groups, torch.ones_like(values))
+    mass = zeros.index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)
+    total = log_sum_exp_by_group(groups, values + weights.to(values).log(), size)
+    return total.masked_fill(counts == 0, 0) - mass.log(), counts
+
+
+def log_sum_exp_by_group(groups: Tensor, values: Tensor, size: int) -> Tensor:
+    """Return the log-sum-exp of the values in each group, (size,); minus infinity for empty groups."""
+    with torch.no_grad():  # the maximum is subtracted for stability, and cancels in the gradient
+        top = values.new_full((size,), -torch.inf).scatter_reduce(0, groups, values, "amax")
+        top = top.masked_fill(top == -torch.inf, 0)
+    total = values.new_zeros(size).index_add(0, groups, torch.exp(values - top[groups]))
+    empty = total == 0
+    return (total.masked_fill(empty, 1).log() + top).masked_fill(empty, -torch.inf)

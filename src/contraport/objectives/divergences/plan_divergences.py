@@ -1,24 +1,30 @@
-"""Divergences of the plan from the target plan: KL, reverse KL, squared L2 and RINCE."""
+"""Divergences of the solved plan from the target plan, distances between plans, and penalties on the plan.
+
+Total variation, Hellinger and Jensen-Shannon are finite where one plan has mass and the other has none. Where the
+target has no mass each is a constant times the plan's mass: only the row masses of the plan and its entries on the
+target's support are needed.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from contraport.engine import map_row_blocks
-from contraport.errors import check, is_number
-from contraport.objectives.constraints import Constraint
-from contraport.objectives.divergences.divergence import Divergence, require_negatives
+from contraport.errors import UsageError, check, is_number
+from contraport.objectives.constraints import Constraint, Tsallis, TsallisPlan
+from contraport.objectives.divergences.divergence import Divergence, replace_zeros_by_one, require_negatives
 from contraport.objectives.inputs import check_values
-from contraport.objectives.plan import BlockResult
-from contraport.objectives.repr_mixin import ReprMixin
+from contraport.objectives.plan import BlockResult, generalized_kl
 
 
 @dataclass(frozen=True, repr=False)
-class KL(ReprMixin, Divergence):
+class KL(Divergence):
     """Kullback-Leibler divergence KL(t | P) = sum t log(t / P) - sum t + sum P; with `Rows`, the cross-entropy.
 
     Positives that the layout excludes from the compared pairs count with the mass they would have had.
@@ -60,7 +66,7 @@ class KL(ReprMixin, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class ReverseKL(ReprMixin, Divergence):
+class ReverseKL(Divergence):
     """Reverse Kullback-Leibler divergence KL(P | t); the target must have mass on every compared pair.
 
     Raises:
@@ -87,7 +93,7 @@ class ReverseKL(ReprMixin, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class SquaredL2(ReprMixin, Divergence):
+class SquaredL2(Divergence):
     """Squared Euclidean distance of the plans, N/2 sum (P - t)^2: rows count by their shares, not by their mass.
 
     >>> import torch, contraport as cp
@@ -103,7 +109,7 @@ class SquaredL2(ReprMixin, Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class Rince(ReprMixin, Divergence):
+class Rince(Divergence):
     """Robust InfoNCE divergence (RINCE), mean_i 1/q [(lam sum_j N P_ij)^q - (N P_i+)^q]. It can be negative.
 
     If the marginal a of the rows is not 1/N, P_ij / a_i replaces N P_ij. The limit q -> 0 is InfoNCE; q = 1 is
@@ -138,3 +144,168 @@ class Rince(ReprMixin, Divergence):
         attraction = target.row_expectation(shares, lambda log_share: torch.exp(self.q * log_share))
         repulsion = torch.exp(self.q * (math.log(self.lam) + plan.log_row_mass() - plan.log_row_marginal))
         return (target.row_mass() * repulsion - attraction) / self.q
+
+
+@dataclass(frozen=True, repr=False)
+class FenchelYoung(Divergence):
+    """Fenchel-Young loss of quadratically regularized plans (sparsemax loss): the counterpart of KL.
+
+    Per unit of shared mass, with logits theta: Omega*(theta) - <theta, t> + Omega(t), Omega = |.|^2 / 2; zero if P = t.
+
+    Raises:
+        UsageError: the constraint is not `Tsallis` of order 2.
+
+    Source: Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 4.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Tsallis(2), cp.Pairs(), cp.FenchelYoung())
+    >>> round(loss(torch.eye(3), torch.eye(3).roll(1, 0)).item(), 4)
+    3.0
+    """
+
+    supports_column_weights: ClassVar[bool] = False
+
+    def constraint_conflict(self, constraint: Constraint) -> str | None:
+        if not (isinstance(constraint, Tsallis) and constraint.order == 2):
+            use = "use KL or ContrastiveEnergy"
+            return f"FenchelYoung requires the constraint Tsallis of order 2; for {constraint!r} {use}."
+        return None
+
+    def __call__(self, result: BlockResult) -> Tensor:
+        target, plan = result.target, result.plan
+        if not isinstance(plan, TsallisPlan):
+            got = type(plan).__name__
+            message = f"divergence: FenchelYoung requires a plan of Tsallis of order 2, got a {got}."
+            raise UsageError(message, kind="constraint")
+        mass = target.row_mass()
+        shared = mass if plan.has_row_potentials else mass.sum()
+        own = target.row_square_mass() / replace_zeros_by_one(shared) / 2
+        return mass * plan.conjugate() - plan.target_weighted_logits(target) + own
+
+
+class PlanDistance(Divergence):
+    """Base class of distances between plans: the sum over all pairs of a distance of t_ij and P_ij.
+
+    Where t_ij is 0, the distance must be a multiple of P_ij.
+
+    Attributes:
+        zero_target_slope: Distance of a pair per unit of P_ij where t_ij is 0.
+    """
+
+    zero_target_slope: float
+
+    @abstractmethod
+    def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
+        """Return the elementwise distance of t > 0 from P, given as log P."""
+
+    def __call__(self, result: BlockResult) -> Tensor:
+        target, plan = result.target, result.plan
+
+        # Beyond zero_target_slope * P the distance vanishes off the support of the target: only its entries are read.
+        def excess(mass: Tensor, log_plan: Tensor) -> Tensor:
+            return self.elementwise_distance(mass, log_plan) - self.zero_target_slope * log_plan.exp()
+
+        return target.sum_over_support(plan, excess) + self.zero_target_slope * plan.log_row_mass().exp()
+
+
+@dataclass(frozen=True, repr=False)
+class TotalVariation(PlanDistance):
+    """Total variation distance, half the sum of |t - P|.
+
+    Source: the Wasserstein distance under the 0-1 metric; the distance d_M of generalized contrastive alignment, Chen
+    et al. (2024), section 3.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.TotalVariation())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    0.4239
+    """
+
+    zero_target_slope = 0.5
+
+    def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
+        return (target - log_plan.exp()).abs() / 2
+
+
+@dataclass(frozen=True, repr=False)
+class Hellinger(PlanDistance):
+    """Squared Hellinger distance, half the sum of (sqrt t - sqrt P)^2.
+
+    Source: Liese and Vajda (2006), On divergences and informations in statistics and information theory, section II.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.Hellinger())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    0.241
+    """
+
+    zero_target_slope = 0.5
+
+    def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
+        return (target.sqrt() - torch.exp(log_plan / 2)).square() / 2
+
+
+@dataclass(frozen=True, repr=False)
+class JensenShannon(PlanDistance):
+    """Jensen-Shannon divergence: mean KL of t and of P from (t + P) / 2; at most log 2 for plans of mass 1.
+
+    Source: Lin (1991), Divergence measures based on the Shannon entropy, eq. 4.1.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.JensenShannon())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    0.1758
+    """
+
+    zero_target_slope = math.log(2) / 2
+
+    def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
+        log_mean = torch.logaddexp(target.log(), log_plan) - math.log(2)
+        # Where P is 0 its term is 0: a finite logarithm in place of -inf avoids 0 times infinity.
+        own = torch.where(log_plan > -torch.inf, log_plan, log_mean)
+        return (target * (target.log() - log_mean) + own.exp() * (own - log_mean)) / 2
+
+
+@dataclass(frozen=True, repr=False)
+class PlanUniformity(Divergence):
+    """Uniformity penalty of IOT-CL on a plan, KL(Q | P): Q is P with the mass of all negatives spread evenly.
+
+    With the cosine cost it takes no pass over the pairs.
+
+    Source: the uniformity penalty of inverse optimal transport for contrastive learning, eq. 19-20.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.PlanUniformity())
+    >>> round(loss(torch.eye(3), torch.eye(3).flip(1)).item(), 4)
+    0.0797
+    """
+
+    def __call__(self, result: BlockResult) -> Tensor:
+        plan, negatives = result.plan, result.block.pattern.negative_pairs()
+        positive_mass = plan.log_at(*result.block.pattern.positives).exp().sum()
+        row_counts, column_counts = negatives.row_counts(plan.f), negatives.T.row_counts(plan.g)
+        count = row_counts.sum()
+        # A difference of nearly equal masses if the positives have almost all: below 0 it is a rounding error.
+        mean = (plan.mass() - positive_mass).clamp_min(0) / count.clamp_min(1)
+        log_total = plan.geometry.log_kernel.row_inner_products(negatives).sum()
+        log_total = log_total + row_counts @ plan.f + column_counts @ plan.g
+        # Without negatives, or without mass on them, the penalty is 0 and has no gradient.
+        return mean * (count * torch.where(mean > 0, mean, 1).log() - log_total)
+
+
+@dataclass(frozen=True, repr=False)
+class MarginalPenalty(Divergence):
+    """KL divergence of the plan's marginals from the target marginals, rows plus columns.
+
+    Source: the terms lambda_1 h_F and lambda_2 h_G of generalized contrastive alignment, Chen et al. (2024), eq. 3.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.MarginalPenalty())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    0.4428
+    """
+
+    def __call__(self, result: BlockResult) -> Tensor:
+        plan = result.plan
+        rows = generalized_kl(plan.log_row_mass(), plan.log_row_marginal)
+        return rows + generalized_kl(plan.log_column_mass(), plan.log_column_marginal)

@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contraport._utils.html_repr import ReprMixin
 from contraport.distributed import Processes
 from contraport.engine import LogKernel, constant_vector, disable_autocast_in_backward, log_size, map_row_blocks
 from contraport.errors import UsageError
 from contraport.objectives.inputs import Attributes, CallInputs
 from contraport.objectives.layouts import Block, PairPattern
 from contraport.objectives.pair_masks import PairIndicator
-from contraport.objectives.repr_mixin import ReprMixin
 
 
 class LogPlan(Protocol):

@@ -1,0 +1,275 @@
+"""Contrastive losses of a row's positive against the kernel of its other pairs: pairwise, debiased and quadratic.
+
+In the pairwise family, mean_i phi(sum_j psi(d_i^2 - d_ij^2)), psi is a link on T_ij = -d_ij^2 / temperature with the
+bias d_i^2 / temperature on its row, so that one log-sum-exp over the negatives serves all of them, with its exact
+gradient. Losses without a temperature have temperature 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from contraport.engine import Geometry, Link, LogFunction, LogPower, log_sums
+from contraport.errors import check, check_nonnegative, check_positive, is_number, unknown_name_error
+from contraport.objectives.divergences.divergence import (
+    KernelDivergence,
+    log_candidate_counts,
+    replace_zeros_by_one,
+    require_negatives,
+)
+from contraport.objectives.plan import BlockResult, Plan
+
+Pointwise = Callable[[Tensor], Tensor]
+
+Phi = Callable[[Tensor, "float | Tensor"], Tensor]
+"""phi as a pointwise function of the log of the sum, and the kernel's temperature."""
+
+
+@dataclass(frozen=True, repr=False)
+class Pairwise(KernelDivergence):
+    """Pairwise loss, such as the triplet loss: phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)), psi > 0.
+
+    Args:
+        name: name of the loss.
+        phi: of the log of the sum and the kernel's temperature.
+        psi: the link log psi; None is psi = exp.
+        shift: added to the difference.
+
+    Raises:
+        UsageError: in the call, a single item.
+
+    Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 1 and table 1.
+    """
+
+    name: str
+    phi: Phi = field(repr=False)
+    psi: Link | None = field(default=None, repr=False)
+    shift: float = 0.0
+
+    def __call__(self, result: BlockResult) -> Tensor:
+        temperature = result.plan.geometry.log_kernel.temperature
+        return _loss_of_rows(result, self.phi(_log_sum_psi(result, self.psi, self.shift), temperature))
+
+
+@dataclass(frozen=True, repr=False)
+class SignedPairwise(KernelDivergence):
+    """Pairwise loss whose function psi may be negative (signed): phi(sum_j psi(d_i^2 - d_ij^2)), averaged over rows.
+
+    Args:
+        phi: pointwise function of the sum.
+        psi: pointwise function of the difference, differentiable almost everywhere.
+
+    Raises:
+        UsageError: in the call, a single item.
+    """
+
+    phi: Pointwise
+    psi: Pointwise
+
+    def __call__(self, result: BlockResult) -> Tensor:
+        # Two passes, as each sums logarithms: the parts of either sign are summed separately.
+        positive, negative = (
+            _log_sum_psi(result, LogFunction(_SignedPart(self.psi, sign)), 0.0).exp() for sign in (1, -1)
+        )
+        return _loss_of_rows(result, self.phi(positive - negative))
+
+
+@dataclass(frozen=True)
+class _SignedPart:
+    """Positive part of a function (sign 1), or of its negative (sign -1)."""
+
+    psi: Pointwise
+    sign: int
+
+    def __call__(self, t: Tensor) -> Tensor:
+        return (self.sign * self.psi(t)).clamp_min(0)
+
+
+def _log_sum_psi(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
+    require_negatives(result)
+    geometry = result.plan.geometry
+    positive = -result.target.row_inner_products(geometry.log_kernel) / replace_zeros_by_one(result.target.row_mass())
+    return log_sums(geometry.with_link(psi, row_bias=positive + shift), "rows")
+
+
+def _loss_of_rows(result: BlockResult, values: Tensor) -> Tensor:
+    a = result.target.row_mass()
+    return a * torch.where(a > 0, values, 0)
+
+
+# Named functions rather than lambdas: an objective that holds one can be pickled.
+
+
+def _log_plus(log_sum: Tensor, temperature: float | Tensor, *, epsilon: float) -> Tensor:
+    if epsilon == 0:
+        return temperature * log_sum
+    return temperature * torch.logaddexp(torch.full_like(log_sum, math.log(epsilon)), log_sum)
+
+
+def _logarithm(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
+    return log_sum
+
+
+def _sum(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
+    return log_sum.exp()
+
+
+def _tempered_softplus(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
+    return temperature * F.softplus(log_sum)
+
+
+def _softplus(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
+    return F.softplus(log_sum)
+
+
+def _positive_square(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
+    return F.relu(log_sum).square()
+
+
+def _sigmoid(t: Tensor, *, slope: float) -> Tensor:
+    return torch.sigmoid(slope * t)
+
+
+class PairwisePreset(NamedTuple):
+    """Preset of a pairwise loss from the table of the alpha-CL paper.
+
+    Attributes:
+        accepts_temperature: Whether the loss has a temperature.
+        build_divergence: Builds the divergence from the constants epsilon and c.
+    """
+
+    accepts_temperature: bool
+    build_divergence: Callable[[float, float], Pairwise | SignedPairwise]
+
+
+PAIRWISE_PRESETS: dict[str, PairwisePreset] = {
+    "info_nce": PairwisePreset(True, lambda e, c: Pairwise("info_nce", partial(_log_plus, epsilon=e))),
+    "mine": PairwisePreset(False, lambda e, c: Pairwise("mine", _logarithm)),
+    "triplet": PairwisePreset(False, lambda e, c: Pairwise("triplet", _sum, LogPower(), e)),
+    "soft_triplet": PairwisePreset(True, lambda e, c: Pairwise("soft_triplet", _tempered_softplus, shift=e)),
+    "n_plus_1_tuplet": PairwisePreset(False, lambda e, c: Pairwise("n_plus_1_tuplet", _softplus)),
+    "lifted_structured": PairwisePreset(False, lambda e, c: Pairwise("lifted_structured", _positive_square, shift=e)),
+    "sigmoid_pairs": PairwisePreset(
+        False, lambda e, c: Pairwise("sigmoid_pairs", _sum, LogFunction(partial(_sigmoid, slope=c)))
+    ),
+    "linear_pairs": PairwisePreset(False, lambda e, c: SignedPairwise(torch.clone, torch.clone)),
+}
+"""Pairwise losses of the paper's table, by name."""
+
+
+@dataclass(frozen=True, repr=False)
+class DebiasedContrastive(KernelDivergence):
+    """Debiased contrastive loss with hard-negative weights, -log(K_i+ / (K_i+ + N g_i)).
+
+    g_i estimates the mean of the kernel over true negatives.
+
+    g_i = max((mean - tau K_i+) / (1 - tau), e^(-1/temperature)): the mean over the N compared pairs of the row, each
+    weighted by K_ij^beta, less the share tau of the row's own class, for which the positive stands; e^(-1/temperature)
+    is the minimum of the kernel.
+
+    Args:
+        prior: tau, share of negatives of the row's own class, in [0, 1).
+        beta: exponent of the weights of harder negatives, nonnegative; 0 weights all equally.
+
+    Raises:
+        UsageError: the prior or beta is out of range; in the call, a kernel other than `Gibbs` of power 1, or a single
+            item.
+
+    Source: Chuang et al. (2020), Debiased contrastive learning, eq. 8; Robinson et al. (2021), Contrastive learning
+    with hard negative samples, eq. 4.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Joint("both"), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.DebiasedContrastive())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    0.9048
+    """
+
+    prior: float = 0.1
+    beta: float = 0.0
+
+    def __post_init__(self) -> None:
+        check(is_number(self.prior) and 0 <= self.prior < 1, f"prior: must be a number in [0, 1), got {self.prior!r}.")
+        check_nonnegative("beta", self.beta)
+
+    def __call__(self, result: BlockResult) -> Tensor:
+        geometry, target = result.plan.geometry, result.target
+        good = geometry.log_kernel.link is None
+        check(good, "kernel: must be a Gibbs kernel of power 1 for DebiasedContrastive.", "conflict")
+        require_negatives(result)
+        a, log_number = target.row_mass(), log_candidate_counts(result)
+        positive = target.row_inner_products(geometry.log_kernel) / replace_zeros_by_one(a)
+        weighted = _log_power_sums(geometry, 1 + self.beta)
+        present = (a > 0) & (weighted != -torch.inf)
+        weighted = torch.where(present, weighted, 0)
+        total = torch.where(present, _log_power_sums(geometry, self.beta), 0) if self.beta else log_number
+        mean = weighted - total
+        # In logarithms: mean - tau K+ is positive where the excess is, and is then e^mean (1 - e^-excess).
+        excess = mean - positive - math.log(self.prior) if self.prior else torch.full_like(mean, torch.inf)
+        left = excess > 0
+        corrected = mean + torch.log(-torch.expm1(-torch.where(left, excess, 1))) - math.log1p(-self.prior)
+        minimum = torch.as_tensor(-1 / geometry.log_kernel.temperature, dtype=mean.dtype, device=mean.device)
+        others = log_number + torch.where(left, torch.maximum(corrected, minimum), minimum)
+        return a * torch.where(present, F.softplus(others - positive), 0)
+
+
+def _log_power_sums(geometry: Geometry, power: float) -> Tensor:
+    """Return the log of the sum of K_ij^power over the compared pairs of each row, (N,)."""
+    return log_sums(geometry.with_link(None, scale=power), "rows")
+
+
+@dataclass(frozen=True, repr=False)
+class ClosedFormQuadratic(KernelDivergence):
+    """Closed-form loss of the quadratic regularizer (IOT-CL), whose plan may have negative entries.
+
+    It takes no pass over all pairs.
+
+    rows: -mean_i log((1 + sum_j (C_ij - C_i+)) / n); simplex: -mean_i log((N + sum_st (C_st - C_i+)) / n^2), with sums
+    over the compared pairs, n of them in a row and n^2 in all. Below a small floor the logarithm continues as its
+    tangent, so that value and gradient stay finite and still attract the pair.
+
+    Args:
+        over: ``"rows"`` or ``"simplex"``.
+        floor: argument below which the logarithm continues as its tangent, positive.
+
+    Raises:
+        UsageError: over is unknown, or the floor is not positive.
+
+    Source: the losses L_G of inverse optimal transport for contrastive learning.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.ClosedFormQuadratic())
+    >>> round(loss(torch.eye(3), torch.eye(3).roll(1, 0)).item(), 4)
+    7.9078
+    """
+
+    over: str = "rows"
+    floor: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.over not in ("rows", "simplex"):
+            raise unknown_name_error("over", self.over, ("rows", "simplex"))
+        check_positive("floor", self.floor)
+
+    def __call__(self, result: BlockResult) -> Tensor:
+        plan, compared = result.plan, result.block.pattern.compared_pairs()
+        totals, counts = -plan.geometry.log_kernel.row_inner_products(compared), compared.row_counts(plan.f)
+        mass = 1.0
+        if self.over == "simplex":
+            totals, counts, mass = totals.sum(), counts.sum(), float(len(plan.f))
+        level = ((mass + totals) / counts.clamp_min(1)).expand_as(plan.f)
+        # T is minus the cost in units of the temperature: the argument at (i, j) is the level of its row plus T_ij.
+        arguments = Plan(plan.geometry, level, torch.zeros_like(plan.g))
+        return -result.target.row_expectation(arguments, self._log)
+
+    def _log(self, argument: Tensor) -> Tensor:
+        # Tangent continuation: below the floor log x becomes its tangent, which attracts where log is undefined.
+        safe = argument.clamp_min(self.floor)
+        return safe.log() + (argument - safe) / self.floor
