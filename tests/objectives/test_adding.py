@@ -8,7 +8,6 @@ import torch
 
 import contraport
 from contraport import Gibbs, Joint, Objective, Pairs
-from contraport._utils.html_repr import ReprMixin
 from contraport.catalog import OBJECTIVES, register_objective
 from contraport.data import from_arrays
 from contraport.engine import backend
@@ -30,7 +29,7 @@ class ColumnsThenRows(SinkhornConstraint):
 
 
 @dataclass(frozen=True, repr=False)
-class Missing(ReprMixin, Divergence):
+class Missing(Divergence):
     """A divergence: the mass that is wanted and missing, row by row."""
 
     def __call__(self, outcome):
