@@ -8,8 +8,17 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
+import contraport
 from contraport.data.streams import StreamReadError
-from contraport.errors import FolderInUseError, UsageError, add_hint, check_integer, hint_on_error, unknown_name_error
+from contraport.errors import (
+    MAX_LISTED_NAMES,
+    FolderInUseError,
+    UsageError,
+    add_hint,
+    check_integer,
+    hint_on_error,
+    unknown_name_error,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,3 +56,22 @@ def test_innermost_hint_is_kept() -> None:
         raise unknown_name_error("objective", "gca-uott", ["nt-xent", "gca-uot"])
     assert caught.value.__notes__ == ["More: inner"]
     assert caught.value.code == "objective.unknown"
+
+
+def test_suggests_only_similar_names() -> None:
+    assert "did you mean" not in str(unknown_name_error("objective", "foo", ["moco", "gca-uot"]))
+    assert "did you mean 'gca-uot'" in str(unknown_name_error("objective", "gca", ["moco", "gca-uot"]))
+
+
+def test_lists_the_nearest_of_many_names() -> None:
+    names = [f"name{number}" for number in range(30)]
+    message = str(unknown_name_error("data", "name33", names))
+    assert "30 in all" in message
+    assert sum(name in message.replace(",", " ").split() for name in names) == MAX_LISTED_NAMES
+
+
+def test_unknown_keyword_of_an_objective_names_the_known_ones() -> None:
+    with pytest.raises(TypeError, match=r"'tau'.*temperature"):
+        contraport.nt_xent(tau=1)
+    with pytest.raises(TypeError, match="did you mean 'temperature'"):
+        contraport.nt_xent(temperatur=1)

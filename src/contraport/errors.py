@@ -24,8 +24,8 @@ from typing import Any, TypeGuard
 
 from contraport._utils.formatting import format_options
 
-MAX_LIST_CHARS = 500
-"""Longest list of valid names in a message, in characters; of a longer one only the nearest names are shown."""
+MAX_LISTED_NAMES = 10
+"""Largest number of valid names in a message; of a longer list only the nearest names are shown."""
 
 
 class UsageError(ValueError):
@@ -146,25 +146,25 @@ def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = s
 
 
 def unknown_name_error(argument: str, name: object, valid_names: Iterable[str], noun: str = "name") -> UsageError:
-    """Build the error for an unknown name; it suggests the nearest valid name.
+    """Build the error for an unknown name; it suggests a valid name that is similar, if there is one.
 
     >>> str(unknown_name_error("objective", "gca-uott", ["nt-xent", "gca-uot"]))
     "objective: unknown name 'gca-uott'; did you mean 'gca-uot'? Known: gca-uot, nt-xent."
     """
-    names = sorted(valid_names)
-    nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
-    choices = f"Known: {', '.join(names) or 'none'}."
-    if len(choices) > MAX_LIST_CHARS:
-        nearest = difflib.get_close_matches(str(name), names, n=8, cutoff=0)
-        choices = f"Known, {len(names)} in all: {', '.join(nearest)} ..."
+    names = {one.lstrip("-"): one for one in sorted(valid_names)}  # the dashes of flags do not make names similar
+    nearest = difflib.get_close_matches(str(name).lstrip("-"), names, n=MAX_LISTED_NAMES, cutoff=0)
+    similar = difflib.get_close_matches(str(name).lstrip("-"), names, n=1)
+    hint = f"; did you mean {names[similar[0]]!r}?" if similar else "."
+    choices = f"Known: {', '.join(names.values()) or 'none'}."
+    if len(names) > MAX_LISTED_NAMES:
+        choices = f"Known, {len(names)} in all: {', '.join(names[one] for one in nearest)} ..."
     return UsageError(f"{argument}: unknown {noun} {name!r}{hint} {choices}", kind="unknown")
 
 
 def bind_arguments(
     name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """Bind arguments to a signature; the error for an unknown keyword suggests the nearest parameter name.
+    """Bind arguments to a signature; the error for an unknown keyword suggests a similar one or lists a few.
 
     Raises:
         TypeError: the values do not fit the signature.
@@ -177,9 +177,12 @@ def bind_arguments(
         return signature.bind(*args, **kwargs)
     except TypeError as error:
         parameters = list(signature.parameters)
-        unexpected = next((key for key in kwargs if key not in parameters), "")
-        nearest = difflib.get_close_matches(unexpected, parameters, n=1)
-        raise TypeError(f"{name}() {error}{f'; did you mean {nearest[0]!r}?' if nearest else ''}") from None
+        unexpected = next((key for key in kwargs if key not in parameters), None)
+        similar = difflib.get_close_matches(unexpected, parameters, n=1) if unexpected else []
+        hint = f"; did you mean {similar[0]!r}?" if similar else ""
+        if unexpected and not similar and len(parameters) <= MAX_LISTED_NAMES:
+            hint = f"; expected {', '.join(parameters) or 'none'}"
+        raise TypeError(f"{name}() {error}{hint}") from None
 
 
 def unreadable_error(where: str, kind: str, error: Exception) -> UsageError:
@@ -333,14 +336,10 @@ def check_existing_file(argument: str, path: str | Path) -> None:
 
     >>> check_existing_file("weights", "missing.npy")
     Traceback (most recent call last):
-    contraport.errors.UsageError: weights: missing.npy cannot be read as a file: [Errno 2] No such file or directory...
+    contraport.errors.UsageError: weights: there is no file 'missing.npy'.
     """
-    try:
-        check_regular_file(argument, path)
-    except (OSError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise unreadable_error(f"{argument}: {path}", "a file", error) from error
+    check(os.path.exists(path), f"{argument}: there is no file {str(path)!r}.", "not_found")
+    check_regular_file(argument, path)
 
 
 @contextmanager

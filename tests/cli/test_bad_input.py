@@ -47,6 +47,7 @@ def reject(command: Command, folder: Path, *argv: str) -> str:
     [
         ("--epoch 3", "option.unknown", "'--epochs'"),
         ("--batch-size 3", "option.unknown", "'--batch_size'"),
+        ("--learning_rate 3", "option.unknown", "'--lr'"),
         ("stray", "unexpected_argument", "--data stray"),
         ("--data a.npy b.npy", "unexpected_argument", "'b.npy'"),
         ("--epochs three", "epochs.invalid", "'three'"),
@@ -144,6 +145,8 @@ def test_train_requires_data(error_code: ErrorCode) -> None:
         ("report", "runs.missing", ""),
         ("list objective", "what.unknown", "'objectives'"),
         ("list", "what.missing", ""),
+        ("cluster photos.npz --clusters 3", "option.unknown", "'--k'"),
+        ("compare --data digits --objectives foo", "objectives.unknown", "'foo'. Known"),
         ("demo --epochs 0", "epochs.invalid", "0"),
     ],
 )

@@ -134,7 +134,9 @@ def test_export_rejects_wrong_arguments(tmp_path: Path) -> None:
     with raises_usage_error("out.not_found", tmp_path / "absent"):
         contraport.export(model, out=tmp_path / "absent" / "model.onnx")
     with raises_usage_error("out.type", "file"):
-        contraport.export(model, out=tmp_path, overwrite=True)
+        contraport.export(model, format="onnx", out=tmp_path, overwrite=True)
+    with raises_usage_error("out.unknown_suffix", "model.foo", ".onnx"):
+        contraport.export(model, out=tmp_path / "model.foo")
     (tmp_path / "file").write_text("mine")
     with raises_usage_error("out.type", "folder"):
         contraport.export(model, format="safetensors", out=tmp_path / "file", overwrite=True)

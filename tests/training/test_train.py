@@ -292,6 +292,19 @@ def test_a_batch_has_a_quarter_of_few_items_at_most(
     assert run.metrics()[-1]["step"] == 2 * (items // size)
 
 
+def test_one_item_is_too_few(tmp_path: Path) -> None:
+    with raises_usage_error("data.few_items", "got 1"):
+        train(data=np.ones((1, 4)), epochs=1, out=tmp_path / "run", progress=False)
+
+
+def test_warns_of_cmc_nce_without_a_bank(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    train(**settings | {"objective": "cmc-nce"})
+    assert "cmc-nce contrasts with the rest of the batch only" in caplog.text
+    caplog.clear()
+    train(**settings | {"objective": "cmc-nce", "negatives": "bank", "overwrite": True})
+    assert "the rest of the batch only" not in caplog.text
+
+
 def test_a_batch_that_was_chosen_stays(tmp_path: Path) -> None:
     vectors = from_arrays(np.random.default_rng(0).normal(size=(140, 4)))
     run = train(data=vectors, epochs=1, batch_size=140, out=tmp_path / "run", progress=False)

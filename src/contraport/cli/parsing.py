@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import inspect
 import itertools
 import re
@@ -165,9 +166,19 @@ class _Parser(ArgumentParser):
             if (name := flag.removeprefix("--")) in positionals:
                 usage = " ".join([self.prog, *map(str.upper, positionals)])
                 return UsageError(f"{name}: must be passed without {flag}: {usage}.", kind="positional")
-            flags = [name for name in self.types if name not in positionals]
-            valid = [f"--{name}" for name in ("config", "print_config", "help", "help_all", *flags)]
-            return unknown_name_error("option", flag, valid)
+            flags = [
+                "config",
+                "print_config",
+                "help",
+                "help_all",
+                *(one for one in self.types if one not in positionals),
+            ]
+            phrase = re.compile(rf"\b{re.escape(name.replace('_', ' '))}\b", re.IGNORECASE)
+            described = [one for one in flags if one in self.options and phrase.search(self.options[one].help)]
+            if described and not difflib.get_close_matches(name, flags):  # such as --k, the number of clusters
+                nearest = min(described, key=len)
+                return UsageError(f"option: unknown name {flag!r}; did you mean '--{nearest}'?", kind="unknown")
+            return unknown_name_error("option", flag, [f"--{one}" for one in flags])
         if match := re.match(r"unrecognized arguments: (.+)", message):
             return self._unexpected(max((word for word in self.words if match[1].startswith(word)), key=len))
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):

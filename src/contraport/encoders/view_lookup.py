@@ -51,7 +51,7 @@ def resolve_view(
         "ambiguous",
     )
     if not matches:
-        raise unknown_name_error(argument, text, dict.fromkeys([*others, *names, *kinds]))
+        raise unknown_name_error(argument, text, dict.fromkeys([*others, *names, *kinds, *numbers]), "view")
     return kinds.index(text)
 
 

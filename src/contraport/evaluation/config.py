@@ -167,7 +167,7 @@ class ExportOptions(TrustOptions):
     format: Literal["onnx", "torch-export", "torchscript", "safetensors"] | None = option(
         None,
         "Output format: onnx, torch-export, torchscript or safetensors; default: by the suffix of `out`, .onnx, .pt2 "
-        "for torch-export or .pt for torchscript, otherwise onnx.",
+        "for torch-export or .pt for torchscript.",
         check=one_of("onnx", "torch-export", "torchscript", "safetensors"),
     )
     out: str | Path = field(metadata=option_metadata("Output file, or for safetensors the output folder."))

@@ -226,14 +226,18 @@ _BY_SUFFIX = {".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript"}
 
 
 def _resolve_format(path: Path, requested: str | None) -> str:
-    """Return the requested export format, or that of the path's suffix; raise `UsageError` if they contradict."""
+    """Return the requested export format, or that of the path's suffix; raise `UsageError` if that is another."""
     implied = _BY_SUFFIX.get(path.suffix.lower())
     check(
         requested is None or implied in (None, requested),
-        f"out: {path} has the suffix of {implied}, not of {requested}. Choose another name, or --format {implied}.",
+        f"out: {path} has the suffix of {implied}, not of {requested}; choose another name or format.",
         "suffix",
     )
-    return requested or implied or "onnx"
+    name = requested or implied
+    if name is None:
+        message = f"out: must end in {' or '.join(_BY_SUFFIX)}, got {path}; or pass {format_options(format=...)}."
+        raise UsageError(message, kind="unknown_suffix")
+    return name
 
 
 def _check_out(path: Path, format: _Format, overwrite: bool) -> None:

@@ -150,6 +150,7 @@ def _fit_batch_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tu
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
         return settings, ()
+    check(chosen or items >= 2, f"data: must have at least 2 items to train on, got {items}.", "few_items")
     if settings.audit and items >= 2 and size > (most := max_audited_batch_size(items)):
         if chosen or settings.resume:
             dropped = max(0, items - size)

@@ -35,6 +35,11 @@ def test_a_broken_loss_stops_before_the_weights_change(settings: dict[str, Any],
     assert all(torch.isfinite(value).all() for value in state["pipeline"].values())
 
 
+def test_warns_once_of_a_zero_gradient(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    train(**settings, objective=Pull(at=3, factor=0.0))
+    assert [record.args for record in caplog.records if "gradient is zero" in record.getMessage()] == [(3,)]
+
+
 class Steep(Pull):
     """A loss that is finite, whose gradient at one step is not."""
 

@@ -179,7 +179,8 @@ def _resize(dataset: Dataset, size: int) -> Dataset:
     images = [shape for shape in dataset.shapes if len(shape) == 3]
     # The argument at fault is the data: pretrained weights imply an image size that the user did not pass.
     items = join_names([describe_item_shape(shape) for shape in dataset.shapes])
-    message = f"data: {dataset.name!r} must have images to resize to {size} x {size} pixels, but an item is {items}."
+    required = f"{size} x {size} pixels, which the encoder or image_size requires"
+    message = f"data: {dataset.name!r} must have images for {required}; an item is {items}."
     check(len(images) > 0, message, "not_images")
     if all(shape[1:] == (size, size) for shape in images):
         return dataset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from contraport.errors import UsageError, hint_on_error
 from contraport.runs import Run
 from contraport.training.callbacks.checkpoints import CheckpointWriter
 from contraport.training.loop import Callback, Loop
+
+_log = logging.getLogger(__name__)
 
 
 class NonFiniteEarlierStep(Exception):  # noqa: N818 - control flow: the training restarts from its last checkpoint
@@ -34,10 +37,15 @@ class _Step(NamedTuple):
 
 
 class FiniteGuard(Callback):
-    """Callback that stops the training before an optimizer step whose loss or gradient is not finite."""
+    """Callback that stops the training before an optimizer step whose loss or gradient is not finite.
+
+    It also warns once if the gradient of a step that it reads is exactly zero, as with embeddings that are all zero,
+    whose loss is finite.
+    """
 
     def __init__(self) -> None:
         self._losses: list[Tensor] = []
+        self._has_warned = False
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
         """Record the loss of a micro-batch; a step has several with gradient accumulation."""
@@ -53,6 +61,10 @@ class FiniteGuard(Callback):
         numbers = _Step(tuple(losses), loop.grad_norm).numbers().tolist()
         if not all(map(math.isfinite, numbers)):
             self._fail(loop, numbers[:-1], numbers[-1])
+        if numbers[-1] == 0 and not self._has_warned:
+            self._has_warned = True
+            message = "step %d: the gradient is zero, so the weights do not change; the embeddings may all be zero"
+            _log.warning(message, loop.step + 1)
 
     def _fail(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
         raise UsageError(

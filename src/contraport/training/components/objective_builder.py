@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from dataclasses import replace
 
 import torch
@@ -20,6 +21,8 @@ from contraport.objectives.plan_weights import PlanWeightsSchedule
 from contraport.schedules import is_learned_temperature, parse_temperature_schedule
 from contraport.training.config import Settings
 from contraport.training.step.objective_loss import ObjectiveLoss, accepted_keywords
+
+_log = logging.getLogger(__name__)
 
 PROBE_ITEMS = 4
 """Number of items of the probe call of an objective."""
@@ -41,6 +44,9 @@ def build_objective(settings: Settings) -> nn.Module | None:
         for name, value in (("temperature", temperature), ("objective_settings", own)):
             check(not value, f"{name}: only for named objectives; set it on the module.", "module")
         return chosen
+    if chosen == "cmc-nce" and settings.negatives == "in-batch":
+        message = "objective: cmc-nce contrasts with the rest of the batch only; %s adds negatives from a memory bank"
+        _log.warning(message, format_options(negatives="bank"))
     if temperature is None:
         return named_objective(chosen, **own)
     check("temperature" not in own, "temperature: given twice, also in objective_settings.", "duplicate")

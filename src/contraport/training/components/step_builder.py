@@ -182,8 +182,8 @@ def _build_objective_loss(
             raise UsageError(message, kind="labels_required") from error
         if error.code.endswith(".missing") or settings.prototypes is not None or target == settings.target:
             raise
-        hint = f"Items of {dataset.name!r} share content; {format_options(target='pairs')} ignores this."
-        raise UsageError(f"{error} {hint}", kind="shared_content") from error
+        error.add_note(f"Items of {dataset.name!r} share content; {format_options(target='pairs')} ignores this.")
+        raise
     return loss
 
 
