@@ -11,7 +11,7 @@ from suites import RUN_AGAIN, Measured, anchor, claim, measured, paragraph, toge
 from contraport._utils.files import format_csv
 from contraport.catalog.recommendations import USE_CASES, ClaimReference, Recommendation
 from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED
-from contraport.comparison.suites import list_suites, load_suite
+from contraport.comparison.suites import find_suite_paths, load_suite
 
 EXAMPLE = "contraport compare --data photos/ --objectives nt-xent,gca-ince,gca-uot --tune 8 --seeds 3"
 CLAIMS = Path(__file__).parents[1] / "benchmarks" / "results" / "claims.csv"
@@ -56,7 +56,7 @@ def evidence() -> str:
         parts.append(f"## {case.name[0].upper()}{case.name[1:]}")
         parts.append("\n".join(_with_claims(one, runs) for one in case.recommendations))
     claims, counts = [], Counter[str]()
-    for name in list_suites():
+    for name in find_suite_paths():
         for number in range(len(load_suite(name).get("claims", ()))):
             verdict = verdict_on(runs, name, number)
             counts[verdict] += 1

@@ -95,10 +95,10 @@ nothing in common.
 ## A metric of your own
 
 ```python
-from contraport.metrics import metric
+from contraport.metrics import register_metric
 
 
-@metric("Largest variance", group="geometry", better="neither", unit="squared", pattern="{{:.2f}}")
+@register_metric("Largest variance", group="geometry", better="neither", unit="squared", pattern="{{:.2f}}")
 def largest_variance(context):
     \"\"\"Largest variance of a feature.\"\"\"
     return float(context.test_x.var(dim=0).max())
@@ -130,4 +130,4 @@ def row(metric: Metric) -> str:
     name = "`, `".join(one.key for one in metric.expand_numbers())
     summary = metric.summary.replace("|", "\\|")
     star = "" if metric.is_default else " *"
-    return f"| `{name}`{star} | {_BETTER[metric.better]} | {summary} | {metric.unit} |"
+    return f"| `{name}`{star} | {_BETTER[metric.better_direction]} | {summary} | {metric.unit} |"

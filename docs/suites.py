@@ -10,12 +10,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contraport.comparison.comparison_tables import Comparison, format_mean, markdown_table, significance_arrow
+from contraport.comparison.comparison_tables import (
+    Comparison,
+    format_mean_with_interval,
+    markdown_table,
+    significance_arrow,
+)
 from contraport.comparison.config import COMPARE
-from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, EpochMean
+from contraport.comparison.result_statistics import (
+    HELD,
+    NOT_HELD,
+    PARTLY,
+    UNDECIDED,
+    EpochMean,
+    TableEntry,
+    from_record,
+)
 from contraport.comparison.suites import load_suite, suites_folder
 from contraport.encoders.factory import build_encoder, default_encoder_name
-from contraport.metrics.intervals import Difference, Interval
 from contraport.options import replace_deprecated_names
 from contraport.training.config import TRAIN
 
@@ -41,7 +53,7 @@ class Measured(NamedTuple):
         """The data, of how many items if of more than a suite's small form, and whether settings were searched."""
         asked = self.values["asked"]
         items = f" ({asked['max_items']:,} items)" if asked["max_items"] is not None and not asked["quick"] else ""
-        return f"{self.data}{items}" + (f" with --tune {asked['tune']}" if self.table.trials else "")
+        return f"{self.data}{items}" + (f" with --tune {asked['tune']}" if self.table.search_trials else "")
 
     @property
     def encoder(self) -> str:
@@ -86,14 +98,7 @@ def found_of(path: Path) -> Measured:
     """Return what a suite's file says."""
     values = json.loads(path.read_text())
     values["asked"] = replace_deprecated_names(COMPARE.options, values["asked"], warn=False)
-    entries = [
-        Entry(
-            **entry
-            | {"interval": None if entry["interval"] is None else Interval(*entry["interval"])}
-            | {"difference": None if entry["difference"] is None else Difference(*entry["difference"])}
-        )
-        for entry in values["entries"]
-    ]
+    entries = [from_record(TableEntry, record) for record in values["entries"]]
     table = Comparison(
         values["title"],
         path,
@@ -101,12 +106,10 @@ def found_of(path: Path) -> Measured:
         values["rows"],
         values["columns"],
         entries,
-        epoch_means=[
-            EpochMean(**one | {"interval": Interval(*one["interval"])}) for one in values.get("waypoints", [])
-        ],
+        epoch_means=[from_record(EpochMean, record) for record in values.get("waypoints", [])],
         reference_values=values.get("references", {}),
         search_spaces=values.get("spaces", {}),
-        trials=values.get("trials", []),
+        search_trials=values.get("trials", []),
     )
     return Measured(values, table)
 
@@ -176,7 +179,7 @@ def suites() -> str:
     ]
     for name, settings in MAIN.items():
         if name in found:
-            parts += _main_table(next(run for run in found[name] if not run.table.trials), settings)
+            parts += _main_table(next(run for run in found[name] if not run.table.search_trials), settings)
     others = [
         [f"`{name}`", runs[0].values["title"], f"[verdicts](evidence.md#{anchor(name, 0)})"]
         for name, runs in found.items()
@@ -201,7 +204,13 @@ def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
     for row in table.rows:
         cells = dict(zip(table.columns, table.entries_with_differences(row, metric), strict=True))
         rows.append(
-            [row, *(format_mean(metric, entry) + significance_arrow(apart) for entry, apart in map(cells.get, shown))]
+            [
+                row,
+                *(
+                    format_mean_with_interval(metric, entry) + significance_arrow(apart)
+                    for entry, apart in map(cells.get, shown)
+                ),
+            ]
         )
     rows += [
         [f"*{name}*", *(table.format_reference(name, column, metric) for column in shown)]

@@ -10,7 +10,7 @@ import pytest
 from contraport.catalog import OBJECTIVES
 from contraport.cli import main
 from contraport.cli.config import LISTS
-from contraport.comparison.suites import list_suites
+from contraport.comparison.suites import find_suite_paths
 
 
 @pytest.mark.parametrize("what", LISTS)
@@ -43,7 +43,7 @@ def test_objectives_have_method_use_case_and_reference(capsys: pytest.CaptureFix
 def test_suites_are_listed_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "suites"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:] if not line.startswith(" ")] == list(list_suites())
+    assert [line.split()[0] for line in lines[2:] if not line.startswith(" ")] == list(find_suite_paths())
 
 
 def test_deprecated_name_of_metrics_is_accepted(

@@ -27,13 +27,21 @@ from contraport.comparison.comparison_tables import (
     Comparison,
     explain_verdict,
     format_difference,
-    format_mean,
+    format_mean_with_interval,
     means_markdown_table,
 )
 from contraport.comparison.grid import Cell
 from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.jobs import CellJob, TimeBudget, build_cell_job, run_cell_job, run_cell_jobs
-from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Verdict, judge_claim
+from contraport.comparison.result_statistics import (
+    HELD,
+    NOT_HELD,
+    PARTLY,
+    UNDECIDED,
+    ClaimVerdict,
+    TableEntry,
+    judge_claim,
+)
 from contraport.comparison.seed_intervals import MAX_SEEDS
 from contraport.comparison.tuning import (
     SPACES,
@@ -111,7 +119,7 @@ def test_finished_cells_are_reused(folder: Path, monkeypatch: pytest.MonkeyPatch
     begun = count_trainings(monkeypatch)
     again = compare(**SMALL, out=folder)
     assert begun == []
-    assert again.missing == 0
+    assert again.num_missing == 0
     compare(**SMALL | {"seeds": 3, "objectives": ["info-nce"]}, out=folder)
     assert len(begun) == 1
 
@@ -156,7 +164,7 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     asked = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
     grid = build_grid(asked | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
-    assert [*grid.reference_row_settings] == rows
+    assert [*grid.reference_rows] == rows
     found = compare(**asked, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
     assert [*found.reference_values] == names
@@ -170,12 +178,12 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
 def test_rows_with_the_same_encoder_share_references(tmp_path: Path) -> None:
     rows = ["info-nce", "simsiam", "gca-uot:relaxation=0.2", "info-nce:encoder=small-cnn", "nt-xent:encoder=small-cnn"]
     grid = build_grid(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
-    assert grid.reference_row_settings == {
+    assert grid.reference_rows == {
         "gca-uot:relaxation=0.2": {},
         "info-nce:encoder=small-cnn": {"encoder": "small-cnn"},
     }
     suite = build_grid({"suite": "multiview", "out": tmp_path})
-    assert [*suite.reference_row_settings] == ["2 views"], "all are judged by the same view"
+    assert [*suite.reference_rows] == ["2 views"], "all are judged by the same view"
 
 
 def test_job_results_and_commands(tmp_path: Path) -> None:
@@ -255,9 +263,9 @@ def test_another_baseline_gets_references_too(tmp_path: Path) -> None:
 def test_short_runs_have_no_intermediate_models(tmp_path: Path) -> None:
     asked = SMALL | {"train": {"batch_size": 64, "keep_every": 2}, "seeds": 1, "metrics": ["knn"]}
     found = compare(**asked | {"objectives": ["info-nce"]}, out=tmp_path)
-    assert (found.missing, found.epoch_means) == (0, [])
+    assert (found.num_missing, found.epoch_means) == (0, [])
     longer = build_grid(asked | {"epochs": 2, "out": tmp_path}).cells[0]
-    assert build_cell_job(build_grid(asked | {"out": tmp_path}), longer).evaluated_checkpoints == "all"
+    assert build_cell_job(build_grid(asked | {"out": tmp_path}), longer).checkpoints_to_evaluate == "all"
 
 
 def test_processes_are_assigned_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,18 +287,18 @@ def test_processes_are_assigned_visible_gpus(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_budget_limits_the_trainings(tmp_path: Path) -> None:
     found = compare(**SMALL, budget="0s", out=tmp_path)
-    assert found.missing == 4
+    assert found.num_missing == 4
     assert any(note.startswith("4 of 4 trainings") for note in found.notes)
     clock = TimeBudget(100.0)
     assert clock.allows_next()
-    clock.expected_job_seconds = 150.0
+    clock.first_job_seconds = 150.0
     assert not clock.allows_next()
-    clock.job_seconds += [10.0]
+    clock.finished_job_seconds += [10.0]
     assert clock.allows_next()
-    clock.job_seconds.clear()
-    clock.job_seconds += [150.0, 90.0]
+    clock.finished_job_seconds.clear()
+    clock.finished_job_seconds += [150.0, 90.0]
     assert not clock.allows_next()
-    clock.job_seconds.append(30.0)
+    clock.finished_job_seconds.append(30.0)
     assert clock.allows_next(), "it is the mean that counts"
     assert TimeBudget(None).allows_next()
 
@@ -303,16 +311,16 @@ def test_budget_uses_the_durations_of_finished_jobs(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(running, "run_cell_job", lambda job: {"took": float(jobs.index(job))})
     done = [job for job, _ in run_cell_jobs(jobs, processes=1, budget=clock)]
     assert done == [jobs[1], jobs[0], jobs[2], jobs[3]]
-    assert clock.job_seconds == [0.0, 2.0, 3.0], "what was there took nothing now"
+    assert clock.finished_job_seconds == [0.0, 2.0, 3.0], "what was there took nothing now"
 
 
 def test_search_has_the_same_number_of_trials_and_no_test_items(tmp_path: Path) -> None:
     found = compare(**SMALL | {"objectives": ["info-nce", "rince"], "seeds": 1}, tune=3, out=tmp_path)
-    assert len(found.trials) == 6
+    assert len(found.search_trials) == 6
     assert found.search_spaces["rince"] == {"temperature": "0.05 to 1", "q": "0.05 to 0.95"}
     assert "- info-nce: temperature from 0.05 to 1" in (tmp_path / "table.md").read_text()
     assert "rince: temperature from 0.05 to 1, q from 0.05 to 0.95" in (tmp_path / "page.html").read_text()
-    assert sum(one["chosen"] for one in found.trials) == 2
+    assert sum(one["chosen"] for one in found.search_trials) == 2
     trials = [json.loads(path.read_text()) for path in (tmp_path / "cells").glob("*trial*.json")]
     assert all(one["options"]["validation"] == 0.25 for one in trials)
     final = [json.loads(path.read_text())["options"] for path in (tmp_path / "cells").glob("*seed-*.json")]
@@ -431,7 +439,7 @@ def test_unreadable_data_leave_no_files_and_can_be_fixed(tmp_path: Path) -> None
     assert not out.exists()
     random = np.random.default_rng(0)
     np.savez(data, x=random.normal(size=(200, 8)).astype(np.float32), labels=np.arange(200) % 2)
-    assert compare(**asked | {"settings": ["noise:0.2"]}, out=out).missing == 0
+    assert compare(**asked | {"settings": ["noise:0.2"]}, out=out).num_missing == 0
 
 
 def test_rejects_changed_data(tmp_path: Path) -> None:
@@ -446,7 +454,7 @@ def test_rejects_changed_data(tmp_path: Path) -> None:
         compare(**own, seeds=2)
     rows[:50] -= 1
     np.savez(tmp_path / "rows.npz", x=rows)
-    assert compare(**own, seeds=2).missing == 0
+    assert compare(**own, seeds=2).num_missing == 0
 
 
 def test_refused_settings_are_noted_beside_other_rows(tmp_path: Path) -> None:
@@ -455,8 +463,8 @@ def test_refused_settings_are_noted_beside_other_rows(tmp_path: Path) -> None:
     entry = found.find_entry("too wide", "digits, standard", "knn")
     assert entry is not None
     assert entry.mean is None
-    assert entry.failed
-    assert any(entry.failed in note for note in found.notes)
+    assert entry.failure_reason
+    assert any(entry.failure_reason in note for note in found.notes)
 
 
 def test_headings_name_shared_data_once() -> None:
@@ -492,20 +500,22 @@ def test_judge_claim() -> None:
 def test_verdict_names_the_number_of_deciding_seeds() -> None:
     unsure = Difference(0.02, -0.01, 0.05)
     sure, other = Difference(0.02, 0.01, 0.03), Difference(0.03, 0.01, 0.05)
-    told = explain_verdict(Verdict("a claim", HELD, "knn", {"a on b": sure, "a on c": other, "a on d": unsure}))
+    told = explain_verdict(ClaimVerdict("a claim", HELD, "knn", {"a on b": sure, "a on c": other, "a on d": unsure}))
     assert told.startswith("Of 3 comparisons, 2 significantly better (a on b; a on c) and 0 significantly worse. ")
-    told = explain_verdict(Verdict("a claim", HELD, "knn", {"a on c": other, "a on d": unsure}))
+    told = explain_verdict(ClaimVerdict("a claim", HELD, "knn", {"a on c": other, "a on d": unsure}))
     assert told.startswith(
         "Of 2 comparisons, 1 significantly better and 0 significantly worse. Largest difference, a on c: "
     )
-    assert explain_verdict(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, 7)) == (
+    assert explain_verdict(ClaimVerdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, 7)) == (
         "a on b: +2.0 points (−1.0 to +5.0). If the differences stayed the same, about 7 seeds would decide it."
     )
     assert "it needs more test items" in explain_verdict(
-        Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, MAX_SEEDS)
+        ClaimVerdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, MAX_SEEDS)
     )
-    assert "seeds" not in explain_verdict(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}))
-    assert "seeds" not in explain_verdict(Verdict("a claim", HELD, "knn", {"a on b": Difference(0.03, 0.01, 0.05)}))
+    assert "seeds" not in explain_verdict(ClaimVerdict("a claim", UNDECIDED, "knn", {"a on b": unsure}))
+    assert "seeds" not in explain_verdict(
+        ClaimVerdict("a claim", HELD, "knn", {"a on b": Difference(0.03, 0.01, 0.05)})
+    )
 
 
 def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
@@ -514,7 +524,7 @@ def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
     given = {key: value for key, value in SMALL.items() if key != "progress"}
     (tmp_path / "own.yaml").write_text(json.dumps({**given, "claims": [claim]}))
     found = compare(suite=tmp_path / "own.yaml", out=folder, progress=False)
-    (verdict,) = found.verdicts
+    (verdict,) = found.claim_verdicts
     ((name, gain),) = verdict.gains.items()
     assert name == "gca-ince on digits, standard"
     results = json.loads((folder / "results.json").read_text())
@@ -551,29 +561,31 @@ def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
 def test_column_sentence(gains: list[float], sentence: str, tmp_path: Path) -> None:
     rows = ["base", *(f"row {number + 1}" for number in range(len(gains)))]
     entries = [
-        Entry(
+        TableEntry(
             row=row,
             column="on",
-            measure="knn",
-            seeds=3,
+            metric_key="knn",
+            num_seeds=3,
             mean=0.9 + gain,
             interval=Interval(0.89 + gain, 0.91 + gain),
             difference=None if row == "base" else Difference(gain, gain - 0.02, gain + 0.02),
-            seconds=1.0,
-            failed=None,
+            training_seconds=1.0,
+            failure_reason=None,
         )
         for row, gain in zip(rows, [0.0, *gains], strict=True)
     ]
     assert Comparison("", tmp_path, "base", rows, ["on"], entries).sentences == [sentence]
 
 
-def cell(row: str, mean: float | None, apart: Difference | None = None, *, measure: str, failed: str = "") -> Entry:
+def cell(
+    row: str, mean: float | None, apart: Difference | None = None, *, measure: str, failed: str = ""
+) -> TableEntry:
     """A cell of a table of one column, whose mean is sure to a hundredth."""
     interval = None if mean is None else Interval(mean - 0.01, mean + 0.01)
-    return Entry(row, "on", measure, 0 if mean is None else 3, mean, interval, apart, 1.0, failed or None)
+    return TableEntry(row, "on", measure, 0 if mean is None else 3, mean, interval, apart, 1.0, failed or None)
 
 
-def sentence_of(*cells: Entry) -> str:
+def sentence_of(*cells: TableEntry) -> str:
     (told,) = Comparison("", Path(), "base", [one.row for one in cells], ["on"], list(cells)).sentences
     return told
 
@@ -669,7 +681,7 @@ def test_values_use_the_unit_and_digits_of_their_metric(
     found = Comparison(
         "", Path(), "base", ["base"], ["on"], [base], reference_values={"raw inputs": {"on": {measure: 0.612}}}
     )
-    assert format_mean(chosen, base) == mean
+    assert format_mean_with_interval(chosen, base) == mean
     assert format_difference(chosen, Difference(0.01, -0.005, 0.025)) == apart
     assert told in found.markdown()
     assert head in found.markdown()
@@ -700,7 +712,7 @@ def test_single_seed_differences_are_noted(tmp_path: Path) -> None:
     cells = [one for one in build_grid(SMALL | {"out": tmp_path}).cells if (one.row.name, one.seed) == ("gca-ince", 0)]
     run_cell_job(build_cell_job(build_grid(SMALL | {"out": tmp_path}), cells[0]))
     found = compare(**SMALL, budget="0s", out=tmp_path)
-    assert found.missing == 1
+    assert found.num_missing == 1
     assert any(one.startswith("Only one seed for gca-ince on digits") for one in found.notes)
     assert "The budget of 0s is shorter than one training, so none was started." in found.notes
 
@@ -716,10 +728,10 @@ def test_cells_of_another_process_are_skipped(tmp_path: Path, by: str) -> None:
     )
     with lock_folder(where[0], by, name=where[1]):
         found = compare(**SMALL, out=tmp_path)
-    assert found.missing == 1
+    assert found.num_missing == 1
     entry = found.find_entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
-    assert (entry.failed, entry.seeds) == (None, 1)
+    assert (entry.failure_reason, entry.num_seeds) == (None, 1)
     assert any(note.startswith("1 of 4 trainings") for note in found.notes)
 
 
@@ -763,7 +775,7 @@ def test_results_of_another_process_are_used(tmp_path: Path, monkeypatch: pytest
         return None if len(asked) == 1 else own(job)
 
     monkeypatch.setattr(running, "run_cell_job", once_in_use)
-    assert compare(**SMALL | {"seeds": 1}, out=tmp_path).missing == 0
+    assert compare(**SMALL | {"seeds": 1}, out=tmp_path).num_missing == 0
     assert asked[0] == asked[-1]
     assert len(asked) == 3
 
@@ -780,7 +792,7 @@ def test_out_of_memory_fails_one_cell(tmp_path: Path, monkeypatch: pytest.Monkey
     found = compare(**SMALL | {"seeds": 1}, out=tmp_path)
     entry = found.find_entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
-    assert "CUDA out of memory" in str(entry.failed)
+    assert "CUDA out of memory" in str(entry.failure_reason)
     assert not [*(tmp_path / "cells").glob("*gca-ince*.json")], "it is tried again"
     assert "; gca-ince failed" in found.sentences[0]
 
@@ -790,8 +802,8 @@ def test_cell_fails_if_all_trials_fail(tmp_path: Path) -> None:
     found = compare(**SMALL | {"objectives": rows, "metrics": ["knn"]}, tune=1, out=tmp_path)
     entry = found.find_entry("hot", "digits, standard", "knn")
     assert entry is not None
-    assert "every trial of its search failed" in str(entry.failed)
-    assert found.missing == 0
+    assert "every trial of its search failed" in str(entry.failure_reason)
+    assert found.num_missing == 0
     (told,) = [note for note in found.notes if note.startswith("hot on digits, standard: ")]
     assert told.startswith("hot on digits, standard: 2 of 2 trainings failed. First reason: every trial")
 
@@ -851,7 +863,7 @@ def test_stops_if_the_first_cell_has_no_metric(tmp_path: Path) -> None:
         compare(**asked)
     assert len(list((tmp_path / "cmp" / "cells").glob("*.json"))) == 1
     found = compare(**asked, metrics=["recall@1"])
-    assert found.missing == 0
+    assert found.num_missing == 0
     assert found.find_entry("nt-xent", found.columns[0], "recall@1").mean is not None
 
 

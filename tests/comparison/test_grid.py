@@ -53,7 +53,7 @@ def test_data_options_are_those_of_train() -> None:
 @pytest.mark.parametrize("suite", SUITES)
 def test_claims_name_rows_and_settings_of_their_suite(suite: str) -> None:
     grid = build_grid({"suite": suite})
-    rows, settings = {row.name for row in grid.rows}, {column.setting for column in grid.columns}
+    rows, settings = {row.name for row in grid.rows}, {column.setting_name for column in grid.columns}
     for claim in grid.claims:
         assert {*claim.better, claim.than} <= rows
         assert set(claim.settings) <= settings

@@ -32,7 +32,7 @@ def test_pacs(tmp_path: Path) -> None:
             photographs(tmp_path / "pacs" / domain / kind, 5)
     rows = [{"beta 0.5": {"objective": "nt-xent", "target": "domains:alpha=0,beta=0.5"}}]
     found = compare(suite="pacs", data=[tmp_path / "pacs"], objectives=rows, **SMALL, out=tmp_path / "out")
-    assert {entry.measure for entry in found.entries} == {"linear_probe", "domain_probe", "unseen_domain"}
+    assert {entry.metric_key for entry in found.entries} == {"linear_probe", "domain_probe", "unseen_domain"}
     assert all(entry.mean is not None for entry in found.entries)
 
 
@@ -43,7 +43,7 @@ def test_imagenet_100(tmp_path: Path) -> None:
     rows = ["info-nce"]
     found = compare(suite="imagenet100", data=[tmp_path / "imagenet-100"], objectives=rows, metrics=["linear_probe"],
                     **SMALL, out=tmp_path / "out")  # fmt: skip
-    assert [entry.seeds for entry in found.entries] == [1] * 2
+    assert [entry.num_seeds for entry in found.entries] == [1] * 2
 
 
 def test_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

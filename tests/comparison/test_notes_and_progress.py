@@ -93,10 +93,10 @@ def test_small_budget_is_noted(tmp_path: Path, begun: bool, number: int) -> None
 
 
 def test_sufficient_budget_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TimeBudget, "allows_next", lambda clock: not clock.job_seconds)
+    monkeypatch.setattr(TimeBudget, "allows_next", lambda clock: not clock.finished_job_seconds)
     monkeypatch.setattr(running, "run_cell_job", judged)
     found = compare(**SMALL | {"metrics": ["knn"]}, budget="1h", out=tmp_path)
-    assert found.missing == 3
+    assert found.num_missing == 3
     assert not any("none was started" in note for note in found.notes)
     assert found.search_spaces == {}, "nothing was searched"
     commands = (tmp_path / "commands.sh").read_text().splitlines()
@@ -171,7 +171,7 @@ def test_estimate_counts_toward_a_budget_without_progress(tmp_path: Path, monkey
     begun = count_trainings(monkeypatch)
     monkeypatch.setattr(MODULE, "_estimate_seconds", lambda grid, cell: 600.0)
     found = compare(**SMALL, budget="5m", out=tmp_path)
-    assert (begun, found.missing) == ([], 4)
+    assert (begun, found.num_missing) == ([], 4)
     assert "The budget of 5m is shorter than one training, so none was started." in found.notes
 
 

@@ -12,7 +12,7 @@ from tests.browser import CHROMIUM, Browser
 
 from contraport.comparison.comparison_tables import Comparison
 from contraport.comparison.page import build_panels, plot_comparison, render_comparison_page, save_figure
-from contraport.comparison.result_statistics import Entry, Verdict
+from contraport.comparison.result_statistics import ClaimVerdict, TableEntry
 from contraport.metrics.intervals import Difference, Interval
 from contraport.plots.colors import SERIES
 
@@ -21,17 +21,17 @@ COLUMNS = ["digits, standard", "x" * 80]
 ROWS = ["nt-xent", "gca-uot", ATTACK, "failed"]
 
 
-def entry(row: str, column: str, measure: str) -> Entry:
+def entry(row: str, column: str, measure: str) -> TableEntry:
     mean = None if row == "failed" else 0.9 + 0.01 * ROWS.index(row)
     interval = None if mean is None else Interval(mean - 0.01, mean + 0.01)
     apart = None if mean is None or row == "nt-xent" else Difference(mean - 0.9, mean - 0.915, mean - 0.885)
     why = "the loss is not finite" if mean is None else None
-    return Entry(row, column, measure, 2 if mean else 0, mean, interval, apart, 1.5 if mean else None, why)
+    return TableEntry(row, column, measure, 2 if mean else 0, mean, interval, apart, 1.5 if mean else None, why)
 
 
 def comparison(folder: Path) -> Comparison:
     entries = [entry(row, column, key) for key in ("knn", "uniformity") for column in COLUMNS for row in ROWS]
-    claim = Verdict(
+    claim = ClaimVerdict(
         f"{ATTACK} is better", "held", "knn", {"gca-uot on digits, standard": Difference(0.01, 0.005, 0.015)}
     )
     trial = {"row": "gca-uot", "column": COLUMNS[0], "trial": 1, "settings": "relaxation 0.2", "value": "93.1"}
@@ -42,9 +42,9 @@ def comparison(folder: Path) -> Comparison:
         rows=ROWS,
         columns=COLUMNS,
         entries=entries,
-        verdicts=[claim],
+        claim_verdicts=[claim],
         reference_values={"raw inputs": {column: {"knn": 0.8, "uniformity": -1.0} for column in COLUMNS}},
-        trials=[trial | {"chosen": True}],
+        search_trials=[trial | {"chosen": True}],
         notes=["Two seeds."],
     )
 
@@ -64,8 +64,8 @@ def test_panels_span_all_intervals(tmp_path: Path) -> None:
     assert (alone.lines[0].interval_start, alone.lines[0].interval_length, alone.lines[0].mean_position) == (0, 0, 0)
 
 
-def cell(row: str, column: str, mean: float | None, interval: Interval | None = None) -> Entry:
-    return Entry(row, column, "knn", 1, mean, interval, None, None, None)
+def cell(row: str, column: str, mean: float | None, interval: Interval | None = None) -> TableEntry:
+    return TableEntry(row, column, "knn", 1, mean, interval, None, None, None)
 
 
 def test_figure_draws_each_mean_and_interval(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_page_tables_mark_the_best_row(tmp_path: Path) -> None:
     means = {"knn": (0.9, 0.7, 0.8), "uniformity": (-2.0, -1.0, -3.0), "tolerance": (0.1, 0.2, 0.3)}
     worse = Difference(-0.2, -0.3, -0.1)
     entries = [
-        Entry(row, "data, standard", measure, 2, mean, None, worse if row == "b" else None, 1.0, None)
+        TableEntry(row, "data, standard", measure, 2, mean, None, worse if row == "b" else None, 1.0, None)
         for measure, of in means.items()
         for row, mean in zip("abc", of, strict=True)
     ]
@@ -128,7 +128,9 @@ def test_figure_shows_full_names(tmp_path: Path) -> None:
     ]
     columns = ["digits, standard", f"{'a-long-name-of-data-' * 4}.npz, strong+mismatched:0.2"]
     cells = [
-        Entry(row, column, "knn", 2, 0.9, Interval(0.8, 1.0), None, 1.0, None) for row in rows for column in columns
+        TableEntry(row, column, "knn", 2, 0.9, Interval(0.8, 1.0), None, 1.0, None)
+        for row in rows
+        for column in columns
     ]
     figure = plot_comparison(Comparison("", tmp_path, rows[0], rows, columns, cells))
     figure.savefig(tmp_path / "plot.png")

@@ -25,7 +25,7 @@ from contraport.comparison.result_statistics import (
     judge_claims,
 )
 from contraport.comparison.seed_intervals import (
-    estimate_variance,
+    estimate_moderated_variance,
     estimate_variance_prior,
     mean_interval_over_seeds,
     paired_difference,
@@ -44,7 +44,7 @@ def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str 
     """What trainings would have found: by row and setting the number with each seed, of items that say it too."""
     found = {}
     for cell in grid.cells:
-        known = values.get((cell.row.name, cell.column.setting), {})
+        known = values.get((cell.row.name, cell.column.setting_name), {})
         if cell.seed not in known:
             continue
         job = build_cell_job(grid, cell)
@@ -68,7 +68,7 @@ def test_difference_is_a_paired_t_test_on_shared_seeds(tmp_path: Path) -> None:
     grid = grid_in(tmp_path, objectives=["info-nce", "rince"])
     lacking = {seed: value for seed, value in MORE.items() if seed != 1}
     _, entry = build_entries(grid, results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}))
-    assert (entry.row, entry.seeds, entry.mean) == ("rince", 3, pytest.approx(np.mean([0.93, 0.94, 0.94])))
+    assert (entry.row, entry.num_seeds, entry.mean) == ("rince", 3, pytest.approx(np.mean([0.93, 0.94, 0.94])))
     expected = ttest_rel([0.93, 0.94, 0.94], [0.90, 0.90, 0.92])
     ends = expected.confidence_interval()
     assert entry.difference is not None
@@ -80,14 +80,16 @@ def test_intervals_hold_for_all_differences_of_a_table(tmp_path: Path) -> None:
     grid = grid_in(tmp_path, settings=("plain", "weak"))
     random = np.random.default_rng(0)
     values = {
-        (row.name, column.setting): dict(enumerate(0.9 + 0.01 * place + random.normal(0, 0.01, 4)))
+        (row.name, column.setting_name): dict(enumerate(0.9 + 0.01 * place + random.normal(0, 0.01, 4)))
         for place, row in enumerate(grid.rows)
         for column in grid.columns
     }
     entries = build_entries(grid, results_of(grid, values))
-    means = estimate_variance_prior(filter(None, (estimate_variance(column_of(of)) for of in values.values())))
+    means = estimate_variance_prior(
+        filter(None, (estimate_moderated_variance(column_of(of)) for of in values.values()))
+    )
     apart = {key: column_of(of) - column_of(values["info-nce", key[1]]) for key, of in values.items()}
-    others = [estimate_variance(of) for (name, _), of in apart.items() if name != "info-nce"]
+    others = [estimate_moderated_variance(of) for (name, _), of in apart.items() if name != "info-nce"]
     likely = estimate_variance_prior(filter(None, others))
     for entry in entries:
         key = entry.row, entry.column.rpartition(", ")[2]
@@ -105,7 +107,7 @@ def test_gain_of_a_metric_that_should_be_low_is_a_decrease(tmp_path: Path) -> No
     grid = claimed(grid, Claim("it is nearer", ("rince",), "info-nce"), Claim("it is not", ("info-nce",), "rince"))
     values = {("info-nce", "plain"): {0: 9, 1: 10, 2: 9, 3: 9.5}, ("rince", "plain"): {0: 4, 1: 5.5, 2: 4, 3: 4}}
     first, second = judge_claims(grid, results_of(grid, values, measure="median_rank"))
-    assert (first.verdict, second.verdict) == (HELD, NOT_HELD)
+    assert (first.outcome, second.outcome) == (HELD, NOT_HELD)
     (gain,) = first.gains.values()
     assert gain.value == pytest.approx(5.0)
 
@@ -118,10 +120,10 @@ def test_small_gains_matter_only_for_shares(tmp_path: Path) -> None:
     (verdict,) = judge_claims(grid, results_of(grid, values, measure="nmi"))
     (gain,) = verdict.gains.values()
     assert 0 < gain.high < 0.01
-    assert verdict.verdict == UNDECIDED
+    assert verdict.outcome == UNDECIDED
     grid = claimed(grid_in(tmp_path), Claim("it is better", ("rince",), "info-nce"))
     (verdict,) = judge_claims(grid, results_of(grid, values))
-    assert verdict.verdict == NOT_HELD
+    assert verdict.outcome == NOT_HELD
 
 
 def test_intervals_of_claims_hold_for_all_claims(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_intervals_of_claims_hold_for_all_claims(tmp_path: Path) -> None:
     first, second, third = judge_claims(claimed(grid, everywhere, weak, unknown), results_of(grid, values))
     assert list(first.gains) == ["rince on digits, plain", "rince on digits, weak"]
     assert list(second.gains) == ["rince on digits, weak"]
-    assert (third.gains, third.verdict) == ({}, UNDECIDED)
+    assert (third.gains, third.outcome) == ({}, UNDECIDED)
     expected = ttest_rel(column_of(MORE), column_of(BASE)).confidence_interval(1 - 0.05 / 3)
     for gain in (*first.gains.values(), *second.gains.values()):
         assert gain[1:] == pytest.approx((expected.low, expected.high))
@@ -144,7 +146,7 @@ def test_claim_is_undecided_with_one_seed(tmp_path: Path) -> None:
     grid = claimed(grid_in(tmp_path), Claim("it is better", ("rince",), "info-nce"))
     values = {("info-nce", "plain"): {0: 0.5}, ("rince", "plain"): {0: 0.9}}
     (verdict,) = judge_claims(grid, results_of(grid, values, items=True))
-    assert (verdict.gains, verdict.verdict) == ({}, UNDECIDED)
+    assert (verdict.gains, verdict.outcome) == ({}, UNDECIDED)
     entry = build_entries(grid, results_of(grid, values, items=True))[1]
     assert entry.difference is not None, "of the test items it is known"
     assert entry.difference.low > 0.2

@@ -13,7 +13,7 @@ from contraport.comparison.seed_intervals import (
     MAX_SEEDS,
     PairedDifference,
     VarianceEstimate,
-    estimate_variance,
+    estimate_moderated_variance,
     estimate_variance_prior,
     mean_interval_over_seeds,
     num_seeds_to_decide,
@@ -126,7 +126,9 @@ def test_intervals_cover_at_their_level() -> None:
         common = random.normal(0, 1, (1, 1, items)) + random.normal(0, 0.05, (1, seeds, 1))
         values = common + random.normal(0, 0.5, (rows, 1, items)) + random.normal(0, 0.05, (rows, seeds, 1))
         means = values.mean(axis=2)
-        likely = estimate_variance_prior(filter(None, (estimate_variance(one - means[0]) for one in means[1:])))
+        likely = estimate_variance_prior(
+            filter(None, (estimate_moderated_variance(one - means[0]) for one in means[1:]))
+        )
         for one in range(1, rows):
             found = paired_difference(means[one], means[0], values[one], values[0], prior=likely).with_interval()
             assert found is not None

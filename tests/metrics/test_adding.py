@@ -13,14 +13,14 @@ from contraport._utils.formatting import use_flag_style
 from contraport.cli.listing import list_names, print_names
 from contraport.evaluation import evaluate
 from contraport.evaluation.result_tables import tabulate_metrics_across_encoders
-from contraport.metrics import METRICS, metric, metric_by_key, select_metrics
+from contraport.metrics import METRICS, metric_by_key, register_metric, select_metrics
 from contraport.metrics.registry import LABELS
 from contraport.reporting import report
 
 
 @pytest.fixture
 def mine():
-    @metric(
+    @register_metric(
         "Near@{}",
         group="geometry",
         better="higher",
@@ -53,7 +53,9 @@ def test_an_added_metric_is_evaluated_printed_shown_and_listed(mine, tmp_path: P
 
 @pytest.mark.parametrize("wrong", [0, slice(None)])
 def test_a_metric_that_returns_nan_is_left_out_and_noted(wrong, tmp_path: Path) -> None:
-    @metric("Broken", group="geometry", better="higher", unit="share of test items", pattern="{:.0%}", default=False)
+    @register_metric(
+        "Broken", group="geometry", better="higher", unit="share of test items", pattern="{:.0%}", default=False
+    )
     def broken(context):
         """NaN for some items."""
         found = torch.ones(len(context.test_x))
@@ -109,14 +111,14 @@ def test_registration_rejects_incomplete_entries() -> None:
 
     common = {"group": "geometry", "better": "higher", "unit": "", "pattern": "{}"}
     with raises_usage_error("function.docstring", "Mine"):
-        metric("Mine", **common)(undocumented)
+        register_metric("Mine", **common)(undocumented)
     undocumented.__doc__ = "Nothing."
     with raises_usage_error("title.number", "Mine"):
-        metric("Mine", numbers=(1, 2), **common)(undocumented)
+        register_metric("Mine", numbers=(1, 2), **common)(undocumented)
     with raises_usage_error("title.number", "Mine@{}"):
-        metric("Mine@{}", **common)(undocumented)
+        register_metric("Mine@{}", **common)(undocumented)
     with raises_usage_error("title.exists", "knn"):
-        metric("kNN", **common)(undocumented)
+        register_metric("kNN", **common)(undocumented)
 
 
 def test_registry_does_not_import_torch() -> None:

@@ -182,7 +182,7 @@ def test_recall_counts_ranks_up_to_the_number() -> None:
 
 def test_mutual_information_is_log_n_minus_the_loss() -> None:
     context = context_of()
-    loss = info_nce(0.2)(*(view.double() for view in context.projections))
+    loss = info_nce(0.2)(*(view.double() for view in context.random_view_projections))
     assert METRICS["mutual_information"](context).mean() == pytest.approx(np.log(30) - float(loss), abs=1e-5)
 
 
@@ -262,5 +262,5 @@ def test_retrieval_compares_features_if_views_share_an_encoder(shared: bool) -> 
     context = EvalContext(model, data, data, Views(data, augment="strong"), LoaderConfig())
     features = model.encode(data.__getitems__(list(range(20))).views)
     expected = features if shared else model.project(features)
-    for actual, target in zip(context.retrieval_views, expected, strict=True):
+    for actual, target in zip(context.retrieval_embeddings, expected, strict=True):
         torch.testing.assert_close(actual, target.detach())

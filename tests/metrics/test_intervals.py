@@ -7,11 +7,11 @@ from contraport.metrics.intervals import (
     Difference,
     MetricResult,
     bootstrap_interval,
+    bootstrap_mean,
+    bootstrap_median,
     bounded_bootstrap_mean,
     clipped_bootstrap_mean,
     draw_bootstrap_values,
-    mean,
-    median,
     paired_bootstrap_difference,
     percentile_interval,
     root_bootstrap_mean,
@@ -116,10 +116,10 @@ def test_intervals_are_determined_by_the_seed() -> None:
     assert first == second != third
 
 
-@pytest.mark.parametrize("statistic", [mean, median, root_bootstrap_mean, r_squared])
+@pytest.mark.parametrize("statistic", [bootstrap_mean, bootstrap_median, root_bootstrap_mean, r_squared])
 def test_counts_equal_repeated_items(statistic) -> None:
     pairs = np.stack([RANDOM.random(40), RANDOM.random(40) < 0.7], axis=1)
-    items = pairs[:, 0] if statistic in (mean, root_bootstrap_mean) else pairs
+    items = pairs[:, 0] if statistic in (bootstrap_mean, root_bootstrap_mean) else pairs
     counts = RANDOM.integers(0, 3, size=(5, 40)).astype(float)
     repeated = [MetricResult(np.repeat(items, row.astype(int), axis=0), statistic).value for row in counts]
     assert statistic(items, counts) == pytest.approx(repeated)
@@ -136,25 +136,32 @@ def test_r_squared_does_not_depend_on_the_offset_of_the_numbers() -> None:
 def test_is_mean_marks_the_statistics_that_are_means_of_items() -> None:
     """`compare` averages the saved items of such a result."""
     items = RANDOM.uniform(0.1, 0.8, (40, 2))
-    for statistic in (mean, bounded_bootstrap_mean, clipped_bootstrap_mean, root_bootstrap_mean, median, r_squared):
+    for statistic in (
+        bootstrap_mean,
+        bounded_bootstrap_mean,
+        clipped_bootstrap_mean,
+        root_bootstrap_mean,
+        bootstrap_median,
+        r_squared,
+    ):
         finding = MetricResult(items if statistic is r_squared else items[:, 0], statistic)
         assert finding.is_mean_of_items == (finding.value == pytest.approx(finding.item_values.mean())), statistic
 
 
 def test_median_agrees_with_numpy() -> None:
     for items in (RANDOM.random(7), RANDOM.random(8), RANDOM.integers(1, 9, size=(6, 2))):
-        assert MetricResult(items, median).value == np.median(items, axis=0).mean()
+        assert MetricResult(items, bootstrap_median).value == np.median(items, axis=0).mean()
 
 
 def test_a_result_with_parts_is_the_mean_of_its_parts() -> None:
     """Each column is a result by itself, under the same draws of items."""
     hits = RANDOM.random((50, 3)) < [0.2, 0.5, 0.9]
-    whole = MetricResult(hits, part_names=("a to b", "b to a", "a to c"))
-    parts = whole.results_by_part()
+    whole = MetricResult(hits, column_names=("a to b", "b to a", "a to c"))
+    parts = whole.results_by_column()
     assert whole.value == pytest.approx(np.mean([part.value for part in parts.values()]))
     draws = draw_bootstrap_values({"whole": whole, **parts}, resamples=20)
     assert draws["whole"] == pytest.approx(np.mean([draws[part] for part in parts], axis=0))
-    assert MetricResult(hits).results_by_part() == {}
+    assert MetricResult(hits).results_by_column() == {}
 
 
 def test_draws_do_not_depend_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:

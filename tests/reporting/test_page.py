@@ -15,7 +15,7 @@ from contraport.reporting import report
 from contraport.reporting.metric_tables import build_metric_tables, list_evaluated_metrics
 from contraport.reporting.page import render_report
 from contraport.reporting.report_run import load_runs
-from contraport.reporting.summary_text import describe_runs
+from contraport.reporting.summary_text import build_report_title
 
 NASTY = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
@@ -84,10 +84,10 @@ def test_page_has_title_sections_and_baselines(make_run, tmp_path) -> None:
 
 def test_title_counts_and_lists(make_run) -> None:
     runs = load_runs([make_run("a"), make_run("b", objective="gca-uot", epochs=1), make_run("c", objective="gca-ince")])
-    assert describe_runs(runs) == "Three small-cnn encoders trained on digits with nt-xent, gca-uot and gca-ince."
-    assert describe_runs(load_runs([make_run("f", encoder="mlp")])).startswith("An mlp encoder trained on")
+    assert build_report_title(runs) == "Three small-cnn encoders trained on digits with nt-xent, gca-uot and gca-ince."
+    assert build_report_title(load_runs([make_run("f", encoder="mlp")])).startswith("An mlp encoder trained on")
     mixed = load_runs([make_run("d", encoder="mlp", data="/home/me/photos"), make_run("e", epochs=5)])
-    assert describe_runs(mixed) == (
+    assert build_report_title(mixed) == (
         "Two encoders (mlp and small-cnn) trained on photos and digits with nt-xent for 5 epochs."
     )
 
@@ -95,13 +95,13 @@ def test_title_counts_and_lists(make_run) -> None:
 def test_title_of_frozen_encoders(make_run) -> None:
     runs = [make_run("a", freeze=True), make_run("b", freeze=True), make_run("c")]
     assert (
-        describe_runs(load_runs(runs[:1]))
+        build_report_title(load_runs(runs[:1]))
         == "A frozen small-cnn encoder with a trained head on digits with nt-xent for 5 epochs."
     )
-    assert describe_runs(load_runs(runs[:2])).startswith(
+    assert build_report_title(load_runs(runs[:2])).startswith(
         "Two frozen small-cnn encoders, each with a trained head on digits"
     )
-    assert describe_runs(load_runs(runs)).startswith("Three small-cnn encoders trained on digits")
+    assert build_report_title(load_runs(runs)).startswith("Three small-cnn encoders trained on digits")
 
 
 def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> None:
@@ -160,11 +160,13 @@ def test_names_are_escaped(make_run, tmp_path) -> None:
 
 def test_significantly_best_cells_are_marked_and_baselines_listed_once(make_run) -> None:
     (group,) = tables([make_run("alone")])
-    best = [[cell.text for cell in encoder.cells if cell.is_best] for encoder in group.encoder_rows]
+    best = [[cell.text for cell in encoder.cells if cell.is_significantly_best] for encoder in group.encoder_rows]
     assert best == [[], [], ["92.0%", "92.0%", "0.100", "−3.000"]]
     (group,) = tables([make_run("a"), make_run("b", seed=3)])
     assert [encoder.name for encoder in group.encoder_rows] == ["raw inputs", "untrained small-cnn", "a", "b"]
-    assert not any(cell.is_best for encoder in group.encoder_rows for cell in encoder.cells), "nothing tells a from b"
+    assert not any(cell.is_significantly_best for encoder in group.encoder_rows for cell in encoder.cells), (
+        "nothing tells a from b"
+    )
 
 
 def test_no_best_if_a_run_lacks_the_metric(make_run) -> None:
@@ -174,15 +176,15 @@ def test_no_best_if_a_run_lacks_the_metric(make_run) -> None:
     write_json(runs[1].evaluation_path, values)
     known = load_runs([runs[0]]), load_runs(runs)
     (alone,), (beside,) = (build_metric_tables(of, [metric_by_key("knn")]) for of in known)
-    assert alone.encoder_rows[-1].cells[0].is_best
-    assert not any(cell.is_best for encoder in beside.encoder_rows for cell in encoder.cells)
+    assert alone.encoder_rows[-1].cells[0].is_significantly_best
+    assert not any(cell.is_significantly_best for encoder in beside.encoder_rows for cell in encoder.cells)
 
 
 def test_each_data_set_has_its_own_table_and_best(make_run, tmp_path) -> None:
     runs = [make_run("a"), make_run("b", data="fashion-mnist", seed=2)]
     groups = tables(runs)
     assert [group.data_name for group in groups] == ["digits", "fashion-mnist"]
-    assert all(any(cell.is_best for cell in group.encoder_rows[-1].cells) for group in groups)
+    assert all(any(cell.is_significantly_best for cell in group.encoder_rows[-1].cells) for group in groups)
     assert "fashion-mnist" in words(report(runs, out=tmp_path / "page.html"))
 
 

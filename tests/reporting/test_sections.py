@@ -24,8 +24,8 @@ from contraport.reporting.sections.confusion_matrix import (
     draw_confusion_matrix,
 )
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
-from contraport.reporting.sections.epoch_curves import build_epoch_curves_section, list_epochs_with_rows
-from contraport.reporting.sections.feature_geometry import build_geometry_section, draw_cosines
+from contraport.reporting.sections.epoch_curves import build_epoch_curves_section, list_row_names_by_epoch
+from contraport.reporting.sections.feature_geometry import build_geometry_section, draw_cosine_heatmap
 from contraport.reporting.sections.neighbor_strips import build_neighbors_section
 from contraport.reporting.sections.pair_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import (
@@ -45,7 +45,7 @@ def builder_of(*runs) -> PageBuilder:
 
 def test_plan_and_target_share_a_scale_without_self_pairs(make_run) -> None:
     builder = builder_of(make_run())
-    values = build_plans_section(builder).values
+    values = build_plans_section(builder).template_variables
     (one,) = values["plans"]
     plan, target = (builder.plots[f"{name}-0"]["data"][0] for name in ("plan", "target"))
     assert plan["meta"]["scale"] == target["meta"]["scale"] == list(values["scale"])
@@ -54,9 +54,9 @@ def test_plan_and_target_share_a_scale_without_self_pairs(make_run) -> None:
     assert one.last_snapshot.total_mass == pytest.approx(0.9, abs=1e-5)
     assert 0 < one.last_snapshot.share_on_target < 1
     assert one.last_snapshot.excludes_self_pairs
-    assert 0 < len(one.most_dropped) <= 6
-    assert all(share < 1 for *_, share in one.most_dropped)
-    assert [share for *_, share in one.most_dropped] == sorted(share for *_, share in one.most_dropped)
+    assert 0 < len(one.most_dropped_items) <= 6
+    assert all(share < 1 for *_, share in one.most_dropped_items)
+    assert [share for *_, share in one.most_dropped_items] == sorted(share for *_, share in one.most_dropped_items)
 
 
 def test_masses_are_quantized_on_the_log_scale() -> None:
@@ -89,12 +89,12 @@ def test_unevenness_ranges_from_uniform_to_a_single_negative(make_run) -> None:
 
 def test_slider_has_all_snapshots(make_run) -> None:
     builder = builder_of(make_run(kept=3))
-    values = build_plans_section(builder).values
+    values = build_plans_section(builder).template_variables
     known = builder.script_data["plans"]["plan-0"]
     assert known["epochs"] == [1, 2, 3, 4]
     assert len(known["plans"]) == len(known["onTarget"]) == 4
     assert len(known["targets"]) == 1, "all are the same"
-    assert values["over_epochs"].key == "on-target"
+    assert values["over_epochs"].element_id == "on-target"
     assert builder.plots["on-target"]["data"][0]["x"] == [1, 2, 3, 4]
 
 
@@ -102,7 +102,7 @@ def test_cross_plan_has_no_excluded_pairs(make_run) -> None:
     made = make_run()
     write_arrays(made.samples_path, made.page_arrays() | {"plan": np.full((6, 6), 1 / 36), "target": np.eye(6) / 6})
     builder = builder_of(made)
-    (one,) = build_plans_section(builder).values["plans"]
+    (one,) = build_plans_section(builder).template_variables["plans"]
     assert not one.last_snapshot.excludes_self_pairs
     drawn = builder.plots["plan-0"]
     assert [drawn["data"][0]["meta"][of][2] for of in ("rows", "columns")] == [
@@ -122,10 +122,10 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
     def summarize(plan: np.ndarray) -> tuple[str, str, list[tuple[int, str, float]], float | None]:
         write_arrays(made.samples_path, made.page_arrays() | {"plan": plan, "target": target})
         builder = builder_of(made)
-        values = build_plans_section(builder).values
+        values = build_plans_section(builder).template_variables
         (one,) = values["plans"]
         assert values["over_epochs"] is None, "there is one epoch alone"
-        assert one.sheet_keys == tuple(
+        assert one.sprite_sheet_keys == tuple(
             builder.add_thumbnails(made.page_arrays()[f"plan_view_{side}"]) for side in (1, 2)
         )
         assert json.loads(plotly_figures.to_script_json(builder.script_data))["plans"]["plan-0"]["mass"] == [
@@ -133,8 +133,8 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
         ]
         return (
             one.plan_plot.label.partition(": ")[2],
-            one.lines_label.rpartition("; ")[2],
-            one.most_dropped,
+            one.lines_alt_text.rpartition("; ")[2],
+            one.most_dropped_items,
             one.last_snapshot.negative_unevenness,
         )
 
@@ -224,7 +224,7 @@ def test_curves_show_only_logged_columns(make_run) -> None:
     known = ("step", "loss")
     made.write_metrics({key: row[key] for key in known} | {"plan_mass": 1 - row["step"] / 50} for row in made.metrics())
     builder = builder_of(made, make_run("none", metrics=False))
-    values = build_training_curves_section(builder).values
+    values = build_training_curves_section(builder).template_variables
     assert [title for title, *_ in values["curves"]] == ["Loss", "Mass of the plan"]
     assert [len(builder.plots["curve-loss"]["data"]), len(builder.script_data["along"]["curve-loss"])] == [1, 1]
     assert builder.script_data["along"]["curve-loss"][0].keys() == {"step", "share"}
@@ -234,8 +234,13 @@ def test_curves_show_only_logged_columns(make_run) -> None:
 
 def test_epoch_curves_start_untrained_and_end_trained(make_run) -> None:
     builder = builder_of(make_run(kept=2))
-    assert list_epochs_with_rows(builder.runs[0]) == [(0, "untrained"), (1, "epoch 1"), (2, "epoch 2"), (3, "trained")]
-    titles = [measure.title for measure, _ in build_epoch_curves_section(builder).values["curves"]]
+    assert list_row_names_by_epoch(builder.runs[0]) == [
+        (0, "untrained"),
+        (1, "epoch 1"),
+        (2, "epoch 2"),
+        (3, "trained"),
+    ]
+    titles = [measure.title for measure, _ in build_epoch_curves_section(builder).template_variables["curves"]]
     assert titles[:2] == ["Linear probe", "kNN"]
     assert builder.plots["epochs-knn"]["data"][0]["y"] == pytest.approx([0.91, 0.5, 0.9, 0.92])
     assert build_epoch_curves_section(builder_of(make_run("other"))) is None
@@ -250,7 +255,7 @@ def test_epoch_curves_show_one_metric_per_family_with_intervals(make_run) -> Non
         known["intervals"] = {"trained": {"knn": {"low": 0.9, "high": 0.95}}}
         write_json(run.evaluation_path, known)
     builder = builder_of(made)
-    drawn = [plot.key for _, plot in build_epoch_curves_section(builder).values["curves"]]
+    drawn = [plot.element_id for _, plot in build_epoch_curves_section(builder).template_variables["curves"]]
     assert drawn[:5] == ["epochs-linear_probe", "epochs-knn", "epochs-recall-1", "epochs-nmi", "epochs-ari"]
     assert len(drawn) == 6
     (line, _), (plain, _) = (builder.plots[f"epochs-{key}"]["data"] for key in ("knn", "nmi"))
@@ -260,7 +265,7 @@ def test_epoch_curves_show_one_metric_per_family_with_intervals(make_run) -> Non
     assert percents == [True, False]
     curves = {
         measure.key: plot.label
-        for measure, plot in build_epoch_curves_section(builder_of(made, other)).values["curves"]
+        for measure, plot in build_epoch_curves_section(builder_of(made, other)).template_variables["curves"]
     }
     assert curves["knn"] == "kNN over the epochs; last values: made: 92.0%; other: 92.0%."
     both = builder_of(made, other)
@@ -284,37 +289,41 @@ def test_points_are_colored_by_available_data(make_run) -> None:
     domains = {"domains": np.arange(30) % 2, "domain_names": np.array(["photo", "sketch"]), "suspicion": np.ones(30)}
     write_arrays(made.samples_path, made.page_arrays() | domains)
     builder = builder_of(made)
-    values = build_embedding_map_section(builder).values
+    values = build_embedding_map_section(builder).template_variables
     assert list(values["colors"]) == ["label", "domain", "loss", "suspicion"]
     known = builder.script_data["maps"]["map-0"]
     assert known["colors"]["domain"]["names"] == ["photo", "sketch"]
     assert known["ids"][0] == 100
     assert json.loads(plotly_figures.to_script_json(builder.script_data))["maps"]["map-0"]["neighbors"][0] == [3, 1, 6]
-    assert list(build_embedding_map_section(builder_of(make_run("plain", labels=False))).values["colors"]) == ["loss"]
+    assert list(
+        build_embedding_map_section(builder_of(make_run("plain", labels=False))).template_variables["colors"]
+    ) == ["loss"]
 
 
 def test_neighbors_of_another_class_are_marked(make_run) -> None:
-    (strips,) = build_neighbors_section(builder_of(make_run())).values["strips"]
+    (strips,) = build_neighbors_section(builder_of(make_run())).template_variables["strips"]
     assert [(item.item_id, item.class_name) for item, _ in strips.rows] == [(100, "zero"), (101, "one"), (102, "two")]
     assert [near.is_same_class for near in strips.rows[0][1]] == [True, False, True]
     assert strips.same_class_share == pytest.approx(2 / 3)
-    (strips,) = build_neighbors_section(builder_of(make_run("unlabelled", labels=False))).values["strips"]
+    (strips,) = build_neighbors_section(builder_of(make_run("unlabelled", labels=False))).template_variables["strips"]
     assert strips.same_class_share is None
     assert len(strips.rows) == 10
     assert all(near.is_same_class is None for _, row in strips.rows for near in row)
     made = make_run("next")
     after = np.stack([(np.arange(30) + step) % 30 for step in (1, 3)], axis=1)
     write_arrays(made.samples_path, made.page_arrays() | {"neighbors": after})
-    assert build_neighbors_section(builder_of(made)).values["strips"][0].same_class_share == pytest.approx(0.5)
+    assert build_neighbors_section(builder_of(made)).template_variables["strips"][0].same_class_share == pytest.approx(
+        0.5
+    )
     both = make_run("labelled"), make_run("not", labels=False)
-    assert build_neighbors_section(builder_of(*both)).values["by_class"] is False
+    assert build_neighbors_section(builder_of(*both)).template_variables["by_class"] is False
 
 
 def test_texts_are_shown_verbatim(make_run) -> None:
     made = make_run(images=False)
     write_arrays(made.samples_path, made.page_arrays() | {"texts": np.array([f"a <b>text {k}" for k in range(30)])})
     builder = builder_of(made)
-    (strips,) = build_neighbors_section(builder).values["strips"]
+    (strips,) = build_neighbors_section(builder).template_variables["strips"]
     assert [near.text for near in strips.rows[0][1]] == ["a <b>text 3", "a <b>text 1", "a <b>text 6"]
     build_embedding_map_section(builder)
     assert builder.script_data["maps"]["map-0"]["texts"][2] == "a <b>text 2"
@@ -326,7 +335,7 @@ def test_cross_view_retrieval_has_its_own_table(make_run) -> None:
     numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
     known["directions"] = {"image to text": numbers, "text to image": {}}
     write_json(made.evaluation_path, known)
-    measures, found = build_results_section(builder_of(made)).values["directions"]
+    measures, found = build_results_section(builder_of(made)).template_variables["directions"]
     assert [measure.title for measure in measures] == ["Recall@1"]
     ((run, cells),) = found
     assert run.name == "nt-xent"
@@ -353,16 +362,16 @@ def test_class_without_a_name_is_called_by_its_number(make_run) -> None:
     write_arrays(
         made.samples_path, made.page_arrays() | {"confusion": np.array([[8, 0, 0, 2], *np.eye(4, dtype=int)[1:]])}
     )
-    ((_, _, worst, *_),) = build_confusion_section(builder_of(made)).values["entries"]
+    ((_, _, worst, *_),) = build_confusion_section(builder_of(made)).template_variables["entries"]
     assert worst == ["20% of zero predicted as 3 (2 of 10)"]
     others = {name: of for name, of in made.page_arrays().items() if not name.startswith("mistaken")}
     write_arrays(made.samples_path, others | {"confusion": np.eye(2, dtype=int)})
-    ((_, plot, *_),) = build_confusion_section(builder_of(made)).values["entries"]
+    ((_, plot, *_),) = build_confusion_section(builder_of(made)).template_variables["entries"]
     assert plot.label == "nt-xent: no errors."
 
 
 def test_lists_the_most_frequent_confusions(make_run) -> None:
-    ((_, plot, worst, *_),) = build_confusion_section(builder_of(make_run())).values["entries"]
+    ((_, plot, worst, *_),) = build_confusion_section(builder_of(make_run())).template_variables["entries"]
     assert worst == ["20% of zero predicted as one (2 of 10)", "10% of two predicted as zero (1 of 10)"]
     assert worst[0] in plot.label
     assert describe_frequent_confusions(np.eye(2, dtype=int), ["a", "b"]) == []
@@ -374,7 +383,7 @@ def test_mass_that_changes_only_by_rounding_is_not_drawn(make_run) -> None:
     for run, masses in ((made, 1 + 1e-6 * np.arange(20)), (other, 1 - 1e-2 * np.arange(20))):
         run.write_metrics(row | {"plan_mass": float(mass)} for row, mass in zip(run.metrics(), masses, strict=True))
     drawn = [
-        [title for title, *_ in build_training_curves_section(builder_of(run)).values["curves"]]
+        [title for title, *_ in build_training_curves_section(builder_of(run)).template_variables["curves"]]
         for run in (made, other)
     ]
     assert ["Mass of the plan" in titles for titles in drawn] == [False, True]
@@ -382,7 +391,7 @@ def test_mass_that_changes_only_by_rounding_is_not_drawn(make_run) -> None:
 
 def test_lists_the_most_confident_errors(make_run) -> None:
     builder = builder_of(make_run("images"), make_run("vectors", images=False))
-    (*_, views, mistaken), (*_, of_vectors) = build_confusion_section(builder).values["entries"]
+    (*_, views, mistaken), (*_, of_vectors) = build_confusion_section(builder).template_variables["entries"]
     assert views == ["view0"]
     assert [(one.item, one.true_class, one.predicted_class, one.probability) for one in mistaken] == [
         (7, "zero", "one", 0.98),
@@ -419,7 +428,7 @@ def test_map_ratio_follows_the_points(make_run) -> None:
     very, high = make_run("very"), make_run("high")
     for run, end in ((very, [9.0, 1.0]), (high, [1.0, 9.0])):
         write_arrays(run.samples_path, run.page_arrays() | {"points": np.array([[0.0, 0.0], end] * 15)})
-    maps = build_embedding_map_section(builder_of(wide, one_place, very, high)).values["maps"]
+    maps = build_embedding_map_section(builder_of(wide, one_place, very, high)).template_variables["maps"]
     assert [plot.aspect_ratio for _, plot, _ in maps] == [1.5, None, 1.7, 0.8]
 
 
@@ -427,7 +436,7 @@ def test_points_have_the_color_of_their_class(make_run) -> None:
     made, labels = make_run(), np.arange(30) % 3
     write_arrays(made.samples_path, made.page_arrays() | {"points": np.stack([labels, -2.0 * labels], axis=1)})
     builder = builder_of(made)
-    values = build_embedding_map_section(builder).values
+    values = build_embedding_map_section(builder).template_variables
     (*of_classes, ring), colors = builder.plots["map-0"]["data"], class_colors(3)
     assert ring["x"] == ring["y"] == []
     for label, trace in enumerate(of_classes):
@@ -443,7 +452,7 @@ def test_points_have_the_color_of_their_class(make_run) -> None:
     builder = builder_of(single, many)
     build_embedding_map_section(builder)
     assert [builder.plots[f"map-{run}"]["layout"]["annotations"] for run in (0, 1)] == [[], []]
-    assert build_embedding_map_section(builder_of(many)).values["legends"] == []
+    assert build_embedding_map_section(builder_of(many)).template_variables["legends"] == []
 
 
 def test_equally_frequent_confusions_are_sorted_by_count() -> None:
@@ -472,7 +481,7 @@ def test_differences_show_only_percentages(make_run) -> None:
         gain = {"value": 0.0, "low": -0.0004, "high": 0.1}
         known["differences"][str(other.path)] = dict.fromkeys(("knn", "nmi", "ari"), gain)
         write_json(run.evaluation_path, known)
-    ((_, plot),) = build_results_section(builder_of(one, two)).values["differences"]
+    ((_, plot),) = build_results_section(builder_of(one, two)).template_variables["differences"]
     assert plot.label == "Differences from one on digits: kNN, two: 0.0 points (0.0 to 10.0)."
 
 
@@ -485,7 +494,7 @@ def test_many_classes_have_a_list_instead_of_a_matrix(make_run) -> None:
     made = make_run(class_names=tuple(f"class {k}" for k in range(200)))
     counts = np.diag(np.full(200, 9)) + np.roll(np.eye(200, dtype=int), 1, axis=1)
     write_arrays(made.samples_path, made.page_arrays() | {"confusion": counts})
-    ((_, plot, worst, *_),) = build_confusion_section(builder_of(made)).values["entries"]
+    ((_, plot, worst, *_),) = build_confusion_section(builder_of(made)).template_variables["entries"]
     assert plot is None
     assert len(worst) == 12
     assert worst[0] == "10% of class 0 predicted as class 1 (1 of 10)"
@@ -497,7 +506,7 @@ def test_cosines_are_averaged_within_and_between_classes(make_run) -> None:
     labels = np.array([0, 0, 1])
     cosines = np.array([[1.0, 0.8, 0.1], [0.8, 1.0, 0.3], [0.1, 0.3, 1.0]])
     write_arrays(made.samples_path, made.page_arrays() | {"cosines": cosines, "cosine_labels": labels})
-    (one,) = build_geometry_section(builder_of(made)).values["cosines"]
+    (one,) = build_geometry_section(builder_of(made)).template_variables["cosines"]
     assert (one.within, one.between) == (pytest.approx(0.8), pytest.approx(0.2))
 
 
@@ -511,14 +520,14 @@ def test_cosines_share_a_scale_and_name_their_classes(make_run) -> None:
     )
     write_arrays(even.samples_path, even.page_arrays() | {"cosines": np.ones((30, 30))})
     builder = builder_of(low, even)
-    assert build_geometry_section(builder).values["lowest"] == pytest.approx(-1.0)
-    assert build_geometry_section(builder_of(even)).values["lowest"] == 0.9
-    drawn = draw_cosines(cosines, np.array([0, 0, 1, 2, 2, 2]), ["zero", "one", "two"], -0.9)
+    assert build_geometry_section(builder).template_variables["lowest"] == pytest.approx(-1.0)
+    assert build_geometry_section(builder_of(even)).template_variables["lowest"] == 0.9
+    drawn = draw_cosine_heatmap(cosines, np.array([0, 0, 1, 2, 2, 2]), ["zero", "one", "two"], -0.9)
     letters = base64.b64decode(drawn["data"][0]["z"]["bytes"])
     assert [letters[place] for place in (0, 1, 2)] == [255, 0, 6], "what is below the scale has its lowest colour"
     y = drawn["layout"]["yaxis"]
     assert (y["ticktext"], y["tickvals"], y["autorange"]) == (["zero", "one", "two"], [0.5, 2, 4], "reversed")
-    many = draw_cosines(np.eye(25), np.arange(25), [str(label) for label in range(25)], 0.0)
+    many = draw_cosine_heatmap(np.eye(25), np.arange(25), [str(label) for label in range(25)], 0.0)
     assert "ticktext" not in many["layout"]["yaxis"]
 
 
@@ -526,7 +535,7 @@ def test_alignment_path_starts_open_and_ends_large(make_run) -> None:
     made = make_run()
     write_arrays(made.samples_path, made.page_arrays() | {"spectrum": np.array([4.0, 4.0, 1e-9])})
     builder = builder_of(made)
-    values = build_geometry_section(builder).values
+    values = build_geometry_section(builder).template_variables
     (path,) = builder.plots["sphere"]["data"]
     assert (path["x"], path["y"]) == ([-2.0, -3.0], pytest.approx([0.2, 0.1]))
     assert (path["marker"]["symbol"], path["marker"]["size"]) == (["circle-open", "circle"], [6, 11])
@@ -536,19 +545,21 @@ def test_alignment_path_starts_open_and_ends_large(make_run) -> None:
     known = made.evaluation()
     known["rows"] = {"trained": known["rows"]["trained"]}
     write_json(made.evaluation_path, known)
-    assert build_geometry_section(builder_of(made)).values["sphere"] is None, "of one point there is no path"
+    assert build_geometry_section(builder_of(made)).template_variables["sphere"] is None, (
+        "of one point there is no path"
+    )
 
 
 def test_robustness_starts_at_clean_images(make_run) -> None:
     builder = builder_of(make_run())
     found = build_robustness_section(builder)
-    assert [name for name, _ in found.values["curves"]] == ["Noise", "Blur"]
+    assert [name for name, _ in found.template_variables["curves"]] == ["Noise", "Blur"]
     *beside, own = builder.plots["robust-noise"]["data"]
     assert own["x"] == [0, 1, 5]
     assert [(one["name"], one["x"]) for one in beside] == [("raw inputs", [0]), ("the untrained encoder", [0])]
-    assert "noise@1" not in [measure.key for measure in build_results_section(builder).values["metrics"]]
+    assert "noise@1" not in [measure.key for measure in build_results_section(builder).template_variables["metrics"]]
     assert builder.plots["robust-noise"]["layout"]["yaxis"]["range"] == [pytest.approx(0.35), 1.0]
-    assert found.values["curves"][0][1].label.endswith("at severity 5: nt-xent 40.0%.")
+    assert found.template_variables["curves"][0][1].label.endswith("at severity 5: nt-xent 40.0%.")
 
 
 def test_robustness_shows_baselines_shared_by_all_runs(make_run) -> None:
@@ -556,9 +567,9 @@ def test_robustness_shows_baselines_shared_by_all_runs(make_run) -> None:
     known = other.evaluation()
     known["rows"]["untrained"]["linear_probe"] = 0.5  # of another encoder
     write_json(other.evaluation_path, known)
-    assert build_robustness_section(builder_of(one, other)).values["baselines"] == ["raw inputs (dotted)"]
+    assert build_robustness_section(builder_of(one, other)).template_variables["baselines"] == ["raw inputs (dotted)"]
     elsewhere = make_run("elsewhere", data="other")
-    assert build_robustness_section(builder_of(one, elsewhere)).values["baselines"] == []
+    assert build_robustness_section(builder_of(one, elsewhere)).template_variables["baselines"] == []
     page = render_report(list(load_runs([one, other])))
     assert "Gray: raw inputs (dotted)." in page
 
@@ -570,10 +581,10 @@ def test_differences_are_in_points_with_their_intervals(make_run) -> None:
     known["differences"][str(one.path)] = {"knn": {"value": 0.012, "low": 0.004, "high": 0.02}}
     write_json(two.evaluation_path, known)
     builder = builder_of(one, two)
-    ((first, plot),) = build_results_section(builder).values["differences"]
+    ((first, plot),) = build_results_section(builder).template_variables["differences"]
     assert first.name == "one"
     assert "kNN, two: 1.2 points (0.4 to 2.0)" in plot.label
-    (trace,) = builder.plots[plot.key]["data"]
+    (trace,) = builder.plots[plot.element_id]["data"]
     assert (trace["x"], trace["error_x"]["arrayminus"]) == ([pytest.approx(1.2)], [pytest.approx(0.8)])
 
 
@@ -585,9 +596,12 @@ def test_differences_of_several_runs_are_shifted(make_run) -> None:
         known["differences"][str(runs[base].path)] = {"knn": dict(zip(("value", "low", "high"), ends, strict=True))}
         write_json(runs[place].evaluation_path, known)
     builder = builder_of(*runs)
-    assert [key for key, _ in build_results_section(builder).values["differing"]] == ["data"]
-    found = build_results_section(builder).values["differences"]
-    assert [(first.name, plot.key) for first, plot in found] == [("run 0", "differences-0"), ("run 3", "differences-3")]
+    assert [key for key, _ in build_results_section(builder).template_variables["differing"]] == ["data"]
+    found = build_results_section(builder).template_variables["differences"]
+    assert [(first.name, plot.element_id) for first, plot in found] == [
+        ("run 0", "differences-0"),
+        ("run 3", "differences-3"),
+    ]
     drawn = builder.plots["differences-0"]
     assert [trace["y"] for trace in drawn["data"]] == [[pytest.approx(-0.18)], [pytest.approx(0.18)]]
     reach = [(trace["error_x"]["array"], trace["error_x"]["arrayminus"]) for trace in drawn["data"]]
@@ -597,11 +611,11 @@ def test_differences_of_several_runs_are_shifted(make_run) -> None:
 
 def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
     builder = builder_of(make_run(audited=True))
-    (one,) = build_pair_audit_section(builder).values["audits"]
+    (one,) = build_pair_audit_section(builder).template_variables["audits"]
     assert (one.mismatch_rate, one.rate_low, one.rate_high) == (0.1, 0.05, 0.15)
-    assert [pair.item for pair in one.lowest_pairs] == list(range(10))
-    assert one.lowest_pairs[0].partner == 7
-    assert one.lowest_pairs[9].partner is None
+    assert [pair.pair_index for pair in one.lowest_pairs] == list(range(10))
+    assert one.lowest_pairs[0].better_partner_index == 7
+    assert one.lowest_pairs[9].better_partner_index is None
     assert one.view_names == ("image", "text")
     drawn = [builder.script_data["sketches"][place] for place in one.lowest_pairs[3].sketch_indices]
     assert [view["is"] for view in drawn] == ["image", "text", "text"]
@@ -614,8 +628,8 @@ def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
     assert [sum(of["y"]) for of in bars] == pytest.approx([1, 1], abs=1e-3)
     made = make_run("first", audited=True)
     made.save_pair_scores(made.pair_scores() | {"partners": np.full(60, 0)})
-    ((first,),) = [build_pair_audit_section(builder_of(made)).values["audits"]]
-    assert first.lowest_pairs[0].partner == 0
+    ((first,),) = [build_pair_audit_section(builder_of(made)).template_variables["audits"]]
+    assert first.lowest_pairs[0].better_partner_index == 0
     assert build_pair_audit_section(builder_of(make_run("plain"))) is None
 
 
@@ -623,7 +637,7 @@ def test_pairs_without_stored_sketches_are_shown_by_index(make_run) -> None:
     made = make_run(audited=True)
     write_arrays(made.samples_path, made.page_arrays() | {"worst": np.arange(10)[::-1]})
     builder = builder_of(made)
-    (one,) = build_pair_audit_section(builder).values["audits"]
+    (one,) = build_pair_audit_section(builder).template_variables["audits"]
     assert one.lowest_pairs[0].sketch_indices is None
     assert "sketches" not in builder.script_data
 

@@ -51,7 +51,7 @@ def test_significant_difference_has_its_interval(make_run):
     assert said[2] == "1 of the 400 test items = 0.25 points; smaller differences are noise."
     assert said[3] == "The runs differ in temperature (0.5; 0.1)."
     (group,) = build_metric_tables(runs, list_evaluated_metrics(runs))
-    assert [encoder.name for encoder in group.encoder_rows if encoder.cells[0].is_best] == ["one"]
+    assert [encoder.name for encoder in group.encoder_rows if encoder.cells[0].is_significantly_best] == ["one"]
     assert group.encoder_rows[-2].cells[0].interval == "93.0–97.0%"
 
 
@@ -70,7 +70,7 @@ def test_insignificant_difference_is_not_marked(make_run):
     told = "one and two do not differ significantly on the linear probe, 95.0% and 93.8%: 1.2 points (−0.4 to 2.8)."
     assert write_verdict_sentences(runs)[0] == told
     (group,) = build_metric_tables(runs, list_evaluated_metrics(runs))
-    assert not any(encoder.cells[0].is_best for encoder in group.encoder_rows)
+    assert not any(encoder.cells[0].is_significantly_best for encoder in group.encoder_rows)
 
 
 def test_run_worse_than_a_baseline(make_run):
@@ -319,7 +319,9 @@ def test_metric_without_direction_has_no_best(make_run):
     runs = load_runs([one, two])
     marked = {
         measure.key: [
-            encoder.name for encoder in build_metric_tables(runs, [measure])[0].encoder_rows if encoder.cells[0].is_best
+            encoder.name
+            for encoder in build_metric_tables(runs, [measure])[0].encoder_rows
+            if encoder.cells[0].is_significantly_best
         ]
         for measure in list_evaluated_metrics(runs)
     }

@@ -72,7 +72,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
     """Print evaluation results: metrics of each run, notes, paired differences and a verdict."""
     # Here, not above: the other printers need neither torch nor the report.
     from contraport.reporting.report_run import load_runs
-    from contraport.reporting.verdict import compare_evaluations
+    from contraport.reporting.verdict import write_run_comparisons
 
     for name, result in results.items():
         whose = f"{name} on " if len(results) > 1 else ""
@@ -88,7 +88,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
     for name in others:
         if rows := tabulate_metric_differences(results[name]["differences"].get(first, {})):
             print_table(f"{name} minus {first}, paired by item", rows)
-    for sentence in compare_evaluations(load_runs(list(results))):
+    for sentence in write_run_comparisons(load_runs(list(results))):
         print(sentence)
 
 
@@ -117,14 +117,14 @@ def print_clusters(clusters: Clusters) -> None:
 def print_comparison(comparison: Comparison) -> None:
     """Print the result of a comparison: tables, sentences, notes and verdicts."""
     # Imported here because the other tables need no SciPy.
-    from contraport.comparison.comparison_tables import explain_verdict, format_mean
+    from contraport.comparison.comparison_tables import explain_verdict, format_mean_with_interval
 
     first, *headings = comparison.headings
     for metric in comparison.metrics:
         rows = [
             {first: row}
             | {
-                heading: format_mean(metric, comparison.find_entry(row, column, metric.key))
+                heading: format_mean_with_interval(metric, comparison.find_entry(row, column, metric.key))
                 for heading, column in zip(headings, comparison.columns, strict=True)
             }
             for row in comparison.rows
@@ -132,8 +132,8 @@ def print_comparison(comparison: Comparison) -> None:
         print_table(f"{metric.title}, mean over seeds ± half of the 95% interval", rows)
     for sentence in (*comparison.sentences, *comparison.notes):
         print(sentence)
-    for verdict in comparison.verdicts:
-        print(f"{verdict.verdict}: {verdict.claim} {explain_verdict(verdict)}")
+    for verdict in comparison.claim_verdicts:
+        print(f"{verdict.outcome}: {verdict.claim} {explain_verdict(verdict)}")
     if comparison.entries:
         print(f"tables, page and results: {comparison.folder}")
 

@@ -58,13 +58,13 @@ def _metrics() -> _Rows:
 
 def _reading(metric: Metric) -> str:
     """Describe a metric: group, unit, better direction, and whether it must be requested."""
-    direction = "" if metric.better == "neither" else f", {metric.better} is better"
+    direction = "" if metric.better_direction == "neither" else f", {metric.better_direction} is better"
     return f"{metric.group}: {metric.unit}{direction}{'' if metric.is_default else '; on request'}"
 
 
 def _suites() -> _Rows:
     # Here, not above: the other lists need no torch.
-    from contraport.comparison.suites import list_suites, load_suite
+    from contraport.comparison.suites import find_suite_paths, load_suite
 
     return [
         {
@@ -73,7 +73,7 @@ def _suites() -> _Rows:
             "source": suite.get("source", ""),
             "data": ", ".join(Path(str(data)).name for data in suite.get("data", ())),
         }
-        for name, suite in ((name, load_suite(path)) for name, path in list_suites().items())
+        for name, suite in ((name, load_suite(path)) for name, path in find_suite_paths().items())
     ]
 
 

@@ -77,11 +77,11 @@ def compare(given: dict[str, Any]) -> Comparison:
     ...         data=["digits"], objectives=["info-nce", "gca-ince"], seeds=1, epochs=1, encoder="mlp", max_items=128,
     ...         train={"batch_size": 64}, metrics=["knn"], out=folder, progress=False,
     ...     )
-    >>> comparison.rows, comparison.columns, comparison.missing
+    >>> comparison.rows, comparison.columns, comparison.num_missing
     (['info-nce', 'gca-ince'], ['digits, standard'], 0)
     """
     grid = build_grid(given)
-    options = grid.options
+    options = grid.compare_options
     metric = select_metrics_keeping_order(options.metrics)[0]
     budget = TimeBudget(None if options.budget is None else parse_duration(options.budget))
     searched = [(row, column) for row in grid.rows for column in grid.columns] if options.tune else []
@@ -93,9 +93,9 @@ def compare(given: dict[str, Any]) -> Comparison:
     console = make_console(stderr=True) if options.progress else None
     missing = [cell for cell in _known_cells(grid, trials, metric) if build_cell_job(grid, cell).saved_result is None]
     needs_estimate = console is not None or options.budget is not None
-    budget.expected_job_seconds = _estimate_seconds(grid, missing[0]) if needs_estimate and missing else None
+    budget.first_job_seconds = _estimate_seconds(grid, missing[0]) if needs_estimate and missing else None
     if console is not None:
-        _print_plan(console, grid, len(trial_cells), len(missing), budget.expected_job_seconds)
+        _print_plan(console, grid, len(trial_cells), len(missing), budget.first_job_seconds)
     if options.dry_run:
         return Comparison(grid.title, grid.out, grid.baseline, _names(grid.rows), _names(grid.columns), [])
     hint = f"Finished trainings are in {grid.out}; the same command resumes."
@@ -111,7 +111,9 @@ def compare(given: dict[str, Any]) -> Comparison:
             f"processes: one of {options.processes} was killed, perhaps for lack of memory. Use fewer. {hint}",
             kind="killed",
         ) from error
-    return _save_results(grid, trials, trial_results, cells, results, metric, has_started=len(budget.job_seconds) > 0)
+    return _save_results(
+        grid, trials, trial_results, cells, results, metric, has_started=len(budget.finished_job_seconds) > 0
+    )
 
 
 def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone) -> dict[str, JobResult]:
@@ -119,7 +121,7 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
     jobs = [build_cell_job(grid, cell) for cell in cells]
     missing = {job.run_folder.name: cell for job, cell in zip(jobs, cells, strict=True) if job.saved_result is None}
     results: dict[str, JobResult] = {}
-    for job, result in run_cell_jobs(jobs, processes=grid.options.processes, budget=budget):
+    for job, result in run_cell_jobs(jobs, processes=grid.compare_options.processes, budget=budget):
         results[job.run_folder.name] = result
         _check_any_metric(grid, results)
         if job.run_folder.name in missing:
@@ -153,7 +155,7 @@ def _known_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
 
 
 def _table_cells(grid: Grid, trials: Trials, results: Mapping[str, JobResult], metric: Metric) -> list[Cell]:
-    """Return the cells of the table with the settings selected by the search, without unfinished searches."""
+    """Return the cells of the table, with the settings that the search selected; unfinished searches are left out."""
     cells = []
     for cell in grid.cells:
         of = trials.get((cell.row.name, cell.column.name))
@@ -197,11 +199,11 @@ def _print_plan(console: Console, grid: Grid, trials: int, missing: int, seconds
     """Print the number of trainings and, if there is an estimate, their duration."""
     sizes = ((grid.rows, "objective"), (grid.columns, "setting"), (grid.seeds, "seed"))
     product = " x ".join(pluralize(len(values), name) for values, name in sizes)
-    search = f", and {trials} trials of the search" if grid.options.tune else ""
+    search = f", and {trials} trials of the search" if grid.compare_options.tune else ""
     message = f"{product}: {len(grid.cells)} trainings{search}; {missing} to run"
     console.print(message, highlight=False, soft_wrap=True)
     if seconds is not None:
-        total = format_duration(seconds * missing / min(grid.options.processes, missing))
+        total = format_duration(seconds * missing / min(grid.compare_options.processes, missing))
         message = f"estimate: {seconds:.0f} s per training, {total} in all, without the evaluations"
         console.print(message, highlight=False, soft_wrap=True)
 
@@ -295,7 +297,7 @@ def _save_results(
         rows=_names(grid.rows),
         columns=_names(grid.columns),
         entries=build_entries(grid, results),
-        verdicts=judge_claims(grid, results),
+        claim_verdicts=judge_claims(grid, results),
         epoch_means=compute_epoch_means(grid, results),
         reference_values=_reference_values(grid, results),
         search_spaces={
@@ -306,9 +308,9 @@ def _save_results(
         }
         if trials
         else {},
-        trials=_trial_records(grid, trials, trial_results, metric),
+        search_trials=_trial_records(grid, trials, trial_results, metric),
         notes=_notes(grid, results, missing, has_started=has_started),
-        missing=missing,
+        num_missing=missing,
     )
     out, commands = grid.out, [job.shell_commands for _, job in jobs]
     cell_records = [
@@ -347,7 +349,7 @@ def _failed_searches(grid: Grid, trials: Trials, results: Mapping[str, JobResult
 def _reference_values(grid: Grid, results: Results) -> dict[str, dict[str, dict[str, float]]]:
     """Return the metrics of untrained encoders and raw inputs, by their name and the column."""
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for row, differing in grid.reference_row_settings.items():
+    for row, differing in grid.reference_rows.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
         for key, name in BASELINES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:
@@ -407,8 +409,10 @@ def _notes(grid: Grid, results: Results, missing: int, *, has_started: bool) -> 
         notes.append(
             f"{missing} of {len(grid.cells)} trainings are missing or run in another process. The same command resumes."
         )
-        if grid.options.budget is not None and not has_started:
-            notes.append(f"The budget of {grid.options.budget} is shorter than one training, so none was started.")
+        if grid.compare_options.budget is not None and not has_started:
+            notes.append(
+                f"The budget of {grid.compare_options.budget} is shorter than one training, so none was started."
+            )
     reasons: dict[str, list[str]] = {}
     for (row, column, _), (_, one) in results.items():
         if "failed" in one:
@@ -418,11 +422,12 @@ def _notes(grid: Grid, results: Results, missing: int, *, has_started: bool) -> 
         f"{'First reason' if len(of) > 1 else 'Reason'}: {of[0]}"
         for place, of in reasons.items()
     ]
-    if grid.options.tune:
+    options = grid.compare_options
+    if options.tune:
         notes.append(
-            f"Settings were searched with {grid.options.tune} trials per objective and setting, with seed 0, on "
-            f"{grid.options.validation:.0%} of the training items. The final trainings use all training items. An "
-            "objective without searchable settings has one trial."
+            f"Settings were searched with {options.tune} trials per objective and setting, with seed 0, on "
+            f"{options.validation:.0%} of the training items. The final trainings use all training items. An objective "
+            "without searchable settings has one trial."
         )
         notes += [
             f"{name} fixes {', '.join(fixed)}, which was searched for others: it was tuned less."
@@ -437,8 +442,8 @@ _MACHINE_OPTIONS = ("out", "root", "num_workers", "decoded", "progress", "dry_ru
 
 def _provenance(grid: Grid) -> dict[str, Any]:
     """Return the options, the command and the machine of a comparison, as stored in `results.json`."""
-    options = {name: getattr(grid.options, name) for name in COMPARE.options if name not in _MACHINE_OPTIONS}
-    suite = grid.options.suite
+    options = {name: getattr(grid.compare_options, name) for name in COMPARE.options if name not in _MACHINE_OPTIONS}
+    suite = grid.compare_options.suite
     explicit = {name: value for name, value in grid.explicit_options.items() if name not in _MACHINE_OPTIONS}
     return {
         "suite": None if suite is None else Path(str(suite)).stem,
@@ -446,7 +451,7 @@ def _provenance(grid: Grid) -> dict[str, Any]:
         "asked": to_config_value(options),
         "machine": {
             "processor": platform.processor() or platform.machine(),
-            "device": _device_name(grid.options.device),
+            "device": _device_name(grid.compare_options.device),
             "threads": torch.get_num_threads(),
             "python": platform.python_version(),
             "torch": torch.__version__,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,12 +9,16 @@ from typing import Any, NamedTuple
 
 from contraport._utils.files import format_csv
 from contraport._utils.formatting import join_names
-from contraport.comparison.result_statistics import Entry, EpochMean, Verdict
+from contraport.comparison.result_statistics import ClaimVerdict, EpochMean, TableEntry, to_record
 from contraport.comparison.seed_intervals import MAX_SEEDS
 from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.metrics.intervals import Difference
+from contraport.options import keep_deprecated_attributes
 
 
+@keep_deprecated_attributes(
+    trials="search_trials", verdicts="claim_verdicts", missing="num_missing", entry="find_entry"
+)
 @dataclass(frozen=True)
 class Comparison:
     """Result of a comparison of objectives: table entries, verdicts on claims, search trials and notes.
@@ -25,15 +28,15 @@ class Comparison:
         folder: output folder of the comparison.
         baseline: name of the row that the others are compared with.
         rows: names of the rows (objectives).
-        columns: names of the columns (data and setting).
+        columns: names of the columns, each one data set with one setting.
         entries: table entries, one for each row, column and metric.
-        verdicts: verdicts on the claims of the suite.
+        claim_verdicts: verdicts on the claims of the suite.
         epoch_means: means over seeds at intermediate epochs; empty unless the trainings used `keep_every`.
         reference_values: metrics of the untrained encoder and of the raw inputs, by their name, column and metric key.
         search_spaces: range of each searched hyperparameter, by row and hyperparameter.
-        trials: records of the hyperparameter search: row, column, settings, and value on the validation items.
+        search_trials: records of the hyperparameter search: row, column, settings, and value on the validation items.
         notes: notes printed below the tables.
-        missing: number of trainings that are not done.
+        num_missing: number of trainings that are not done yet.
     """
 
     title: str
@@ -41,19 +44,19 @@ class Comparison:
     baseline: str
     rows: list[str]
     columns: list[str]
-    entries: list[Entry]
-    verdicts: list[Verdict] = field(default_factory=list)
+    entries: list[TableEntry]
+    claim_verdicts: list[ClaimVerdict] = field(default_factory=list)
     epoch_means: list[EpochMean] = field(default_factory=list)
     reference_values: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     search_spaces: dict[str, dict[str, str]] = field(default_factory=dict)
-    trials: list[dict[str, Any]] = field(default_factory=list)
+    search_trials: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    missing: int = 0
+    num_missing: int = 0
 
     @property
     def metrics(self) -> list[Metric]:
         """Metrics of the tables, in order; the summary sentences are about the first."""
-        return select_metrics_keeping_order([entry.measure for entry in self.entries])
+        return select_metrics_keeping_order([entry.metric_key for entry in self.entries])
 
     @property
     def headings(self) -> list[str]:
@@ -66,17 +69,14 @@ class Comparison:
             return ["objective", *self.columns]
         return [f"on {data.pop()}", *(column.partition(", ")[2] for column in self.columns)]
 
-    def find_entry(self, row: str, column: str, metric: str) -> Entry | None:
+    def find_entry(self, row: str, column: str, metric: str) -> TableEntry | None:
         """Return the table entry for a row, a column and a metric key, or None if there is none."""
         place = (row, column, metric)
-        return next((one for one in self.entries if (one.row, one.column, one.measure) == place), None)
+        return next((one for one in self.entries if (one.row, one.column, one.metric_key) == place), None)
 
-    def entry(self, row: str, column: str, metric: str) -> Entry | None:
-        """Deprecated name of `find_entry`."""
-        warnings.warn("Comparison.entry is deprecated, use find_entry.", FutureWarning, stacklevel=2)
-        return self.find_entry(row, column, metric)
-
-    def entries_with_differences(self, row: str, metric: Metric) -> Iterator[tuple[Entry | None, Difference | None]]:
+    def entries_with_differences(
+        self, row: str, metric: Metric
+    ) -> Iterator[tuple[TableEntry | None, Difference | None]]:
         """Yield the entry of a row in each column for one metric, with its difference from the baseline."""
         for column in self.columns:
             entry = self.find_entry(row, column, metric.key)
@@ -87,11 +87,11 @@ class Comparison:
 
         The set is empty if the metric has no better direction, or if there is only one row with a mean.
         """
-        means = {one.row: one.mean for one in self.entries if (one.column, one.measure) == (column, metric.key)}
+        means = {one.row: one.mean for one in self.entries if (one.column, one.metric_key) == (column, metric.key)}
         values = [mean for mean in means.values() if mean is not None]
-        if metric.better == "neither" or len(values) < 2:
+        if metric.better_direction == "neither" or len(values) < 2:
             return set()
-        best = min(values) if metric.better == "lower" else max(values)
+        best = min(values) if metric.better_direction == "lower" else max(values)
         return {row for row, mean in means.items() if mean == best}
 
     def format_reference(self, name: str, column: str, metric: Metric) -> str:
@@ -117,47 +117,43 @@ class Comparison:
         parts = [f"# {self.title}", *_tables(self), "\n".join(f"- {sentence}" for sentence in self.sentences)]
         parts += [part for metric in self.metrics for part in epoch_tables_markdown(self, metric)]
         parts += self.notes
-        if self.verdicts:
-            rows = [[one.claim, one.verdict, explain_verdict(one)] for one in self.verdicts]
+        if self.claim_verdicts:
+            rows = [[one.claim, one.outcome, explain_verdict(one)] for one in self.claim_verdicts]
             parts += ["## Claims", markdown_table(["claim", "verdict", "why"], rows, words=True)]
-        if self.trials:
+        if self.search_trials:
             parts += ["## Searched settings", *(f"- {sentence}" for sentence in self.search_space_sentences)]
-            parts.append(_trials_table(self.trials))
+            parts.append(_trials_table(self.search_trials))
         return "\n\n".join(parts) + "\n"
 
     def csv(self) -> str:
         """Return the table entries as CSV, one line each."""
         heading = ("row", "column", "measure", "seeds", "mean", "low", "high", "difference", "from", "to", "seconds")
         rows = (
-            (*one[:4], one.mean, *(one.interval or (None,) * 2), *(one.difference or (None,) * 3), one.seconds)
+            (*one[:4], one.mean, *(one.interval or (None,) * 2), *(one.difference or (None,) * 3), one.training_seconds)
             for one in self.entries
         )
         return format_csv(heading, rows)
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return the comparison as a dictionary for `results.json`."""
-
-        def as_dict(one: Entry | EpochMean) -> dict[str, Any]:
-            return {key: list(value) if isinstance(value, tuple) else value for key, value in one._asdict().items()}
-
         return {
             "title": self.title,
             "baseline": self.baseline,
             "rows": self.rows,
             "columns": self.columns,
-            "entries": [as_dict(entry) for entry in self.entries],
+            "entries": [to_record(entry) for entry in self.entries],
             "sentences": self.sentences,
             "verdicts": [
-                {"says": one.claim, "verdict": one.verdict, "measure": one.metric_key, "why": explain_verdict(one)}
+                {"says": one.claim, "verdict": one.outcome, "measure": one.metric_key, "why": explain_verdict(one)}
                 | {"seeds": one.num_seeds_to_decide, "found": {name: list(gain) for name, gain in one.gains.items()}}
-                for one in self.verdicts
+                for one in self.claim_verdicts
             ],
-            "waypoints": [as_dict(one) for one in self.epoch_means],
+            "waypoints": [to_record(one) for one in self.epoch_means],
             "references": self.reference_values,
             "spaces": self.search_spaces,
-            "trials": self.trials,
+            "trials": self.search_trials,
             "notes": self.notes,
-            "lacking": self.missing,
+            "lacking": self.num_missing,
         }
 
 
@@ -165,7 +161,7 @@ _MAX_NAMED = 4
 """Maximum number of comparisons that are listed by name."""
 
 
-def explain_verdict(verdict: Verdict) -> str:
+def explain_verdict(verdict: ClaimVerdict) -> str:
     """Return the differences that a verdict is based on, in one or two sentences."""
     if not verdict.gains:
         return "Not measured, or with one seed only."
@@ -191,12 +187,12 @@ def _count_significant(names: Sequence[str], direction: str, largest: str) -> st
 
 
 def format_difference(metric: Metric, difference: Difference) -> str:
-    """Format a difference with its interval; of percentages, in points.
+    """Format a difference with its interval; differences of percentages are in percentage points.
 
     >>> format_difference(select_metrics_keeping_order(["knn"])[0], Difference(0.012, 0.003, 0.021))
     '+1.2 points (+0.3 to +2.1)'
     """
-    signed = replace(metric, pattern=metric.pattern.replace("{:", "{:+", 1))
+    signed = replace(metric, value_format=metric.value_format.replace("{:", "{:+", 1))
     value, low, high = (_without_percent(signed, number).replace("-", "−") for number in difference)
     return f"{value}{' points' if metric.in_percent else ''} ({low} to {high})"
 
@@ -205,10 +201,10 @@ def _without_percent(metric: Metric, value: float) -> str:
     return metric.format(value).removesuffix("%")
 
 
-def format_mean(metric: Metric, entry: Entry | EpochMean | None) -> str:
+def format_mean_with_interval(metric: Metric, entry: TableEntry | EpochMean | None) -> str:
     """Format a mean over seeds, as mean ± half the width of its confidence interval if it has one."""
     if entry is None or entry.mean is None:
-        return "failed" if isinstance(entry, Entry) and entry.failed else "—"
+        return "failed" if isinstance(entry, TableEntry) and entry.failure_reason else "—"
     mean = _without_percent(metric, entry.mean)
     if entry.interval is None:
         return mean
@@ -234,7 +230,7 @@ def means_markdown_table(comparison: Comparison, metric: Metric) -> str:
         [
             row,
             *(
-                format_mean(metric, entry) + significance_arrow(difference)
+                format_mean_with_interval(metric, entry) + significance_arrow(difference)
                 for entry, difference in comparison.entries_with_differences(row, metric)
             ),
         ]
@@ -253,12 +249,12 @@ class EpochTable(NamedTuple):
     Attributes:
         column: name of the column (data and setting).
         epochs: epochs at which models were evaluated, ascending.
-        rows: formatted means, one for each epoch, by row name.
+        means_by_row: formatted means, one for each epoch, by row name.
     """
 
     column: str
     epochs: list[int]
-    rows: dict[str, list[str]]
+    means_by_row: dict[str, list[str]]
 
 
 def epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
@@ -268,11 +264,14 @@ def epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
         means = {
             (one.row, one.epoch): one
             for one in comparison.epoch_means
-            if (one.column, one.measure) == (column, metric.key)
+            if (one.column, one.metric_key) == (column, metric.key)
         }
         epochs = sorted({epoch for _, epoch in means})
         if epochs:
-            rows = {row: [format_mean(metric, means.get((row, epoch))) for epoch in epochs] for row in comparison.rows}
+            rows = {
+                row: [format_mean_with_interval(metric, means.get((row, epoch))) for epoch in epochs]
+                for row in comparison.rows
+            }
             tables.append(EpochTable(column, epochs, rows))
     return tables
 
@@ -282,7 +281,7 @@ def epoch_tables_markdown(comparison: Comparison, metric: Metric) -> list[str]:
     parts = []
     for table in epoch_tables(comparison, metric):
         parts.append(f"{metric.title} by epoch, {table.column}")
-        rows = [[row, *means] for row, means in table.rows.items()]
+        rows = [[row, *means] for row, means in table.means_by_row.items()]
         parts.append(markdown_table(["objective", *map(str, table.epochs)], rows))
     return parts
 
@@ -292,7 +291,7 @@ def _tables(comparison: Comparison) -> list[str]:
     parts = []
     for metric in comparison.metrics:
         unit = "%" if metric.in_percent else metric.unit
-        better = "" if metric.better == "neither" else f" ({metric.better} is better)"
+        better = "" if metric.better_direction == "neither" else f" ({metric.better_direction} is better)"
         parts.append(
             f"{metric.title}, {unit}{better}: mean over seeds ± half of its 95 % interval; ▲ ▼: significantly above or "
             f"below {comparison.baseline}"
@@ -316,9 +315,9 @@ def _tables(comparison: Comparison) -> list[str]:
 
 def _column_sentence(comparison: Comparison, column: str) -> str:
     metric = comparison.metrics[0]
-    cells = [one for one in comparison.entries if (one.column, one.measure) == (column, metric.key)]
+    cells = [one for one in comparison.entries if (one.column, one.metric_key) == (column, metric.key)]
     entries = [one for one in cells if one.mean is not None]
-    failed = [one.row for one in cells if one.mean is None and one.failed]
+    failed = [one.row for one in cells if one.mean is None and one.failure_reason]
     parts = [_best_clause(comparison, metric, entries)]
     if entries:
         parts += _baseline_clauses(comparison, metric, entries)
@@ -329,22 +328,22 @@ def _column_sentence(comparison: Comparison, column: str) -> str:
     return f"{column}: {'; '.join(parts)}."
 
 
-def _best_clause(comparison: Comparison, metric: Metric, entries: Sequence[Entry]) -> str:
+def _best_clause(comparison: Comparison, metric: Metric, entries: Sequence[TableEntry]) -> str:
     if not entries:
         return "nothing was measured"
     best, unit = _best_entry(metric, entries), "%" if metric.in_percent else ""
-    value = f"{format_mean(metric, best)}{unit}"
+    value = f"{format_mean_with_interval(metric, best)}{unit}"
     if len(comparison.rows) == 1:
         return f"{best.row} has {value} on {_title_in_sentence(metric)}"
-    superlative = "highest" if metric.better == "neither" else "best"
+    superlative = "highest" if metric.better_direction == "neither" else "best"
     return f"{best.row} has the {superlative} {_title_in_sentence(metric)}, {value}"
 
 
-def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entries: Sequence[Entry]) -> list[str]:
+def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entries: Sequence[TableEntry]) -> list[str]:
     """Return clauses about references (untrained encoder, raw inputs) that are at least as good as the best row."""
-    if metric.better == "neither":
+    if metric.better_direction == "neither":
         return []
-    best, sign = _best_entry(metric, entries).mean or 0.0, -1 if metric.better == "lower" else 1
+    best, sign = _best_entry(metric, entries).mean or 0.0, -1 if metric.better_direction == "lower" else 1
     unit = "%" if metric.in_percent else ""
     names = []
     for name, by_column in comparison.reference_values.items():
@@ -354,22 +353,22 @@ def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entr
     return [f"as good or better without training: {join_names(names)}"] if names else []
 
 
-def _best_entry(metric: Metric, entries: Sequence[Entry]) -> Entry:
-    """Return the entry with the best mean, or with the highest if the metric has no better direction."""
-    sign = -1 if metric.better == "lower" else 1
+def _best_entry(metric: Metric, entries: Sequence[TableEntry]) -> TableEntry:
+    """Return the entry with the best mean, or with the highest mean if the metric has no better direction."""
+    sign = -1 if metric.better_direction == "lower" else 1
     return max(entries, key=lambda one: sign * (one.mean or 0.0))
 
 
-def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[Entry]) -> list[str]:
+def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[TableEntry]) -> list[str]:
     """Return clauses that name the rows significantly better or worse than the baseline, and those that are neither."""
     baseline = comparison.baseline
     differences = {one.row: one.difference for one in entries if one.difference is not None}
     above = [name for name, one in differences.items() if one.low > 0]
     below = [name for name, one in differences.items() if one.high < 0]
-    if metric.better == "lower":
+    if metric.better_direction == "lower":
         above, below = below, above
     is_or_are = {True: "is", False: "are"}
-    more, less = ("above", "below") if metric.better == "neither" else ("better than", "worse")
+    more, less = ("above", "below") if metric.better_direction == "neither" else ("better than", "worse")
     parts = []
     if above:
         best = _best_entry(metric, entries).row
@@ -389,7 +388,7 @@ def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[
 
 
 def _shorten(names: Sequence[str]) -> str:
-    """Return names in a sentence, the first three of many; names with commas are quoted.
+    """Join names for a sentence: only the first three of many; names that contain commas are quoted.
 
     >>> _shorten(["a, b"]), _shorten(["a, b", "c", "d", "e", "f"])
     ('a, b', '“a, b”, c, d and 2 others')

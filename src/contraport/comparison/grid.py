@@ -37,19 +37,19 @@ class Column(NamedTuple):
     Attributes:
         data: name or path of the data.
         data_label: name of the data in the table: the last part of the path, or the whole path if that is ambiguous.
-        setting: name of the setting (augmentation, corruption or other options of the column).
+        setting_name: name of the setting (augmentation, corruption or other options of the column).
         options: options of `contraport.train` that the setting stands for.
     """
 
     data: str
     data_label: str
-    setting: str
+    setting_name: str
     options: OptionMap
 
     @property
     def name(self) -> str:
         """Name of the column in the table: data and setting."""
-        return f"{self.data_label}, {self.setting}"
+        return f"{self.data_label}, {self.setting_name}"
 
 
 class Claim(NamedTuple):
@@ -57,11 +57,11 @@ class Claim(NamedTuple):
 
     Attributes:
         says: the claim as a sentence.
-        better: names of the rows that should be better.
-        than: name of the row that they should be better than.
+        better: names of the rows that the claim states to be better.
+        than: name of the row that they are compared with.
         settings: names of the settings that the claim is about; empty: all settings.
         measure: key of the metric; None: the first metric of the comparison.
-        each: whether the claim is about each of the rows and settings, rather than about at least one.
+        each: whether each of the rows must be better in each setting; otherwise one of them in one setting.
     """
 
     says: str
@@ -97,7 +97,7 @@ class Cell(NamedTuple):
         """Name of the run folder of the training, which contains a digest of all options."""
         digest = hashlib.sha256(json.dumps(to_config_value(self.options), sort_keys=True).encode()).hexdigest()[:8]
         kind = f"seed-{self.seed}" if self.trial_number is None else f"trial-{self.trial_number}"
-        words = (Path(self.column.data).name, self.column.setting, self.row.name, kind)
+        words = (Path(self.column.data).name, self.column.setting_name, self.row.name, kind)
         return "--".join(_NOT_IN_NAMES.sub("-", word).strip("-.") for word in words)[:120] + f"-{digest}"
 
 
@@ -109,10 +109,10 @@ class Grid:
         title: title of the tables.
         rows: rows of the table (objectives).
         columns: columns of the table (data and settings).
-        baseline: name of the row that the others are compared with.
+        baseline: name of the baseline row, with which the others are compared.
         common_options: options of `contraport.train` that hold for all cells.
         claims: claims of the suite that the results are tested against.
-        options: options of `contraport.compare`, after the suite and the defaults were filled in.
+        compare_options: options of `contraport.compare`, after the suite and the defaults were filled in.
         explicit_options: options of `contraport.compare` that were passed explicitly, not by a suite or default.
     """
 
@@ -122,13 +122,13 @@ class Grid:
     baseline: str
     common_options: OptionMap
     claims: tuple[Claim, ...]
-    options: CompareOptions
+    compare_options: CompareOptions
     explicit_options: OptionMap
 
     @property
     def seeds(self) -> range:
         """Random seeds of the trainings, from 0."""
-        return range(self.options.seeds)
+        return range(self.compare_options.seeds)
 
     def build_cell(self, row: Row, column: Column, seed: int, *, trial: int | None = None, **others: Any) -> Cell:
         """Build the cell for a row, a column and a seed; further options override those of the grid."""
@@ -147,8 +147,8 @@ class Grid:
         return [self.build_cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
-    def reference_row_settings(self) -> dict[str, dict[str, Any]]:
-        """Settings that differ from the baseline, for each row whose untrained encoder and raw inputs are evaluated.
+    def reference_rows(self) -> dict[str, dict[str, Any]]:
+        """Rows whose untrained encoder and raw inputs are evaluated, with their settings that differ from the baseline.
 
         These are the baseline and the first row of each other encoder or representation: metrics of another
         representation do not show what training added.
@@ -166,19 +166,19 @@ class Grid:
     @property
     def machine_options(self) -> dict[str, Any]:
         """Options of `contraport.train` that select where cells are computed, such as device and data folder."""
-        folders = {"root": self.options.root, "decoded": self.options.decoded}
+        folders = {"root": self.compare_options.root, "decoded": self.compare_options.decoded}
         return {
-            "device": self.options.device,
-            "num_workers": self.options.num_workers or 0,
+            "device": self.compare_options.device,
+            "num_workers": self.compare_options.num_workers or 0,
             **{name: None if folder is None else str(folder) for name, folder in folders.items()},
         }
 
     @property
     def out(self) -> Path:
         """Output folder of the comparison."""
-        if self.options.out is not None:
-            return Path(self.options.out)
-        suite = self.options.suite
+        if self.compare_options.out is not None:
+            return Path(self.compare_options.out)
+        suite = self.compare_options.suite
         return Path("runs", "compare") if suite is None else default_path(str(suite), "compare")
 
 

@@ -11,10 +11,10 @@ from contraport.comparison.config import DATA_OPTIONS, CompareOptions
 from contraport.comparison.grid import Claim, Column, Grid, OptionMap, Row
 from contraport.comparison.grid_parsing import (
     check_options,
+    collect_named_entries,
     expand_over,
+    parse_column,
     parse_row,
-    parse_setting,
-    saved_entries,
     split_entries,
 )
 from contraport.comparison.suites import SUITE_KEYS, load_suite, parse_claim
@@ -39,11 +39,11 @@ def build_grid(explicit: OptionMap) -> Grid:
     values = {**saved, **quick}
     options = CompareOptions(**{key: value for key, value in values.items() if key not in SUITE_KEYS} | dict(explicit))
     check(len(options.data) > 0, "data: must name at least one dataset, got none.", "missing")
-    own_rows, own_columns = (saved_entries(key, saved, quick) for key in ("objectives", "settings"))
+    own_rows, own_columns = (collect_named_entries(key, saved, quick) for key in ("objectives", "settings"))
     parsed = tuple(parse_row(value, own_rows) for value in split_entries(options.objectives, own_rows))
     rows = expand_over(parsed, options.over)
     check(len(rows) > 0, "objectives: must name at least one objective, got none.", "missing")
-    settings = [parse_setting(value, own_columns) for value in split_entries(options.settings, own_columns)]
+    settings = [parse_column(value, own_columns) for value in split_entries(options.settings, own_columns)]
     ends = Counter(Path(data).name for data in options.data)
     columns = tuple(
         Column(str(data), Path(data).name if ends[Path(data).name] == 1 else str(data), name, column_options)
@@ -59,7 +59,7 @@ def build_grid(explicit: OptionMap) -> Grid:
         raise unknown_name_error("baseline", baseline, names)
     metric = select_metrics_keeping_order(options.metrics)[0]
     check(
-        not options.tune or metric.better != "neither",
+        not options.tune or metric.better_direction != "neither",
         f"tune: the first metric selects the settings, but neither direction of {metric.key} is better. Name another "
         "one first, such as knn.",
         "no_direction",
@@ -109,7 +109,7 @@ def _check_claims(
     claims: Sequence[Claim], rows: Sequence[Row], columns: Sequence[Column], *, check_names: bool
 ) -> None:
     """Raise `UsageError` for a claim about an unknown metric or, with `check_names`, an unknown row or setting."""
-    names, settings = [row.name for row in rows], [column.setting for column in columns]
+    names, settings = [row.name for row in rows], [column.setting_name for column in columns]
     for claim in claims:
         if claim.measure is not None:
             select_metrics_keeping_order([claim.measure])

@@ -19,8 +19,8 @@ _RESERVED = ("data", "seed", "out", "resume", "overwrite", "dry_run", "progress"
 """Options of a training that the comparison sets itself."""
 
 
-def saved_entries(key: str, *grids: OptionMap) -> dict[str, OptionMap]:
-    """Return the rows or columns that are stored under a name in saved grids, by that name."""
+def collect_named_entries(key: str, *grids: OptionMap) -> dict[str, OptionMap]:
+    """Return the rows or columns of saved grids, by the name under which they were saved."""
     return {str(name): one for grid in grids for one in grid.get(key, ()) if isinstance(one, Mapping) for name in one}
 
 
@@ -75,7 +75,7 @@ def _named_options(argument: str, value: OptionMap) -> tuple[str, Any]:
 
 
 def _parse_objective(text: str, others: Iterable[str] = ()) -> dict[str, Any]:
-    """Parse a name with settings after a colon into options; `others` are suggested too for an unknown name.
+    """Parse a name with settings after a colon into options; for an unknown name, the error also suggests `others`.
 
     >>> _parse_objective("gca-uot:relaxation=0.2,temperature=0.1")
     {'recipe': 'gca-uot', 'temperature': 0.1, 'objective_settings': {'relaxation': 0.2}}
@@ -114,7 +114,7 @@ def _with_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
     options = replace_deprecated_names(OPTIONS, options)
     top = {key: value for key, value in options.items() if key in OPTIONS}
     own = {key: value for key, value in options.items() if key not in OPTIONS}
-    parameters = objective_parameters(top)
+    parameters = get_objective_parameters(top)
     for key in own:
         if key not in parameters:
             raise unknown_name_error(f"{argument}: setting", key, [*OPTIONS, *parameters])
@@ -122,7 +122,7 @@ def _with_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
     return merge_options(top, {"objective_settings": own}) if own else top
 
 
-def objective_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
+def get_objective_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of the objective selected by the options, by name."""
     recipe = RECIPES.get(str(options.get("recipe")))
     name = options.get("objective", "nt-xent" if recipe is None else recipe.settings.get("objective"))
@@ -169,18 +169,18 @@ _SETTINGS = ("plain", *AUGMENTS, *_SETTING_OPTIONS)
 _JOIN = re.compile(rf"\+|-(?={'|'.join(_SETTINGS)})")
 
 
-def parse_setting(value: str | OptionMap, others: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
+def parse_column(value: str | OptionMap, others: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
     """Parse a column into its name and options: words joined by ``+``, or by ``-`` as in papers.
 
-    >>> parse_setting("strong+mismatched:0.2")
+    >>> parse_column("strong+mismatched:0.2")
     ('strong+mismatched:0.2', {'augment': 'strong', 'mismatch': 0.2})
-    >>> parse_setting("corrupt-strong")
+    >>> parse_column("corrupt-strong")
     ('corrupt+strong', {'corrupt': 'noise:3', 'augment': 'strong'})
     """
     if not isinstance(value, str):
         name, options = _named_options("settings", value)
         if isinstance(options, str):
-            return name, parse_setting(options)[1]
+            return name, parse_column(options)[1]
         options = replace_deprecated_names(OPTIONS, options)
         check_options(f"settings: {name}", options)
         return name, options

@@ -64,7 +64,7 @@ class CellJob:
         return self.run_folder.with_name(f"{self.run_folder.name}.json")
 
     @property
-    def evaluated_checkpoints(self) -> Literal["last", "all"]:
+    def checkpoints_to_evaluate(self) -> Literal["last", "all"]:
         """Checkpoints to evaluate: "all" if the training saves intermediate ones (`keep_every`), otherwise "last"."""
         settings = resolve_settings(self.options)
         return "all" if settings.keep_every and settings.keep_every <= settings.epochs else "last"
@@ -94,7 +94,7 @@ class CellJob:
             name: self.machine_options[name] for name in ("root", "decoded") if self.machine_options[name] is not None
         }
         training = format_flags({**self.options, **folders, "out": str(self.run_folder)})
-        options = {"metrics": list(self.metric_names), "checkpoints": self.evaluated_checkpoints, "alone": True}
+        options = {"metrics": list(self.metric_names), "checkpoints": self.checkpoints_to_evaluate, "alone": True}
         evaluation = format_flags({name: value for name, value in options.items() if value != "last"})
         return f"contraport train {training}\ncontraport evaluate {shlex.quote(str(self.run_folder))} {evaluation}"
 
@@ -120,10 +120,14 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
 
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
     """Build the job that trains and evaluates a cell."""
-    evaluates_references = cell.trial_number is None and cell.seed == 0 and cell.row.name in grid.reference_row_settings
+    evaluates_references = cell.trial_number is None and cell.seed == 0 and cell.row.name in grid.reference_rows
     path = grid.out / "cells" / cell.folder_name
     return CellJob(
-        path, to_config_value(cell.options), grid.machine_options, tuple(grid.options.metrics), evaluates_references
+        path,
+        to_config_value(cell.options),
+        grid.machine_options,
+        tuple(grid.compare_options.metrics),
+        evaluates_references,
     )
 
 
@@ -157,7 +161,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
         evaluation = evaluate(
             run,
             metrics=list(job.metric_names),
-            checkpoints=job.evaluated_checkpoints,
+            checkpoints=job.checkpoints_to_evaluate,
             alone=not job.evaluates_references,
             device=job.machine_options["device"],
             num_workers=job.machine_options["num_workers"],
@@ -195,19 +199,21 @@ class TimeBudget:
     """Time budget of a comparison: a job may start if a job of average duration would still end in time.
 
     Attributes:
-        job_seconds: duration of each finished job in seconds.
-        expected_job_seconds: estimated duration of the first job in seconds, or None if there is no estimate.
+        finished_job_seconds: durations of the finished jobs in seconds.
+        first_job_seconds: estimated duration of the first job in seconds, or None if there is no estimate.
     """
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
-        self.job_seconds: list[float] = []
-        self.expected_job_seconds: float | None = None
+        self.finished_job_seconds: list[float] = []
+        self.first_job_seconds: float | None = None
 
     def allows_next(self) -> bool:
         """Return whether the budget allows another job to start."""
         expected = (
-            sum(self.job_seconds) / len(self.job_seconds) if self.job_seconds else self.expected_job_seconds or 0.0
+            sum(self.finished_job_seconds) / len(self.finished_job_seconds)
+            if self.finished_job_seconds
+            else self.first_job_seconds or 0.0
         )
         return self._end is None or time.monotonic() + expected <= self._end
 
@@ -232,7 +238,7 @@ def run_cell_jobs(
             if result is None:
                 skipped.append(job)
             else:
-                budget.job_seconds.append(result["took"])
+                budget.finished_job_seconds.append(result["took"])
                 yield job, result
         waiting = skipped
 

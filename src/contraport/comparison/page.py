@@ -13,10 +13,10 @@ from contraport.comparison.comparison_tables import (
     epoch_tables,
     explain_verdict,
     format_difference,
-    format_mean,
+    format_mean_with_interval,
     significance_arrow,
 )
-from contraport.comparison.result_statistics import Entry
+from contraport.comparison.result_statistics import TableEntry
 from contraport.metrics.intervals import Interval
 from contraport.plots.colors import SERIES
 from contraport.plots.figure_setup import create_figure, escape_dollars
@@ -76,18 +76,18 @@ def _wrapped(name: str) -> str:
     return escape_dollars("\n".join(textwrap.wrap(name, _LETTERS)))
 
 
-def _ends(entry: Entry, mean: float) -> Interval:
-    """Return the confidence interval of a mean, or an interval without width if it has none."""
+def _ends(entry: TableEntry, mean: float) -> Interval:
+    """Return the confidence interval of a mean, or a zero-width interval if it has none."""
     return entry.interval or Interval(mean, mean)
 
 
 def _shared_data(comparison: Comparison) -> str:
-    """Return the name of the data that all columns share, or an empty text if the headings contain it."""
+    """Return the name of the data that all columns share; empty if the headings already contain it."""
     return f", {comparison.headings[0]}" if comparison.headings[1:] != comparison.columns else ""
 
 
 def save_figure(comparison: Comparison, path: Path) -> None:
-    """Write the figure to a file, unless the comparison has no means."""
+    """Write the comparison figure to a file; write nothing if the comparison has no means."""
     if any(entry.mean is not None for entry in comparison.entries):
         with atomic_write(path) as temporary:
             temporary.write_bytes(_png(comparison))
@@ -99,7 +99,7 @@ def _png(comparison: Comparison) -> bytes:
     return written_to.getvalue()
 
 
-class PanelRow(NamedTuple):
+class IntervalRow(NamedTuple):
     """One mean with its confidence interval, drawn as a row of a panel.
 
     Attributes:
@@ -125,7 +125,7 @@ class Panel(NamedTuple):
     heading: str
     low: str
     high: str
-    lines: list[PanelRow]
+    lines: list[IntervalRow]
     baseline: float | None
 
 
@@ -153,12 +153,12 @@ def _build_panel(comparison: Comparison, column: str, heading: str) -> Panel | N
         return round(100 * (value - low) / wide, 2)
 
     lines = [
-        PanelRow(
+        IntervalRow(
             row,
             percent_position(ends.low),
             percent_position(ends.high) - percent_position(ends.low),
             percent_position(mean),
-            format_mean(metric, entry),
+            format_mean_with_interval(metric, entry),
             entry.difference is not None and entry.difference.is_significant,
         )
         for row, entry, ends, mean in means
@@ -180,7 +180,9 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
                 text = (
                     "" if difference is None else format_difference(metric, difference) + significance_arrow(difference)
                 )
-                cells.append((format_mean(metric, entry), text, row in comparison.best_rows(column, metric)))
+                cells.append(
+                    (format_mean_with_interval(metric, entry), text, row in comparison.best_rows(column, metric))
+                )
             rows.append((row, cells))
         references = [
             (name, [comparison.format_reference(name, c, metric) for c in comparison.columns])
@@ -192,7 +194,7 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
         "contraport.comparison",
         comparison=comparison,
         tables=tables,
-        claims=[(one, explain_verdict(one)) for one in comparison.verdicts],
+        claims=[(one, explain_verdict(one)) for one in comparison.claim_verdicts],
         commands="\n".join(commands),
         panels=build_panels(comparison),
         shared_data=_shared_data(comparison),
@@ -201,5 +203,6 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
 
 
 def _mean_seconds(comparison: Comparison, row: str) -> str:
-    seconds = [entry.seconds for entry in comparison.entries if entry.row == row and entry.seconds is not None]
+    entries = [entry for entry in comparison.entries if entry.row == row]
+    seconds = [entry.training_seconds for entry in entries if entry.training_seconds is not None]
     return f"{sum(seconds) / len(seconds):.1f}" if seconds else "–"

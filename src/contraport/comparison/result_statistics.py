@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from contraport.comparison.jobs import CellJob, JobResult
 from contraport.comparison.seed_intervals import (
     PairedDifference,
     VarianceEstimate,
-    estimate_variance,
+    estimate_moderated_variance,
     estimate_variance_prior,
     mean_interval_over_seeds,
     num_seeds_to_decide,
@@ -31,6 +31,9 @@ SMALL = 0.01
 
 Results = Mapping[tuple[str, str, int], tuple[CellJob, JobResult]]
 """Job and result by row, column and seed."""
+
+
+T = TypeVar("T", "TableEntry", "EpochMean")
 
 
 class CellValues(NamedTuple):
@@ -54,39 +57,39 @@ class CellValues(NamedTuple):
         )
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """Entry of a comparison table: statistics of one metric for one row and column.
 
     Attributes:
-        row: name of the row.
-        column: name of the column (data and setting).
-        measure: key of the metric.
-        seeds: number of seeds with a value; less than requested if trainings are missing or failed.
+        row: name of the row (objective).
+        column: name of the column (data set and setting).
+        metric_key: key of the metric.
+        num_seeds: number of seeds with a value; less than requested if trainings are missing or failed.
         mean: mean of the metric over these seeds; None without any.
         interval: confidence interval of the mean; None if the variance cannot be estimated.
         difference: difference from the baseline with its confidence interval (Bonferroni-corrected within the table).
-        seconds: mean training time in seconds.
-        failed: reason of the first failed training, or None.
+        training_seconds: mean training time in seconds.
+        failure_reason: reason why the first failed training failed; None if none failed.
     """
 
     row: str
     column: str
-    measure: str
-    seeds: int
+    metric_key: str
+    num_seeds: int
     mean: float | None
     interval: Interval | None
     difference: Difference | None
-    seconds: float | None
-    failed: str | None
+    training_seconds: float | None
+    failure_reason: str | None
 
 
 class EpochMean(NamedTuple):
     """Mean of one metric over seeds for one row and column at an intermediate epoch (with `keep_every`).
 
     Attributes:
-        row: name of the row.
-        column: name of the column (data and setting).
-        measure: key of the metric.
+        row: name of the row (objective).
+        column: name of the column (data set and setting).
+        metric_key: key of the metric.
         epoch: number of training epochs after which the model was saved.
         mean: mean of the metric over seeds.
         interval: confidence interval of the mean; None for one seed.
@@ -94,42 +97,68 @@ class EpochMean(NamedTuple):
 
     row: str
     column: str
-    measure: str
+    metric_key: str
     epoch: int
     mean: float
     interval: Interval | None
 
 
-class Verdict(NamedTuple):
+_RECORD_KEYS = {
+    "metric_key": "measure",
+    "num_seeds": "seeds",
+    "training_seconds": "seconds",
+    "failure_reason": "failed",
+}
+"""Keys in `results.json` of the fields that have other names there."""
+
+
+def to_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
+    """Convert an entry or a mean by epoch to its JSON record in `results.json`."""
+    return {
+        _RECORD_KEYS.get(name, name): list(value) if isinstance(value, tuple) else value
+        for name, value in entry._asdict().items()
+    }
+
+
+def from_record(kind: type[T], record: Mapping[str, Any]) -> T:
+    """Convert a JSON record of `results.json` to an entry or a mean by epoch."""
+    fields = {name: record[_RECORD_KEYS.get(name, name)] for name in kind._fields}
+    for name, interval in (("interval", Interval), ("difference", Difference)):
+        if fields.get(name) is not None:
+            fields[name] = interval(*fields[name])
+    return kind(**fields)
+
+
+class ClaimVerdict(NamedTuple):
     """Verdict on a claim of a suite, with the differences that it is based on.
 
     Attributes:
-        claim: sentence of the claim.
-        verdict: held, held in part, did not hold, or not decided at this size.
+        claim: the claim as a sentence.
+        outcome: held, held in part, did not hold, or not decided at this size.
         metric_key: key of the metric.
         gains: difference in favor of the claim, by row and column.
         num_seeds_to_decide: number of seeds that would decide an undecided claim; None otherwise, or if unknown.
     """
 
     claim: str
-    verdict: str
+    outcome: str
     metric_key: str
     gains: dict[str, Difference]
     num_seeds_to_decide: int | None = None
 
 
-class MetricValues(NamedTuple):
+class MetricTable(NamedTuple):
     """Values of one metric in all cells of a comparison, with priors of their variances.
 
     Attributes:
         cell_values: values of each cell, by row and column.
-        mean_prior: prior for the variance between seeds of the values of a cell.
-        difference_prior: prior for the variance between seeds of a difference from the baseline.
+        value_variance_prior: prior for the variance between seeds of the values of a cell.
+        difference_variance_prior: prior for the variance between seeds of a difference from the baseline.
     """
 
     cell_values: Mapping[tuple[str, str], CellValues]
-    mean_prior: VarianceEstimate | None
-    difference_prior: VarianceEstimate | None
+    value_variance_prior: VarianceEstimate | None
+    difference_variance_prior: VarianceEstimate | None
 
     def paired_difference(self, row: str, other: str, column: str) -> PairedDifference | None:
         """Return the difference of two rows in a column, paired by seed, or None if they have no seed in common."""
@@ -142,12 +171,12 @@ class MetricValues(NamedTuple):
             and one.item_values.shape == two.item_values.shape
         )
         items = (one.item_values, two.item_values) if has_items else (None, None)
-        return paired_difference(one.seed_values, two.seed_values, *items, prior=self.difference_prior)
+        return paired_difference(one.seed_values, two.seed_values, *items, prior=self.difference_variance_prior)
 
     def has_seed_variance(self, row: str, other: str, column: str) -> bool:
         """Return whether the variance between seeds of the difference of two rows can be estimated."""
         one, _ = _on_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
-        return len(one.seeds) > 1 or self.difference_prior is not None
+        return len(one.seeds) > 1 or self.difference_variance_prior is not None
 
 
 def _on_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, CellValues]:
@@ -155,7 +184,7 @@ def _on_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, Ce
     return one.select_seeds(shared), other.select_seeds(shared)
 
 
-def collect_metric_values(grid: Grid, results: Results, key: str) -> MetricValues:
+def build_metric_table(grid: Grid, results: Results, key: str) -> MetricTable:
     """Collect the values of one metric and estimate the priors of their variances."""
     cells = {
         (row.name, column.name): _cell_values(grid, results, row, column, key)
@@ -168,9 +197,9 @@ def collect_metric_values(grid: Grid, results: Results, key: str) -> MetricValue
         for row in grid.rows
         if row.name != grid.baseline
     ]
-    of_means = (estimate_variance(cell.seed_values) for cell in cells.values())
-    of_differences = (estimate_variance(one.seed_values - other.seed_values) for one, other in pairs)
-    return MetricValues(
+    of_means = (estimate_moderated_variance(cell.seed_values) for cell in cells.values())
+    of_differences = (estimate_moderated_variance(one.seed_values - other.seed_values) for one, other in pairs)
+    return MetricTable(
         cells, estimate_variance_prior(filter(None, of_means)), estimate_variance_prior(filter(None, of_differences))
     )
 
@@ -193,7 +222,7 @@ def list_single_seed_differences(grid: Grid, results: Results) -> list[str]:
 
     Their intervals do not cover other seeds. The first metric is used.
     """
-    values = collect_metric_values(grid, results, select_metrics_keeping_order(grid.options.metrics)[0].key)
+    values = build_metric_table(grid, results, select_metrics_keeping_order(grid.compare_options.metrics)[0].key)
     return [
         f"{row.name} on {column.name}"
         for column in grid.columns
@@ -204,12 +233,12 @@ def list_single_seed_differences(grid: Grid, results: Results) -> list[str]:
     ]
 
 
-def build_entries(grid: Grid, results: Results) -> list[Entry]:
+def build_entries(grid: Grid, results: Results) -> list[TableEntry]:
     """Build the table entries for all metrics, columns and rows."""
     comparisons = max(1, (len(grid.rows) - 1) * len(grid.columns))
     entries = []
-    for metric in select_metrics_keeping_order(grid.options.metrics):
-        values = collect_metric_values(grid, results, metric.key)
+    for metric in select_metrics_keeping_order(grid.compare_options.metrics):
+        values = build_metric_table(grid, results, metric.key)
         for column, row in itertools.product(grid.columns, grid.rows):
             cell = values.cell_values[row.name, column.name]
             is_baseline = row.name == grid.baseline
@@ -220,18 +249,20 @@ def build_entries(grid: Grid, results: Results) -> list[Entry]:
             seconds = [one["seconds"]["training"] for one in of_cell if one.get("seconds", {}).get("training")]
             has_values = len(cell.seeds) > 0
             entries.append(
-                Entry(
+                TableEntry(
                     row=row.name,
                     column=column.name,
-                    measure=metric.key,
-                    seeds=len(cell.seeds),
+                    metric_key=metric.key,
+                    num_seeds=len(cell.seeds),
                     mean=float(cell.seed_values.mean()) if has_values else None,
-                    interval=mean_interval_over_seeds(cell.seed_values, cell.item_values, prior=values.mean_prior)
+                    interval=mean_interval_over_seeds(
+                        cell.seed_values, cell.item_values, prior=values.value_variance_prior
+                    )
                     if has_values
                     else None,
                     difference=None if difference is None else difference.with_interval(comparisons=comparisons),
-                    seconds=float(np.mean(seconds)) if seconds else None,
-                    failed=next((one["failed"] for one in of_cell if "failed" in one), None),
+                    training_seconds=float(np.mean(seconds)) if seconds else None,
+                    failure_reason=next((one["failed"] for one in of_cell if "failed" in one), None),
                 )
             )
     return entries
@@ -241,7 +272,7 @@ def compute_epoch_means(grid: Grid, results: Results) -> list[EpochMean]:
     """Compute the means over seeds at the intermediate and the last epochs, for all cells and metrics."""
     means = []
     for metric, column, row in itertools.product(
-        select_metrics_keeping_order(grid.options.metrics), grid.columns, grid.rows
+        select_metrics_keeping_order(grid.compare_options.metrics), grid.columns, grid.rows
     ):
         by_epoch: dict[int, list[float]] = {}
         for seed in grid.seeds:
@@ -259,22 +290,22 @@ def compute_epoch_means(grid: Grid, results: Results) -> list[EpochMean]:
     return means
 
 
-def judge_claims(grid: Grid, results: Results) -> list[Verdict]:
+def judge_claims(grid: Grid, results: Results) -> list[ClaimVerdict]:
     """Test each claim of a suite against the results, with intervals corrected for all comparisons of all claims."""
     names = [row.name for row in grid.rows]
-    default = select_metrics_keeping_order(grid.options.metrics)[0]
+    default = select_metrics_keeping_order(grid.compare_options.metrics)[0]
     claims: list[tuple[Claim, Metric, list[tuple[str, Column]]]] = []
     for claim in grid.claims:
         metric = select_metrics_keeping_order([claim.measure])[0] if claim.measure else default
-        columns = [column for column in grid.columns if not claim.settings or column.setting in claim.settings]
+        columns = [column for column in grid.columns if not claim.settings or column.setting_name in claim.settings]
         pairs = [(name, column) for column in columns for name in claim.better if name in names and claim.than in names]
         claims.append((claim, metric, pairs))
     comparisons = max(1, sum(len(pairs) for _, _, pairs in claims))
     verdicts = []
     for claim, metric, pairs in claims:
-        values = collect_metric_values(grid, results, metric.key)
+        values = build_metric_table(grid, results, metric.key)
         gains = {
-            f"{name} on {column.name}": difference if metric.better != "lower" else -difference
+            f"{name} on {column.name}": difference if metric.better_direction != "lower" else -difference
             for name, column in pairs
             if (difference := values.paired_difference(name, claim.than, column.name)) is not None
             and values.has_seed_variance(name, claim.than, column.name)
@@ -289,12 +320,12 @@ def judge_claims(grid: Grid, results: Results) -> list[Verdict]:
                 list(gains.values()),
                 comparisons=comparisons,
             )
-        verdicts.append(Verdict(claim.says, verdict, metric.key, intervals, seeds))
+        verdicts.append(ClaimVerdict(claim.says, verdict, metric.key, intervals, seeds))
     return verdicts
 
 
 def judge_claim(gains: Sequence[Difference], *, each: bool = False, small: float = SMALL) -> str:
-    """Return the verdict on a claim, given the differences in its favor with their confidence intervals.
+    """Return the verdict on a claim from the differences, positive if they support it, and their confidence intervals.
 
     Without `each`, it held if some gain is significantly positive and none significantly negative, and in part if some
     are both. It did not hold if some are significantly negative and none positive, or if all gains are below `small`.

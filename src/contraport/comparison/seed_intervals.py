@@ -73,7 +73,7 @@ def estimate_variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEs
     return VarianceEstimate(variance, min(own, float(freedom.sum()) / 2))
 
 
-def estimate_variance(values: Array, prior: VarianceEstimate | None = None) -> VarianceEstimate | None:
+def estimate_moderated_variance(values: Array, prior: VarianceEstimate | None = None) -> VarianceEstimate | None:
     """Return the moderated variance of values ``(s,)``, one per seed; for one seed, the prior."""
     if len(values) < 2:
         return prior
@@ -91,7 +91,7 @@ def mean_interval_over_seeds(
     >>> mean_interval_over_seeds(np.array([0.9, 0.91, 0.92]))
     Interval(low=0.885..., high=0.934...)
     """
-    mean, estimate = float(values.mean()), estimate_variance(values, prior)
+    mean, estimate = float(values.mean()), estimate_moderated_variance(values, prior)
     if estimate is None:
         return None if items is None else bootstrap_interval(MetricResult(items[0]))
     if estimate.variance == 0:
@@ -106,17 +106,17 @@ class PairedDifference:
 
     Attributes:
         value: difference of the two means.
-        seeds: number of seeds.
+        num_seeds: number of seeds.
         seed_variance: variance of the difference between seeds; None if it cannot be estimated.
         item_variance: variance of the difference due to the choice of test items; None if it cannot be estimated.
-        item_variance_per_seed: part of `item_variance` that is independent between seeds and shrinks with more seeds.
+        reducible_item_variance: part of `item_variance` that is independent between seeds and shrinks with more seeds.
     """
 
     value: float
-    seeds: int
+    num_seeds: int
     seed_variance: VarianceEstimate | None
     item_variance: VarianceEstimate | None
-    item_variance_per_seed: float = 0.0
+    reducible_item_variance: float = 0.0
 
     def __neg__(self) -> PairedDifference:
         return replace(self, value=-self.value)
@@ -128,13 +128,13 @@ class PairedDifference:
             comparisons: number of intervals that must hold at once.
             seeds: predict the interval for this number of seeds, with the variances unchanged; default: the actual one.
         """
-        seeds = seeds or self.seeds
+        seeds = seeds or self.num_seeds
         components = list[VarianceEstimate]()
         if self.seed_variance is not None:
-            freedom = self.seed_variance.freedom + seeds - self.seeds
+            freedom = self.seed_variance.freedom + seeds - self.num_seeds
             components.append(VarianceEstimate(self.seed_variance.variance / seeds, freedom))
         if self.item_variance is not None:
-            saved = self.item_variance_per_seed * (1 - self.seeds / seeds)
+            saved = self.reducible_item_variance * (1 - self.num_seeds / seeds)
             components.append(VarianceEstimate(self.item_variance.variance - saved, self.item_variance.freedom))
         total = sum(one.variance for one in components)
         if total == 0:  # also for equal values, which do not show that others would be equal
@@ -173,14 +173,14 @@ def paired_difference(
         item_variance = VarianceEstimate(float(of_items.mean(axis=0).var(ddof=1)) / number, number - 1)
         if seeds > 1:  # one seed cannot separate the variance that stays with the items from that of the seed
             per_seed = min(item_variance.variance, float(of_items.var(axis=0, ddof=1).mean()) / (seeds * number))
-    variance = estimate_variance(differences, prior)
+    variance = estimate_moderated_variance(differences, prior)
     return PairedDifference(float(differences.mean()), len(differences), variance, item_variance, per_seed)
 
 
 def num_seeds_to_decide(
     is_decided: Callable[[Sequence[Difference]], bool], differences: Sequence[PairedDifference], *, comparisons: int
 ) -> int | None:
-    """Return the number of seeds that would decide a question about differences if their values stayed the same.
+    """Return the number of seeds that would decide a question about differences, if the differences kept their values.
 
     It is `MAX_SEEDS` if no smaller number would: there are too few test items, or the differences contradict each
     other. It is None for a single seed, which cannot separate the variance of seeds from that of items.
@@ -189,7 +189,7 @@ def num_seeds_to_decide(
     >>> num_seeds_to_decide(lambda differences: differences[0].is_significant, [difference], comparisons=1)
     5
     """
-    numbers = [one.seeds for one in differences]
+    numbers = [one.num_seeds for one in differences]
     if min(numbers, default=1) < 2:
         return None
     for seeds in range(max(numbers), MAX_SEEDS):  # rows with fewer seeds so far get as many

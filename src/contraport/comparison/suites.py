@@ -25,7 +25,7 @@ def suites_folder() -> Path:
     return inside if inside.is_dir() else package.parents[1] / "benchmarks" / "suites"
 
 
-def list_suites() -> dict[str, Path]:
+def find_suite_paths() -> dict[str, Path]:
     """Return the path of each suite file, by suite name."""
     return {file.stem: file for file in sorted(suites_folder().glob("*.yaml"))}
 
@@ -38,7 +38,7 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
     """
     path = Path(suite)
     if path.suffix not in (".yaml", ".yml"):
-        suites = list_suites()
+        suites = find_suite_paths()
         if str(suite) not in suites:
             raise unknown_name_error("suite", suite, suites)
         path = suites[str(suite)]

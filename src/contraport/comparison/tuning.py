@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch.quasirandom import SobolEngine
 
 from contraport.comparison.grid import Cell, Column, Grid, OptionMap, Row, merge_options
-from contraport.comparison.grid_parsing import objective_parameters
+from contraport.comparison.grid_parsing import get_objective_parameters
 from contraport.metrics import Metric
 
 
@@ -74,7 +74,7 @@ def search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
         row: row of the table.
         common: options that hold for all rows, such as ``--train.temperature``.
     """
-    parameters = objective_parameters(row.options)
+    parameters = get_objective_parameters(row.options)
     options = merge_options(common, row.options)
     fixed = {*options, *(options.get("objective_settings") or {})}
     name = str(row.options.get("objective", row.options.get("recipe")))
@@ -87,7 +87,9 @@ def fixed_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, l
     """Return the settings that a row fixes although they are searched for another row, by row name."""
     spaces = {row.name: search_space(row, common).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
-    fixed = {row.name: sorted(searched & objective_parameters(row.options).keys() - spaces[row.name]) for row in rows}
+    fixed = {
+        row.name: sorted(searched & get_objective_parameters(row.options).keys() - spaces[row.name]) for row in rows
+    }
     return {name: keys for name, keys in fixed.items() if keys}
 
 
@@ -95,16 +97,16 @@ def build_trials(grid: Grid, row: Row, column: Column) -> list[Cell]:
     """Build one grid cell for each trial of the hyperparameter search at a row and a column."""
     space = search_space(row, grid.common_options)
     points: list[list[float]] = []
-    if space and grid.options.tune > 1:
+    if space and grid.compare_options.tune > 1:
         engine = SobolEngine(len(space), scramble=True, seed=0)
-        points = engine.draw(grid.options.tune - 1).tolist()
+        points = engine.draw(grid.compare_options.tune - 1).tolist()
     trials: list[Mapping[str, Any]] = [{}]
     trials += [
         {key: one.value_at(place) for (key, one), place in zip(space.items(), point, strict=True)} for point in points
     ]
     return [
         grid.build_cell(
-            row, column, 0, trial=number, validation=grid.options.validation, **settings_as_options(settings)
+            row, column, 0, trial=number, validation=grid.compare_options.validation, **settings_as_options(settings)
         )
         for number, settings in enumerate(trials)
     ]
@@ -134,7 +136,7 @@ def select_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str,
     succeeded = [(value, number) for value, number in values if value is not None]
     if not succeeded:
         return None
-    sign = -1 if metric.better == "lower" else 1
+    sign = -1 if metric.better_direction == "lower" else 1
     _, best = max(succeeded, key=lambda one: (sign * one[0], -one[1]))
     return trials[best]
 

@@ -274,7 +274,7 @@ def _directions(results: Mapping[str, MetricResult | float]) -> dict[str, dict[s
         (part, key): part_result
         for key, result in results.items()
         if isinstance(result, MetricResult)
-        for part, part_result in result.results_by_part().items()
+        for part, part_result in result.results_by_column().items()
     }
     directions: dict[str, dict[str, dict[str, float]]] = {}
     for (part, key), values in draw_bootstrap_values(parts).items():

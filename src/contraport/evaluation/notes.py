@@ -16,7 +16,7 @@ from contraport.encoders import Model
 from contraport.evaluation.epoch_states import find_epoch_checkpoints
 from contraport.evaluation.loaded_run import LoadedRun
 from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, titles_by_metric_name
-from contraport.metrics.intervals import LEVEL, Difference, MetricResult, mean
+from contraport.metrics.intervals import LEVEL, Difference, MetricResult, bootstrap_mean
 from contraport.metrics.registry import BEFORE_TRAINING, SEVERAL_CLASSES
 from contraport.training.config import RECORDED_OPTIONS
 
@@ -120,7 +120,9 @@ def note_zero_width_intervals(results: Results) -> list[str]:
 
 def _all_agree(result: MetricResult) -> bool:
     items = result.item_values
-    return result.statistic is mean and bool(np.isin(items, (0, 1)).all()) and bool((items == items[:1]).all())
+    return (
+        result.statistic is bootstrap_mean and bool(np.isin(items, (0, 1)).all()) and bool((items == items[:1]).all())
+    )
 
 
 def note_metrics_below_baseline(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:

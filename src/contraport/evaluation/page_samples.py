@@ -120,7 +120,7 @@ def _suspicion(context: EvalContext, chosen: Tensor) -> Arrays:
     """
     if len(context.test.shapes) != 2 or len(chosen) < MIN_PAIRS or not context.has_comparable_views:
         return {}
-    views = context.random_view_features if context.has_shared_encoder else context.projections
+    views = context.random_view_features if context.has_shared_encoder else context.random_view_projections
     agreement = score_pairs(PairedFeatures((views[0][chosen], views[1][chosen])))
     return {"suspicion": (-agreement).exp().cpu().numpy()}
 

@@ -3,14 +3,17 @@
 The registry is readable without torch: metrics import what computes them on first use.
 """
 
-from contraport.metrics import builtin_metrics as _catalog  # noqa: F401  (registers the built-in metrics
+import warnings
+from typing import Any
+
+from contraport.metrics import builtin_metrics as _builtin_metrics  # noqa: F401  (registers the built-in metrics)
 from contraport.metrics.registry import (
     METRICS,
     Metric,
     Requirement,
     collect_metrics_from_rows,
-    metric,
     metric_by_key,
+    register_metric,
     select_metrics,
     select_metrics_keeping_order,
     titles_by_metric_name,
@@ -21,9 +24,16 @@ __all__ = [
     "Metric",
     "Requirement",
     "collect_metrics_from_rows",
-    "metric",
     "metric_by_key",
+    "register_metric",
     "select_metrics",
     "select_metrics_keeping_order",
     "titles_by_metric_name",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "metric":
+        warnings.warn("contraport.metrics.metric is deprecated, use register_metric.", FutureWarning, stacklevel=2)
+        return register_metric
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,7 +30,7 @@ from contraport.metrics.registry import (
     TRAINABLE_WEIGHTS,
     VARYING_NUMBERS,
     Requirement,
-    metric,
+    register_metric,
 )
 
 if TYPE_CHECKING:
@@ -56,13 +56,17 @@ else:
     retrieval = lazy_module("contraport.metrics.retrieval")
     zero_shot = lazy_module("contraport.metrics.zero_shot")
 
-share_metric = partial(metric, better="higher", unit="share of test items", pattern="{:.1%}")
+share_metric = partial(register_metric, better="higher", unit="share of test items", pattern="{:.1%}")
 accuracy_metric = partial(share_metric, group="accuracy", requires=(LABELS, SEVERAL_CLASSES))
 few_label_metric = partial(share_metric, group="few-labels", requires=(LABELS, SEVERAL_CLASSES), default=False)
 retrieval_metric = partial(share_metric, group="retrieval", requires=(COMPARABLE_VIEWS, STORED_AUGMENTATION))
-geometry_metric = partial(metric, group="geometry", pattern="{:.3f}")
+geometry_metric = partial(register_metric, group="geometry", pattern="{:.3f}")
 clustering_metric = partial(
-    metric, group="clustering", better="higher", pattern="{:.3f}", requires=(LABELS, SEVERAL_CLASSES, AN_ITEM_PER_CLASS)
+    register_metric,
+    group="clustering",
+    better="higher",
+    pattern="{:.3f}",
+    requires=(LABELS, SEVERAL_CLASSES, AN_ITEM_PER_CLASS),
 )
 
 
@@ -79,7 +83,7 @@ def knn(context: EvalContext) -> ItemValues:
     return probes.knn_correctness(train_x, context.train_y, test_x, context.test_y, neighbors=context.neighbors)
 
 
-@metric(
+@register_metric(
     "Calibration error",
     group="calibration",
     better="lower",
@@ -103,7 +107,7 @@ def few_shot(context: EvalContext, number: int) -> ItemValues:
 
 @few_label_metric("Few-percent@{}", numbers=(1, 10))
 def few_percent(context: EvalContext, number: int) -> ItemValues:
-    """Accuracy of a linear probe trained on this percentage of each class, at least one item: the mean over 5 draws."""
+    """Mean accuracy, over 5 draws, of a linear probe trained on a percentage of each class (at least one item)."""
     labels = context.train_y
     draw = partial(probes.sample_per_class, labels, lambda size: round(size * number / 100))
     return probes.few_label_correctness(context.train_x, labels, context.test_x, context.test_y, draw)
@@ -117,7 +121,7 @@ def fine_tuning_accuracy(context: EvalContext) -> ItemValues:
     )
 
 
-@metric(
+@register_metric(
     "Regression",
     group="regression",
     better="higher",
@@ -151,10 +155,10 @@ def unseen_domain(context: EvalContext) -> ItemValues:
 @retrieval_metric("Recall@{}", numbers=(1, 5, 10))
 def recall(context: EvalContext, number: int) -> MetricResult:
     """Share of test items whose other view is among this many nearest candidates: the mean over directions."""
-    return intervals.MetricResult(context.retrieval_ranks <= number, part_names=context.retrieval_directions)
+    return intervals.MetricResult(context.retrieval_ranks <= number, column_names=context.retrieval_directions)
 
 
-@metric(
+@register_metric(
     "Median rank",
     group="retrieval",
     better="lower",
@@ -164,16 +168,18 @@ def recall(context: EvalContext, number: int) -> MetricResult:
 )
 def median_rank(context: EvalContext) -> MetricResult:
     """Median rank of an item's other view among those of all test items, over directions; 1 is the nearest."""
-    return intervals.MetricResult(context.retrieval_ranks, intervals.median, part_names=context.retrieval_directions)
+    return intervals.MetricResult(
+        context.retrieval_ranks, intervals.bootstrap_median, column_names=context.retrieval_directions
+    )
 
 
 @share_metric("Zero-shot", group="zero-shot", requires=(LABELS, TEXT_ENCODER))
 def zero_shot_accuracy(context: EvalContext) -> ItemValues:
     """Share of test items whose nearest class text names their own class; no label is used for training."""
-    return zero_shot.zero_shot_correctness(context.item_projections, context.test_y, context.class_embeddings)
+    return zero_shot.zero_shot_correctness(context.item_projections, context.test_y, context.class_text_embeddings)
 
 
-@metric(
+@register_metric(
     "Mutual information",
     group="retrieval",
     better="higher",
@@ -185,7 +191,7 @@ def mutual_information(context: EvalContext) -> ItemValues:
     """Lower bound on the mutual information of two views: log n minus the InfoNCE loss on all n test items."""
     assert context.info_nce_temperature is not None
     return math.log(len(context.test)) + retrieval.log_match_probabilities(
-        *context.projections, context.info_nce_temperature
+        *context.random_view_projections, context.info_nce_temperature
     )
 
 

@@ -62,15 +62,15 @@ def uniformity(z: Tensor) -> float:
     -8.0
     """
     check(z.ndim == 2 and len(z) > 1, f"z: must be (items, features) with at least 2 items, got {tuple(z.shape)}.")
-    return math.log(float(mean_gaussian_potentials(_subsample(F.normalize(z.float(), dim=1))).mean()))
+    return math.log(float(gaussian_potential_per_item(_subsample(F.normalize(z.float(), dim=1))).mean()))
 
 
-def mean_gaussian_potentials(z: Tensor) -> Tensor:
+def gaussian_potential_per_item(z: Tensor) -> Tensor:
     """Return the mean Gaussian potential exp(-2 |zi - zj|^2) of each item with all other items j, `(n,)`.
 
     `z` is `(n, d)` on the unit sphere.
 
-    >>> mean_gaussian_potentials(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
+    >>> gaussian_potential_per_item(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
     [1.0, 1.0]
     """
     sums = []

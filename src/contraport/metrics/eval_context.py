@@ -93,7 +93,7 @@ class EvalContext:
 
     @property
     def min_classes_with_one_domain_left_out(self) -> int:
-        """Number of training classes that remain if one domain is left out, minimum over domains; requires domains."""
+        """Smallest number of training classes that remain when one domain is left out; requires domains."""
         remaining = [self.train_y[self.train_domains != domain] for domain in self.test_domains.unique()]
         return min(len(labels.unique()) for labels in remaining)
 
@@ -145,13 +145,13 @@ class EvalContext:
         return {True, False} <= set(map(is_text_shape, self.encoder.shapes)) and len(self.encoder.towers) > 1
 
     @property
-    def has_weights(self) -> bool:
+    def has_encoder_weights(self) -> bool:
         """Whether the encoder has weights."""
         return any(True for _ in self.encoder.parameters())
 
     @property
     def info_nce_temperature(self) -> float | None:
-        """Temperature of the objective if it is InfoNCE on cosines and the encoder has comparable projections."""
+        """Temperature of the objective, if it is InfoNCE on cosines and the encoder has comparable projections."""
         loss = self.objective
         if (
             isinstance(self.encoder, RawInputEncoder)
@@ -198,12 +198,12 @@ class EvalContext:
 
     @cached_property
     def random_view_features(self) -> tuple[Tensor, Tensor]:
-        """Features of two random views of each test item, each `(m, F)`; the views are fixed."""
+        """Features of two random views of each test item, each `(m, F)`; every access gives the same views."""
         first, second = embed_views(self.encoder, self.test, self.views, self.loader_config, self.name)
         return first, second
 
     @cached_property
-    def projections(self) -> tuple[Tensor, Tensor]:
+    def random_view_projections(self) -> tuple[Tensor, Tensor]:
         """Projections of two random views of each test item, each `(m, d)`: the input of the objective."""
         first, second = embed_views(self.encoder, self.test, self.views, self.loader_config, self.name, project=True)
         return first, second
@@ -215,7 +215,7 @@ class EvalContext:
         return tuple(f"{names[v]} to {names[w]}" for v, w in ordered_view_pairs(len(names)))
 
     @cached_property
-    def retrieval_views(self) -> tuple[Tensor, ...]:
+    def retrieval_embeddings(self) -> tuple[Tensor, ...]:
         """Embeddings of the views that retrieval compares, each `(m, d)`: all views of the data, or two augmentations.
 
         Features if the views share an encoder; otherwise projections, since only those are trained to be comparable.
@@ -236,7 +236,7 @@ class EvalContext:
     def retrieval_ranks(self) -> np.ndarray[Any, Any]:
         """Retrieval rank of each test item's other view, `(m, k)`, one column for each direction; 1 is the nearest."""
         return retrieval_ranks(
-            *self.retrieval_views, content_ids=self.test.content_ids if self.retrieval_directions else None
+            *self.retrieval_embeddings, content_ids=self.test.content_ids if self.retrieval_directions else None
         )
 
     @cached_property
@@ -246,8 +246,8 @@ class EvalContext:
         return self._view_projections(view, self.test.select_views([view]))
 
     @cached_property
-    def class_embeddings(self) -> Tensor:
-        """Projections of the texts of each class, averaged, `(classes, d)`."""
+    def class_text_embeddings(self) -> Tensor:
+        """Mean projection of the texts of each class, `(classes, d)`."""
         assert self.class_names is not None
         view = next(view for view, shape in enumerate(self.model.shapes) if is_text_shape(shape))
         texts = from_arrays(class_prompts(self.class_names, self.templates), name="class names")

@@ -39,7 +39,7 @@ class ClassificationModel(nn.Module):
 
 
 class _CrossEntropyStep(nn.Module):
-    """Step of the training loop: cross-entropy of a batch."""
+    """Training step whose loss is the cross-entropy of a batch."""
 
     def __init__(self, model: ClassificationModel, views: Views) -> None:
         super().__init__()

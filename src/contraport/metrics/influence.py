@@ -20,8 +20,8 @@ from contraport.metrics.embedding_geometry import (
     HUB_NEIGHBORS,
     effective_rank,
     fixed_random_subset,
+    gaussian_potential_per_item,
     hubness,
-    mean_gaussian_potentials,
     skewness,
     sum_by_class,
     tolerance,
@@ -32,7 +32,7 @@ from contraport.metrics.retrieval import nearest_neighbors
 
 
 def influence_values(value: float, statistic: Callable[[Tensor], Tensor], items: int) -> ItemValues:
-    """Return the influence of each item on a statistic, `(items,)`, by autograd; their mean is `value`.
+    """Return the influence of each item on a statistic, `(items,)`, by autograd; the influences have mean `value`.
 
     Args:
         value: the statistic with all weights 1.
@@ -64,7 +64,7 @@ def uniformity_influence(z: Tensor) -> ItemValues:
     True
     """
     subset, value = fixed_random_subset(len(z)), uniformity(z)
-    potentials = mean_gaussian_potentials(F.normalize(z.float(), dim=1)[subset.to(z.device)])
+    potentials = gaussian_potential_per_item(F.normalize(z.float(), dim=1)[subset.to(z.device)])
     slopes = torch.zeros(len(z), dtype=torch.float64)
     mean = float(potentials.mean())
     # Factor 2: each pair has two items. Factor n / subset: the items of the subset stand for all.

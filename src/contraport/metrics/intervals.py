@@ -43,10 +43,10 @@ def bonferroni_level(comparisons: int) -> float:
     return 1 - (1 - LEVEL) / comparisons
 
 
-def mean(items: ItemValues, counts: ItemValues) -> ItemValues:
+def bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
     """Return the mean of item values `(n,)` or `(n, k)` on each bootstrap resample, given as item counts `(b, n)`.
 
-    >>> mean(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 2, 1]])).round(3).tolist()
+    >>> bootstrap_mean(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 2, 1]])).round(3).tolist()
     [3.0, 3.333]
     """
     per_item = items.reshape(len(items), -1).mean(axis=1, dtype=np.float64)
@@ -54,16 +54,16 @@ def mean(items: ItemValues, counts: ItemValues) -> ItemValues:
 
 
 def bounded_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the bootstrap mean of item values `(n,)`, `(b,)`, for a metric that cannot exceed 1.
+    """Return the bootstrap means, `(b,)`, of item values `(n,)` for a metric that cannot exceed 1.
 
     The change of the mean is applied to log(1 - mean): equal to first order, and the result stays below 1.
 
     >>> items, counts = np.array([0.7, 0.9, 1.1]), np.array([[1, 1, 1], [0, 1, 2], [2, 1, 0]])
-    >>> mean(items, counts).round(3).tolist(), bounded_bootstrap_mean(items, counts).round(3).tolist()
+    >>> bootstrap_mean(items, counts).round(3).tolist(), bounded_bootstrap_mean(items, counts).round(3).tolist()
     ([0.9, 1.033, 0.767], [0.9, 0.974, 0.621])
     """
     value = items.mean(dtype=np.float64)
-    below_one, change = 1 - value, mean(items, counts) - value
+    below_one, change = 1 - value, bootstrap_mean(items, counts) - value
     return np.asarray(1 - below_one * np.exp(-change / below_one) if below_one > 0 else value + change)
 
 
@@ -77,18 +77,18 @@ def clipped_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
 
 
 def root_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the square root of the bootstrap mean of item values `(n,)`, `(b,)`; 0 if the mean is negative.
+    """Return the square roots of the bootstrap means, `(b,)`, of item values `(n,)`; 0 where the mean is negative.
 
     >>> root_bootstrap_mean(np.array([4.0, 14.0, -8.0]), np.array([[1, 1, 0], [1, 0, 1]])).tolist()
     [3.0, 0.0]
     """
-    return np.asarray(np.sqrt(mean(items, counts).clip(min=0)))
+    return np.asarray(np.sqrt(bootstrap_mean(items, counts).clip(min=0)))
 
 
-def median(items: ItemValues, counts: ItemValues) -> ItemValues:
+def bootstrap_median(items: ItemValues, counts: ItemValues) -> ItemValues:
     """Return the median of item values `(n,)` on each bootstrap resample; for `(n, k)`, the mean of the k medians.
 
-    >>> median(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 1, 1]])).tolist()
+    >>> bootstrap_median(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 1, 1]])).tolist()
     [2.0, 4.0]
     """
     columns = items.reshape(len(items), -1).T
@@ -110,30 +110,30 @@ class MetricResult:
     Attributes:
         item_values: metric values per test item, (n,) or (n, k).
         statistic: function of item values and of bootstrap counts of the items, such as their mean.
-        part_names: names of the k columns, if each is a result by itself, such as a retrieval direction; else empty.
+        column_names: names of the k columns, if each is a result by itself, such as a retrieval direction; else empty.
     """
 
     item_values: ItemValues
-    statistic: Statistic = mean
-    part_names: tuple[str, ...] = ()
+    statistic: Statistic = bootstrap_mean
+    column_names: tuple[str, ...] = ()
 
     @cached_property
     def value(self) -> float:
-        """Value of the metric on the test items, each counted once."""
+        """Value of the metric on the test items themselves, without resampling."""
         return float(self.statistic(self.item_values, np.ones((1, len(self.item_values))))[0])
 
     @property
     def is_mean_of_items(self) -> bool:
         """Whether the value of the metric is the mean of the item values."""
-        return self.statistic in (mean, bounded_bootstrap_mean, clipped_bootstrap_mean)
+        return self.statistic in (bootstrap_mean, bounded_bootstrap_mean, clipped_bootstrap_mean)
 
-    def results_by_part(self) -> dict[str, MetricResult]:
+    def results_by_column(self) -> dict[str, MetricResult]:
         """Return a separate result for each named column, such as a retrieval direction, by name."""
-        if not self.part_names:
+        if not self.column_names:
             return {}
         return {
             part: MetricResult(column, self.statistic)
-            for part, column in zip(self.part_names, self.item_values.T, strict=True)
+            for part, column in zip(self.column_names, self.item_values.T, strict=True)
         }
 
 

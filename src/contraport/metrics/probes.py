@@ -137,7 +137,7 @@ def few_label_correctness(
 
 
 def sample_per_class(labels: Tensor, count: Callable[[int], int], random: np.random.Generator) -> Tensor:
-    """Sample positions of items from each class: `count(class size)` of them, at least one.
+    """Sample positions of items from each class: `count(class size)` positions per class, but at least one.
 
     >>> labels = torch.tensor([0, 0, 0, 1, 1])
     >>> labels[sample_per_class(labels, lambda size: size - 1, np.random.default_rng(0))].tolist()

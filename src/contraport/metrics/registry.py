@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from contraport._utils.formatting import format_options
 from contraport.errors import check, unknown_name_error
+from contraport.options import keep_deprecated_attributes
 
 if TYPE_CHECKING:
     from contraport.metrics.eval_context import EvalContext
@@ -77,7 +78,7 @@ INFO_NCE_OBJECTIVE = Requirement(
 TEXT_ENCODER = Requirement(
     attrgetter("supports_zero_shot"), "the run has no text encoder beside another encoder", is_rarely_met=True
 )
-TRAINABLE_WEIGHTS = Requirement(attrgetter("has_weights"), "there are no weights to train", is_rarely_met=True)
+TRAINABLE_WEIGHTS = Requirement(attrgetter("has_encoder_weights"), "there are no weights to train", is_rarely_met=True)
 REPEATED_CLASS = Requirement(lambda context: context.largest_class_size > 1, "no class has two test items")
 AN_ITEM_PER_CLASS = Requirement(
     lambda context: len(context.test) >= context.num_classes, "there are fewer test items than classes"
@@ -85,6 +86,7 @@ AN_ITEM_PER_CLASS = Requirement(
 MORE_THAN_10_ITEMS = Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer")
 
 
+@keep_deprecated_attributes(better="better_direction", pattern="value_format")
 @dataclass(frozen=True)
 class Metric:
     """Entry of the registry: a metric's name, requirements, format and function.
@@ -94,9 +96,9 @@ class Metric:
         title: display name, such as Linear probe or Recall@1.
         summary: description of the metric in one sentence.
         group: group of metrics; its name selects all of them.
-        better: direction in which values are better: higher, lower or neither.
+        better_direction: direction in which values are better: higher, lower or neither.
         unit: unit of the metric values, such as "share of test items".
-        pattern: format string for printing a value, such as ``{:.1%}``.
+        value_format: format string for printing a value, such as ``{:.1%}``.
         requirements: conditions on the evaluation context; if one fails, the metric is skipped with its reason.
         default_numbers: numbers at which the metric is computed by default, such as each k of Recall@k; or empty.
         is_default: whether the metric is computed if no metric is requested by name.
@@ -108,9 +110,9 @@ class Metric:
     title: str
     summary: str
     group: str
-    better: Better
+    better_direction: Better
     unit: str
-    pattern: str
+    value_format: str
     requirements: tuple[Requirement, ...]
     default_numbers: tuple[int, ...]
     is_default: bool
@@ -129,7 +131,7 @@ class Metric:
         return result if isinstance(result, float) else result.value
 
     def with_number(self, number: int) -> Metric:
-        """Return a copy of the metric with its number fixed, such as Recall@5."""
+        """Return a copy of the metric with its numeric parameter fixed, such as k = 5 for Recall@k."""
         return replace(
             self,
             key=self.key.replace(_NUMBER, str(number)),
@@ -152,7 +154,7 @@ class Metric:
     @property
     def in_percent(self) -> bool:
         """Whether values are printed in percent and differences in points."""
-        return self.pattern.endswith("%}")
+        return self.value_format.endswith("%}")
 
     def format(self, value: float) -> str:
         """Format a metric value for printing, without a sign if it is printed as zero.
@@ -161,25 +163,25 @@ class Metric:
         >>> metric_by_key("tolerance").format(-0.0004), metric_by_key("tolerance").format(-0.004)
         ('0.000', '-0.004')
         """
-        text = self.pattern.format(value)
+        text = self.value_format.format(value)
         return text.lstrip("+-") if not set(text) & set("123456789") else text
 
     def is_worse(self, value: float, other: float) -> bool:
-        """Return whether a metric value is worse than another one and is printed differently.
+        """Return whether a metric value is worse than another one by enough to show in print.
 
         >>> from contraport.metrics import metric_by_key
         >>> metric_by_key("knn").is_worse(0.91, 0.95), metric_by_key("knn").is_worse(0.95001, 0.95004)
         (True, False)
         """
         worse = {"higher": value < other, "lower": value > other, "neither": False}
-        return worse[self.better] and self.format(value) != self.format(other)
+        return worse[self.better_direction] and self.format(value) != self.format(other)
 
 
 METRICS: dict[str, Metric] = {}
 """All metrics by key without its number, in display order."""
 
 
-def metric(
+def register_metric(
     title: str,
     *,
     group: str,
@@ -195,8 +197,8 @@ def metric(
     The key is the title in lower case with underscores, and the summary is the first paragraph of the docstring. The
     title of a function that also takes a `number` ends in ``@{}``.
 
-    >>> from contraport.metrics import METRICS, metric
-    >>> @metric("Largest variance", group="geometry", better="neither", unit="squared", pattern="{:.2f}")
+    >>> from contraport.metrics import METRICS, register_metric
+    >>> @register_metric("Largest variance", group="geometry", better="neither", unit="squared", pattern="{:.2f}")
     ... def largest_variance(context):
     ...     \"""Largest variance of a feature.\"""
     ...     return float(context.test_x.var(dim=0).max())
@@ -225,7 +227,7 @@ def metric(
 
 
 def _key_of(name: str) -> str:
-    """Return the key for a name in any spelling, such as a title.
+    """Return the metric key for a name in any spelling; a title is also accepted.
 
     >>> _key_of("Linear probe"), _key_of("Recall@1")
     ('linear_probe', 'recall@1')

@@ -62,13 +62,13 @@ def is_percent_column(column: str) -> bool:
     (True, False)
     """
     measure = metric_by_key(column)
-    return column in _PERCENT_COLUMNS if measure is None else measure.pattern.endswith("%}")
+    return column in _PERCENT_COLUMNS if measure is None else measure.value_format.endswith("%}")
 
 
-def subsample_rows(rows: _Rows, key: str) -> list[Mapping[str, Any]]:
+def select_evenly_spaced_rows(rows: _Rows, key: str) -> list[Mapping[str, Any]]:
     """Return evenly spaced rows of logged metrics that have a value for `key`, at most `MAX_POINTS_PER_LINE`.
 
-    >>> subsample_rows([{"step": 0, "loss": 1.0}, {"step": 1}], "loss")
+    >>> select_evenly_spaced_rows([{"step": 0, "loss": 1.0}, {"step": 1}], "loss")
     [{'step': 0, 'loss': 1.0}]
     """
     present = [row for row in rows if row.get(key) is not None]
@@ -105,7 +105,7 @@ def curves(
     figure, axes = create_panels(len(columns), width=width, ratio=1.45)
     for ax, key in zip(axes, columns, strict=True):
         for position, (name, rows) in enumerate(lines.items()):
-            points = subsample_rows(rows, key)
+            points = select_evenly_spaced_rows(rows, key)
             ax.plot(
                 [row["step"] for row in points],
                 [row[key] for row in points],

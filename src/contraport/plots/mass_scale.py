@@ -18,19 +18,19 @@ class LogScale(NamedTuple):
     """Logarithmic color scale of transport masses, given by its two ends.
 
     Attributes:
-        low: log10 of the mass at the low end.
-        high: log10 of the mass at the high end.
+        log10_low: log10 of the mass at the low end.
+        log10_high: log10 of the mass at the high end.
     """
 
-    low: float
-    high: float
+    log10_low: float
+    log10_high: float
 
     @classmethod
     def from_matrices(cls, matrices: Iterable[Masses]) -> LogScale | None:
         """Return the color scale that covers several plans and targets, or None if all masses are zero.
 
         >>> LogScale.from_matrices([np.eye(2) / 2, np.full((2, 2), 1e-9)])
-        LogScale(low=-5.301..., high=-0.301...)
+        LogScale(log10_low=-5.301..., log10_high=-0.301...)
         """
         masses = [matrix[matrix > 0] for matrix in matrices]
         masses = [mass for mass in masses if mass.size]
@@ -42,13 +42,13 @@ class LogScale(NamedTuple):
     @property
     def power_ticks(self) -> list[tuple[int, float]]:
         """Exponents of the powers of ten on the scale, each with its position from 0 to 1."""
-        powers = range(math.ceil(self.low), math.floor(self.high) + 1)
-        return [(power, (power - self.low) / ((self.high - self.low) or 1)) for power in powers]
+        powers = range(math.ceil(self.log10_low), math.floor(self.log10_high) + 1)
+        return [(power, (power - self.log10_low) / ((self.log10_high - self.log10_low) or 1)) for power in powers]
 
 
 def clipped_log10(mass: Masses, scale: LogScale, *, without_self: bool = False) -> Masses:
     """Return log10 of masses, clipped at the low end of the scale; NaN on the diagonal if `without_self`."""
-    logs = np.log10(np.maximum(mass, 10**scale.low)).astype(np.float32)
+    logs = np.log10(np.maximum(mass, 10**scale.log10_low)).astype(np.float32)
     if without_self:
         np.fill_diagonal(logs, np.nan)
     return logs

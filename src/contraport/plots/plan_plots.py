@@ -55,13 +55,15 @@ def plan(plan: Values | RunFolder, target: Values | None = None, *, width: float
     figure, axes = create_panels(len(matrices), width=width, ratio=1.05)
     for ax, (name, matrix) in zip(axes, matrices.items(), strict=True):
         logs = clipped_log10(matrix, scale, without_self=without_self)
-        low = scale.low if scale.high > scale.low else scale.high - 1  # equal masses get the darkest color
-        image = ax.imshow(logs, cmap=mass_colormap(ax), interpolation="nearest", vmin=low, vmax=scale.high)
+        low = (
+            scale.log10_low if scale.log10_high > scale.log10_low else scale.log10_high - 1
+        )  # equal masses get the darkest color
+        image = ax.imshow(logs, cmap=mass_colormap(ax), interpolation="nearest", vmin=low, vmax=scale.log10_high)
         ax.set(xticks=[], yticks=[], title=name, xlabel="columns", ylabel="rows")
         ax.spines[:].set_visible(False)
     if target is not None:
         axes[0].set_title(f"plan: {share_on_target(mass, matrices['target']):.0%} of its mass on target")
-    powers: list[float] = [power for power, _ in scale.power_ticks] or [scale.high]
+    powers: list[float] = [power for power, _ in scale.power_ticks] or [scale.log10_high]
     bar = figure.colorbar(image, ax=axes, location="bottom", fraction=0.05, shrink=0.8, aspect=30, ticks=powers)
     bar.ax.set_xticklabels([f"$10^{{{power:.3g}}}$" for power in powers])
     bar.set_label("mass of a pair")
@@ -131,7 +133,7 @@ def _draw_coupling(ax: Axes, plan: Array, a: Array | None = None, b: Array | Non
     left.axis("off")
 
 
-def draw_plan_lines(ax: Axes, plan: Array, partners: Array) -> None:
+def draw_bipartite_plan(ax: Axes, plan: Array, partners: Array) -> None:
     """Draw a transport plan as lines from rows at the left to columns at the right; thicker is more mass.
 
     Args:

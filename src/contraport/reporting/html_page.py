@@ -38,12 +38,12 @@ def render_page(template: str, package: str, **values: Any) -> str:
     return str(environment.get_template(template).render(values))
 
 
-def pixels_to_image(pixels: NDArray[np.uint8]) -> Image.Image:
+def pixels_to_pil(pixels: NDArray[np.uint8]) -> Image.Image:
     """Convert uint8 pixels ``(C, H, W)`` to a PIL image, in color for three channels and in gray otherwise.
 
     Gray is the mean over the channels.
 
-    >>> pixels_to_image(np.zeros((3, 2, 4), np.uint8)).size, pixels_to_image(np.zeros((5, 2, 4), np.uint8)).mode
+    >>> pixels_to_pil(np.zeros((3, 2, 4), np.uint8)).size, pixels_to_pil(np.zeros((5, 2, 4), np.uint8)).mode
     ((4, 2), 'L')
     """
     if len(pixels) == 3:
@@ -62,7 +62,7 @@ def encode_data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def build_sketch_data(sketches: NDArray[Any]) -> list[SketchData]:
+def convert_sketches_to_json(sketches: NDArray[Any]) -> list[SketchData]:
     """Convert the stored sketches of items to the JSON data from which the page draws these items.
 
     `contraport.data.thumbnails` makes the sketches.
@@ -72,5 +72,5 @@ def build_sketch_data(sketches: NDArray[Any]) -> list[SketchData]:
     if sketches.ndim == 4:
         lossless = max(sketches.shape[2:]) <= MAX_LOSSLESS_SIDE
         kind = "png" if lossless else "webp"
-        return [{"is": "image", "uri": encode_data_uri(pixels_to_image(one), kind, quality=80)} for one in sketches]
+        return [{"is": "image", "uri": encode_data_uri(pixels_to_pil(one), kind, quality=80)} for one in sketches]
     return [{"is": "vector" if sketches.ndim == 2 else "series", "values": values.tolist()} for values in sketches]

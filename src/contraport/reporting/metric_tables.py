@@ -21,12 +21,12 @@ class MetricCell(NamedTuple):
 
     Attributes:
         text: value as text with its unit, or a dash if it is missing.
-        is_best: whether the value is significantly better than all others of its metric.
+        is_significantly_best: whether the value is significantly better than all other values of its metric.
         interval: confidence interval as text; empty if there is none.
     """
 
     text: str
-    is_best: bool
+    is_significantly_best: bool
     interval: str = ""
 
 
@@ -37,13 +37,13 @@ class EncoderRow(NamedTuple):
         name: name of the run or baseline.
         run: run that trained the encoder; None for a baseline.
         cells: one cell per metric.
-        training_seconds: training time as text; a dash for a baseline.
+        training_time_text: training time in seconds, as text; a dash for a baseline.
     """
 
     name: str
     run: ReportRun | None
     cells: list[MetricCell]
-    training_seconds: str
+    training_time_text: str
 
 
 class DatasetTable(NamedTuple):
@@ -138,7 +138,7 @@ class _EvaluatedEncoder(NamedTuple):
         return difference is not None and difference.is_significant
 
     def _difference_from_equal_baseline(self, baseline: _EvaluatedEncoder, key: str) -> Difference | None:
-        """Return the difference of the run from its own baseline, if that has the same values as the given baseline."""
+        """Return the run's difference from its own baseline if that baseline has the same values as the given one."""
         own = _EvaluatedEncoder("", self.run, baseline.row)
         return self.run.paired_difference(baseline.row, key) if own.has_same_values(baseline) else None
 
@@ -184,9 +184,11 @@ def _find_best(metric: Metric, sources: Sequence[_EvaluatedEncoder]) -> _Evaluat
     """
     known = [source for source in sources if source.metric_values.get(metric.key) is not None]
     runs = [source for source in sources if source.row == "trained"]
-    if len(known) < 2 or metric.better == "neither" or not all(source in known for source in runs):
+    if len(known) < 2 or metric.better_direction == "neither" or not all(source in known for source in runs):
         return None
-    top = (max if metric.better == "higher" else min)(known, key=lambda source: float(source.metric_values[metric.key]))
+    top = (max if metric.better_direction == "higher" else min)(
+        known, key=lambda source: float(source.metric_values[metric.key])
+    )
     significant = all(top.differs_significantly(source, metric.key) for source in known if source is not top)
     return top if significant else None
 

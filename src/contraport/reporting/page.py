@@ -20,7 +20,7 @@ from contraport.reporting.page_builder import PageBuilder
 from contraport.reporting.plotly_figures import to_script_json
 from contraport.reporting.report_run import ReportRun, load_runs
 from contraport.reporting.sections import SECTIONS
-from contraport.reporting.summary_text import describe_runs
+from contraport.reporting.summary_text import build_report_title
 from contraport.runs import Run
 
 PLOTLY = "plotly-cartesian-4.1.1.min.js.gz"
@@ -56,7 +56,7 @@ def render_report(runs: Sequence[ReportRun]) -> str:
         "contraport.reporting",
         by_group=_group_metrics,
         runs=runs,
-        sentence=describe_runs(runs),
+        sentence=build_report_title(runs),
         sections=sections,
         sheets=builder.sheets,
         plots=Markup(to_script_json(builder.plots)),
@@ -71,7 +71,7 @@ def render_report(runs: Sequence[ReportRun]) -> str:
 
 
 def _group_metrics(metrics: Sequence[Metric]) -> list[tuple[str, list[tuple[int, Metric]]]]:
-    """Return name and metrics of each group; a metric comes with its index among all metrics."""
+    """Return the name and the metrics of each group; each metric is paired with its index among all metrics."""
     groups: dict[str, list[tuple[int, Metric]]] = {}
     for place, metric in enumerate(metrics):
         groups.setdefault(metric.group, []).append((place, metric))

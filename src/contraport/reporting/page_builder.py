@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from contraport.reporting.html_page import build_sketch_data, encode_data_uri, pixels_to_image
+from contraport.reporting.html_page import convert_sketches_to_json, encode_data_uri, pixels_to_pil
 from contraport.reporting.plotly_figures import Figure
 from contraport.reporting.report_run import ReportRun
 
@@ -26,25 +26,25 @@ class Section(NamedTuple):
     Attributes:
         key: name of the section's template file, and id of its HTML element.
         title: heading of the section.
-        values: variables of the section's template, by name.
+        template_variables: variables of the section's template, by name.
     """
 
     key: str
     title: str
-    values: Mapping[str, Any]
+    template_variables: Mapping[str, Any]
 
 
 class PlotElement(NamedTuple):
     """HTML element that shows an interactive figure.
 
     Attributes:
-        key: id of the HTML element.
+        element_id: id of the HTML element.
         label: description of the figure for screen readers.
         css_class: CSS class of the element.
         aspect_ratio: width over height; None if the CSS class determines it.
     """
 
-    key: str
+    element_id: str
     label: str
     css_class: str
     aspect_ratio: float | None = None
@@ -56,16 +56,16 @@ class SpriteSheet(NamedTuple):
     Attributes:
         uri: image as a data URI.
         columns: number of thumbnails in a row.
-        width: width of one thumbnail in pixels.
-        height: height of one thumbnail in pixels.
-        items: number of thumbnails.
+        thumbnail_width: width of one thumbnail in pixels.
+        thumbnail_height: height of one thumbnail in pixels.
+        num_thumbnails: number of thumbnails.
     """
 
     uri: str
     columns: int
-    width: int
-    height: int
-    items: int
+    thumbnail_width: int
+    thumbnail_height: int
+    num_thumbnails: int
 
 
 @dataclass
@@ -92,7 +92,7 @@ class PageBuilder:
         return PlotElement(key, label, css_class, aspect_ratio)
 
     def add_thumbnails(self, thumbnails: np.ndarray[Any, Any] | None) -> str:
-        """Add thumbnails ``(n, C, H, W)`` to the page as a sprite sheet and return its key; "" for None."""
+        """Add thumbnails ``(n, C, H, W)`` to the page as a sprite sheet; return its key, or "" if they are None."""
         if thumbnails is None:
             return ""
         sheet = pack_thumbnails(thumbnails)
@@ -104,7 +104,7 @@ class PageBuilder:
         """Add sketches of items to the page and return their indices among all sketches of the page."""
         stored = self.script_data.setdefault("sketches", [])
         first = len(stored)
-        stored += build_sketch_data(sketches)
+        stored += convert_sketches_to_json(sketches)
         return range(first, len(stored))
 
 
@@ -116,7 +116,7 @@ def pack_thumbnails(thumbnails: np.ndarray[Any, Any]) -> SpriteSheet:
     packed = np.zeros((rows * columns, channels, height, width), dtype=np.uint8)
     packed[:items] = thumbnails
     packed = packed.reshape(rows, columns, channels, height, width).transpose(2, 0, 3, 1, 4)
-    image = pixels_to_image(packed.reshape(channels, rows * height, columns * width))
+    image = pixels_to_pil(packed.reshape(channels, rows * height, columns * width))
     uri = encode_data_uri(image, "png", optimize=True)
     if len(uri) > MAX_PNG_CHARS:
         uri = encode_data_uri(image, "jpeg", quality=JPEG_QUALITY, optimize=True)

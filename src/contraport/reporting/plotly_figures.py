@@ -104,7 +104,7 @@ def build_heatmap_trace(values: np.ndarray[Any, Any], **settings: Any) -> dict[s
 
 
 def encode_byte_matrix(values: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Encode a matrix of values from 0 to 255 as base64 bytes and a number of columns.
+    """Encode a matrix of integers from 0 to 255 as base64, with its number of columns.
 
     The script of the page decodes it. This takes a third of the size of JSON numbers.
     """

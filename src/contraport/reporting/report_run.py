@@ -32,7 +32,7 @@ class ReportRun:
         config: settings of the training, by option name.
         metrics_rows: rows of `metrics.jsonl`, one per logged step; empty if nothing is logged yet.
         evaluation: content of `evaluation.json`; None if the run is not evaluated.
-        samples: arrays that the evaluation stored for figures; None if the run is not evaluated.
+        figure_arrays: arrays that the evaluation stored for figures; None if the run is not evaluated.
         audit_arrays: arrays of the online audit of training pairs; None without an audit.
     """
 
@@ -43,7 +43,7 @@ class ReportRun:
     config: dict[str, Any]
     metrics_rows: list[MetricsRow]
     evaluation: dict[str, Any] | None
-    samples: dict[str, np.ndarray] | None
+    figure_arrays: dict[str, np.ndarray] | None
     audit_arrays: dict[str, np.ndarray] | None = None
 
     @property
@@ -80,7 +80,7 @@ class ReportRun:
         return dict((self.evaluation or {}).get("rows", {}))
 
     def metric_value(self, key: str, row: str = "trained") -> float | None:
-        """Return the value of a metric for the trained encoder, or for another row, or None if there is none."""
+        """Return the value of a metric for the trained encoder, or for another row of the results; None if missing."""
         value = self.rows_by_encoder.get(row, {}).get(key)
         return None if value is None else float(value)
 
@@ -108,11 +108,11 @@ class ReportRun:
     @property
     def class_names(self) -> list[str]:
         """Names of the classes in the order of their integer labels; empty without labels."""
-        if self.samples is None or "labels" not in self.samples:
+        if self.figure_arrays is None or "labels" not in self.figure_arrays:
             return []
-        if "class_names" in self.samples:
-            return [str(name) for name in self.samples["class_names"]]
-        return [str(label) for label in range(int(self.samples["labels"].max()) + 1)]
+        if "class_names" in self.figure_arrays:
+            return [str(name) for name in self.figure_arrays["class_names"]]
+        return [str(label) for label in range(int(self.figure_arrays["labels"].max()) + 1)]
 
 
 def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
@@ -133,7 +133,7 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
             config=run.config(),
             metrics_rows=run.metrics() if run.metrics_path.exists() else [],
             evaluation=run.evaluation() if run.evaluation_path.exists() else None,
-            samples=run.page_arrays() if run.samples_path.exists() else None,
+            figure_arrays=run.page_arrays() if run.samples_path.exists() else None,
             audit_arrays=run.pair_scores() if run.pairs_path.exists() else None,
         )
         for position, run in enumerate(opened)

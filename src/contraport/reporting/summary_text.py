@@ -11,7 +11,7 @@ from contraport.reporting.report_run import ReportRun, short_data_name
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
 
 
-def describe_runs(runs: Sequence[ReportRun]) -> str:
+def build_report_title(runs: Sequence[ReportRun]) -> str:
     """Write the title of the report: which encoders were trained, on which data, with which objective."""
 
     def values(key: str) -> list[str]:
@@ -33,8 +33,8 @@ def describe_runs(runs: Sequence[ReportRun]) -> str:
     return f"{what}{' on' if all_frozen else ' trained on'} {join_names(data)}{objective}{length}."
 
 
-def list_missing_parts(runs: Sequence[ReportRun]) -> list[str]:
-    """List notes on runs without metrics or evaluation, on diverged losses, and notes of the evaluations."""
+def list_run_problems(runs: Sequence[ReportRun]) -> list[str]:
+    """Write notes on runs without metrics or evaluation, on diverged losses, and the notes of the evaluations."""
     notes = [f"{run.name} has no curves: no metrics are logged yet." for run in runs if not run.metrics_rows]
     notes += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if run.evaluation is None]
     for run in runs:

@@ -35,16 +35,16 @@ def build_verdict_section(builder: PageBuilder) -> Section | None:
 
 def write_verdict_sentences(runs: Sequence[ReportRun]) -> list[str]:
     """Write the sentences of the verdict: comparisons of metrics, then settings and items to inspect."""
-    sentences = compare_evaluations(runs)
+    sentences = write_run_comparisons(runs)
     if len(runs) > 1:
         sentences += _describe_differing_settings(runs)
     sentences += [_describe_mismatch_rate(run) for run in runs if run.audit_arrays is not None]
-    if any("mistaken" in (run.samples or {}) for run in runs):
+    if any("mistaken" in (run.figure_arrays or {}) for run in runs):
         sentences.append("The most confident errors of the linear probe are listed under Confusion.")
     return sentences
 
 
-def compare_evaluations(runs: Sequence[ReportRun]) -> list[str]:
+def write_run_comparisons(runs: Sequence[ReportRun]) -> list[str]:
     """Write sentences that compare runs with each other and with the baselines.
 
     Only runs that were evaluated on the same test items are compared.
@@ -87,7 +87,7 @@ def _choose_headline_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
     Only metrics that all runs have are chosen. If the data have several views, one metric of cross-view retrieval is
     added to accuracies, as the training optimizes it.
     """
-    metrics = [metric for metric in list_evaluated_metrics(runs) if metric.better != "neither"]
+    metrics = [metric for metric in list_evaluated_metrics(runs) if metric.better_direction != "neither"]
     for group in _HEADLINE_GROUPS:
         in_group = [m for m in metrics if m.group == group and all(run.metric_value(m.key) is not None for run in runs)]
         if in_group:
@@ -100,13 +100,15 @@ def _choose_headline_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
 
 def _describe_best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
     """Write which run is best in a metric, and which runs do not differ significantly from it."""
-    ranked = sorted(runs, key=lambda run: run.metric_value(metric.key) or 0.0, reverse=metric.better == "higher")
+    ranked = sorted(
+        runs, key=lambda run: run.metric_value(metric.key) or 0.0, reverse=metric.better_direction == "higher"
+    )
     best, others = ranked[0], ranked[1:]
     name = _title_in_sentence(metric)
     differences = {run.name: best.paired_difference(run, metric.key) for run in others}
     known = {run: difference for run, difference in differences.items() if difference is not None}
     if len(known) < len(differences):
-        end = "highest" if metric.better == "higher" else "lowest"
+        end = "highest" if metric.better_direction == "higher" else "lowest"
         return f"{best.name} has the {end} value on {name}, {_format_value(best, metric)}; no interval is known."
     if len(others) == 1:
         ((other, difference),) = known.items()
@@ -143,14 +145,14 @@ def _suggest_joint_evaluation(runs: Sequence[ReportRun], headlines: Sequence[Met
 
 
 def _count_better_metrics(runs: Sequence[ReportRun]) -> list[str]:
-    """Write on how many metrics each of two runs is significantly better; Recall@1 and Recall@5 count as one."""
+    """Count the metrics in which each of two runs is significantly better, in a sentence; Recall@1 and @5 are one."""
     if len(runs) != 2:
         return []
     one, other = runs
     gains = {
         metric: gain
         for metric in list_evaluated_metrics(runs)
-        if metric.better != "neither" and (gain := _difference_in_favor(metric, one, other)) is not None
+        if metric.better_direction != "neither" and (gain := _difference_in_favor(metric, one, other)) is not None
     }
     titles = titles_by_metric_name(gains)
     if len(titles) <= NUM_HEADLINES:
@@ -261,9 +263,9 @@ def _describe_differing_settings(runs: Sequence[ReportRun]) -> list[str]:
 
 
 def _difference_in_favor(metric: Metric, run: ReportRun, other: str | ReportRun) -> Difference | None:
-    """Return the difference of a run from a baseline or another run, with the sign so that positive is better."""
+    """Return the difference of a run from a baseline or another run, signed so that positive means better."""
     difference = run.paired_difference(other, metric.key)
-    return difference if difference is None or metric.better == "higher" else _negate_difference(difference)
+    return difference if difference is None or metric.better_direction == "higher" else _negate_difference(difference)
 
 
 def _negate_difference(gain: Difference) -> Difference:
@@ -271,8 +273,8 @@ def _negate_difference(gain: Difference) -> Difference:
 
 
 def _format_difference(metric: Metric, difference: Difference) -> str:
-    """Format the difference of the best run from another run, positive whether higher or lower is better."""
-    return _format_gain(metric, difference if metric.better == "higher" else _negate_difference(difference))
+    """Format the lead of the best run over another run as a positive difference, whether higher or lower is better."""
+    return _format_gain(metric, difference if metric.better_direction == "higher" else _negate_difference(difference))
 
 
 def _format_gain(metric: Metric, gain: Difference) -> str:

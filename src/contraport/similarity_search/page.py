@@ -16,7 +16,7 @@ from contraport.data import Dataset
 from contraport.data.thumbnails import shrink_images
 from contraport.errors import UsageError, check, check_new_file, check_regular_file, report_write_errors
 from contraport.features import Features
-from contraport.reporting.html_page import encode_data_uri, pixels_to_image, render_page
+from contraport.reporting.html_page import encode_data_uri, pixels_to_pil, render_page
 from contraport.runs import Run
 from contraport.training.components import build_dataset
 
@@ -150,7 +150,7 @@ def _pictures_of_run(features: Features, items: Iterable[int]) -> dict[int | Pat
         if present:
             views = dataset.store.fetch(torch.tensor([places[int(features.source_rows[item])] for item in present]))
             pixels = shrink_images(views[0], PICTURE_SIDE)
-            uris = [encode_data_uri(pixels_to_image(one), "png") for one in pixels]
+            uris = [encode_data_uri(pixels_to_pil(one), "png") for one in pixels]
             pictures |= dict(zip(present, uris, strict=True))
     return pictures
 

@@ -15,7 +15,7 @@ from contraport.objectives import Balanced, Rows, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import create_panels
-from contraport.plots.plan_plots import draw_plan_lines
+from contraport.plots.plan_plots import draw_bipartite_plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +64,7 @@ class ConstraintComparison:
         """
         figure, axes = create_panels(len(self.plans_by_constraint), 3.6, ratio=0.85)
         for ax, (name, one) in zip(axes, self.plans_by_constraint.items(), strict=True):
-            draw_plan_lines(ax, one.plan.numpy(), self.true_pairs.numpy())
+            draw_bipartite_plan(ax, one.plan.numpy(), self.true_pairs.numpy())
             mass = "" if one.mass > 0.995 else f", mass {one.mass:.2f}"
             ax.set_title(
                 f"{name}{mass}\n{100 * one.true_pair_share:.0f}% on partners, unevenness {one.unevenness:.2f}",

@@ -87,7 +87,7 @@ class PenaltySweep:
             )
             logs = clipped_log10(plan, scale, without_self=True)
             image = below.imshow(
-                logs, cmap=mass_colormap(below), vmin=scale.low, vmax=scale.high, interpolation="nearest"
+                logs, cmap=mass_colormap(below), vmin=scale.log10_low, vmax=scale.log10_high, interpolation="nearest"
             )
             below.set(xticks=[], yticks=[])
             below.spines[:].set_visible(False)

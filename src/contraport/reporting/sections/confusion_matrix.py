@@ -51,8 +51,8 @@ def build_confusion_section(builder: PageBuilder) -> Section | None:
     """Build the section of confusion matrices; return None if no run has a fitted linear probe."""
     entries = []
     for run in builder.runs:
-        counts = None if run.samples is None else run.samples.get("confusion")
-        if run.samples is None or counts is None or len(counts) < 2:
+        counts = None if run.figure_arrays is None else run.figure_arrays.get("confusion")
+        if run.figure_arrays is None or counts is None or len(counts) < 2:
             continue
         names = [run.class_names[k] if k < len(run.class_names) else str(k) for k in range(len(counts))]
         drawn = len(counts) <= MAX_CLASSES_DRAWN
@@ -60,14 +60,14 @@ def build_confusion_section(builder: PageBuilder) -> Section | None:
         label = f"{run.name}: {'; '.join(worst) or 'no errors'}."
         figure = draw_confusion_matrix(counts, names) if drawn else None
         plot = None if figure is None else builder.add_plot(f"confusion-{run.position}", figure, label, "square")
-        views = [str(name) for name in run.samples.get("mistaken_views", ())]
+        views = [str(name) for name in run.figure_arrays.get("mistaken_views", ())]
         entries.append((run, plot, worst, views, add_misclassified_items(builder, run, names)))
     return Section("confusion", "Confusion", {"entries": entries}) if entries else None
 
 
 def add_misclassified_items(builder: PageBuilder, run: ReportRun, names: list[str]) -> list[MisclassifiedItem]:
-    """Return the most confident errors of a run's linear probe, and add their sketches to the page."""
-    samples = run.samples or {}
+    """Return the most confident errors of a run's linear probe, and add the sketches of these items to the page."""
+    samples = run.figure_arrays or {}
     if "mistaken" not in samples:
         return []
     places = [builder.add_sketches(samples[f"mistaken_{view}"]) for view in range(len(samples["mistaken_views"]))]

@@ -26,16 +26,16 @@ def build_embedding_map_section(builder: PageBuilder) -> Section | None:
     """Build the section of embedding maps, one per run; return None if no run has a projection to the plane."""
     maps: list[tuple[ReportRun, PlotElement, str]] = []
     for run in builder.runs:
-        if run.samples is None or "points" not in run.samples:
+        if run.figure_arrays is None or "points" not in run.figure_arrays:
             continue
-        points, method = run.samples["points"], str(run.samples.get("projection", "a projection"))
+        points, method = run.figure_arrays["points"], str(run.figure_arrays.get("projection", "a projection"))
         coloring = "colored by class" if run.class_names else "without labels"
         label = f"{run.name}: {len(points):,} test items of {run.data_name} in the plane ({method}), {coloring}."
         plot = builder.add_plot(
             f"map-{run.position}", draw_embedding_map(run), label, "map", aspect_ratio=_aspect_ratio(points)
         )
-        sheet = builder.add_thumbnails(run.samples.get("thumbnails"))
-        builder.script_data.setdefault("maps", {})[plot.key] = build_point_data(run, sheet)
+        sheet = builder.add_thumbnails(run.figure_arrays.get("thumbnails"))
+        builder.script_data.setdefault("maps", {})[plot.element_id] = build_point_data(run, sheet)
         maps.append((run, plot, method))
     if not maps:
         return None
@@ -56,10 +56,10 @@ def draw_embedding_map(run: ReportRun) -> Figure:
 
     The script of the page adds the hover text.
     """
-    assert run.samples is not None
-    points = run.samples["points"].astype(np.float32).round(3)
+    assert run.figure_arrays is not None
+    points = run.figure_arrays["points"].astype(np.float32).round(3)
     positions = np.arange(len(points))
-    labels = run.samples.get("labels", np.zeros(len(points), dtype=int))
+    labels = run.figure_arrays.get("labels", np.zeros(len(points), dtype=int))
     colors = class_colors(len(run.class_names)) or [MUTED]
     traces: list[dict[str, Any]] = [
         {
@@ -98,7 +98,7 @@ def _class_name_annotations(run: ReportRun, points: np.ndarray, labels: np.ndarr
 
 def build_point_data(run: ReportRun, sheet: str) -> dict[str, Any]:
     """Return the data that the page's script needs for a map: items, classes, neighbors and colorings."""
-    samples = run.samples or {}
+    samples = run.figure_arrays or {}
     result: dict[str, Any] = {"name": run.name, "sheet": sheet, "classes": run.class_names, "data": run.data_name}
     result |= {name: samples[name] for name in ("ids", "labels", "neighbors", "texts") if name in samples}
     colors: dict[str, Any] = {"label": {}} if run.class_names else {}

@@ -27,7 +27,7 @@ MAX_METRICS = 6
 
 def build_epoch_curves_section(builder: PageBuilder) -> Section | None:
     """Build the section of metrics over the epochs; return None if no run was evaluated at several epochs."""
-    runs = [run for run in builder.runs if len(list_epochs_with_rows(run)) > 2]
+    runs = [run for run in builder.runs if len(list_row_names_by_epoch(run)) > 2]
     metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group in GROUPS]
     metrics.sort(key=lambda metric: GROUPS.index(metric.group))
     # Of Recall@1, Recall@5, ... only the first.
@@ -43,8 +43,8 @@ def build_epoch_curves_section(builder: PageBuilder) -> Section | None:
     return Section("epochs", "Epochs", {"curves": curves}) if curves else None
 
 
-def list_epochs_with_rows(run: ReportRun) -> list[tuple[int, str]]:
-    """Return the evaluated epochs with the row names of their metrics; epoch 0 is before training."""
+def list_row_names_by_epoch(run: ReportRun) -> list[tuple[int, str]]:
+    """Return each evaluated epoch with the row name of its metrics; epoch 0 is before training."""
     last = (run.evaluation or {}).get("epochs")
     epochs = [(int(name.removeprefix("epoch ")), name) for name in run.rows_by_encoder if name.startswith("epoch ")]
     epochs += [(0, row) for row in BEFORE_TRAINING if row in run.rows_by_encoder]
@@ -72,7 +72,7 @@ def draw_epoch_curves(runs: Sequence[ReportRun], metric: Metric) -> Figure:
         point = {"type": "scatter", "x": [0], "y": [raw], "mode": "markers", "marker": {"opacity": 0}}
         traces.append(point | {"hoverinfo": "skip"})
     ticks = {"tickformat": PERCENT} if metric.in_percent else {}
-    x_axis = build_axis_from_zero("epoch", max(list_epochs_with_rows(run)[-1][0] for run in runs))
+    x_axis = build_axis_from_zero("epoch", max(list_row_names_by_epoch(run)[-1][0] for run in runs))
     figure = build_figure(
         traces, height=CURVE_HEIGHT, hovermode="x unified", x=x_axis, y=ticks, shapes=shapes, annotations=annotations
     )
@@ -84,7 +84,7 @@ def _metric_by_epoch(run: ReportRun, metric: Metric) -> tuple[list[int], list[fl
     """Return epochs, metric values, and distances of the interval ends above and below the values."""
     intervals = (run.evaluation or {}).get("intervals", {})
     x, y, high, low = [], [], [], []
-    for epoch, row in list_epochs_with_rows(run):
+    for epoch, row in list_row_names_by_epoch(run):
         value = run.rows_by_encoder[row].get(metric.key)
         if value is None:
             continue

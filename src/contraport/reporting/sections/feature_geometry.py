@@ -26,7 +26,7 @@ from contraport.reporting.plotly_figures import (
     shorten_label,
 )
 from contraport.reporting.report_run import ReportRun
-from contraport.reporting.sections.epoch_curves import list_epochs_with_rows
+from contraport.reporting.sections.epoch_curves import list_row_names_by_epoch
 
 SPECTRUM_FLOOR = 1e-7
 """Singular values below this ratio to the largest are rounding errors and are not drawn."""
@@ -44,13 +44,13 @@ class CosineSummary(NamedTuple):
 
     Attributes:
         run: run whose encoder computed the features.
-        plot: heatmap of the cosines.
+        heatmap: heatmap of the cosines.
         within: mean cosine of two items of one class; None without labels.
         between: mean cosine of two items of different classes; None without labels.
     """
 
     run: ReportRun
-    plot: PlotElement
+    heatmap: PlotElement
     within: float | None
     between: float | None
 
@@ -59,7 +59,7 @@ def build_geometry_section(builder: PageBuilder) -> Section | None:
     """Build the section of cosines, singular values, alignment and uniformity; return None if no run has them."""
     lowest = _color_scale_start(builder.runs)
     cosines = [summary for run in builder.runs if (summary := _summarize(builder, run, lowest)) is not None]
-    sampled = [run for run in builder.runs if run.samples is not None and "spectrum" in run.samples]
+    sampled = [run for run in builder.runs if run.figure_arrays is not None and "spectrum" in run.figure_arrays]
     spectrum = builder.add_plot("spectrum", *draw_spectra(sampled)) if sampled else None
     paths = [run for run in builder.runs if len(_alignment_uniformity_path(run)) > 1]
     sphere = builder.add_plot("sphere", *draw_alignment_uniformity(paths)) if paths else None
@@ -75,15 +75,17 @@ def _color_scale_start(runs: Sequence[ReportRun]) -> float:
     It is the smallest 1% quantile of the cosines, rounded down to a tenth.
     """
     quantiles = [
-        float(np.quantile(run.samples["cosines"], 0.01)) for run in runs if run.samples and "cosines" in run.samples
+        float(np.quantile(run.figure_arrays["cosines"], 0.01))
+        for run in runs
+        if run.figure_arrays and "cosines" in run.figure_arrays
     ]
     return min(0.9, math.floor(10 * min(quantiles, default=0.0)) / 10)
 
 
 def _summarize(builder: PageBuilder, run: ReportRun, lowest: float) -> CosineSummary | None:
-    if run.samples is None or "cosines" not in run.samples:
+    if run.figure_arrays is None or "cosines" not in run.figure_arrays:
         return None
-    cosines, labels = run.samples["cosines"], run.samples.get("cosine_labels")
+    cosines, labels = run.figure_arrays["cosines"], run.figure_arrays.get("cosine_labels")
     within = between = None
     label = f"cosines of {len(cosines)} test items"
     if labels is not None and len(np.unique(labels)) > 1:
@@ -92,14 +94,14 @@ def _summarize(builder: PageBuilder, run: ReportRun, lowest: float) -> CosineSum
         if others.any():
             within, between = float(cosines[others].mean()), float(cosines[~same].mean())
             label += f", {within:.2f} within classes and {between:.2f} between"
-    figure = draw_cosines(cosines, labels, run.class_names, lowest)
+    figure = draw_cosine_heatmap(cosines, labels, run.class_names, lowest)
     names = figure["layout"]["yaxis"].get("ticktext", [""])
     ratio = 1 / (1 - CHAR_WIDTH * max(map(len, names)))  # a square, and room for the names beside it
     plot = builder.add_plot(f"cosines-{run.position}", figure, f"{run.name}: {label}.", "square", ratio)
     return CosineSummary(run, plot, within, between)
 
 
-def draw_cosines(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest: float) -> Figure:
+def draw_cosine_heatmap(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest: float) -> Figure:
     """Draw a heatmap of cosines from `lowest` to 1, with lines between the classes."""
     trace = build_heatmap_trace(((cosines - lowest) / (1 - lowest)).clip(0, 1) * 255, colorscale=COLORSCALE)
     places = [f"item {k + 1}" for k in range(len(cosines))]
@@ -126,8 +128,8 @@ def draw_spectra(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
     """Draw singular values divided by the largest, one line per run; also return a description."""
     lines, ranks = [], []
     for run in runs:
-        assert run.samples is not None
-        values = run.samples["spectrum"].astype(float)
+        assert run.figure_arrays is not None
+        values = run.figure_arrays["spectrum"].astype(float)
         ratios = values / (values[0] or 1)
         ratios = ratios[ratios > SPECTRUM_FLOOR]
         hover = "%{y:.2e}<extra>%{fullData.name}</extra>"
@@ -166,7 +168,7 @@ def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
 
 def _alignment_uniformity_path(run: ReportRun) -> list[tuple[str, float, float]]:
     """Return name, uniformity and alignment of the encoders of a run, from before training to the last epoch."""
-    names = [row for _, row in list_epochs_with_rows(run)] or [
+    names = [row for _, row in list_row_names_by_epoch(run)] or [
         row for row in (*BEFORE_TRAINING, "trained") if row in run.rows_by_encoder
     ]
     path = [

@@ -36,13 +36,13 @@ class RunNeighbors(NamedTuple):
 
     Attributes:
         run: run whose encoder computed the features.
-        sheet: key of the sprite sheet of thumbnails; empty without images.
+        sprite_sheet_key: key of the sprite sheet of thumbnails; empty without images.
         rows: query items, each with its nearest neighbors.
         same_class_share: share of all neighbors that have the class of their query item; None without labels.
     """
 
     run: ReportRun
-    sheet: str
+    sprite_sheet_key: str
     rows: list[tuple[NeighborItem, list[NeighborItem]]]
     same_class_share: float | None
 
@@ -51,8 +51,12 @@ def build_neighbors_section(builder: PageBuilder) -> Section | None:
     """Build the section of nearest neighbors, with the same query items for each run; None without neighbors."""
     strips = []
     for run in builder.runs:
-        if run.samples is not None and "neighbors" in run.samples and run.samples["neighbors"].shape[1] > 0:
-            strips.append(_build_strips(run, builder.add_thumbnails(run.samples.get("thumbnails"))))
+        if (
+            run.figure_arrays is not None
+            and "neighbors" in run.figure_arrays
+            and run.figure_arrays["neighbors"].shape[1] > 0
+        ):
+            strips.append(_build_strips(run, builder.add_thumbnails(run.figure_arrays.get("thumbnails"))))
     by_class = all(
         each.same_class_share is not None and len({item.class_name for item, _ in each.rows}) == len(each.rows)
         for each in strips
@@ -62,9 +66,9 @@ def build_neighbors_section(builder: PageBuilder) -> Section | None:
 
 
 def _build_strips(run: ReportRun, sheet: str) -> RunNeighbors:
-    assert run.samples is not None
-    nearest, labels = run.samples["neighbors"], run.samples.get("labels")
-    ids, texts = run.samples.get("ids", np.arange(len(nearest))), run.samples.get("texts")
+    assert run.figure_arrays is not None
+    nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
+    ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
 
     def item(place: int, query: int | None) -> NeighborItem:
         name = "" if labels is None else run.class_names[int(labels[place])]

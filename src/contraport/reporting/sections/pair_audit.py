@@ -19,17 +19,17 @@ class SuspectPair(NamedTuple):
     """Training pair with one of the lowest audit scores, probably a mismatch.
 
     Attributes:
-        item: index of the pair among the training items.
-        score: audit score of the pair; lower is worse.
+        pair_index: index of the pair among the training items.
+        audit_score: audit score of the pair; lower is worse.
         fdr: false discovery rate: estimated share of correct pairs among all pairs with at most this score.
-        partner: index of the item whose second view fits the first view better; None if there is none.
+        better_partner_index: index of the item whose second view fits the first view better; None if there is none.
         sketch_indices: indices of the sketches of both views and of the partner's second view; None if not stored.
     """
 
-    item: int
-    score: float
+    pair_index: int
+    audit_score: float
     fdr: float
-    partner: int | None
+    better_partner_index: int | None
     sketch_indices: tuple[int, int, int] | None
 
 
@@ -42,7 +42,7 @@ class AuditSummary(NamedTuple):
         mismatch_rate: estimated share of mismatched pairs, 0 to 1.
         rate_low: low end of the confidence interval of the rate.
         rate_high: high end of the confidence interval of the rate.
-        plot: histogram of the scores of pairs and of known mismatches.
+        score_histogram: histogram of the scores of pairs and of known mismatches.
         lowest_pairs: pairs with the lowest scores, lowest first.
         view_names: names of the two views.
     """
@@ -52,7 +52,7 @@ class AuditSummary(NamedTuple):
     mismatch_rate: float
     rate_low: float
     rate_high: float
-    plot: PlotElement
+    score_histogram: PlotElement
     lowest_pairs: list[SuspectPair]
     view_names: tuple[str, str]
 
@@ -107,13 +107,13 @@ def _summarize(builder: PageBuilder, run: ReportRun) -> AuditSummary:
         )
         for place, pair in enumerate(order)
     ]
-    first, second = (run.samples or {}).get("worst_views", ("first view", "second view"))
+    first, second = (run.figure_arrays or {}).get("worst_views", ("first view", "second view"))
     return AuditSummary(run, len(scores), rate, low, high, plot, worst, (str(first), str(second)))
 
 
 def _add_sketches(builder: PageBuilder, run: ReportRun, worst: np.ndarray) -> list[tuple[int, int, int]]:
-    """Add sketches of the lowest pairs to the page and return their indices; empty if not stored."""
-    samples = run.samples or {}
+    """Add sketches of the lowest-scored pairs to the page and return their indices; empty if no sketches are stored."""
+    samples = run.figure_arrays or {}
     if not np.array_equal(samples.get("worst", ()), worst):  # evaluated before the last audit, or on other data
         return []
     places = [builder.add_sketches(samples[key]) for key in ("worst_1", "worst_2", "worst_better")]

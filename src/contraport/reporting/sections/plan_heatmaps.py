@@ -74,7 +74,7 @@ class PlanSnapshot(NamedTuple):
 
 
 class RunPlan(NamedTuple):
-    """Transport plans of one run as the page shows them.
+    """Transport plans of one run, in the form that the report page shows.
 
     Attributes:
         run: run whose encoder and objective give the plans.
@@ -82,9 +82,9 @@ class RunPlan(NamedTuple):
         plan_plot: heatmap of the last plan.
         target_plot: heatmap of the last target.
         snapshots: plans and targets of all evaluated epochs; the page has a slider if there are several.
-        most_dropped: index, class name and share of kept mass of the items that lose the most mass.
-        sheet_keys: keys of the sprite sheets of both views; empty strings without images.
-        lines_label: description of the lines between items for screen readers.
+        most_dropped_items: index, class name and share of kept mass of the items that lose the most mass.
+        sprite_sheet_keys: keys of the sprite sheets of both views; empty strings without images.
+        lines_alt_text: description, for screen readers, of the lines between items.
     """
 
     run: ReportRun
@@ -92,9 +92,9 @@ class RunPlan(NamedTuple):
     plan_plot: PlotElement
     target_plot: PlotElement
     snapshots: list[PlanSnapshot]
-    most_dropped: list[tuple[int, str, float]]
-    sheet_keys: tuple[str, str]
-    lines_label: str
+    most_dropped_items: list[tuple[int, str, float]]
+    sprite_sheet_keys: tuple[str, str]
+    lines_alt_text: str
 
 
 def build_plans_section(builder: PageBuilder) -> Section | None:
@@ -115,7 +115,7 @@ def build_plans_section(builder: PageBuilder) -> Section | None:
 
 def load_plan_snapshots(run: ReportRun) -> list[PlanSnapshot]:
     """Return the stored plans and targets of a run in the order of epochs."""
-    samples = run.samples or {}
+    samples = run.figure_arrays or {}
     if "plan" not in samples:
         return []
     if "plans" in samples:
@@ -126,8 +126,8 @@ def load_plan_snapshots(run: ReportRun) -> list[PlanSnapshot]:
 
 
 def _build_run_plan(builder: PageBuilder, run: ReportRun, snapshots: list[PlanSnapshot], scale: LogScale) -> RunPlan:
-    assert run.samples is not None
-    samples, items, last = run.samples, int(run.samples["plan_items"]), snapshots[-1]
+    assert run.figure_arrays is not None
+    samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
     kept = mass_kept_per_item(last, items)
@@ -153,7 +153,7 @@ def _build_run_plan(builder: PageBuilder, run: ReportRun, snapshots: list[PlanSn
         "mass": [round(one.total_mass, 4) for one in snapshots],
         "labels": labels_by_epoch,
         "lineLabels": line_labels,
-        "scale": [scale.low, scale.high],
+        "scale": [scale.log10_low, scale.log10_high],
         "withoutSelf": last.excludes_self_pairs,
         "items": items,
         "classes": classes,
@@ -179,8 +179,8 @@ def _build_run_plan(builder: PageBuilder, run: ReportRun, snapshots: list[PlanSn
 
 def quantize_masses(mass: Masses, scale: LogScale) -> np.ndarray[Any, Any]:
     """Map masses to bytes from 0 to 255 on a logarithmic scale; masses below the scale become 0."""
-    logs = np.log10(np.maximum(mass, 10**scale.low))
-    result: np.ndarray[Any, Any] = (logs - scale.low) / ((scale.high - scale.low) or 1) * 255
+    logs = np.log10(np.maximum(mass, 10**scale.log10_low))
+    result: np.ndarray[Any, Any] = (logs - scale.log10_low) / ((scale.log10_high - scale.log10_low) or 1) * 255
     return result.round().clip(0, 255).astype(np.uint8)
 
 
@@ -230,7 +230,7 @@ def _draw_heatmap(
     trace["meta"] = {
         "rows": _name_embeddings(rows, suffixes, views, view=0),
         "columns": _name_embeddings(columns, suffixes, views, view=1),
-        "scale": [scale.low, scale.high],
+        "scale": [scale.log10_low, scale.log10_high],
     }
     style = {"type": "line", "line": {"color": MUTED, "width": 1, "dash": "dot"}}
     shapes = []

@@ -19,7 +19,7 @@ from contraport.reporting.page_builder import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import GRID, MUTED, build_figure, build_titled_axis, escape_tags
 from contraport.reporting.report_run import ReportRun
 from contraport.reporting.sections.robustness_curves import ROBUSTNESS
-from contraport.reporting.summary_text import list_missing_parts
+from contraport.reporting.summary_text import list_run_problems
 
 ROW_HEIGHT = 24
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
@@ -32,7 +32,7 @@ def build_results_section(builder: PageBuilder) -> Section:
     values = {
         "groups": build_metric_tables(runs, metrics),
         "metrics": metrics,
-        "notes": list_missing_parts(runs),
+        "notes": list_run_problems(runs),
         "differing": [(key, values) for key, values, differs in compare_settings(runs) if differs],
         "differences": _draw_differences(builder, metrics),
         "directions": _build_direction_cells(runs),
@@ -48,7 +48,7 @@ def build_settings_section(builder: PageBuilder) -> Section:
 
 def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[tuple[ReportRun, PlotElement]]:
     """Draw a forest plot per data set: differences of the runs from the first run, with confidence intervals."""
-    metrics = [metric for metric in metrics if metric.in_percent and metric.better != "neither"]
+    metrics = [metric for metric in metrics if metric.in_percent and metric.better_direction != "neither"]
     result = []
     for data in dict.fromkeys(run.data_name for run in builder.runs):
         first, *others = [run for run in builder.runs if run.data_name == data]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contraport.metrics import collect_metrics_from_rows
-from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, is_percent_column, subsample_rows
+from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, is_percent_column, select_evenly_spaced_rows
 from contraport.reporting.page_builder import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT,
@@ -58,10 +58,10 @@ def build_training_curves_section(builder: PageBuilder) -> Section | None:
         if is_percent_column(key):
             figure["layout"]["yaxis"] |= {"tickformat": PERCENT}
         plot = builder.add_plot(f"curve-{key}", figure, label)
-        builder.script_data.setdefault("along", {})[plot.key] = [
+        builder.script_data.setdefault("along", {})[plot.element_id] = [
             positions
             for run in builder.runs
-            if (positions := _positions_on_axes(run, subsample_rows(run.metrics_rows, key)))
+            if (positions := _positions_on_axes(run, select_evenly_spaced_rows(run.metrics_rows, key)))
         ]
         curves.append((title, plot, NOTES.get(key, _ONLINE_NOTE)))
     values_by_name = {"curves": curves, "max_points": MAX_POINTS_PER_LINE, "axes": AXES}
@@ -70,7 +70,7 @@ def build_training_curves_section(builder: PageBuilder) -> Section | None:
 
 def draw_training_curve(runs: Sequence[ReportRun], key: str) -> Figure:
     """Draw one logged metric over the training steps, one line per run."""
-    rows = [(run, subsample_rows(run.metrics_rows, key)) for run in runs]
+    rows = [(run, select_evenly_spaced_rows(run.metrics_rows, key)) for run in runs]
     lines = [build_line_trace(run, [row["step"] for row in of], [row[key] for row in of]) for run, of in rows if of]
     x = build_axis_from_zero("step")
     return build_figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y={"exponentformat": "power"})
