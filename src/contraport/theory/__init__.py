@@ -3,25 +3,36 @@
 from typing import Any
 
 from contraport.options import warn_renamed
-from contraport.theory.augmentation import AugmentationTargets, compute_augmentation_targets
-from contraport.theory.collapse import CollapseComparison, compare_collapse
-from contraport.theory.couplings import Coupling, Couplings, optimal_couplings
-from contraport.theory.covariance import ContrastiveCovariance, contrastive_covariance, energy, pair_weights
-from contraport.theory.linear import (
+from contraport.theory.alpha_cl import (
+    ContrastiveCovariance,
     DeepLinearTraining,
     LinearEncoderTraining,
+    contrastive_covariance,
+    energy,
+    pair_weights,
     train_deep_linear_encoder,
     train_linear_encoder,
 )
-from contraport.theory.matching import ConstraintComparison, PlanSummary, compare_constraints
-from contraport.theory.penalty import PenaltyResult, PenaltySweep, sweep_uniformity_penalty
-from contraport.theory.similarity import ClassCosines, compute_class_cosines
-from contraport.theory.simplex_path import EntropicPath, solve_entropic_program
+from contraport.theory.augmentation_targets import AugmentationTargets, compute_augmentation_targets
+from contraport.theory.entropic_transport import (
+    ConstraintComparison,
+    Coupling,
+    Couplings,
+    EntropicPath,
+    PlanSummary,
+    compare_constraints,
+    optimal_couplings,
+    solve_entropic_program,
+)
+from contraport.theory.representations import ClassCosines, CollapseComparison, compare_collapse, compute_class_cosines
 from contraport.theory.toy_problems import Mixture, gaussian_mixture
 from contraport.theory.uniformity import (
     FiveGaussiansTraining,
+    PenaltyResult,
+    PenaltySweep,
     UniformPoints,
     minimize_uniformity_loss,
+    sweep_uniformity_penalty,
     train_on_five_gaussians,
 )
 

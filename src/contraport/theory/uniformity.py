@@ -1,34 +1,90 @@
-"""Perfect uniformity of free points on the sphere, compared with a trained encoder."""
+"""Uniformity of embeddings on the sphere: free points, and encoders onto the circle with and without a penalty."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from contraport.catalog.objectives import nt_xent
+from contraport.catalog.objectives import align_uniform, iot, iot_uniform, nt_xent
 from contraport.engine import Gibbs, normalize
-from contraport.errors import check_integer
+from contraport.errors import check, check_integer, check_nonnegative
 from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, WithinView
 from contraport.objectives.objective import Loss
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
-from contraport.plots.figure_setup import create_panels, draw_heatmap
-from contraport.seeding import torch_generator
-from contraport.theory.toy_problems import (
-    Mixture,
-    gaussian_mixture,
-    iterate_lbfgs,
-    measure_alignment_uniformity,
-    plot_unit_circle,
-    train_circle_encoder,
-)
+from contraport.plots.figure_setup import create_panels, draw_heatmap, mass_colormap
+from contraport.plots.mass_scale import LogScale, clipped_log10, share_on_target
+from contraport.seeding import derive_torch_seed, seed_torch_generators, torch_generator
+from contraport.theory.toy_problems import Mixture, gaussian_mixture, iterate_lbfgs
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+class AlignmentUniformity(NamedTuple):
+    """Alignment and uniformity of embeddings of two views (Wang and Isola, 2020).
+
+    Attributes:
+        alignment: mean squared distance between the two views of an item; 0 is perfect.
+        uniformity: log mean exp(-2 |z_i - z_j|^2) over the embeddings of one view; lower is more even.
+    """
+
+    alignment: float
+    uniformity: float
+
+
+def measure_alignment_uniformity(z0: Tensor, z1: Tensor) -> AlignmentUniformity:
+    """Measure alignment and uniformity of the embeddings of two views, (n, d) each.
+
+    >>> measure_alignment_uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, -1.0]]))
+    AlignmentUniformity(alignment=2.0, uniformity=-8.0)
+    """
+    terms = align_uniform().terms(z0, z1)
+    return AlignmentUniformity(terms["TargetCost"], terms["LogMeanKernel"])
+
+
+class _CircleEncoding(NamedTuple):
+    """Embeddings of items on the unit circle by a trained encoder: of the clean items, and of two noisy views."""
+
+    clean_embeddings: Tensor
+    view_embeddings: tuple[Tensor, Tensor]
+    untrained_metrics: AlignmentUniformity
+    trained_metrics: AlignmentUniformity
+
+
+@torch.random.fork_rng(devices=[])
+def _train_circle_encoder(loss: Loss, x: Tensor, *, noise: float, iterations: int, seed: int) -> _CircleEncoding:
+    """Train an encoder that maps items (n, d) to the unit circle, from two noisy views of each item."""
+    check_nonnegative("noise", noise)
+    seed_torch_generators(derive_torch_seed("theory.circle", seed))
+    encoder = nn.Sequential(nn.Linear(x.shape[1], 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 2))
+
+    def views() -> tuple[Tensor, Tensor]:
+        return encoder(x + noise * torch.randn_like(x)), encoder(x + noise * torch.randn_like(x))
+
+    with torch.no_grad():
+        before = measure_alignment_uniformity(*views())
+    optimizer = torch.optim.Adam(encoder.parameters(), 1e-3)
+    for _ in range(iterations):
+        optimizer.zero_grad()
+        loss(*views()).backward()
+        optimizer.step()
+    with torch.no_grad():
+        final = views()
+        return _CircleEncoding(F.normalize(encoder(x)), final, before, measure_alignment_uniformity(*final))
+
+
+def _plot_unit_circle(ax: Axes) -> None:
+    angles = torch.linspace(0, 2 * torch.pi, 200)
+    ax.plot(angles.cos(), angles.sin(), color=GREY, linewidth=0.8)
+    ax.set(aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1])
 
 
 @keep_deprecated_attributes(uniformities="uniformity_by_iteration", values="uniformity_by_iteration")
@@ -55,10 +111,10 @@ class UniformPoints:
         points = self.points
         if points.shape[1] == 2:
             points = points[torch.atan2(points[:, 1], points[:, 0]).argsort()]
-            plot_unit_circle(left)
-            left.scatter(points[:, 0].numpy(), points[:, 1].numpy(), color=BLUE, zorder=3)
+            _plot_unit_circle(left)
+            left.scatter(points[:, 0], points[:, 1], color=BLUE, zorder=3)
         else:
-            left.plot(self.uniformity_by_iteration.numpy(), color=BLUE)
+            left.plot(self.uniformity_by_iteration, color=BLUE)
             left.set(xlabel="iteration", ylabel="uniformity")
         left.set_title(f"{len(points)} points in {points.shape[1]} dimensions", fontsize="medium")
         draw_heatmap(right, points @ points.T, signed=True)
@@ -103,7 +159,9 @@ def minimize_uniformity_loss(
     cosines = (points @ points.T)[~torch.eye(items, dtype=torch.bool)].clamp(-1, 1)
     deviation = None
     if dimensions == 2:
-        deviation = float((_neighbor_angles(points) - 2 * math.pi / items).abs().max())
+        angles = torch.atan2(points[:, 1], points[:, 0]).sort().values
+        between = torch.cat([angles.diff(), angles[:1] + 2 * math.pi - angles[-1:]])
+        deviation = float((between - 2 * math.pi / items).abs().max())
     elif dimensions >= items - 1:
         deviation = float((cosines + 1 / (items - 1)).abs().max())
     return UniformPoints(points, values, float(cosines.max().arccos()), deviation)
@@ -134,17 +192,15 @@ class FiveGaussiansTraining:
         """Draw the data, the embeddings, and the sorted angles of embeddings against evenly spaced angles."""
         figure, (left, middle, right) = create_panels(3)
         colors = [SERIES[int(k) % len(SERIES)] for k in self.data.component_indices]
-        left.scatter(self.data.x[:, 0].numpy(), self.data.x[:, 1].numpy(), c=colors, s=8)
+        left.scatter(self.data.x[:, 0], self.data.x[:, 1], c=colors, s=8)
         left.set(title="data", aspect="equal")
-        plot_unit_circle(middle)
-        middle.scatter(
-            self.clean_embeddings[:, 0].numpy(), self.clean_embeddings[:, 1].numpy(), c=colors, s=8, zorder=3
-        )
+        _plot_unit_circle(middle)
+        middle.scatter(self.clean_embeddings[:, 0], self.clean_embeddings[:, 1], c=colors, s=8, zorder=3)
         middle.set_title("embeddings")
         angles = torch.atan2(self.clean_embeddings[:, 1], self.clean_embeddings[:, 0]).sort().values
         even = torch.linspace(-math.pi, math.pi, len(angles))
-        right.plot(even.numpy(), even.numpy(), color=GREY, linestyle="--", label="evenly spaced")
-        right.plot(even.numpy(), angles.numpy(), color=ORANGE, label="embeddings")
+        right.plot(even, even, color=GREY, linestyle="--", label="evenly spaced")
+        right.plot(even, angles, color=ORANGE, label="embeddings")
         right.set(title="sorted angles", xlabel="radians", ylabel="radians", aspect="equal")
         right.legend(frameon=False, loc="upper left")
         return figure
@@ -173,7 +229,7 @@ def train_on_five_gaussians(
     Source: Hu et al. (2023), section 3 and figure 2.
     """
     data = data or gaussian_mixture()
-    trained = train_circle_encoder(objective or nt_xent(), data.x, noise=noise, iterations=iterations, seed=seed)
+    trained = _train_circle_encoder(objective or nt_xent(), data.x, noise=noise, iterations=iterations, seed=seed)
     angles = torch.arange(len(data.x)) * (2 * math.pi / len(data.x))
     polygon = torch.stack([angles.cos(), angles.sin()], 1)
     perfect = measure_alignment_uniformity(polygon, polygon).uniformity
@@ -182,7 +238,117 @@ def train_on_five_gaussians(
     )
 
 
-def _neighbor_angles(points: Tensor) -> Tensor:
-    """Return the angles between neighboring points on the circle, (n,)."""
-    angles = torch.atan2(points[:, 1], points[:, 0]).sort().values
-    return torch.cat([angles.diff(), angles[:1] + 2 * math.pi - angles[-1:]])
+@keep_deprecated_attributes(
+    embeddings="clean_embeddings",
+    spread="alignment_and_uniformity",
+    penalty="penalty_value",
+    unevenness="negatives_unevenness",
+    positive_share="positive_mass_share",
+)
+class PenaltyResult(NamedTuple):
+    """Result of training an encoder with one factor of the uniformity penalty.
+
+    Attributes:
+        clean_embeddings: embeddings of the clean points, (n, 2), unit length.
+        plan: transport plan of both views, (2n, 2n), sorted by component.
+        alignment_and_uniformity: alignment and uniformity of the embeddings.
+        penalty_value: uniformity penalty KL(Qbar | P) without its factor; 0 if all negatives have equal mass.
+        negatives_unevenness: total variation distance of the negatives' masses from uniform.
+        positive_mass_share: share of the plan's mass on positives, 0 to 1.
+    """
+
+    clean_embeddings: Tensor
+    plan: Tensor
+    alignment_and_uniformity: AlignmentUniformity
+    penalty_value: float
+    negatives_unevenness: float
+    positive_mass_share: float
+
+
+@dataclass(frozen=True, eq=False)
+class PenaltySweep:
+    """Results of training with several factors of the uniformity penalty.
+
+    Attributes:
+        data: points of the Gaussian mixture that were embedded.
+        by_factor: result by factor of the penalty.
+    """
+
+    data: Mixture
+    by_factor: Mapping[float, PenaltyResult]
+
+    def figure(self) -> Figure:
+        """Draw the embeddings for each factor, and below them the plans on one logarithmic color scale."""
+        count = len(self.by_factor)
+        figure, axes = create_panels(2 * count, width=2.9 * count + 0.5, ratio=1.0)
+        colors = [SERIES[int(k) % len(SERIES)] for k in self.data.component_indices]
+        scale = LogScale.from_matrices([one.plan.numpy() for one in self.by_factor.values()])
+        assert scale is not None
+        for (factor, one), above, below in zip(self.by_factor.items(), axes[:count], axes[count:], strict=True):
+            _plot_unit_circle(above)
+            above.scatter(one.clean_embeddings[:, 0], one.clean_embeddings[:, 1], c=colors, s=9, zorder=3)
+            uniformity = one.alignment_and_uniformity.uniformity
+            above.set_title(f"factor {factor:g}: uniformity {uniformity:.2f}", fontsize="medium")
+            logs = clipped_log10(one.plan.numpy(), scale, without_self=True)
+            cmap = mass_colormap(below)
+            image = below.imshow(logs, cmap=cmap, vmin=scale.log10_low, vmax=scale.log10_high, interpolation="nearest")
+            below.set(xticks=[], yticks=[])
+            below.spines[:].set_visible(False)
+            below.set_title(f"plan: unevenness of negatives {one.negatives_unevenness:.2f}", fontsize="medium")
+        figure.colorbar(image, ax=axes[count:], location="bottom", fraction=0.06, label="log10 mass of a pair")
+        return figure
+
+
+def sweep_uniformity_penalty(
+    factors: Sequence[float] = (0.0, 1.0),
+    *,
+    data: Mixture | None = None,
+    temperature: float = 0.5,
+    noise: float = 0.02,
+    iterations: int = 500,
+    seed: int = 0,
+) -> PenaltySweep:
+    """Train an encoder onto the circle by balanced matching, once for each factor of the uniformity penalty.
+
+    The penalty is zero where all negatives have equal mass in the plan.
+
+    Args:
+        factors: of the penalty, nonnegative; 0 turns it off.
+        data: the mixture; None: 100 points of five Gaussians in the plane, sigma 0.1.
+        temperature: in units of the cosine distance.
+        noise: standard deviation of the Gaussian noise that makes a view, in units of the data.
+        iterations: steps of Adam, each over all points with fresh views.
+        seed: of the initial weights, which are the same for all factors, and of the views.
+
+    Raises:
+        UsageError: there is no factor, or a number is out of range.
+
+    Source: the uniformity penalty of inverse optimal transport for contrastive learning, eq. 19-20 and its figure.
+
+    >>> result = sweep_uniformity_penalty(data=gaussian_mixture(20), iterations=1)
+    >>> list(result.by_factor), result.by_factor[1.0].plan.shape
+    ([0.0, 1.0], torch.Size([40, 40]))
+    """
+    check(len(factors) > 0, "factors: must have at least one number, got none.", "missing")
+    data = data or gaussian_mixture(100)
+    by_factor = {}
+    for factor in factors:
+        loss = iot(temperature, uniformity=factor)
+        trained = _train_circle_encoder(loss, data.x, noise=noise, iterations=iterations, seed=seed)
+        by_factor[factor] = _summarize(trained, iot_uniform(temperature))
+    return PenaltySweep(data, by_factor)
+
+
+def _summarize(trained: _CircleEncoding, loss: Loss) -> PenaltyResult:
+    views = trained.view_embeddings
+    plan, target = loss.plan(*views), loss.target_plan(*views)
+    negatives = plan[(target == 0) & ~torch.eye(len(plan), dtype=torch.bool)]
+    shares = negatives / negatives.sum()
+    return PenaltyResult(
+        trained.clean_embeddings,
+        plan,
+        trained.trained_metrics,
+        loss.terms(*views)["PlanUniformity"],
+        float((shares - 1 / len(shares)).abs().sum() / 2),
+        share_on_target(plan.numpy(), target.numpy()),
+    )

@@ -1,4 +1,4 @@
-"""Target plans of two augmentations without domain knowledge: Gaussian noise and mixup."""
+"""Target plans of two augmentations that need no domain knowledge: Gaussian noise and mixup."""
 
 from __future__ import annotations
 
@@ -48,20 +48,15 @@ class AugmentationTargets:
     def figure(self) -> Figure:
         """Plot the displacement within the plane against the dimension, and both target plans of the first space."""
         figure, (left, middle, right) = create_panels(3)
-        left.semilogx(
-            self.dimensions.numpy(), self.noise_share_in_plane.numpy(), "o-", base=2, color=ORANGE, label="noise"
-        )
-        left.semilogx(
-            self.dimensions.numpy(), self.mixup_share_in_plane.numpy(), "o-", base=2, color=BLUE, label="mixup"
-        )
+        shares = (("noise", self.noise_share_in_plane, ORANGE), ("mixup", self.mixup_share_in_plane, BLUE))
+        for name, share, color in shares:
+            left.semilogx(self.dimensions, share, "o-", base=2, color=color, label=name)
         left.set(title="displacement in the plane of the centers", xlabel="dimensions", ylim=(0, 1.05))
         left.title.set_fontsize("medium")
         left.legend(frameon=False)
         d = int(self.dimensions[0])
-        for ax, name, target in (
-            (middle, "noise", self.noise_target_plans[0]),
-            (right, "mixup", self.mixup_target_plans[0]),
-        ):
+        plans = (self.noise_target_plans[0], self.mixup_target_plans[0])
+        for ax, name, target in zip((middle, right), ("noise", "mixup"), plans, strict=True):
             draw_heatmap(ax, (target * len(target)).clamp_min(1e-6).log10(), vmin=-6, vmax=0)
             ax.set_title(f"log10 of the {name} target, d = {d}", fontsize="medium")
         return figure
@@ -102,7 +97,8 @@ def compute_augmentation_targets(
     check(len(dimensions) >= 1, "dimensions: must have at least one number, got none.", "missing")
     check(is_number(mix) and 0 < mix < 1, f"mix: must be in (0, 1), got {mix!r}.")
     mixtures = [gaussian_mixture(items, d, components, sigma, seed=seed) for d in dimensions]
-    moved = [_mean_square_mixup(data, sigma, mix) for data in mixtures]
+    # Mean squared displacement by mixup along each coordinate.
+    moved = [2 * mix**2 * (data.centers.var(0, correction=0) + sigma**2) for data in mixtures]
     noise = [_target_plan(d, Gibbs("sqeuclidean", 2 * float(m.mean()))) for d, m in zip(mixtures, moved, strict=True)]
     mixup = [_target_plan(data, Gibbs(_mixup_cost(data.centers, sigma, mix), 1.0)) for data in mixtures]
     same = mixtures[0].component_indices[:, None] == mixtures[0].component_indices
@@ -115,11 +111,6 @@ def compute_augmentation_targets(
         noise_share_in_plane=2 / torch.tensor(dimensions),
         mixup_share_in_plane=torch.stack([m[:2].sum() / m.sum() for m in moved]),
     )
-
-
-def _mean_square_mixup(data: Mixture, sigma: float, mix: float) -> Tensor:
-    """Return the mean squared displacement by mixup along each coordinate, (d,)."""
-    return 2 * mix**2 * (data.centers.var(0, correction=0) + sigma**2)
 
 
 def _mixup_cost(centers: Tensor, sigma: float, mix: float) -> CostFunction:
