@@ -48,7 +48,7 @@ import contraport
 from benchmarks.engine import machine
 from contraport.auditing import crossfit
 from contraport.auditing.pairs import STATISTICS, PairedFeatures, PairIndices, score_pairs
-from contraport.auditing.pairs.feature_extraction import encode_pairs
+from contraport.auditing.pairs.paired_features import encode_pairs
 from contraport.data import Dataset, from_arrays, load
 from contraport.embedding import LoaderConfig
 from contraport.runs import Run

@@ -28,8 +28,8 @@ from contraport.auditing.pairs import (
     rotate_partners,
     score_pairs,
 )
-from contraport.auditing.pairs.feature_extraction import encode_pairs
-from contraport.auditing.pairs.mismatches import ExchangeGroup
+from contraport.auditing.pairs.paired_features import encode_pairs
+from contraport.auditing.pairs.synthetic_mismatches import ExchangeGroup
 from contraport.data import BatchOrder, Dataset, build_loader
 from contraport.embedding import LoaderConfig
 from contraport.errors import check, report_write_errors, unreadable_error

@@ -10,7 +10,7 @@ import torch
 
 from contraport._utils.files import write_text
 from contraport._utils.formatting import format_significant
-from contraport.auditing.pairs.pair_statistics import STATISTICS
+from contraport.auditing.pairs.pair_scoring import STATISTICS
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.thumbnails import make_thumbnails

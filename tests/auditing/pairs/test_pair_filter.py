@@ -11,8 +11,8 @@ from torch import Tensor
 
 from contraport.auditing.pairs import PairedFeatures, PairIndices, estimate_noise_rate
 from contraport.auditing.pairs import pair_filter as module
-from contraport.auditing.pairs.decoys import add_decoys
 from contraport.auditing.pairs.pair_filter import PairFilter
+from contraport.auditing.pairs.synthetic_mismatches import add_decoys
 from contraport.data import BatchOrder, from_arrays
 from contraport.embedding import LoaderConfig
 

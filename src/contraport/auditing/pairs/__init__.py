@@ -3,13 +3,30 @@
 Training may import this package; what runs trainings is in `contraport.auditing`.
 """
 
-from contraport.auditing.pairs.decoys import DecoyDataset, add_decoys, check_paired_dataset
-from contraport.auditing.pairs.feature_extraction import MAX_VECTOR_WIDTH, has_vector_views, load_vector_pairs
-from contraport.auditing.pairs.mismatches import draw_exchange_groups, rotate_partners
 from contraport.auditing.pairs.noise_rate import NoiseRate, area_under_roc_curve, estimate_fdr, estimate_noise_rate
-from contraport.auditing.pairs.pair_statistics import STATISTICS, Statistic, score_pairs, sum_standardized
-from contraport.auditing.pairs.paired_features import NUM_NEIGHBORS, PairedFeatures, PairIndices
-from contraport.auditing.pairs.partners import find_better_partners, select_lowest_scoring_items
+from contraport.auditing.pairs.pair_scoring import (
+    STATISTICS,
+    Statistic,
+    find_better_partners,
+    score_pairs,
+    select_lowest_scoring_items,
+    sum_standardized,
+)
+from contraport.auditing.pairs.paired_features import (
+    MAX_VECTOR_WIDTH,
+    NUM_NEIGHBORS,
+    PairedFeatures,
+    PairIndices,
+    has_vector_views,
+    load_vector_pairs,
+)
+from contraport.auditing.pairs.synthetic_mismatches import (
+    DecoyDataset,
+    add_decoys,
+    check_paired_dataset,
+    draw_exchange_groups,
+    rotate_partners,
+)
 
 __all__ = [
     "MAX_VECTOR_WIDTH",

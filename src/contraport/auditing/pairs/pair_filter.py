@@ -5,9 +5,9 @@ epoch, before any is seen twice, and dropped pairs are not memorized further. Ne
 pairs that are trained on. A pair's score is its mean over all scorings: early ones are less affected by memorization,
 late ones by an untrained network.
 
-The share of wrong pairs is estimated with decoys (`contraport.auditing.pairs.decoys`), which are trained on and
-dropped like all other pairs. For a third of the training they replace the items that they are made of; then these items
-take part.
+The share of wrong pairs is estimated with decoys (`contraport.auditing.pairs.synthetic_mismatches`), which are trained
+on and dropped like all other pairs. For a third of the training they replace the items that they are made of; then
+these items take part.
 
 Where the views are vectors, the vectors themselves are scored too: they memorize nothing, and hold what the encoders
 have not learned yet, or never will.
@@ -15,6 +15,7 @@ have not learned yet, or never will.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -37,12 +38,14 @@ from contraport.auditing.pairs import (
     select_lowest_scoring_items,
     sum_standardized,
 )
-from contraport.auditing.pairs.feature_extraction import encode_pairs
+from contraport.auditing.pairs.paired_features import encode_pairs
 from contraport.data import BatchOrder
 from contraport.data.duplicate_groups import permute_partners
-from contraport.distributed import broadcast_object, is_main_process
+from contraport.distributed import broadcast_object, is_main_process, propagate_errors
 from contraport.embedding import LoaderConfig
+from contraport.runs import Run
 from contraport.seeding import numpy_generator
+from contraport.training.loop import Callback, Loop
 
 if TYPE_CHECKING:
     from contraport.training.step.training_module import TrainingModule
@@ -245,3 +248,50 @@ def memorization_warning(share: float) -> str:
         f"ones in {share:.0%} of cases (50% without memorization). Fewer epochs, a higher temperature or "
         "method=crossfit help."
     )
+
+
+log = logging.getLogger("contraport.training")
+
+
+class AuditCallback(Callback):
+    """Training callback that scores the pairs between epochs, before the checkpoint is written.
+
+    Args:
+        pair_filter: scores the pairs and selects those that are trained on.
+        run: the run folder to write the scores to; default: none.
+    """
+
+    def __init__(self, pair_filter: PairFilter, run: Run | None = None) -> None:
+        self._filter = pair_filter
+        self._run = run
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the audit, to be stored in a checkpoint."""
+        return self._filter.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore the state of the audit from a checkpoint, with its selection of training pairs."""
+        self._filter.restore(state)
+
+    def after_epoch(self, loop: Loop) -> None:
+        """Score the pairs if a scoring is due after this epoch, then log and save the scores."""
+        with propagate_errors():
+            is_due = self._filter.score_if_due(loop.completed_epochs)
+        if is_due and self._run is not None:
+            self._save(self._run, is_last=loop.completed_epochs == loop.epochs)
+
+    def _save(self, run: Run, *, is_last: bool) -> None:
+        state = self._filter.last_state
+        assert state is not None
+        with propagate_errors():
+            if is_main_process():
+                with run.translate_write_errors():
+                    run.save_pair_scores(self._filter.result_arrays())
+        write = log.info if is_last else log.debug
+        write(
+            "Epoch %d: %.1f%% of the pairs look wrong (95%% interval %.1f-%.1f); training on %d of %d.",
+            state.trained_epochs, 100 * state.noise_rate, 100 * state.noise_rate_low, 100 * state.noise_rate_high,
+            len(state.training_positions), len(state.mean_scores),
+        )  # fmt: skip
+        if is_last and state.memorization_rate > MEMORIZATION_THRESHOLD:
+            log.warning(memorization_warning(state.memorization_rate))

@@ -1,6 +1,6 @@
 """Callbacks of the training loop: checkpoints, metrics, finite guard, profiler, progress, loggers."""
 
-from contraport.auditing.pairs.callback import AuditCallback
+from contraport.auditing.pairs.pair_filter import AuditCallback
 from contraport.training.callbacks.checkpoints import Checkpoints, CheckpointWriter
 from contraport.training.callbacks.finite_guard import FailedStepRecorder, FiniteGuard, NonFiniteEarlierStep
 from contraport.training.callbacks.loggers import check_loggers, open_loggers

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from contraport.auditing.config import STATISTIC_NAMES
 from contraport.auditing.pairs import STATISTICS, PairedFeatures, PairIndices, score_pairs
-from contraport.auditing.pairs.canonical_correlation import FOLDS, RIDGE
-from contraport.auditing.pairs.pair_statistics import ITERATIONS, RELAXATION, TEMPERATURE
+from contraport.auditing.pairs.pair_scoring import ITERATIONS, RELAXATION, TEMPERATURE
+from contraport.auditing.pairs.paired_features import FOLDS, RIDGE
 
 ITEMS, WRONG = 120, 30
 
