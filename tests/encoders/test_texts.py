@@ -5,7 +5,7 @@ from tests.errors import raises_usage_error
 from contraport._utils.text_bytes import concatenate_batches, texts_to_tensor
 from contraport.encoders import Model
 from contraport.encoders.factory import build_encoder
-from contraport.encoders.small_text import BUCKETS, NGRAM_SIZES, NgramHasher, SmallText, vectorize_texts
+from contraport.encoders.networks import BUCKETS, NGRAM_SIZES, NgramHasher, SmallText, vectorize_texts
 
 TEXTS = ["a red bag", "A RED BAG", "bag red a", "größer als 日本語", "x"]
 

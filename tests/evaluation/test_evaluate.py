@@ -21,7 +21,7 @@ from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
 from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
-from contraport.evaluation.epoch_states import find_epoch_checkpoints, load_epoch_models
+from contraport.evaluation.loaded_run import find_epoch_checkpoints, load_epoch_models
 from contraport.evaluation.notes import note_metrics_below_baseline
 from contraport.evaluation.page_samples import collect_page_data, collect_point_data
 from contraport.metrics.eval_context import EvalContext

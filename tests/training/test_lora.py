@@ -14,7 +14,7 @@ import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.encoders.lora import merge_lora
-from contraport.evaluation.epoch_states import find_epoch_checkpoints, load_epoch_models
+from contraport.evaluation.loaded_run import find_epoch_checkpoints, load_epoch_models
 from contraport.runs import Run
 from contraport.training.components import build_components, infer_encoder_settings, load_initial_weights
 from contraport.training.restore import read_checkpoint

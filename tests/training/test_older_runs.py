@@ -18,7 +18,7 @@ import torch
 from contraport import embed, evaluate, train
 from contraport._utils.files import checksum_path
 from contraport.errors import UsageError
-from contraport.evaluation.epoch_states import load_epoch_models
+from contraport.evaluation.loaded_run import load_epoch_models
 from contraport.runs import Run
 
 SAVED = Path(__file__).parent / "fd55ee8"

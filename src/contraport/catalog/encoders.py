@@ -53,7 +53,7 @@ ENCODERS = {
         EncoderEntry(
             "small-text",
             "hashed words and character n-grams, for texts in any language; no vocabulary",
-            "contraport.encoders.small_text:SmallText",
+            "contraport.encoders.networks:SmallText",
         ),
     )
 }

@@ -7,12 +7,10 @@ from contraport.encoders.factory import (
     encoder_to_config,
     is_user_module_description,
 )
-from contraport.encoders.initial_weights import InitialWeights
+from contraport.encoders.initial_weights import InitialWeights, load_pretrained, read_initial_weights
 from contraport.encoders.model import FeatureExtractor, Model
 from contraport.encoders.networks import Decoder, Projector
-from contraport.encoders.pretrained_weights import load_pretrained, read_initial_weights
-from contraport.encoders.tower import Tower
-from contraport.encoders.view_lookup import kind_from_shape, resolve_view
+from contraport.encoders.tower import Tower, kind_from_shape, resolve_view
 
 __all__ = [
     "Decoder",

@@ -1,17 +1,141 @@
-"""Initial weights of the encoders of a model, taken from an earlier training."""
+"""Initial weights of encoders: read from the Hugging Face hub, a file, a folder or a run, and loaded into a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from contraport.encoders.factory import Shape
-from contraport.encoders.model import Model
-from contraport.encoders.state_dicts import State, load_weights
-from contraport.encoders.view_lookup import mapping_to_view_list
-from contraport.errors import check
+import timm
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.constants import HF_HUB_CACHE
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from timm.models import adapt_input_conv
+from torch import Tensor, nn
+
+from contraport._utils.files import check_checksum
+from contraport._utils.text_bytes import TEXT_SHAPE
+from contraport.catalog.encoders import ENCODERS
+from contraport.encoders.factory import Shape, custom_code_names, is_user_module_description
+from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model, read_config
+from contraport.encoders.tower import mapping_to_view_list
+from contraport.encoders.transformers_text_encoder import TransformersTextEncoder, build_transformers_text_encoder
+from contraport.errors import UsageError, check, check_regular_file, hint_on_error, one_line_reason, unreadable_error
+
+State: TypeAlias = dict[str, Tensor]
+"""Weights of an encoder by name."""
+
+_NESTED = ("state_dict", "model_state_dict", "model")
+_POSITIONS = "pos_embed"
+
+
+def read_state_dict(path: Path) -> State:
+    """Read a state dict from a file, also where it is nested under a key; nothing is unpickled.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no weights by name.
+    """
+    read: Callable[[Path], Any] = load_file if path.suffix == ".safetensors" else _load_tensors
+    try:
+        check_checksum(path)
+        state = read(path)
+        for name in _NESTED:
+            if isinstance(state, Mapping) and isinstance(state.get(name), Mapping):
+                state = state[name]
+    except (Exception, SafetensorError) as error:  # readers raise various errors on corrupt files
+        message = unreadable_error(f"init: {path}", "weights by name", error)
+        hint = "" if read is load_file else "; write it with torch.save(module.state_dict(), FILE)."
+        raise UsageError(f"{message}{hint}", kind="unreadable") from error
+    good = isinstance(state, Mapping) and len(state) > 0
+    state = {name: value for name, value in state.items() if isinstance(value, Tensor)} if good else {}
+    check(len(state) > 0, f"init: {path} has no weights by name.", "empty")
+    return state
+
+
+def _load_tensors(path: Path) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def load_weights(encoder: nn.Module, state: State, name: str | None, source: str) -> None:
+    """Load all weights of an encoder from a state dict, adapted to its channels and image size.
+
+    Args:
+        encoder: changed in place.
+        state: weights under the encoder's names, possibly behind one common prefix. A classifier's are dropped;
+            position embeddings for another image size are resampled as in timm.
+        name: of the encoder, for messages; None: its class.
+        source: of the weights, for messages.
+
+    Raises:
+        UsageError: the weights are of another architecture.
+    """
+    own = encoder.state_dict()
+    weights = _strip_prefix(state, own, source)
+    heads = _classifier_prefixes(encoder)
+    weights = {key: value for key, value in weights.items() if not key.startswith(heads)} if heads else weights
+    weights = _resample_positions(encoder, _adapt_channels(encoder, weights, own), own)
+    missing, unexpected = own.keys() - weights.keys(), weights.keys() - own.keys()
+    mismatched = [key for key in own.keys() & weights.keys() if own[key].shape != weights[key].shape]
+    problems = []
+    if missing:
+        problems.append(f"{len(missing)} of {len(own)} are missing, such as {min(missing)}")
+    if unexpected:
+        problems.append(f"{len(unexpected)} are unexpected, such as {min(unexpected)}")
+    if mismatched:
+        key = min(mismatched)
+        shapes = f"{tuple(weights[key].shape)} instead of {tuple(own[key].shape)}"
+        problems.append(f"{len(mismatched)} have another shape, such as {key}, {shapes}")
+    kind = "architecture"
+    if len(missing) == len(own):
+        kind = "no_names_match"
+        problems.append("no name matches: name their architecture (--encoder resnet18), or rename the weights")
+    label = type(encoder).__name__ if name is None else repr(name)
+    check(not problems, f"init: {source} does not fit the encoder {label}: {'; '.join(problems)}.", kind)
+    encoder.load_state_dict(weights)
+
+
+def _strip_prefix(state: State, own: State, source: str) -> State:
+    """Remove the common prefix of an encoder's weights in a file, such as ``backbone.``."""
+    first = next(iter(own), "")
+    prefixes = {key.removesuffix(first) for key in state if first and (key == first or key.endswith(f".{first}"))}
+    whole = sorted(prefix for prefix in prefixes if all(prefix + key in state for key in own))
+    message = f"init: {source} has several networks of this architecture: {', '.join(whole)}; must have one."
+    check(len(whole) < 2, message, "ambiguous")
+    prefix = whole[0] if whole else min(prefixes, key=len, default="")
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+
+
+def _classifier_prefixes(encoder: nn.Module) -> tuple[str, ...]:
+    """Return the name prefixes of a timm model's classifier."""
+    named = (getattr(encoder, "pretrained_cfg", None) or {}).get("classifier") or ()
+    return tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))
+
+
+def _adapt_channels(encoder: nn.Module, weights: State, own: State) -> State:
+    """Convert a first convolution of three channels to the encoder's number of channels, as in timm."""
+    named = (getattr(encoder, "pretrained_cfg", None) or {}).get("first_conv") or ()
+    adapted = dict(weights)
+    for name in [named] if isinstance(named, str) else named:
+        key = f"{name}.weight"
+        channels = own[key].shape[1] if key in own else 3
+        if channels != 3 and key in weights and weights[key].ndim == 4 and weights[key].shape[1] == 3:
+            adapted[key] = adapt_input_conv(channels, weights[key])
+    return adapted
+
+
+def _resample_positions(encoder: nn.Module, weights: State, own: State) -> State:
+    """Resample position embeddings for another image size, with the resampling function of the timm model's module."""
+    resample = getattr(sys.modules[type(encoder).__module__], "checkpoint_filter_fn", None)
+    others = [key for key in own if key in weights and own[key].shape != weights[key].shape]
+    # Only where nothing else differs: timm's filter would also reshape patch embeddings, which changes the model.
+    if resample is None or not others or not all(key.endswith(_POSITIONS) for key in others):
+        return weights
+    return dict(resample(weights, encoder))
+
 
 Statistics: TypeAlias = tuple[list[float], list[float]]
 """Mean and standard deviation of an encoder's input, per channel or feature."""
@@ -135,3 +259,200 @@ def combine_weights_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeigh
     }
     source = ", ".join(dict.fromkeys(part.source for part in parts.values()))
     return combine_initial_weights(list(parts.values()), names, source=source, option_name="init")
+
+
+_TIMM_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
+_STEM = "conv1.weight"
+_LOW_RESOLUTION_KERNEL = 3
+
+
+def load_pretrained(encoder: Encoders) -> InitialWeights:
+    """Load the pretrained weights of timm or transformers encoders, from the hub or the download cache.
+
+    Args:
+        encoder: one name, one name per tower, or a mapping from views to names. Built-in and user encoders among
+            several keep random weights.
+
+    Raises:
+        UsageError: no encoder is from timm or transformers, it has no weights, or they cannot be downloaded.
+    """
+    if encoder is None or isinstance(encoder, str | nn.Module):
+        return _load_one(encoder)
+    names = list(encoder.values()) if isinstance(encoder, Mapping) else list(encoder)
+    external = [name for name in names if _is_external(name)]
+    check(len(external) > 0, f"pretrained: must have a timm or transformers encoder, got {names}.", "no_weights")
+    parts = [_load_one(name) if name in external else None for name in names]
+    by_view = dict(encoder) if isinstance(encoder, Mapping) else names
+    return combine_initial_weights(parts, by_view, source=", ".join(map(str, external)), option_name="encoder")
+
+
+def _is_external(encoder: object) -> bool:
+    """Return whether an encoder is from timm or transformers."""
+    return isinstance(encoder, str) and encoder not in ENCODERS and not custom_code_names(encoder)
+
+
+@hint_on_error("contraport docs troubleshooting weights-cannot-be-downloaded")
+def _load_one(encoder: Any) -> InitialWeights:
+    message = f"pretrained: must be a timm or transformers encoder by name, such as resnet18, got {encoder!r}."
+    check(_is_external(encoder), message, "no_weights")
+    return _load_timm(encoder) if timm.is_model(encoder) else _load_text(encoder, encoder)
+
+
+def _load_text(name: str, source: str) -> InitialWeights:
+    """Load a transformers model from a folder or the hub."""
+    return InitialWeights(
+        source, name, [dict(build_transformers_text_encoder(name, TEXT_SHAPE, pretrained=True).state_dict())]
+    )
+
+
+def _load_timm(name: str) -> InitialWeights:
+    hub = _timm_config(name).get("hf_hub_id")
+    check(
+        bool(hub),
+        f"pretrained: timm has no weights of {name!r} on the hub; pass a file or folder as init.",
+        "no_weights",
+    )
+    try:
+        folder = Path(snapshot_download(str(hub), allow_patterns=[CONFIG_FILE, *_TIMM_FILES]))
+    except Exception as error:  # no network, an unknown model and missing permission raise different errors
+        raise UsageError(
+            f"pretrained: the weights of {name!r} are not on the Hugging Face hub ({hub}) or in the download cache "
+            f"({HF_HUB_CACHE}): {one_line_reason(error)}. Pass a file or folder as init.",
+            kind="not_loaded",
+        ) from error
+    return _read_timm_folder(folder, read_config(folder / CONFIG_FILE, "init"), name, str(hub))
+
+
+def read_initial_weights(
+    where: str | Path, encoder: Encoders, *, trust_remote_code: bool = False, view: str | None = None
+) -> InitialWeights:
+    """Read the weights of trained encoders from a file, a folder or a run.
+
+    Args:
+        where: a weights file (``.safetensors``, ``.pt``, ``.pth``, ``.bin``, ``.ckpt``) with the encoder's names,
+            possibly behind one prefix and with a classifier; a folder of timm, of transformers or of
+            `Model.save_pretrained`; or a run folder. Nothing is unpickled.
+        encoder: the encoder to initialize; None: that of the folder.
+        trust_remote_code: import and run the encoder that a folder names as ``module:attribute``.
+        view: the view that the encoder is for; from a folder with several encoders, that of the view with this name is
+            taken. Default: all views.
+
+    Raises:
+        UsageError: the file or folder is missing, cannot be read, or holds other encoders.
+    """
+    path = Path(where)
+    check(path.exists(), f"init: must be an existing file or folder, got {str(where)!r}.", "not_found")
+    if not path.is_dir():
+        return _read_file(path, encoder)
+    inner = path / "model"
+    folder = inner if (inner / CONFIG_FILE).is_file() else path
+    message = f"init: {path} must be a run with a trained model or a model folder; it has no {CONFIG_FILE}."
+    check((folder / CONFIG_FILE).is_file(), message, "no_model")
+    config = read_config(folder / CONFIG_FILE, "init")
+    if "model_type" in config:
+        message = (
+            f"init: {path} has a text encoder, not {encoder!r}. Omit encoder, or set --init.text for its view alone."
+        )
+        check(encoder is None or str(encoder) == str(path), message, "other_encoder")
+        return _load_text(str(path), str(path))
+    if "architecture" in config:
+        return _read_timm_folder(folder, config, encoder, str(path))
+    return _read_model_folder(folder, config, encoder, str(path), trust_remote_code=trust_remote_code, view=view)
+
+
+def _read_model_folder(
+    folder: Path,
+    config: Mapping[str, Any],
+    encoder: Encoders,
+    source: str,
+    *,
+    trust_remote_code: bool,
+    view: str | None,
+) -> InitialWeights:
+    names = config.get("encoder")
+    saved = names if isinstance(names, list) else [names]
+    own = any(map(is_user_module_description, saved))
+    one_view = view is not None and len(saved) > 1
+    modules = {view: encoder} if one_view and view is not None and isinstance(encoder, nn.Module) else encoder
+    requested = _per_tower(encoder, len(saved))
+    # Code that the caller names, too, was already checked as an argument of the caller.
+    trust_remote_code = trust_remote_code or requested == saved
+    model = Model.from_pretrained(folder, trust_remote_code=trust_remote_code, encoder=modules if own else None)
+    numbers = [model.view_index(view, f"init: {source}")] if one_view else range(len(saved))
+    towers, shapes = [model.tower(number) for number in numbers], model.shapes
+    saved = [saved[number] for number in numbers]
+    if one_view:
+        shapes, requested = (shapes[numbers[0]],), requested[:1]
+    if not own:
+        _check_same(requested, saved, source)
+    sides = {side for shape in shapes if len(shape) == 3 for side in shape[1:]}
+    return InitialWeights(
+        source,
+        None if own else [str(name) for name in saved],
+        [dict(tower.encoder.state_dict()) for tower in towers],
+        [(tower.mean.flatten().tolist(), tower.std.flatten().tolist()) for tower in towers],
+        sides.pop() if len(sides) == 1 else None,
+        model.low_resolution,
+        config_folders=[
+            Path(model.encoder_sources[number]) if isinstance(tower.encoder, TransformersTextEncoder) else None
+            for number, tower in zip(numbers, towers, strict=True)
+        ],
+    )
+
+
+def _read_timm_folder(folder: Path, config: Mapping[str, Any], encoder: Encoders, source: str) -> InitialWeights:
+    name = str(config["architecture"])
+    message = f"init: {source} has the architecture {name!r}, unknown to the installed timm."
+    check(timm.is_model(name), message, "unknown_architecture")
+    requested = [each.partition(".")[0] if isinstance(each, str) else each for each in _per_tower(encoder, 1)]
+    _check_same(requested, [name], source)
+    files = [folder / file for file in _TIMM_FILES if (folder / file).is_file()]
+    check(len(files) > 0, f"init: {folder} must have {' or '.join(_TIMM_FILES)}.", "missing_file")
+    own = config.get("pretrained_cfg")
+    settings = _timm_config(name) | (own if isinstance(own, dict) else {})
+    return _from_timm_state(name, read_state_dict(files[0]), settings, source)
+
+
+def _read_file(path: Path, encoder: Encoders) -> InitialWeights:
+    check_regular_file("init", path)
+    single = encoder is None or isinstance(encoder, str | nn.Module)
+    check(single, f"init: {path} holds one encoder, got {encoder!r}.", "several_encoders")
+    state = read_state_dict(path)
+    if isinstance(encoder, str) and timm.is_model(encoder):
+        return _from_timm_state(encoder, state, _timm_config(encoder), str(path))
+    return InitialWeights(str(path), encoder if isinstance(encoder, str) else None, [state])
+
+
+def _from_timm_state(name: str, state: State, config: Mapping[str, Any], source: str) -> InitialWeights:
+    size = config.get("input_size")
+    mean, std = (list(config[key]) if config.get(key) else None for key in ("mean", "std"))
+    stem = state.get(_STEM)
+    return InitialWeights(
+        source,
+        name,
+        [state],
+        [None if mean is None or std is None else (mean, std)],
+        int(size[-1]) if size else None,
+        stem is not None and stem.shape[-1] == _LOW_RESOLUTION_KERNEL,
+    )
+
+
+def _timm_config(name: str) -> dict[str, Any]:
+    config = timm.get_pretrained_cfg(name)
+    return {} if config is None else dict(config.to_dict())
+
+
+def _per_tower(encoder: Encoders, towers: int) -> list[Any]:
+    """Return the encoder that the user named for each tower, or None if the user named none."""
+    if isinstance(encoder, Mapping):  # the towers of the views are not known before the data are loaded
+        return [None] * towers
+    return [encoder] * towers if encoder is None or isinstance(encoder, str | nn.Module) else list(encoder)
+
+
+def _check_same(requested: Sequence[Any], saved: Sequence[Any], source: str) -> None:
+    same = all(encoder is None for encoder in requested) or list(requested) == list(saved)
+    names = ", ".join(str(each) if isinstance(each, str) else type(each).__name__ for each in requested)
+    message = (
+        f"init: {source} has weights of {', '.join(map(str, saved))}, not {names}. Omit encoder, or pass its weights."
+    )
+    check(same, message, "other_encoder")

@@ -26,9 +26,8 @@ from contraport.encoders.factory import (
     encoder_to_config,
     is_user_module_description,
 )
-from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower
+from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower, mapping_to_view_list, resolve_view
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
-from contraport.encoders.view_lookup import mapping_to_view_list, resolve_view
 from contraport.errors import UsageError, check, one_line_reason, unreadable_error
 from contraport.options import accept_deprecated
 

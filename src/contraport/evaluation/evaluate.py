@@ -18,8 +18,12 @@ from contraport._utils.locks import lock_folder
 from contraport.data import Dataset
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.evaluation.config import EVALUATE, EvaluateOptions
-from contraport.evaluation.epoch_states import check_has_epoch_checkpoints, find_epoch_checkpoints, load_epoch_models
-from contraport.evaluation.loaded_run import LoadedRun
+from contraport.evaluation.loaded_run import (
+    LoadedRun,
+    check_has_epoch_checkpoints,
+    find_epoch_checkpoints,
+    load_epoch_models,
+)
 from contraport.evaluation.notes import (
     note_caveats,
     note_metrics_below_baseline,

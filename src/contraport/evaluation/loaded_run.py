@@ -1,24 +1,128 @@
-"""Loaded run: encoder, data, baselines and objective from a run folder, for its evaluation."""
+"""Loaded run: encoder, data, baselines, intermediate models and objective of a run folder, for its evaluation."""
 
 from __future__ import annotations
 
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+from contraport._utils.formatting import format_options
 from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset, Views
 from contraport.embedding import LoaderConfig, RawInputEncoder, check_view_shapes
 from contraport.encoders import Model
-from contraport.errors import UsageError
+from contraport.encoders.lora import merge_lora
+from contraport.errors import UsageError, check
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.epoch_states import build_initial_objective, build_objective_at_epoch
 from contraport.evaluation.page_samples import Arrays, compute_sample_plan
 from contraport.evaluation.split_loading import load_splits, resolve_device
 from contraport.metrics.eval_context import EvalContext
-from contraport.objectives import Loss
-from contraport.runs import Run
-from contraport.training.components import build_untrained_copy, build_views
+from contraport.objectives import Loss, Objective
+from contraport.options import has_object_placeholder
+from contraport.runs import Run, read_run_file
+from contraport.training.components import build_loss_schedules, build_objective, build_untrained_copy, build_views
+from contraport.training.components.model_builder import apply_lora
 from contraport.training.config import Settings
+from contraport.training.restore import read_checkpoint
+from contraport.training.step.target_spec import item_independent_target
+
+_NAME = re.compile(r"epoch-(\d+)\.ckpt")
+_MODEL = "model."
+
+
+def find_epoch_checkpoints(run: Run, *, before: int | None) -> dict[int, Path]:
+    """Return the paths of the intermediate checkpoints of a run, by epoch in ascending order.
+
+    Args:
+        run: the run folder.
+        before: return only checkpoints of earlier epochs; None: all.
+    """
+    files = {int(match[1]): file for file in run.checkpoints.glob("*.ckpt") if (match := _NAME.fullmatch(file.name))}
+    return {epoch: files[epoch] for epoch in sorted(files) if before is None or epoch < before}
+
+
+def check_has_epoch_checkpoints(runs: Sequence[Run]) -> None:
+    """Raise `UsageError` if none of the runs has intermediate checkpoints."""
+    names = ", ".join(str(run.path) for run in runs)
+    check(
+        any(find_epoch_checkpoints(run, before=None) for run in runs),
+        f"checkpoints: {names} has no intermediate checkpoints. Train with {format_options(keep_every=...)}.",
+        "missing",
+    )
+
+
+def load_epoch_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
+    """Load the intermediate checkpoints of a run and yield the epoch and the model of each.
+
+    Args:
+        run: the run folder.
+        model: the trained model; intermediate models are copies of it with their own weights.
+        files: checkpoints by epoch (`find_epoch_checkpoints`).
+
+    Raises:
+        UsageError: a checkpoint is corrupt.
+    """
+    settings = run.settings()
+
+    def load_model(path: Path) -> Model:
+        weights = read_checkpoint(path)["pipeline"]
+        intermediate = apply_lora(copy.deepcopy(model), settings)
+        intermediate.load_state_dict(
+            {name.removeprefix(_MODEL): weight for name, weight in weights.items() if name.startswith(_MODEL)}
+        )
+        return merge_lora(intermediate).eval()
+
+    for epoch, file in files.items():
+        loaded: Model = read_run_file(file, load_model)
+        yield epoch, loaded
+
+
+def build_initial_objective(settings: Settings) -> Loss | str:
+    """Build the objective of a run as at the start of training, or return the reason why its plan cannot be drawn."""
+    if settings.objective is None:
+        return "No plan is drawn: the run decodes views and compares no items."
+    if has_object_placeholder(settings.objective):
+        return "No plan is drawn: the objective was an object, which the run folder does not store."
+    if settings.prototypes is not None:
+        return "No plan is drawn: items were compared with prototypes, which the run folder does not store."
+    target = None if settings.target is None else item_independent_target(settings.target)
+    if settings.target is not None and target is None:
+        return "No plan of test items is drawn: the target is known only for training items."
+    try:
+        objective = build_objective(settings)
+    except UsageError as error:  # an objective of another version; its encoder can still be evaluated
+        return f"No plan is drawn: the objective cannot be built. {error}"
+    assert isinstance(objective, Loss)
+    if not objective.compares_items:
+        return "No plan is drawn: the objective compares coordinates, not items."
+    if target is not None:
+        assert isinstance(objective, Objective)
+        objective.target = target
+    return objective
+
+
+def build_objective_at_epoch(initial: Loss, run: Run, settings: Settings, epochs: int | None) -> Loss | str:
+    """Return a copy of the objective in its state after some epochs, or the reason why its plan cannot be drawn.
+
+    Args:
+        initial: the objective at the start of training (`build_initial_objective`).
+        run: the run folder.
+        settings: training settings of the run.
+        epochs: number of epochs; None: all.
+    """
+    objective, done = copy.deepcopy(initial), settings.epochs if epochs is None else epochs
+    # Schedules as if an epoch had two steps, at the second of the last epoch: a temperature has reached its end there.
+    for schedule in build_loss_schedules(settings, objective, steps=1, steps_per_epoch=2):
+        schedule.apply(objective, 2 * max(done, 1) - 1)
+    if isinstance(objective, Objective) and objective.constraint.requires_weights:
+        return "No plan of test items is drawn: its marginals were weights of training items."
+    rows = [row for row in run.metrics() if row.get("epoch", 0) <= done]
+    if rows and rows[-1].get("temperature") is not None:  # the last value of a learned temperature
+        objective.temperature = rows[-1]["temperature"]
+    return objective
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from contraport._version import __version__
 from contraport.data import Dataset
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
-from contraport.evaluation.epoch_states import find_epoch_checkpoints
-from contraport.evaluation.loaded_run import LoadedRun
+from contraport.evaluation.loaded_run import LoadedRun, find_epoch_checkpoints
 from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, titles_by_metric_name
 from contraport.metrics.intervals import LEVEL, Difference, MetricResult, bootstrap_mean
 from contraport.metrics.registry import BEFORE_TRAINING, SEVERAL_CLASSES

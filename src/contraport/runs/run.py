@@ -18,7 +18,7 @@ from contraport._utils.files import atomic_write_folder, write_arrays, write_tex
 from contraport._utils.html_repr import format_html_mapping
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.options import accept_deprecated, has_object_placeholder, replace_deprecated_names, warn_renamed
-from contraport.runs.run_files import (
+from contraport.runs.run_file_readers import (
     REEVALUATE,
     MetricsRow,
     read_arrays,

@@ -16,7 +16,7 @@ from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog import DATASETS
 from contraport.data import Dataset
 from contraport.data.streams import Stream
-from contraport.encoders.view_lookup import mapping_to_view_list
+from contraport.encoders.tower import mapping_to_view_list
 from contraport.options import has_object_placeholder, to_config_value
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule

@@ -7,7 +7,8 @@ mismatches. The part with the least bootstrap error is taken; the smallest estim
 as good pairs can only add to it.
 
 This requires mismatches that are scored like wrong pairs. Pairs drawn anew after training are not: a network memorizes
-wrong pairs, which then score higher. So an online audit trains on decoys, and a cross-fit only scores pairs that its encoder was not trained on.
+wrong pairs, which then score higher. So an online audit trains on decoys, and a cross-fit only scores pairs
+that its encoder was not trained on.
 
 Source: Storey (2002), A direct approach to false discovery rates: the estimate of section 3, with the part chosen as in
 section 9, and the scores of known mismatches in place of p-values.

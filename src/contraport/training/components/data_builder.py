@@ -30,7 +30,7 @@ from contraport.data.splits import Positions, draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import TransformedDataset, wrap_custom_transform
 from contraport.data.views.views import COLOR
-from contraport.encoders.view_lookup import mapping_to_view_list
+from contraport.encoders.tower import mapping_to_view_list
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss
 from contraport.options import has_object_placeholder

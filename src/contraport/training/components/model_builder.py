@@ -19,7 +19,7 @@ from contraport.encoders.factory import custom_code_names
 from contraport.encoders.initial_weights import combine_weights_by_view
 from contraport.encoders.lora import add_lora
 from contraport.encoders.model import CONFIG_FILE, Encoders
-from contraport.encoders.view_lookup import mapping_to_view_list
+from contraport.encoders.tower import mapping_to_view_list
 from contraport.errors import UsageError, check, one_line_reason
 from contraport.runs import Run
 from contraport.seeding import seed_torch_generators

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from tests.errors import raises_usage_error
 
-from contraport.runs.run_files import has_json_type, is_nested_number_mapping, read_metrics_rows
+from contraport.runs.run_file_readers import has_json_type, is_nested_number_mapping, read_metrics_rows
 
 
 @pytest.mark.parametrize(("value", "holds"), [(1, True), (0.5, True), (None, True), (True, False), ("1", False)])
