@@ -185,8 +185,8 @@ nearest one is of the same class):
 
 Weights from the plan of each batch (`--sample_weight plan`) help if both views tell much (zer-kar), but far less than
 leaving pairs out. Together with `--audit` they gained up to three points more on halves of Fashion-MNIST
-([results](evidence.md#halves-15)) and on one of four settings of UCI's ([results](evidence.md#mismatch-2)), and cost
-nothing that could be told where no pair is wrong. There are also comparisons with losses that bear with wrong pairs:
+([results](evidence.md#halves-15)) and in one of four settings of the UCI data ([results](evidence.md#mismatch-2)), and
+had no clear cost if no pair was wrong. There are also comparisons with losses for wrong pairs:
 [of UCI's views](evidence.md#beyond-3) and [of halves of images](evidence.md#halves-3).
 
 What wrong pairs spoil is the search for partners, not classes that a probe is taught. Of InfoNCE on halves of
@@ -259,8 +259,8 @@ These are the statistics that a cross-fit, or an audit of frozen vectors, can us
 ## What to use when
 
 - **To train on pairs of which some may be wrong**: `train --audit`. When no pair was wrong, it flagged at most two in a
-  hundred, and its encoder was as good within the intervals. With `--sample_weight plan` beside it up to three points
-  more were gained where a tenth or a fifth was wrong, and nothing that could be told was lost.
+  hundred, and its encoder was as good within the intervals. With `--sample_weight plan` it gained up to three points
+  more if a tenth or a fifth was wrong, and there was no clear loss.
 - **To repair the pairs themselves**: `contraport audit` and its page. `--method crossfit` takes tens of trainings and
   found no more wrong pairs (one seed); it is for long trainings, whose scores look remembered.
 - **For vectors from an encoder that is already good**: `--method frozen`, which takes a second.
@@ -273,7 +273,7 @@ These are the statistics that a cross-fit, or an audit of frozen vectors, can us
 
 ## What is not known
 
-In the tables above pairs were shuffled at random. Where partners were exchanged within classes, no gain could be told
+In the tables above pairs were shuffled at random. If partners were exchanged within classes, there was no clear gain
 ([results](evidence.md#beyond-8), [of halves of images](evidence.md#halves-12)). Captions written by people, and large
 image data, were not measured. If the views share little (fou and kar), some right pairs score like wrong ones, so the
 estimated rate is a little too high when no pair is wrong.

@@ -44,7 +44,7 @@ def evidence() -> str:
     """Return the page of all recommendations and claims with their verdicts."""
     runs = measured()
     parts = [
-        "# ClaimReference",
+        "# Evidence",
         "Written by `make docs` from what `contraport compare` measured; do not edit.",
         paragraph(
             "Each recommendation names the claims behind it with their verdicts. The encoders and the data are small "

@@ -69,21 +69,21 @@ USE_CASES = (
             ),
             Recommendation(
                 ("gca-ince", "iot"),
-                "A balanced plan (gca-ince, iot) solves the same problem with both marginals fixed; here this gained "
-                "nothing, with searched temperatures neither.",
+                "A balanced plan (gca-ince, iot) solves the same problem with both marginals fixed. It gained nothing "
+                "here, even with tuned temperatures.",
                 (*_claims("gca", 0), *_claims("constraint", 0), *_claims("sensitivity", 1)),
             ),
             Recommendation(
                 ("iot-uniform",),
                 "To spread the embeddings, add a penalty for uneven plans: iot-uniform, with uniformity=1. It gained a "
-                "point on Fashion-MNIST, and nothing that could be told on digits.",
+                "point on Fashion-MNIST, and no clear difference was seen on digits.",
                 _claims("constraint", 4),
             ),
             Recommendation(
                 ("alpha-cl",),
-                "Weight the negatives (alpha-cl) rather than leave them unweighted (quadratic). Of its rules, direct "
-                "with p of 4 or 6 did half a point better than InfoNCE on digits, and as well on Fashion-MNIST; "
-                "entropy did as well, square less well, and inverse no better than no weights.",
+                "Prefer weighted negatives (alpha-cl) to unweighted ones (quadratic). The rule direct with p of 4 or 6 "
+                "was half a point better than InfoNCE on digits and as good on Fashion-MNIST. The rule entropy was as "
+                "good too, square was worse, and inverse was no better than no weights.",
                 _claims("alpha", 0, 1),
             ),
         ),
@@ -96,9 +96,9 @@ USE_CASES = (
             Recommendation(
                 (),
                 "If a fifth of the pairs or more may be wrong, and the data have two given views, leave out the pairs "
-                "that `contraport train --audit` flags. With one wrong pair in twenty this gained nothing; on halves "
-                "of digits nothing that could be told unless more were wrong than right; of pairs of texts it gained "
-                "four points where two fifths were wrong.",
+                "that `contraport train --audit` flags. With one wrong pair in twenty this gained nothing. On halves "
+                "of digits there was a clear gain only if most pairs were wrong. On pairs of texts it gained four "
+                "points if two fifths were wrong.",
                 (
                     *_claims("beyond", 0, 1, 2, 18, 8, 9, 10),
                     *_claims("halves", 0, 1, 2, 3, 4),
@@ -107,49 +107,47 @@ USE_CASES = (
             ),
             Recommendation(
                 ("gca-uot", "rince"),
-                "Which objective is trained with the audit matters little: gca-uot gained up to five points more than "
-                "info-nce on one pair of views and nothing on another; neither could be told from chance. Nor could "
-                "what a temperature of 0.5 gained where views share much.",
+                "The objective that is trained with the audit matters little: gca-uot gained up to five points more "
+                "than info-nce on one pair of views and nothing on another. Neither difference is certain, nor is the "
+                "gain of a temperature of 0.5 if the views share much.",
                 _claims("beyond", 16, 17, 24),
             ),
             Recommendation(
                 (),
-                "Weigh the pairs that are left by the batch's own plan (--audit --sample_weight plan): on halves of "
-                "clothes and on one of four settings of UCI's this gained up to three points more, and cost nothing "
-                "that could be told where no pair is wrong.",
+                "Weight the remaining pairs by the plan of the batch (--audit --sample_weight plan). On halves of "
+                "clothes and in one of four settings of the UCI data this gained up to three points more, and it had "
+                "no clear cost if no pair was wrong.",
                 (*_claims("halves", 14, 15), *_claims("mismatch", 1)),
             ),
             Recommendation(
                 (),
-                "Without the audit such weights do much less than leaving pairs out where a fifth is wrong; on halves "
-                "of clothes they gained two to three points. Soft targets (--target neighbors:k=5) cost points.",
+                "Without the audit, such weights gain much less than leaving pairs out if a fifth is wrong. On halves "
+                "of clothes they gained two to three points. Soft targets (--target neighbors:k=5) lost points.",
                 (*_claims("beyond", 5, 6, 14), *_claims("halves", 7, 12), *_claims("mismatch", 0)),
             ),
             Recommendation(
                 (),
                 "If partners may have been exchanged within a class, look at the flagged pairs before you trust the "
-                "audit. Weights from the plan gained two points there on halves of clothes.",
+                "audit. In this case weights from the plan gained two points on halves of clothes.",
                 (*_claims("beyond", 7, 15), *_claims("halves", 11, 13), *_claims("mismatch", 2)),
             ),
             Recommendation(
                 ("info-nce", "rince", "gca-uot"),
-                "If the two views share little, raise the temperature first, whether pairs are wrong or not: at 0.5 "
-                "info-nce did better than at 0.2, and rince (q 0.5), which did so too, no better than that. At 0.2 "
-                "gca-uot is better than info-nce. Halves of images share more: there the higher temperature cost "
-                "points.",
+                "If the two views share little, raise the temperature first, with or without wrong pairs: info-nce was "
+                "better at 0.5 than at 0.2, and rince (q 0.5) was no better than info-nce at 0.5. At 0.2 gca-uot is "
+                "better than info-nce. Halves of images share more, and the higher temperature lost points there.",
                 (*_claims("beyond", 19, 20, 11, 12, 13), *_claims("halves", 8)),
             ),
             Recommendation(
                 ("info-nce", "rince"),
-                "Then, if two fifths of the pairs or more may be wrong, add the audit: on top of the higher "
-                "temperature, and of rince (q 0.5), it gained up to 17 points. With fewer wrong pairs, or none, it "
-                "made no sure difference.",
+                "If two fifths of the pairs or more may be wrong, add the audit: with the higher temperature, and with "
+                "rince (q 0.5), it gained up to 17 points. With fewer wrong pairs there was no certain difference.",
                 (*_claims("beyond", 21, 22, 23), *_claims("halves", 9, 10)),
             ),
             Recommendation(
                 ("rince", "gca-rince", "gca-uot"),
-                "Otherwise robust losses and unbalanced plans were not reliably better: try them on data with one "
-                "view, where the audit cannot work.",
+                "Apart from this, robust losses and unbalanced plans were not reliably better. Try them on data with "
+                "one view, which the audit does not accept.",
                 (
                     *_claims("gca", 2, 3),
                     *_claims("beyond", 3, 4),
@@ -167,20 +165,20 @@ USE_CASES = (
         (
             Recommendation(
                 ("debiased", "hard-negative"),
-                "Correct for the share of negatives that are of the item's own class (debiased, hard-negative).",
+                "Correct for the share of negatives that belong to the item's own class (debiased, hard-negative).",
                 _claims("needs", 1),
             ),
             Recommendation(
                 ("guided",),
-                "To leave out the negatives that a teacher model finds too similar (guided, a margin, --teacher FILE) "
+                "Leaving out negatives that a teacher model rates as too similar (guided, a margin, --teacher FILE) "
                 "gained nothing with edges of the images as the teacher.",
                 _claims("teacher", 0),
             ),
             Recommendation(
                 ("x-clr",),
-                "Its similarities between all items as the target (x-clr, --teacher FILE) gained nothing for a probe "
-                "either, and up to two points for kNN. Look at the teacher's own features first: these were six points "
-                "better than all that was learned from them.",
+                "The teacher's similarities of all items as the target (x-clr, --teacher FILE) gained nothing for a "
+                "probe and up to two points for kNN. Evaluate the teacher's own features first: they were six points "
+                "better than the encoders trained with them.",
                 _claims("teacher", 1, 3, 2),
             ),
         ),
@@ -192,9 +190,9 @@ USE_CASES = (
         (
             Recommendation(
                 ("gca-ince", "gca-uot"),
-                "Weights that let each class count the same (--sample_weight classes, or your own) gained two to three "
-                "points for kNN, and nothing for a probe that is taught alike by all classes. As the marginals of the "
-                "plan (--constraint balanced:marginals=weights) they did no more than as weights of the loss.",
+                "Weights that give each class the same total (--sample_weight classes, or your own) gained two to three "
+                "points for kNN, and nothing for a probe with balanced classes. As the marginals of the plan "
+                "(--constraint balanced:marginals=weights) they gained no more than as weights of the loss.",
                 _claims("rare", 0, 3, 1, 2),
             ),
         ),
@@ -206,10 +204,10 @@ USE_CASES = (
         (
             Recommendation(
                 ("nt-xent",),
-                "Set with --target domains:alpha=A,beta=B how much mass goes to other items of the same domain, and to "
-                "items of other domains. Compare with none on your own data first: of the styles that one training "
-                "each left out, mass between domains (beta) helped with edges, cost points with posterised, and "
-                "changed nothing with inverted; mass of either kind cost points where all styles were seen.",
+                "--target domains:alpha=A,beta=B sets how much mass goes to other items of the same domain, and to "
+                "items of other domains. First compare with no target on your own data: with one style left out of "
+                "the training, mass between domains (beta) helped for edges, lost points for posterised, and changed "
+                "nothing for inverted images. With all styles in the training, mass of either kind lost points.",
                 _claims("domains", 0, 1),
             ),
         ),
@@ -221,18 +219,19 @@ USE_CASES = (
         (
             Recommendation(
                 ("cmc",),
-                "Compare all views in all pairs (cmc): six views did better than two, and than each with the first.",
+                "Compare all pairs of views (cmc): with six views this was better than two views, and better than the "
+                "pairs with the first view only.",
                 _claims("multiview", 0, 1, 3),
             ),
             Recommendation(
                 ("mv-dhel",),
-                "mv-dhel compares all views of an item together, and different items within a view; with six views it "
-                "did five points worse than all pairs.",
+                "mv-dhel compares all views of an item at once, and different items within a view. With six views it "
+                "was five points worse than all pairs.",
                 _claims("multiview", 4),
             ),
             Recommendation(
                 (),
-                "Predicting one view from the other (--recipe predictive) needs no negatives, and did better here.",
+                "Predicting one view from the other (--recipe predictive) needs no negatives, and was better here.",
                 _claims("multiview", 2),
             ),
         ),
@@ -244,24 +243,25 @@ USE_CASES = (
         (
             Recommendation(
                 ("dcl", "dhel", "sog-clr"),
-                "Losses that leave the positive out of the negatives (dcl, dhel), or keep a running average for each "
-                "item (sog-clr), are made for small batches; with 32 items no sure difference from nt-xent was seen.",
+                "Losses that leave the positive out of the denominator (dcl, dhel), or keep a running average for each "
+                "item (sog-clr), are designed for small batches. With 32 items they did not clearly differ from "
+                "nt-xent.",
                 _claims("needs", 2),
             ),
             Recommendation(
                 (),
-                "With few items, small batches do better than large ones for the same number of epochs.",
+                "With few items, small batches are better than large ones for the same number of epochs.",
                 _claims("sensitivity", 3),
             ),
             Recommendation(
                 (),
-                "More negatives from a queue (--negatives queue, or the recipe moco) cost points with 1,000 items.",
+                "More negatives from a queue (--negatives queue, or the recipe moco) lost points with 1,000 items.",
                 _claims("needs", 3),
             ),
             Recommendation(
                 ("vic-reg", "byol", "barlow-twins"),
-                "Of the objectives that need no negatives vic-reg did as well as nt-xent; byol and barlow-twins, which "
-                "are made for long trainings, did worse.",
+                "Of the objectives without negatives, vic-reg was as good as nt-xent. byol and barlow-twins, which are "
+                "designed for long trainings, were worse.",
                 _claims("needs", 4),
             ),
         ),
@@ -271,13 +271,14 @@ USE_CASES = (
         "`t-simclr` for four dimensions or fewer; otherwise `nt-xent`.",
         _claims("neighbour", 2),
         (
-            Recommendation((), "A projection of 512 dimensions did better than one of 8.", _claims("sensitivity", 4)),
+            Recommendation((), "A projection of 512 dimensions was better than one of 8.", _claims("sensitivity", 4)),
             Recommendation(
                 ("t-simclr",), "With as few as four dimensions, use heavier tails (t-simclr).", _claims("neighbour", 2)
             ),
             Recommendation(
                 (),
-                "With many dimensions they gained nothing, and lost where views were made by a little noise.",
+                "With many dimensions heavier tails gained nothing, and they lost points if the views differ by a "
+                "little noise only.",
                 _claims("neighbour", 0, 1),
             ),
         ),
@@ -299,10 +300,9 @@ USE_CASES = (
         (
             Recommendation(
                 ("info-nce", "gca-ince"),
-                "Of texts in pairs, one encoder for both (as is so unless you ask for each) and info-nce at a "
-                "temperature of 0.05, without a projection, found far more partners than two encoders or a usual "
-                "temperature; a balanced plan (gca-ince) did no better, and sigmoid, which is made for large batches, "
-                "worse.",
+                "For pairs of texts, use one encoder for both (the default), info-nce at a temperature of 0.05, and no "
+                "projection. This found far more partners than two encoders or a usual temperature. A balanced plan "
+                "(gca-ince) was no better, and sigmoid, which is designed for large batches, was worse.",
                 _claims("texts", 0, 1, 3, 4, 2),
             ),
         ),
