@@ -190,7 +190,7 @@ USE_CASES = (
         (
             Recommendation(
                 ("gca-ince", "gca-uot"),
-                "Weights that give each class the same total (--sample_weight classes, or your own) gained two to three "
+                "Weights with the same total for each class (--sample_weight classes, or your own) gained two to three "
                 "points for kNN, and nothing for a probe with balanced classes. As the marginals of the plan "
                 "(--constraint balanced:marginals=weights) they gained no more than as weights of the loss.",
                 _claims("rare", 0, 3, 1, 2),
