@@ -8,6 +8,7 @@ from contraport.engine.autograd import (
     disable_autocast_in_backward,
     is_in_torch_func,
     map_row_blocks,
+    normalize,
     without_autocast,
 )
 from contraport.engine.backends.selection import (
@@ -29,7 +30,6 @@ from contraport.engine.kernels import (
     RationalQuadratic,
     StudentT,
     TemperatureLike,
-    normalize,
     parameter_value,
     scalar_parameter,
 )

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -52,6 +53,33 @@ def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], cotangent: Te
     return gradients
 
 
+def differentiable_gradient(
+    function: Callable[..., Sequence[Tensor]],
+    inputs: Sequence[Tensor | None],
+    grad_outputs: Sequence[Tensor | None],
+    needs_grad: Sequence[bool],
+) -> list[Tensor | None]:
+    """Return the gradient of a plain PyTorch function with respect to its inputs, itself differentiable.
+
+    Args:
+        function: maps the inputs to its outputs.
+        inputs: may depend on one another; None where an input is absent.
+        grad_outputs: cotangents of the outputs; None is zero.
+        needs_grad: one flag per input.
+    """
+    # Views cut the graph between the inputs: a gradient that reaches one input through another is not the function's.
+    views = [None if v is None else v.view_as(v) for v in inputs]
+    with torch.enable_grad():
+        outputs = function(*views)
+    seeded = [(output, seed) for output, seed in zip(outputs, grad_outputs, strict=True) if seed is not None]
+    variables = [v for v, needed in zip(views, needs_grad, strict=True) if needed and v is not None]
+    if not (seeded and variables):
+        return [None] * len(inputs)
+    values, cotangents = zip(*seeded, strict=True)
+    gradients = iter(torch.autograd.grad(values, variables, cotangents, create_graph=True, allow_unused=True))
+    return [next(gradients) if needed and v is not None else None for v, needed in zip(views, needs_grad, strict=True)]
+
+
 def without_autocast(like: Tensor) -> AbstractContextManager[object]:
     """Return a context that disables autocast on the device of a tensor; free of cost if autocast is off."""
     kind = like.device.type
@@ -73,25 +101,75 @@ def disable_autocast_in_backward(value: Tensor) -> Tensor:
 
 def inner_products(bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return the inner products <x_i, y_j> + bias_j, (N, M), with a gradient that never uses autocast."""
-    if torch.compiler.is_compiling():
-        products: Tensor = _InnerProducts.apply(bias, x, y.view_as(y))  # a view: an operation takes a tensor only once
-        return products
-    return disable_autocast_in_backward(torch.addmm(bias, x, y.T))
+    if is_in_torch_func():
+        return disable_autocast_in_backward(torch.addmm(bias, x, y.T))
+    products: Tensor = _InnerProducts.apply(bias, x, None if y is x else y)
+    return products
 
 
 class _InnerProducts(torch.autograd.Function):
-    """Autograd function of inner products in compiled graphs; it keeps autocast out of the backward pass."""
+    """Autograd function of inner products: without autocast in backward, and with one product there if y is x."""
 
     @staticmethod
-    def forward(ctx: Any, bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def forward(ctx: Any, bias: Tensor, x: Tensor, y: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, y)
-        return torch.addmm(bias, x, y.T)
+        return torch.addmm(bias, x, (x if y is None else y).T)
 
     @staticmethod
-    def backward(ctx: Any, seed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, seed: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, y = ctx.saved_tensors
+        needs_bias, needs_x, needs_y = ctx.needs_input_grad
         with torch.autocast(seed.device.type, enabled=False):
-            return seed.sum(0), seed @ y, seed.T @ x
+            d_bias = seed.sum(0) if needs_bias else None
+            if y is None:
+                return d_bias, (seed + seed.T) @ x, None
+            return d_bias, seed @ y if needs_x else None, seed.T @ x if needs_y else None
+
+
+def normalize(z: Tensor, length: float = 1.0) -> Tensor:
+    """Scale the rows of a matrix, (n, d), to a length; rows without a normal number stay zero and get no gradient.
+
+    A row is first divided by its largest entry, so that its squared length neither overflows nor underflows at any
+    scale, in the value or in the gradient.
+    """
+    if is_in_torch_func():
+        return _normalize(z, z.detach(), length)[0]
+    rows: Tensor = _Normalize.apply(z, length)
+    return rows
+
+
+def _normalize(z: Tensor, constant: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the scaled rows, (n, d), and two factors, (n, 1), whose product divides z; `constant` is z detached."""
+    largest = constant.abs().amax(1, keepdim=True)  # vector_norm(z, inf) takes ten times as long
+    largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)
+    units = z / largest
+    # The largest entry of a row is now 1 in size, and so the length at least 1, but for rows of zeros.
+    scale = torch.linalg.vector_norm(units, dim=1, keepdim=True).clamp_min(1) / length
+    return units / scale, largest, scale
+
+
+class _Normalize(torch.autograd.Function):
+    """Autograd function of `normalize`: its gradient takes a third of the operations of plain autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, length: float) -> Tensor:
+        rows, largest, scale = _normalize(z, z, length)
+        ctx.save_for_backward(z, rows, largest, scale)
+        ctx.length = length
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, seed: Tensor) -> tuple[Tensor | None, None]:
+        z, rows, largest, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():
+
+            def scaled(z: Tensor) -> tuple[Tensor, ...]:
+                return _normalize(z, z.detach(), ctx.length)[:1]
+
+            return differentiable_gradient(scaled, [z], [seed], [True])[0], None
+        along = (rows * seed).sum(1, keepdim=True)
+        across = torch.addcmul(seed, rows, along, value=-(ctx.length**-2))
+        return across / scale / largest, None  # not by their product, which may overflow
 
 
 def _turn_off(kind: str, seeds: tuple[Tensor, ...]) -> None:

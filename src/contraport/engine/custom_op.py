@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine.autograd import without_autocast
+from contraport.engine.autograd import differentiable_gradient, without_autocast
 from contraport.engine.geometry import Geometry
-from contraport.engine.pair_passes import PairPasses, differentiable_gradient
+from contraport.engine.pair_passes import PairPasses
 from contraport.engine.pytree import TreeStructure, flatten, unflatten
 
 

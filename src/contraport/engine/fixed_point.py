@@ -27,10 +27,11 @@ import torch
 from torch import Tensor
 
 from contraport._utils.formatting import pluralize
+from contraport.engine.autograd import differentiable_gradient
 from contraport.engine.custom_op import BackwardArgs, Operation
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, Relaxation, log_sum_exp
-from contraport.engine.pair_passes import PairPasses, RankOneTerm, differentiable_gradient
+from contraport.engine.pair_passes import PairPasses, RankOneTerm
 from contraport.engine.pytree import TreeStructure, unflatten
 
 MAX_CG_STEPS = 500

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.distributed import current_processes
-from contraport.engine.autograd import disable_autocast_in_backward, is_in_torch_func, without_autocast
+from contraport.engine.autograd import disable_autocast_in_backward, is_in_torch_func, normalize, without_autocast
 from contraport.engine.links import LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, CostFunction, LogKernel, MatrixLogKernel
 from contraport.engine.tensor_cache import constant_vector
@@ -428,24 +428,6 @@ class BilinearCost(nn.Module):
         return disable_autocast_in_backward(disable_autocast_in_backward(-x @ self.weight) @ y.T)
 
 
-def normalize(z: Tensor) -> Tensor:
-    """Normalize the rows of a matrix, (n, d), to unit length; zero rows stay zero and get no gradient.
-
-    A row is first divided by its largest entry, so that its squared length neither overflows nor underflows at any
-    scale, in the value or in the gradient.
-    """
-    units, inverse = _directions(z)
-    return units * inverse
-
-
-def _directions(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows divided by their largest entry, (n, d), and the inverse length of the result, (n, 1)."""
-    largest = z.detach().abs().amax(1, keepdim=True)  # vector_norm(z, inf) takes twenty times as long
-    is_zero = largest < torch.finfo(z.dtype).tiny
-    units = z / largest.masked_fill(is_zero, torch.inf)
-    return units, (units.square().sum(1, keepdim=True) + is_zero).rsqrt()
-
-
 class _ScaledEmbeddings(NamedTuple):
     """Scaled embeddings of the rows or columns, with the biases that make a cost an inner product plus biases.
 
@@ -472,9 +454,9 @@ def _dot(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:
 
 
 def _negative_cosine(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:
-    units, inverse = _directions(z)
-    # The inverse length and the unit are multiplied first: one product over (n, d) instead of two.
-    return _ScaledEmbeddings(units * (inverse * unit**-0.5), 0.0, math.inf if isinstance(unit, Tensor) else 1 / unit)
+    if isinstance(unit, Tensor):
+        return _ScaledEmbeddings(normalize(z) * unit**-0.5, 0.0)
+    return _ScaledEmbeddings(normalize(z, unit**-0.5), 0.0, 1 / unit)
 
 
 def _cosine(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:

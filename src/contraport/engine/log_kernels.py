@@ -238,7 +238,7 @@ class AffineLogKernel(LogKernel):
 
     def dense(self) -> Tensor:
         if self.bias_sum is not None:
-            return self._linked(inner_products(constant_vector(self.shape[1], self.bias_sum, self.x), self.x, self.y))
+            return self._linked(inner_products(constant_vector(len(self.y), self.bias_sum, self.x), self.x, self.y))
         return self._linked(inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
 
     def row_inner_products(self, weight: PairWeights) -> Tensor:

@@ -12,7 +12,7 @@ Each pass works on a geometry, S = log K with its masks:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
@@ -138,30 +138,3 @@ class PairPasses(ABC):
                 if value is not None:
                     value *= self.processes.size
         return gradients
-
-
-def differentiable_gradient(
-    function: Callable[..., Sequence[Tensor]],
-    inputs: Sequence[Tensor | None],
-    grad_outputs: Sequence[Tensor | None],
-    needs_grad: Sequence[bool],
-) -> list[Tensor | None]:
-    """Return the gradient of a plain PyTorch function with respect to its inputs, itself differentiable.
-
-    Args:
-        function: maps the inputs to its outputs.
-        inputs: may depend on one another; None where an input is absent.
-        grad_outputs: cotangents of the outputs; None is zero.
-        needs_grad: one flag per input.
-    """
-    # Views cut the graph between the inputs: a gradient that reaches one input through another is not the function's.
-    views = [None if v is None else v.view_as(v) for v in inputs]
-    with torch.enable_grad():
-        outputs = function(*views)
-    seeded = [(output, seed) for output, seed in zip(outputs, grad_outputs, strict=True) if seed is not None]
-    variables = [v for v, needed in zip(views, needs_grad, strict=True) if needed and v is not None]
-    if not (seeded and variables):
-        return [None] * len(inputs)
-    values, cotangents = zip(*seeded, strict=True)
-    gradients = iter(torch.autograd.grad(values, variables, cotangents, create_graph=True, allow_unused=True))
-    return [next(gradients) if needed and v is not None else None for v, needed in zip(views, needs_grad, strict=True)]

@@ -18,18 +18,19 @@ class Diagnostics:
     Reading a value synchronizes with the device; recording it does not.
 
     Attributes:
-        log_marginal_masses: Log masses of the rows or columns of each direction; None where the solver cached neither.
+        log_masses: For each direction, log masses of the rows or columns, or 0.0, the log of a total mass that is 1 by
+            construction; None where the solver computed neither.
         unweighted_patterns: Pair pattern of each direction, recorded for calls without weights and without a target.
     """
 
-    log_marginal_masses: list[Tensor | None] = field(default_factory=list)
+    log_masses: list[Tensor | float | None] = field(default_factory=list)
     unweighted_patterns: list[PairPattern] = field(default_factory=list)
 
     def mass(self) -> float | None:
         """Return the total mass of the plan, averaged over directions; None if no marginal is cached."""
-        cached = [v for v in self.log_marginal_masses if v is not None]
-        complete = cached and len(cached) == len(self.log_marginal_masses)
-        return torch.stack([v.exp().sum() for v in cached]).mean().item() if complete else None
+        known = [v for v in self.log_masses if v is not None]
+        masses = [v.exp().sum().item() if isinstance(v, Tensor) else math.exp(v) for v in known]
+        return math.fsum(masses) / len(masses) if masses and len(masses) == len(self.log_masses) else None
 
     def mutual_information_bound(self, value: float) -> float | None:
         """Return the InfoNCE bound, log k minus the loss, k the number of candidates; None for weighted calls.

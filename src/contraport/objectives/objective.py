@@ -431,10 +431,9 @@ class Objective(Loss):
         with without_autocast(problem.inputs.views[0]):
             for block in problem.blocks():
                 for result in self._solve(problem, block):
-                    log_mass = result.plan.cached_log_marginal
-                    if log_mass is not None and log_mass.requires_grad:
-                        log_mass = log_mass.detach()
-                    last.log_marginal_masses.append(log_mass)
+                    exact = result.plan.exact_axis is not None
+                    log_mass = 0.0 if exact else result.plan.cached_log_marginal
+                    last.log_masses.append(log_mass.detach() if isinstance(log_mass, Tensor) else log_mass)
                     if problem.is_unweighted_view_matching and not torch.compiler.is_compiling():
                         last.unweighted_patterns.append(result.block.pattern)
                     for term, factor in ((self.divergence, 1.0), *self.penalties.items()):

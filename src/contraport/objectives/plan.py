@@ -30,22 +30,22 @@ class Plan:
 
     Attributes:
         geometry: Geometry of the plan: its compared pairs under the kernel, (N, M).
-        f: Log potential of each row, (N,).
-        g: Log potential of each column, (M,).
+        row_potential: Log potential of each row, (N,); None is zero.
+        column_potential: Log potential of each column, (M,); None is zero.
         cached_log_row_mass: Log mass of each row, (N,), if the solver computed it; else None.
         cached_log_column_mass: Log mass of each column, (M,), if the solver computed it; else None.
-        zero_axes: Axes whose potential is zero.
+        exact_axis: Axis whose masses are its target marginals by construction; None if there is none.
         has_unit_mass: Whether the total mass is 1 by construction.
         log_marginals: Target marginals log a, (N,), and log b, (M,); None is uniform.
         iterations: Number of Sinkhorn iterations, each a half-step on rows and one on columns; None without any.
     """
 
     geometry: Geometry
-    f: Tensor
-    g: Tensor
+    row_potential: Tensor | None
+    column_potential: Tensor | None
     cached_log_row_mass: Tensor | None = None
     cached_log_column_mass: Tensor | None = None
-    zero_axes: tuple[Axis, ...] = ()
+    exact_axis: Axis | None = None
     has_unit_mass: bool = False
     log_marginals: tuple[Tensor, Tensor] | None = None
     iterations: int | None = None
@@ -60,15 +60,29 @@ class Plan:
         """The plan with rows and columns exchanged."""
         return Plan(
             self.geometry.T,
-            self.g,
-            self.f,
+            self.column_potential,
+            self.row_potential,
             self.cached_log_column_mass,
             self.cached_log_row_mass,
-            tuple(OTHER_AXIS[axis] for axis in self.zero_axes),
+            None if self.exact_axis is None else OTHER_AXIS[self.exact_axis],
             self.has_unit_mass,
             None if self.log_marginals is None else self.log_marginals[::-1],
             self.iterations,
         )
+
+    # Zeros are made when they are read, as most losses never do.
+    @property
+    def f(self) -> Tensor:
+        """Log potential of each row, (N,)."""
+        return self._zeros(0) if self.row_potential is None else self.row_potential
+
+    @property
+    def g(self) -> Tensor:
+        """Log potential of each column, (M,)."""
+        return self._zeros(1) if self.column_potential is None else self.column_potential
+
+    def _zeros(self, side: int) -> Tensor:
+        return self.geometry.log_kernel.inputs[0].new_zeros(self.shape[side])
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return log P at some entries, (k,), given by their row and column indices, (k,) each."""
@@ -87,24 +101,28 @@ class Plan:
     def _log_marginal(self, side: int) -> Tensor:
         if self.log_marginals is not None:
             return self.log_marginals[side]
-        size = self.shape[side]
-        return self.f.new_zeros(size) - log_size(size, self.f)
+        zeros = self._zeros(side)
+        return zeros - log_size(len(zeros), zeros)
 
     def log_row_mass(self) -> Tensor:
         """Return the log mass of each row, log sum_j P_ij, (N,); one pass over the pairs unless cached."""
+        if self.exact_axis == "rows":
+            return self.log_row_marginal
         if self.cached_log_row_mass is not None:
             return self.cached_log_row_mass
         return self.f + log_sums(self.geometry, "rows", self.g)
 
     def log_column_mass(self) -> Tensor:
         """Return the log mass of each column, log sum_i P_ij, (M,); one pass over the pairs unless cached."""
+        if self.exact_axis == "columns":
+            return self.log_column_marginal
         if self.cached_log_column_mass is not None:
             return self.cached_log_column_mass
         return self.g + log_sums(self.geometry, "columns", self.f)
 
     def log_kernel_row_sums(self) -> Tensor:
         """Return the log row sums of the kernel, log sum_j K_ij, (N,); one pass over the pairs unless cached."""
-        return self.log_row_mass() - self.f if "columns" in self.zero_axes else log_sums(self.geometry, "rows")
+        return self.log_row_mass() - self.f if self.column_potential is None else log_sums(self.geometry, "rows")
 
     @torch.no_grad()
     def marginal_error(self) -> float:
@@ -118,26 +136,17 @@ class Plan:
 
         A row that meets its target marginal then has mass 1.
         """
-        return Plan(self.geometry, self.f - self.log_row_marginal, self.g)
+        return Plan(self.geometry, self.f - self.log_row_marginal, self.column_potential)
 
     def mass(self) -> Tensor:
         """Return the total mass of the plan, a scalar tensor, from a cached marginal if there is one."""
-        cached = self.cached_log_marginal
+        cached = self.log_column_mass() if self.exact_axis == "columns" else self.cached_log_marginal
         return (self.log_row_mass() if cached is None else cached).exp().sum()
 
     @property
     def cached_log_marginal(self) -> Tensor | None:
         """Log mass of each row, or otherwise of each column, if the solver has already computed it."""
         return self.cached_log_row_mass if self.cached_log_row_mass is not None else self.cached_log_column_mass
-
-    def row_inner_log(self, target: TargetPlan) -> Tensor:
-        """Return sum_j target_ij log P_ij, (N,), without a pass over the pairs.
-
-        Masks are ignored, as targets have no mass on excluded pairs.
-        """
-        f = None if "rows" in self.zero_axes else self.f
-        g = None if "columns" in self.zero_axes else self.g
-        return target.row_inner_log_plan(self.geometry.log_kernel, f, g)
 
     def row_square_mass(self) -> Tensor:
         """Return sum_j P_ij^2, (N,); one pass over the pairs."""
@@ -173,7 +182,7 @@ class Plan:
 
     def take_rows(self, rows: slice) -> Plan:
         """Return the plan restricted to some of its rows."""
-        return Plan(self.geometry.take_rows(rows), self.f[rows], self.g)
+        return Plan(self.geometry.take_rows(rows), self.f[rows], self.column_potential)
 
     def apply(self, values: Tensor) -> Tensor:
         """Apply the plan to values of the columns: return sum_j P_ij v_j, (M, ...) to (N, ...).

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from torch import Tensor
 
 from contraport._utils.html_repr import ReprMixin
-from contraport.engine import Axis, Geometry, log_size, log_sums
+from contraport.engine import Geometry, log_size, log_sums
 from contraport.objectives.plan import Plan
 
 Marginals: TypeAlias = tuple[Tensor, Tensor]
@@ -96,8 +96,7 @@ class Free(Constraint):
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         plans = []
         for pairs, (log_a, log_b) in requested_directions(geometry, request):
-            g, zero_axes = _initial_column_potential(len(log_b), log_b, request.log_weights)
-            plans.append(Plan(pairs, log_a, g, zero_axes=zero_axes, log_marginals=(log_a, log_b)))
+            plans.append(Plan(pairs, log_a, request.log_weights, log_marginals=(log_a, log_b)))
         return plans
 
 
@@ -115,19 +114,9 @@ class Simplex(Constraint):
     """
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
-        g, zero_axes = _initial_column_potential(geometry.shape[1], geometry.log_kernel.inputs[0], request.log_weights)
-        log_row_sums = log_sums(geometry, "rows", g)
+        log_row_sums = log_sums(geometry, "rows", request.log_weights)
         # From row sums: one pass over the pairs gives the total and, divided by it, the row masses.
         log_mass = log_row_sums.logsumexp(0)
         f = (-log_mass).expand_as(log_row_sums)
-        plan = Plan(geometry, f, g, log_row_sums - log_mass, zero_axes=zero_axes, has_unit_mass=True)
+        plan = Plan(geometry, f, request.log_weights, log_row_sums - log_mass, has_unit_mass=True)
         return [plan, plan.T] if request.reciprocal else [plan]
-
-
-def _initial_column_potential(
-    columns: int, like: Tensor, log_weights: Tensor | None
-) -> tuple[Tensor, tuple[Axis, ...]]:
-    """Return the column potential (the log weights of the columns, or zero), and the axes whose potential is zero."""
-    if log_weights is not None:
-        return log_weights, ()
-    return like.new_zeros(columns), ("columns",)

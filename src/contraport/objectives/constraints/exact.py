@@ -57,8 +57,7 @@ class Exact(Constraint):
             a, b = (v.double().exp().cpu().numpy() for v in (log_a, log_b))
             masses = torch.as_tensor(_solve_transport(cost, a, b)).to(s)
         matrix = masses.log().to(log_a)
-        zeros = torch.zeros_like(log_a), torch.zeros_like(log_b)
-        plan = Plan(Geometry(MatrixLogKernel(matrix)), *zeros, log_marginals=(log_a, log_b))
+        plan = Plan(Geometry(MatrixLogKernel(matrix)), None, None, log_marginals=(log_a, log_b))
         return [plan, plan.T] if request.reciprocal else [plan]
 
 

@@ -196,27 +196,22 @@ def _build_plan(
     """
     targets = dict(zip(OTHER_AXIS, masses, strict=True))
     initial: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER_AXIS, reference, strict=True))
-    latest, zero = dict(zip(axes, potentials, strict=True)), []
-    for axis, mass in targets.items():
-        if axis not in latest and initial:
+    latest = dict(zip(axes, potentials, strict=True))
+    for axis in initial:
+        if axis not in latest:
             latest[axis] = initial[axis].clone()
-        elif axis not in latest:
-            latest[axis] = torch.zeros_like(mass)
-            zero.append(axis)
     final, log_mass = axes[-1], None
-    if last.bound is None and last.damping is None:
-        log_mass = targets[final].clone()
-    elif last.bound is None and last.damping is not None:
+    if last.bound is None and last.damping is not None:
         # With p - r = damping (log m - r - L), the mass exp(p + L) is m exp((p - r) (1 - 1/damping)).
         step = latest[final] - initial[final] if initial else latest[final]
         log_mass = targets[final] + step * (1 - 1 / last.damping)
     return Plan(
         geometry,
-        latest["rows"],
-        latest["columns"],
+        latest.get("rows"),
+        latest.get("columns"),
         log_mass if final == "rows" else None,
         log_mass if final == "columns" else None,
-        tuple(zero),
+        final if last == STRICT else None,
         last == STRICT and geometry.has_full_support,
         marginals,
         len(axes) // 2 or None,

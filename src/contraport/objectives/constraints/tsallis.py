@@ -205,8 +205,8 @@ class Tsallis(Constraint):
         return TsallisPlan(
             geometry=power_function.kernel(logits, potential),
             kernel_geometry=geometry,
-            f=(log_constant - log_total.detach()).masked_fill(empty, log_constant),
-            g=like.new_zeros(m),
+            row_potential=(log_constant - log_total.detach()).masked_fill(empty, log_constant),
+            column_potential=None,
             cached_log_row_mass=like.new_full((n,), math.log(share)) if has_row_potentials else None,
             logits=logits,
             potential=potential,

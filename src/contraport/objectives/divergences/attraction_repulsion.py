@@ -361,8 +361,7 @@ def target_weighted_cost_sums(result: BlockResult, function: Callable[[Tensor], 
 
     t is the target plan, T minus the cost in units of the kernel.
     """
-    plan = result.plan
-    bare = Plan(Geometry(plan.log_kernel_without_link), torch.zeros_like(plan.f), torch.zeros_like(plan.g))
+    bare = Plan(Geometry(result.plan.log_kernel_without_link), None, None)
     return result.target.row_expectation(bare, function)
 
 

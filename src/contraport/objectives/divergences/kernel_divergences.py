@@ -266,7 +266,7 @@ class ClosedFormQuadratic(KernelDivergence):
             totals, counts, mass = totals.sum(), counts.sum(), float(len(plan.f))
         level = ((mass + totals) / counts.clamp_min(1)).expand_as(plan.f)
         # T is minus the cost in units of the temperature: the argument at (i, j) is the level of its row plus T_ij.
-        arguments = Plan(plan.geometry, level, torch.zeros_like(plan.g))
+        arguments = Plan(plan.geometry, level, None)
         return -result.target.row_expectation(arguments, self._log)
 
     def _log(self, argument: Tensor) -> Tensor:

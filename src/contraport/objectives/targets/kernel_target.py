@@ -78,8 +78,8 @@ class KernelTarget(TargetPlan):
             return self.cached_row_mass
         return self._map_rows(lambda plan: plan.sum(1))
 
-    def row_entropy(self) -> Tensor:
-        return self._map_rows(lambda plan: -torch.xlogy(plan, plan).sum(1))
+    def row_negative_entropy(self) -> Tensor:
+        return self._map_rows(lambda plan: torch.xlogy(plan, plan).sum(1))
 
     def row_square_mass(self) -> Tensor:
         return self._map_rows(lambda plan: plan.square().sum(1))

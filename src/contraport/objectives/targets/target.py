@@ -54,8 +54,8 @@ class TargetPlan(ABC):
         """Return the mass of each row, (N,)."""
 
     @abstractmethod
-    def row_entropy(self) -> Tensor:
-        """Return the entropy of each row, -sum_j p_ij log p_ij, (N,)."""
+    def row_negative_entropy(self) -> Tensor:
+        """Return the negative entropy of each row, sum_j p_ij log p_ij, (N,)."""
 
     @abstractmethod
     def row_square_mass(self) -> Tensor:
@@ -81,14 +81,14 @@ class TargetPlan(ABC):
         """Return the inner product of each row with the log-kernel, sum_j p_ij log K_ij, (N,), ignoring masks."""
         return log_kernel.row_inner_products(self)
 
-    def row_inner_log_plan(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
-        """Return the inner product of each row with a log-plan, sum_j p_ij (log K_ij + f_i + g_j), (N,).
+    def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
+        """Return the relative entropy of each row to a plan, sum_j p_ij (log p_ij - log K_ij - f_i - g_j), (N,).
 
         Masks are ignored; a potential of None is zero.
         """
-        inner = self.row_inner_products(log_kernel)
-        inner = inner if f is None else inner + self.row_mass() * f
-        return inner if g is None else inner + self.apply(g)
+        entropy = self.row_negative_entropy() - self.row_inner_products(log_kernel)
+        entropy = entropy if f is None else torch.addcmul(entropy, self.row_mass(), f, value=-1)
+        return entropy if g is None else entropy - self.apply(g)
 
     def sum_over_support(self, plan: LogPlan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """Return the row sums of a function of p_ij and log P_ij, (N,), over the entries where p is positive."""
@@ -158,7 +158,7 @@ class SparseTarget(TargetPlan):
 
     Attributes:
         one_entry_per_row: Whether entry k is the only one of row k.
-        cached_row_entropy: Entropy of each row, (N,), if known; else None.
+        cached_negative_entropy: Negative entropy of each row, (N,), if known; else None.
     """
 
     rows: Tensor
@@ -166,7 +166,7 @@ class SparseTarget(TargetPlan):
     values: Tensor
     shape: tuple[int, int]
     one_entry_per_row: bool = False
-    cached_row_entropy: Tensor | None = None
+    cached_negative_entropy: Tensor | None = None
 
     def _sum_by_row(self, values: Tensor) -> Tensor:
         if self.one_entry_per_row:
@@ -179,23 +179,25 @@ class SparseTarget(TargetPlan):
     def row_mass(self) -> Tensor:
         return self._sum_by_row(self.values)
 
-    def row_entropy(self) -> Tensor:
-        if self.cached_row_entropy is not None:
-            return self.cached_row_entropy
-        return -self._sum_by_row(torch.xlogy(self.values, self.values))
+    def row_negative_entropy(self) -> Tensor:
+        if self.cached_negative_entropy is not None:
+            return self.cached_negative_entropy
+        return self._sum_by_row(torch.xlogy(self.values, self.values))
 
     def row_square_mass(self) -> Tensor:
         return self._sum_by_row(self.values.square())
 
     def row_inner_products(self, log_kernel: LogKernel) -> Tensor:
-        return self.row_inner_log_plan(log_kernel, None, None)
+        return self._sum_by_row(self.values * self.log_entries(log_kernel))
 
-    def row_inner_log_plan(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
+    def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
         entries = self.log_entries(log_kernel)
         if f is not None:
             entries = entries + (f if self.one_entry_per_row else f[self.rows])
-        entries = self.values * (entries if g is None else entries + g[self.columns])
-        return self._sum_by_row(entries)
+        entries = entries if g is None else entries + g[self.columns]
+        if self.one_entry_per_row:
+            return torch.addcmul(self.row_negative_entropy(), self.values, entries, value=-1)
+        return self.row_negative_entropy() - self._sum_by_row(self.values * entries)
 
     def log_entries(self, log_kernel: LogKernel) -> Tensor:
         """Return the log-kernel at the nonzero entries of the plan, (k,)."""
@@ -218,7 +220,7 @@ class SparseTarget(TargetPlan):
         return SparseTarget(self.rows[here] - top, self.columns[here], self.values[here], shape)
 
     def scale_rows(self, factors: Tensor) -> SparseTarget:
-        return replace(self, values=self.values * factors[self.rows], cached_row_entropy=None)
+        return replace(self, values=self.values * factors[self.rows], cached_negative_entropy=None)
 
     def append_columns(self, columns: int) -> SparseTarget:
         return replace(self, shape=(self.shape[0], self.shape[1] + columns))
@@ -236,8 +238,8 @@ class DenseTarget(TargetPlan):
     def row_mass(self) -> Tensor:
         return self.matrix.sum(1)
 
-    def row_entropy(self) -> Tensor:
-        return -torch.xlogy(self.matrix, self.matrix).sum(1)
+    def row_negative_entropy(self) -> Tensor:
+        return torch.xlogy(self.matrix, self.matrix).sum(1)
 
     def row_square_mass(self) -> Tensor:
         return self.matrix.square().sum(1)
@@ -292,15 +294,15 @@ class StructuredTarget(TargetPlan):
             return self.cached_row_mass
         return self.row_scale * self._sum_levels(self._filled_column_scale())
 
-    def row_entropy(self) -> Tensor:
+    def row_negative_entropy(self) -> Tensor:
         # p log p with log p = log r_i + log c_j + log level_k: each part is a sum over the plan's own sets.
-        entropy = -torch.xlogy(self.row_mass(), self.row_scale)
+        entropy = torch.xlogy(self.row_mass(), self.row_scale)
         if self.column_scale is not None:
-            entropy = entropy - self.apply(torch.where(self.column_scale > 0, self.column_scale, 1).log())
+            entropy = entropy + self.apply(torch.where(self.column_scale > 0, self.column_scale, 1).log())
         for level, pairs in self.levels:
             if level != 1:
                 sums = self.row_scale * pairs.apply(self._filled_column_scale())
-                entropy = entropy - level * math.log(level) * sums
+                entropy = entropy + level * math.log(level) * sums
         return entropy
 
     def row_square_mass(self) -> Tensor:
@@ -351,7 +353,7 @@ def _positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTarget:
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
     if pattern.one_positive_per_row:
-        return SparseTarget(rows, columns, values, pattern.shape, True, values * log_size(n, values))
+        return SparseTarget(rows, columns, values, pattern.shape, True, values * -log_size(n, values))
     counts = torch.zeros_like(pattern.row_items).index_add(0, rows, torch.ones_like(rows))
     return SparseTarget(rows, columns, values / counts[rows], pattern.shape)
 
