@@ -121,6 +121,6 @@ from contraport.reporting import report as report
 from contraport.similarity_search.cluster import cluster as cluster
 from contraport.similarity_search.duplicates import duplicates as duplicates
 from contraport.similarity_search.neighbors import neighbors as neighbors
-from contraport.similarity_search.search import search as search
+from contraport.similarity_search.neighbors import search as search
 from contraport.training.advise import advise as advise
 from contraport.training.train import train as train

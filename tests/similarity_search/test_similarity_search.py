@@ -24,7 +24,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.features import Features, read_features, write_features
 from contraport.metrics.clustering import kmeans_clusters
-from contraport.similarity_search import block_search, cluster, duplicates, neighbors
+from contraport.similarity_search import cluster, duplicates, nearest_rows, neighbors
 from contraport.similarity_search.page import NO_PICTURES
 
 
@@ -40,7 +40,7 @@ def cosines(features: np.ndarray) -> np.ndarray:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of which these few items fill several."""
-    monkeypatch.setattr("contraport.similarity_search.block_search.BLOCK", 16)
+    monkeypatch.setattr("contraport.similarity_search.nearest_rows.BLOCK", 16)
 
 
 def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
@@ -60,7 +60,7 @@ def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
 def test_the_block_size_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     features = np.concatenate([some(), some()])
     found = neighbors(features, query=3, top=20)
-    monkeypatch.setattr("contraport.similarity_search.block_search.BLOCK", 7)
+    monkeypatch.setattr("contraport.similarity_search.nearest_rows.BLOCK", 7)
     assert [near.position for near in neighbors(features, query=3, top=20)] == [near.position for near in found]
     assert found[0].position == 73
 
@@ -351,7 +351,7 @@ def test_rejects_files_without_features(tmp_path: Path) -> None:
         duplicates(tmp_path / "y.npz")
     with pytest.raises(UsageError, match="1 of 3 items"):
         duplicates(np.array([[1.0], [np.nan], [2.0]]))
-    assert block_search.BLOCK == 16
+    assert nearest_rows.BLOCK == 16
 
 
 def test_pages_show_the_pictures_of_files(photos: Path, tmp_path: Path) -> None:
@@ -499,7 +499,7 @@ def test_without_faiss_the_error_names_the_extra(tmp_path: Path, monkeypatch: py
 
 
 def test_suggests_an_index_for_many_rows(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("contraport.similarity_search.index.SUGGESTED_ROWS", 50)
+    monkeypatch.setattr("contraport.similarity_search.nearest_rows.SUGGESTED_ROWS", 50)
     neighbors(some(), query=1)
     (record,) = caplog.records
     assert (record.levelname, record.args) == ("WARNING", ("70",))
@@ -529,7 +529,7 @@ def test_partly_written_index_is_rejected(tmp_path: Path, monkeypatch: pytest.Mo
     pytest.importorskip("faiss")
     neighbors(some(), query=1, index=tmp_path / "a.faiss")
     with monkeypatch.context() as stopped:
-        stopped.setattr("contraport.similarity_search.index.write_json", Mock(side_effect=KeyboardInterrupt))
+        stopped.setattr("contraport.similarity_search.nearest_rows.write_json", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             neighbors(-some(), query=1, index=tmp_path / "a.faiss")
     with raises_usage_error("index.exists", "a.faiss"):

@@ -7,8 +7,7 @@ from contraport._utils.lazy import make_package_lazy
 if TYPE_CHECKING:
     from contraport.similarity_search.cluster import Cluster, Clusters, cluster
     from contraport.similarity_search.duplicates import DuplicateGroup, DuplicatesResult, duplicates
-    from contraport.similarity_search.neighbors import NearestItems, Neighbor, neighbors
-    from contraport.similarity_search.search import search
+    from contraport.similarity_search.neighbors import NearestItems, Neighbor, neighbors, search
 
 __all__ = [
     "Cluster",
@@ -27,6 +26,5 @@ make_package_lazy(
     __name__,
     **dict.fromkeys(["Cluster", "Clusters", "cluster"], "cluster"),
     **dict.fromkeys(["DuplicateGroup", "DuplicatesResult", "duplicates"], "duplicates"),
-    **dict.fromkeys(["NearestItems", "Neighbor", "neighbors"], "neighbors"),
-    search="search",
+    **dict.fromkeys(["NearestItems", "Neighbor", "neighbors", "search"], "neighbors"),
 )

@@ -16,9 +16,9 @@ from contraport.errors import check, check_new_file, report_write_errors
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.metrics.clustering import kmeans_clusters
-from contraport.similarity_search.block_search import find_most_similar, iterate_normalized_blocks
 from contraport.similarity_search.config import CLUSTER, ItemClusteringOptions
-from contraport.similarity_search.page import MAX_GROUP_PICTURES, CardSection, ItemCard, PageContents, resolve_page
+from contraport.similarity_search.nearest_rows import find_most_similar, iterate_normalized_blocks
+from contraport.similarity_search.page import MAX_GROUP_PICTURES, CardSection, ItemCard, check_page, write_page
 
 MAX_SAMPLE = 20_000
 """Items of the k-means that finds the initial centers; Lloyd's iterations over all items then move them."""
@@ -103,7 +103,7 @@ def cluster(values: dict[str, Any]) -> Clusters:
     if out is not None:
         check(out.suffix == ".csv", f"out: must end in .csv, got {out.name!r}.", "suffix")
         check_new_file("out", out, overwrite=options.overwrite)
-    page = resolve_page(options.page, features, overwrite=options.overwrite)
+    check_page(options.page, overwrite=options.overwrite)
     labels, centers = _fit_kmeans(features.features, options.k, device)
     sizes = np.bincount(labels, minlength=options.k)
     order = np.argsort(-sizes, kind="stable")
@@ -118,8 +118,8 @@ def cluster(values: dict[str, Any]) -> Clusters:
         rows = ((position, features.item_name(position), int(label)) for position, label in enumerate(result.labels))
         with report_write_errors("out", out):
             write_csv(out, ["position", "name", "cluster"], rows)
-    if page is not None:
-        page.write(_page_contents(result, features, centers[torch.from_numpy(order)]))
+    if options.page is not None:
+        _write_page(options.page, features, result, centers[torch.from_numpy(order)])
     return result
 
 
@@ -158,8 +158,8 @@ def _describe_cluster(features: Features, members: np.ndarray, center: Tensor) -
     return Cluster(len(members), typical, features.class_name_at(example), int(counts.max()))
 
 
-def _page_contents(result: Clusters, features: Features, centers: Tensor) -> PageContents:
-    groups = []
+def _write_page(path: str | Path, features: Features, result: Clusters, centers: Tensor) -> None:
+    sections = []
     for number, (one, center) in enumerate(zip(result.clusters, centers, strict=True)):
         members = np.flatnonzero(result.labels == number)
         similarities, places = find_most_similar(center, features.features, MAX_GROUP_PICTURES, candidates=members)
@@ -169,6 +169,6 @@ def _page_contents(result: Clusters, features: Features, centers: Tensor) -> Pag
         ]
         largest = f"largest class: {one.largest_class}" if one.class_name is not None else ""
         size = pluralize(one.size, "item")
-        groups.append(CardSection(f"Cluster {number}", cards, (size, largest), one.size - len(cards)))
+        sections.append(CardSection(f"Cluster {number}", cards, (size, largest), one.size - len(cards)))
     lead = "The items of each cluster that are nearest to its center, with their cosine similarity to it."
-    return PageContents(str(result), lead, groups)
+    write_page(path, features, str(result), lead, sections)

@@ -18,10 +18,15 @@ from contraport._utils.html_repr import format_html_rows
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.options import keep_deprecated_attributes
-from contraport.similarity_search.block_search import ROUNDING, normalize_rows
 from contraport.similarity_search.config import DUPLICATES, DuplicateSearchOptions
-from contraport.similarity_search.index import FeatureIndex, load_or_build_index, log_index_recommendation
-from contraport.similarity_search.page import MAX_GROUP_PICTURES, CardSection, ItemCard, PageContents, resolve_page
+from contraport.similarity_search.nearest_rows import (
+    ROUNDING,
+    FeatureIndex,
+    load_or_build_index,
+    log_index_recommendation,
+    normalize_rows,
+)
+from contraport.similarity_search.page import MAX_GROUP_PICTURES, CardSection, ItemCard, check_page, write_page
 
 log = logging.getLogger("contraport.similarity_search")
 
@@ -133,7 +138,7 @@ def duplicates(values: dict[str, Any]) -> DuplicatesResult:
     """
     options = DuplicateSearchOptions(**values)
     features, threshold = as_features(options.features), options.threshold
-    page = resolve_page(options.page, features, overwrite=options.overwrite)
+    check_page(options.page, overwrite=options.overwrite)
     if options.index is None:
         log_index_recommendation(features.features)
         labels, nearest = _link_all_pairs(features.features, threshold, resolve_device(options.device))
@@ -155,8 +160,8 @@ def duplicates(values: dict[str, Any]) -> DuplicatesResult:
     result = DuplicatesResult(_group_by_label(labels, features), len(features), pairs_below_threshold, proposed, notes)
     for note in notes:
         log.log(logging.INFO if result else logging.WARNING, "%s", note)
-    if page is not None:
-        page.write(_page_contents(result, threshold))
+    if options.page is not None:
+        _write_page(options.page, features, result, threshold)
     return result
 
 
@@ -228,20 +233,20 @@ def _round_between(low: float, high: float) -> float:
     return next(number for number in rounded if low + ROUNDING < number <= high)
 
 
-def _page_contents(result: DuplicatesResult, threshold: float) -> PageContents:
+def _write_page(path: str | Path, features: Features, result: DuplicatesResult, threshold: float) -> None:
     lead = [f"Linked items have a cosine similarity of {threshold:g} or more."]
     if len(result) > MAX_GROUPS_SHOWN:
         lead.append(f"The {MAX_GROUPS_SHOWN} largest groups are shown.")
-    groups = []
+    sections = []
     for number, group in enumerate(result[:MAX_GROUPS_SHOWN], start=1):
         cards = [ItemCard(*item) for item in zip(group.positions, group.names, strict=True)]
         shown, more = cards[:MAX_GROUP_PICTURES], len(cards[MAX_GROUP_PICTURES:])
-        groups.append(CardSection(f"Group {number}", shown, (pluralize(len(cards), "item"),), more))
+        sections.append(CardSection(f"Group {number}", shown, (pluralize(len(cards), "item"),), more))
     for number, pair in enumerate(result.pairs_below_threshold, start=1):
         cards = [ItemCard(*item) for item in zip(pair.positions, pair.names, strict=True)]
         notes = f"cosine {pair.similarity:.4f}", "below the threshold"
-        groups.append(CardSection(f"Near duplicates {number}", cards, notes))
-    return PageContents(str(result), " ".join([*lead, *result.threshold_notes]), groups)
+        sections.append(CardSection(f"Near duplicates {number}", cards, notes))
+    write_page(path, features, str(result), " ".join([*lead, *result.threshold_notes]), sections)
 
 
 class _NearestTracker:

@@ -1,32 +1,44 @@
-"""Implements `contraport neighbors`: finds the items whose features are nearest to a query."""
+"""Implements `contraport neighbors` and `contraport search`: finds the items nearest to an item, file or text."""
 
 from __future__ import annotations
 
+import difflib
+import tempfile
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torchvision.transforms.v2 import functional as transforms
 
 from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_rows
-from contraport.errors import UsageError
-from contraport.evaluation.split_loading import resolve_device
-from contraport.features import Features, as_features
+from contraport._utils.text_bytes import is_text_shape
+from contraport.data import Dataset, from_arrays
+from contraport.data.image_decoding import ImageFiles, ImageStore, get_decoding_error
+from contraport.embedding import embed_dataset
+from contraport.encoders import Model, kind_from_shape
+from contraport.errors import UsageError, check, check_regular_file, unreadable_error
+from contraport.evaluation.embed import embed
+from contraport.evaluation.split_loading import model_image_size, resolve_device
+from contraport.features import Features, as_features, read_features
 from contraport.options import keep_deprecated_attributes
 from contraport.runs import Run
-from contraport.similarity_search.block_search import find_most_similar
-from contraport.similarity_search.config import NEIGHBORS, NeighborSearchOptions
-from contraport.similarity_search.index import load_or_build_index, log_index_recommendation
-from contraport.similarity_search.page import CardSection, ItemCard, PageContents, resolve_page
-from contraport.similarity_search.query import (
-    embed_query,
-    format_query_title,
-    is_existing_path,
-    resolve_position,
-    unknown_query_error,
+from contraport.similarity_search.config import NEIGHBORS, SEARCH, ItemSearchOptions, NeighborSearchOptions
+from contraport.similarity_search.nearest_rows import (
+    find_most_similar,
+    load_or_build_index,
+    log_index_recommendation,
 )
+from contraport.similarity_search.page import CardSection, ItemCard, check_page, write_page
+from contraport.training.components import build_unaugmented_views
+
+MAX_COMPARED_KEYS = 100_000
+"""Keys among which the nearest to an unknown query is looked up."""
+
+_Options = NeighborSearchOptions | ItemSearchOptions
 
 
 class Neighbor(NamedTuple):
@@ -53,9 +65,9 @@ class NearestItems(list[Neighbor]):
         query_name: name of the query item or file, or the text of the query.
     """
 
-    def __init__(self, neighbors: Iterable[Neighbor], query: str) -> None:
+    def __init__(self, neighbors: Iterable[Neighbor], query_name: str) -> None:
         super().__init__(neighbors)
-        self.query_name = query
+        self.query_name = query_name
 
     def format_rows(self) -> list[dict[str, str]]:
         """Format the nearest items as rows of a table, one for each item."""
@@ -65,14 +77,6 @@ class NearestItems(list[Neighbor]):
             | ({"class": near.class_name or "-"} if with_class else {})
             for near in self
         ]
-
-    def build_page_contents(self, items: int, *groups: CardSection) -> PageContents:
-        """Build the contents of an HTML page: the given groups, then the nearest of `items` searched items."""
-        cards = [ItemCard(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in self]
-        lead = f"The nearest of {items:,} items, with their cosine similarity to the query."
-        return PageContents(
-            f"Nearest to {format_query_title(self.query_name)}", lead, [*groups, CardSection("Nearest items", cards)]
-        )
 
     def _repr_html_(self) -> str:
         rows = self.format_rows()
@@ -93,48 +97,200 @@ def neighbors(values: dict[str, Any]) -> NearestItems:
     """
     options = NeighborSearchOptions(**values)
     features, device = as_features(options.features), resolve_device(options.device)
-    page = resolve_page(options.page, features, overwrite=options.overwrite)
-    position = resolve_position(options.query, features)
-    shown: int | Path
-    if position is None:
-        shown, name = Path(str(options.query)), format_query_title(options.query)
-        folder = options.run if options.run is not None else features.run
-        if folder is None:
-            if not is_existing_path(options.query):
-                raise unknown_query_error(options.query, features)
-            message = f"run: required to embed a file, as the features name no run; pass {format_options(run=...)}."
-            raise UsageError(message, kind="missing")
-        run = folder if isinstance(folder, Run) else Run(folder)
-        query = embed_query(
-            str(options.query),
-            features,
-            run,
-            view=features.view,
-            trust_remote_code=options.trust_remote_code,
-            device=device,
-        )
-    else:
-        shown, name = position, features.item_name(position)
+    check_page(options.page, overwrite=options.overwrite)
+    position = _find_position(options.query, features)
+    if position is not None:
+        card = ItemCard(position, features.item_name(position))
         query = torch.tensor(features.features[position], dtype=torch.float32, device=device)
-    result = NearestItems(find_nearest_items(query, features, options.top, options.index, exclude=position), name)
-    if page is not None:
-        page.write(result.build_page_contents(len(features), CardSection("Query", [ItemCard(shown, name)])))
+    else:
+        card = ItemCard(Path(str(options.query)), _query_title(options.query))
+        if options.run is None and features.run is None and not _is_path(options.query):
+            raise _unknown_query_error(options.query, features)
+        query = _embed_query(options, features, _resolve_run(options, features), features.view, device)
+    result = NearestItems(_find_nearest_items(options, features, query, exclude=position), card.name)
+    _write_page(options, features, result, CardSection("Query", [card]))
     return result
 
 
-def find_nearest_items(
-    query: Tensor, features: Features, top: int, index: str | Path | None, *, exclude: int | None = None
+@SEARCH.with_option_parameters
+def search(values: dict[str, Any]) -> NearestItems:
+    """Find items by a query of another view, such as images by a text, the nearest first.
+
+    Raises:
+        UsageError: an invalid argument, a run of one view, or features that cannot be read or are not of one view.
+    """
+    options = ItemSearchOptions(**values)
+    check_page(options.page, overwrite=options.overwrite)
+    run, features = _load_run_and_features(options)
+    model = run.model(trust_remote_code=options.trust_remote_code)
+    message = f"run: must have several views, and {run.path} has one, {model.view_names[0]!r}."
+    check(len(model.shapes) > 1, message, "one_view")
+    target = run.settings().predict
+    message = f"run: {run.path} was trained with {format_options(predict=target)}, so its views cannot be compared."
+    check(target is None, message, "not_comparable")
+    query_view = _resolve_query_view(options, model)
+    if features is None:
+        others = [name for name in model.view_names if name != query_view]
+        view = others[0] if options.view is None else model.view_names[model.view_index(options.view)]
+        features = _embed_items(run, options, view)
+    query = _embed_query(options, features, run, query_view, resolve_device(options.device))
+    result = NearestItems(_find_nearest_items(options, features, query), _query_title(options.query))
+    _write_page(options, features, result)
+    return result
+
+
+def _find_nearest_items(
+    options: _Options, features: Features, query: Tensor, exclude: int | None = None
 ) -> list[Neighbor]:
-    """Find the `top` items nearest to a query ``(F,)``, exactly or by an index, except the item at `exclude`."""
-    candidates = None
-    if index is None:
+    """Find the items nearest to a query ``(F,)``, exactly or by an index, except the item at `exclude`."""
+    candidates, count = None, options.top + 1
+    if options.index is None:
         log_index_recommendation(features.features)
     else:
-        candidates = load_or_build_index(features.features, Path(index)).find_candidates(query, top + 1)
-    similarities, places = find_most_similar(query, features.features, top + 1, candidates=candidates)
+        candidates = load_or_build_index(features.features, Path(options.index)).find_candidates(query, count)
+    similarities, places = find_most_similar(query, features.features, count, candidates=candidates)
     nearest = [
         Neighbor(place, features.item_name(place), similarity, features.class_name_at(place))
         for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
         if place != exclude
     ]
-    return nearest[:top]
+    return nearest[: options.top]
+
+
+def _write_page(options: _Options, features: Features, result: NearestItems, *sections: CardSection) -> None:
+    if options.page is not None:
+        cards = [ItemCard(one.position, one.name, f"{one.similarity:.3f}", one.class_name or "") for one in result]
+        title = f"Nearest to {_query_title(result.query_name)}"
+        lead = f"The nearest of {len(features):,} items, with their cosine similarity to the query."
+        write_page(options.page, features, title, lead, [*sections, CardSection("Nearest items", cards)])
+
+
+def _find_position(query: int | str | Path, features: Features) -> int | None:
+    """Return the position of the item that a query denotes by its position or key; None if it is no item."""
+    if isinstance(query, int):
+        items = len(features)
+        check(-items <= query < items, f"query: must be a position among {items} items, got {query}.", "out_of_range")
+        return query % items
+    keys = [] if features.keys is None else features.keys.tolist()
+    if str(query) in keys:
+        return keys.index(str(query))
+    if str(query).removeprefix("-").isdecimal() and not _is_path(query):
+        return _find_position(int(str(query)), features)
+    return None
+
+
+def _unknown_query_error(query: object, features: Features) -> UsageError:
+    """Build the error for a query that is neither an item nor a file, with the most similar key as a hint."""
+    keys = [] if features.keys is None else features.keys[:MAX_COMPARED_KEYS].tolist()
+    by_name = {PurePath(key).name: key for key in reversed(keys)}  # users type the last part of a path
+    near = difflib.get_close_matches(PurePath(str(query)).name, by_name, n=1)
+    hint = f" Did you mean {by_name[near[0]]!r}?" if near else ""
+    message = f"query: must be a position among {len(features)} items, a key or a file, got {str(query)!r}.{hint}"
+    return UsageError(message, kind="unknown")
+
+
+def _is_path(query: object) -> bool:
+    """Return whether a query is the path of an existing file or folder."""
+    try:
+        return Path(str(query)).exists()
+    except OSError:  # a text is longer than any file name may be
+        return False
+
+
+def _query_title(query: int | str | Path) -> str:
+    """Return a query as text for titles: the base name if it is a file, otherwise the query unchanged."""
+    return Path(str(query)).name if _is_path(query) else str(query)
+
+
+def _resolve_run(options: _Options, features: Features) -> Run:
+    """Return the run that embeds the query: the option `run`, or the run that embedded the features."""
+    folder = options.run if options.run is not None else features.run
+    if folder is None:
+        message = f"run: required to embed the query, as the features name no run; pass {format_options(run=...)}."
+        raise UsageError(message, kind="missing")
+    return folder if isinstance(folder, Run) else Run(folder)
+
+
+def _embed_query(
+    options: _Options,
+    features: Features,
+    run: Run,
+    view: str | None,
+    device: torch.device,
+) -> Tensor:
+    """Embed the query, of one view of the run or a whole item (None), by the run's encoder; return ``(F,)``."""
+    query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
+    model = model if view is None else model.single_view(view)
+    width = features.features.shape[1]
+    message = f"run: {run.path} embeds items in {model.num_features} features, got {width} features for each item."
+    check(model.num_features == width, message, "width")
+    if len(model.shapes) == 1 and is_text_shape(model.shapes[0]):
+        item = from_arrays([query], name="query", argument="query")
+    elif _is_path(query):
+        item = _load_item(Path(query), model)
+    else:
+        raise _unknown_query_error(query, features)
+    views = build_unaugmented_views(run.settings(), item)
+    embedded, _ = embed_dataset(model, item, views=views, device=device, num_workers=0)
+    return embedded[0].to(device)
+
+
+def _load_item(path: Path, model: Model) -> Dataset:
+    """Load an item from an image file, or from a `.npy` file with an array."""
+    check_regular_file("query", path)
+    if path.suffix == ".npy":
+        try:
+            return from_arrays(np.load(path, allow_pickle=False)[None], name=str(path), argument="query")
+        except UsageError:
+            raise
+        except Exception as error:  # parsers raise errors of any class on damaged files
+            raise unreadable_error(f"query: {path}", "an array", error) from error
+    size = model_image_size(model)
+    if size is None:
+        message = f"query: the encoder takes items of shape {model.shapes}, not square images; got {path}."
+        raise UsageError(message, kind="shape")
+    images = ImageFiles((str(path),))
+    problem = get_decoding_error(images, 0)
+    check(problem is None, f"query: {path} cannot be read as an image: {problem}.", "unreadable")
+    item = Dataset(ImageStore(images, size), name=str(path), split="test")
+    if model.shapes != ((1, size, size),):
+        return item
+    (pixels,) = item.store.fetch(torch.tensor([0]))
+    return from_arrays(transforms.rgb_to_grayscale(pixels), name=str(path))
+
+
+def _load_run_and_features(options: ItemSearchOptions) -> tuple[Run, Features | None]:
+    """Return the run whose encoders embed items and query, and the features if they come from a file."""
+    source = options.features
+    if isinstance(source, Run) or (isinstance(source, str | Path) and Path(source).is_dir()):
+        run = source if isinstance(source, Run) else Run(source)
+        check(options.run is None, f"run: excluded by features, which is the run {run.path}.", "conflict")
+        return run, None
+    check(options.view is None, "view: excluded by features in a file, which are of one view.", "conflict")
+    features = source if isinstance(source, Features) else read_features(source)
+    if features.view is None:
+        message = "features: must be of one view, as `contraport embed RUN --view NAME` writes them, or a run folder."
+        raise UsageError(message, kind="whole_items")
+    return _resolve_run(options, features), features
+
+
+def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
+    """Return the view of the query: the option `query_view`, or else the only view of the query's kind."""
+    if options.query_view is not None:
+        return model.view_names[model.view_index(options.query_view, "query_view")]
+    is_file = isinstance(options.query, Path) or (_is_path(options.query) and Path(options.query).is_file())
+    kind = "text" if not is_file else "image" if Path(options.query).suffix != ".npy" else None
+    kinds = dict(zip(model.view_names, map(kind_from_shape, model.shapes), strict=True))
+    fitting = [name for name in kinds if kind in (kinds[name], None)]
+    query, views = repr(str(options.query)), ", ".join(f"{name} ({kinds[name]})" for name in kinds)
+    check(len(fitting) > 0, f"query: {query} is of kind {kind}, and the run's views are {views}.", "kind")
+    check(len(fitting) == 1, f"query_view: required, as {query} may be of several views: {views}.", "ambiguous")
+    return fitting[0]
+
+
+def _embed_items(run: Run, options: ItemSearchOptions, view: str) -> Features:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "features.npz"
+        trusts = options.trust_remote_code
+        embed(run, view=view, split=options.split, out=out, device=options.device, trust_remote_code=trusts)
+        return read_features(out)

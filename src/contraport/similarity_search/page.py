@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,21 +28,19 @@ log = logging.getLogger("contraport.similarity_search")
 
 
 class ItemCard(NamedTuple):
-    """Card of one item on the page: name, number, class and picture.
+    """Card of one item on the page, below its picture.
 
     Attributes:
         item: row of the item among the features, or the path of its file.
         name: name of the item.
         caption: text below the picture, such as a similarity.
         class_name: name of the class of the item; "" if it has no class.
-        picture_uri: picture of the item as a data URI; "" if there is none.
     """
 
     item: int | Path
     name: str
     caption: str = ""
     class_name: str = ""
-    picture_uri: str = ""
 
 
 class CardSection(NamedTuple):
@@ -62,53 +59,37 @@ class CardSection(NamedTuple):
     num_hidden: int = 0
 
 
-class PageContents(NamedTuple):
-    """Contents of a page of search results: title, lead sentence, and groups of item cards."""
-
-    title: str
-    lead_sentence: str
-    groups: Sequence[CardSection]
-
-
-@dataclass(frozen=True)
-class SearchPage:
-    """HTML page of search results among features, which is written to a path when the search is done."""
-
-    path: Path
-    features: Features
-
-    def write(self, contents: PageContents) -> None:
-        """Write the page atomically, with pictures of the items that have any."""
-        items = [card.item for group in contents.groups for card in group.cards]
-        pictures = _load_pictures(self.features, items)
-        groups = [
-            group._replace(cards=[card._replace(picture_uri=pictures.get(card.item, "")) for card in group.cards])
-            for group in contents.groups
-        ]
-        lead = contents.lead_sentence if pictures or not items else f"{contents.lead_sentence} {NO_PICTURES}"
-        html = render_page(
-            "search.html.j2",
-            "contraport.similarity_search",
-            contents=contents._replace(lead_sentence=lead, groups=groups),
-            side=PICTURE_SIDE,
-            has_pictures=bool(pictures),
-        )
-        with report_write_errors("page", self.path):
-            write_text(self.path, html)
+def check_page(path: str | Path | None, *, overwrite: bool) -> None:
+    """Raise `UsageError` if the page requested by the option `page` cannot be written; None is no page."""
+    if path is not None:
+        path = Path(path)
+        check(path.suffix.lower() in (".html", ".htm"), f"page: must end in .html, got {path.name!r}.", "suffix")
+        check_new_file("page", path, overwrite=overwrite)
 
 
-def resolve_page(path: str | Path | None, features: Features, *, overwrite: bool) -> SearchPage | None:
-    """Check the option `page` and return the page to write; None if no page is requested.
+def write_page(path: str | Path, features: Features, title: str, lead: str, sections: Sequence[CardSection]) -> None:
+    """Write the page atomically, with pictures of the items that have any.
 
-    Raises:
-        UsageError: the path does not end in .html, its folder is missing, or it exists and `overwrite` is false.
+    Args:
+        path: the .html file.
+        features: the features of the items.
+        title: title of the page.
+        lead: sentence below the title.
+        sections: sections of item cards.
     """
-    if path is None:
-        return None
-    path = Path(path)
-    check(path.suffix.lower() in (".html", ".htm"), f"page: must end in .html, got {path.name!r}.", "suffix")
-    check_new_file("page", path, overwrite=overwrite)
-    return SearchPage(path, features)
+    items = [card.item for section in sections for card in section.cards]
+    pictures = _load_pictures(features, items)
+    html = render_page(
+        "search.html.j2",
+        "contraport.similarity_search",
+        title=title,
+        lead=lead if pictures or not items else f"{lead} {NO_PICTURES}",
+        sections=sections,
+        pictures=pictures,
+        side=PICTURE_SIDE,
+    )
+    with report_write_errors("page", Path(path)):
+        write_text(Path(path), html)
 
 
 def _load_pictures(features: Features, items: Sequence[int | Path]) -> dict[int | Path, str]:
