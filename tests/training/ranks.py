@@ -19,7 +19,7 @@ from contraport.distributed import any_process, broadcast_object, first_non_none
 from contraport.errors import UsageError
 from contraport.training import train
 from contraport.training.batch_norm import convert_batch_norm
-from contraport.training.step.gradient_cache import embed_in_chunks
+from contraport.training.step.batch_embedding import embed_in_chunks
 from tests.processes import Report
 
 SIZES = (5, 2)

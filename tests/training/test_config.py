@@ -20,7 +20,7 @@ from contraport.runs import Run
 from contraport.schedules import SHAPES
 from contraport.training.callbacks.loggers import LOGGERS
 from contraport.training.config import OPTIONS, RECORDED_OPTIONS, Settings
-from contraport.training.step.step_loss import RECONSTRUCTION_ERRORS
+from contraport.training.step.step_losses import RECONSTRUCTION_ERRORS
 from tests.errors import raises_usage_error
 
 

@@ -51,8 +51,8 @@ from contraport.training.components import (
 )
 from contraport.training.config import TRAIN, Settings
 from contraport.training.dry_run import measure_training_steps
+from contraport.training.feature_cache import use_cached_features
 from contraport.training.fit import fit
-from contraport.training.frozen_features import use_cached_features
 from contraport.training.loop import Position
 from contraport.training.preflight import log_preflight_warnings, suggest_small_batch_size
 from contraport.training.resolve import resolve_settings

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from contraport.training.step.encoder_freezer import EncoderFreezer
+from contraport.training.step.step_networks import EncoderFreezer
 
 
 def test_a_batch_norm_that_was_put_in_the_place_of_one_is_held_too() -> None:

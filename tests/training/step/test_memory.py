@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contraport.training.step.memory import ItemBank, Queue
+from contraport.training.step.embedding_memory import ItemBank, Queue
 
 
 @given(size=st.integers(1, 9), batches=st.lists(st.integers(1, 12), min_size=1, max_size=8))

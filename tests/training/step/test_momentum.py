@@ -10,7 +10,7 @@ from tests.errors import raises_usage_error
 
 from contraport.encoders import Model
 from contraport.schedules import parse_momentum_schedule
-from contraport.training.step.momentum import MomentumEncoder, Predictor
+from contraport.training.step.step_networks import MomentumEncoder, Predictor
 
 
 @pytest.fixture

@@ -13,10 +13,15 @@ from torch import Tensor, nn
 import contraport
 from contraport.data import Batch
 from contraport.encoders import Model
-from contraport.training.step.memory import ItemBank, Queue
-from contraport.training.step.objective_loss import AllViewsLoss, ObjectiveLoss, QueryKeyLoss
-from contraport.training.step.prototype_loss import PrototypeLoss
-from contraport.training.step.step_loss import EmbeddedBatch, ReconstructionLoss
+from contraport.training.step.embedding_memory import ItemBank, Queue
+from contraport.training.step.step_losses import (
+    AllViewsLoss,
+    EmbeddedBatch,
+    ObjectiveLoss,
+    PrototypeLoss,
+    QueryKeyLoss,
+    ReconstructionLoss,
+)
 
 N, D = 6, 4
 

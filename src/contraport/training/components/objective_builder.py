@@ -20,7 +20,7 @@ from contraport.objectives.loss_schedules import LossSchedule, parse_constraint
 from contraport.objectives.plan_weights import PlanWeightsSchedule
 from contraport.schedules import is_learned_temperature, parse_temperature_schedule
 from contraport.training.config import Settings
-from contraport.training.step.objective_loss import ObjectiveLoss, accepted_keywords
+from contraport.training.step.step_losses import ObjectiveLoss, accepted_keywords
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ def check_objective_accepts(
     if target is not None and (mismatch := objective.target_conflict(target)) is not None:
         name = type(objective).__name__ if objective.catalog_origin is None else objective.catalog_origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
-    views, kwargs = loss.example_inputs(torch.randn(PROBE_ITEMS, dimensions), _probe_batch(dataset), target)
+    views, kwargs = loss.build_trial_call(torch.randn(PROBE_ITEMS, dimensions), _probe_batch(dataset), target)
     if plan_weights is not None:
         kwargs["weights"] = replace(plan_weights.weights_at(0), item_weights=kwargs["weights"])
     try:

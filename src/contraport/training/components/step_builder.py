@@ -31,14 +31,17 @@ from contraport.training.components.objective_builder import (
     resolve_target_option,
 )
 from contraport.training.config import Settings
-from contraport.training.step.encoder_freezer import EncoderFreezer
-from contraport.training.step.item_arrays import read_teacher_features
-from contraport.training.step.memory import EmbeddingMemory, ItemBank, Queue
-from contraport.training.step.momentum import MomentumEncoder, Predictor
-from contraport.training.step.objective_loss import AllViewsLoss, ObjectiveLoss, QueryKeyLoss
-from contraport.training.step.prototype_loss import PrototypeLoss
-from contraport.training.step.step_loss import ReconstructionLoss, StepLoss
-from contraport.training.step.target_spec import build_target_function
+from contraport.training.step.embedding_memory import EmbeddingMemory, ItemBank, Queue
+from contraport.training.step.step_losses import (
+    AllViewsLoss,
+    ObjectiveLoss,
+    PrototypeLoss,
+    QueryKeyLoss,
+    ReconstructionLoss,
+    StepLoss,
+)
+from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
+from contraport.training.step.target_spec import build_target_function, read_teacher_features
 from contraport.training.step.training_module import TrainingModule, num_key_views
 
 LARGEST_QUEUE = 65_536

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from contraport._utils.spec_parser import parse_spec
 from contraport.data import Batch, Dataset
+from contraport.data.formats.array_files import read_npy, read_npz
 from contraport.engine import Gibbs, Kernel
-from contraport.errors import UsageError, check, check_existing_file, check_nonnegative, check_positive
+from contraport.errors import (
+    UsageError,
+    check,
+    check_existing_file,
+    check_nonnegative,
+    check_positive,
+    unreadable_error,
+)
 from contraport.objectives import (
     Domains,
     DuplicateGroups,
@@ -24,7 +34,6 @@ from contraport.objectives import (
     Target,
 )
 from contraport.options import int_in_range
-from contraport.training.step.item_arrays import read_pairwise_matrix, read_teacher_features, select_batch_rows
 
 TargetOfBatch = Callable[[Batch], Target]
 """Returns the target plan of a batch."""
@@ -32,19 +41,34 @@ TargetOfBatch = Callable[[Batch], Target]
 NEIGHBORS = 5
 TEMPERATURE = 0.1
 
+_ENTRIES_PER_CHECK = 2**22
+"""Number of matrix entries that are checked at a time, since a matrix may be larger than the memory."""
 
-class _Kind(NamedTuple):
-    """Kind of target plan that the option `target` can name.
+_PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "pairs": (),
+    "labels": (),
+    "domains": ("alpha", "beta"),
+    "shown": (),
+    "soft": ("file", "temperature"),
+    "neighbors": ("k", "features"),
+    "matrix": ("file",),
+}
+"""Parameters of each kind of target plan that the option `target` can name."""
 
-    Attributes:
-        parameters: names of the parameters of this kind of target.
-        target_factory: function of parameters and training items that returns a function from batches to targets.
-        positional_parameter: required parameter, which may be given without its name; None if there is none.
-    """
+_REQUIRED = {"soft": "file", "matrix": "file"}
+"""Required parameter of a kind, which may be given without its name."""
 
-    parameters: tuple[str, ...]
-    target_factory: Callable[[dict[str, Any], Dataset], TargetOfBatch]
-    positional_parameter: str | None = None
+_CONSTANT: Mapping[str, Callable[..., Target]] = {"pairs": Pairs, "labels": Labels, "domains": Domains}
+"""Kinds whose target is the same for all batches."""
+
+_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
+    "alpha": check_nonnegative,
+    "beta": check_nonnegative,
+    "file": lambda name, value: check_existing_file(name, str(value)),
+    "features": lambda name, value: check_existing_file(name, str(value)),
+    "k": int_in_range(1),
+    "temperature": check_positive,
+}
 
 
 def build_target_function(text: str, dataset: Dataset) -> TargetOfBatch:
@@ -73,7 +97,55 @@ def build_target_function(text: str, dataset: Dataset) -> TargetOfBatch:
     (Labels(), Neighbors(neighbors=3))
     """
     name, parameters = parse_target_spec(text)
-    return _KINDS[name].target_factory(parameters, dataset)
+    if name in _CONSTANT:
+        has_attribute = name == "pairs" or getattr(dataset, name) is not None
+        message = f"target: {name} requires data with {name}; {dataset.name!r} has none."
+        check(has_attribute, message, "missing_data")
+        return partial(_constant_target, _CONSTANT[name](**parameters))
+    if name == "shown":
+        numbers = dataset.content_ids
+        if numbers is None:
+            message = f"target: shown requires items with equal content; all items of {dataset.name!r} differ."
+            raise UsageError(message, kind="missing_data")
+        repeats = [column for column in numbers.unbind(1) if len(column.unique()) < len(column)]
+        return partial(_shown_target, torch.stack(repeats, dim=1))
+    if name == "matrix":
+        return partial(_matrix_target, read_pairwise_matrix(str(parameters["file"]), len(dataset)))
+    if name == "soft":
+        teacher = read_teacher_features("target", str(parameters["file"]), len(dataset))
+        return partial(_soft_target, teacher, Gibbs("cosine", parameters.get("temperature", TEMPERATURE)))
+    file = parameters.get("features")
+    features = None if file is None else read_teacher_features("target", str(file), len(dataset))
+    complete = features is not None or dataset.present is None or bool(dataset.present[:, 0].all())
+    message = f"target: neighbors requires features=FILE, as some items of {dataset.name!r} lack their first view."
+    check(complete, message, "missing_views")
+    return partial(_neighbors_target, features, parameters.get("k", NEIGHBORS))
+
+
+# Functions at module level, not lambdas, so that a training module can be pickled.
+
+
+def _constant_target(target: Target, batch: Batch) -> Target:
+    return target
+
+
+def _shown_target(numbers: Tensor, batch: Batch) -> Target:
+    return DuplicateGroups(select_batch_rows(numbers, batch))
+
+
+def _matrix_target(matrix: Tensor, batch: Batch) -> Target:
+    return SimilarityMatrix(matrix, batch.ids)
+
+
+def _soft_target(features: Tensor, kernel: Kernel, batch: Batch) -> Target:
+    return SoftNeighbors(select_batch_rows(features, batch), kernel)
+
+
+def _neighbors_target(features: Tensor | None, number: int, batch: Batch) -> Target:
+    if features is not None:
+        return Neighbors(select_batch_rows(features, batch), number)
+    view = batch.views[0]
+    return Neighbors((view / 255.0 if view.dtype == torch.uint8 else view).flatten(1), number)
 
 
 def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
@@ -82,21 +154,12 @@ def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         UsageError: as `build_target_function`, except for errors that depend on the items or the content of files.
     """
-    name, parameters = _parse(text)
-    required = _KINDS[name].positional_parameter
-    check(required is None or required in parameters, f"target: must be {name}:FILE, got {text!r}.", "file_missing")
+    name, parameters = parse_spec("target", text, _PARAMETERS, default_setting=_REQUIRED)
+    has_required = name not in _REQUIRED or _REQUIRED[name] in parameters
+    check(has_required, f"target: must be {name}:FILE, got {text!r}.", "file_missing")
     for parameter, value in parameters.items():
         _CHECKS[parameter](f"target: {parameter}", value)
-    return name, parameters
-
-
-def _parse(text: str) -> tuple[str, dict[str, Any]]:
-    parameters = {name: kind.parameters for name, kind in _KINDS.items()}
-    leading = {
-        name: kind.positional_parameter for name, kind in _KINDS.items() if kind.positional_parameter is not None
-    }
-    name, values = parse_spec("target", text, parameters, default_setting=leading)
-    return name, dict(values)
+    return name, dict(parameters)
 
 
 def item_independent_target(text: str) -> Target | None:
@@ -105,99 +168,98 @@ def item_independent_target(text: str) -> Target | None:
     >>> item_independent_target("domains:alpha=0.1"), item_independent_target("neighbors:k=3")
     (Domains(alpha=0.1), None)
     """
-    name, parameters = _parse(text)
-    return _RULES[name](**parameters) if name in _RULES else None
+    # Files are not checked: they may be gone when a run is evaluated.
+    name, parameters = parse_spec("target", text, _PARAMETERS, default_setting=_REQUIRED)
+    return _CONSTANT[name](**parameters) if name in _CONSTANT else None
 
 
-def _constant(name: str, attribute: str | None = None) -> Callable[[dict[str, Any], Dataset], TargetOfBatch]:
-    """Return a builder of a target that is equal for all batches and requires the named attribute of the data."""
+def read_teacher_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:
+    """Read teacher features from a file: ``(items, k)`` per training item, or ``(items, views, k)`` per view.
 
-    def build_constant(parameters: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
-        has_attribute = attribute is None or getattr(dataset, attribute) is not None
-        message = f"target: {name} requires data with {attribute}; {dataset.name!r} has none."
-        check(has_attribute, message, "missing_data")
-        return partial(_always, _RULES[name](**parameters))
+    Args:
+        argument: name of the option, for error messages.
+        file: an ``.npy`` array, or an ``.npz`` of `contraport.embed`, of which the training items are taken.
+        items: number of training items.
+        views: number of views, if an ``.npy`` may have features per view.
 
-    return build_constant
-
-
-def _shown(parameters: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
-    numbers = dataset.content_ids
-    if numbers is None:
-        message = f"target: shown requires items with equal content; all items of {dataset.name!r} differ."
-        raise UsageError(message, kind="missing_data")
-    repeats = [column for column in numbers.unbind(1) if len(column.unique()) < len(column)]
-    return partial(_shown_of, torch.stack(repeats, dim=1))
-
-
-def _soft(parameters: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
-    features = read_teacher_features("target", str(parameters["file"]), len(dataset))
-    return partial(_soft_of, features, Gibbs("cosine", parameters.get("temperature", TEMPERATURE)))
-
-
-def _neighbors(parameters: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
-    file = parameters.get("features")
-    features = None if file is None else read_teacher_features("target", str(file), len(dataset))
-    complete = features is not None or dataset.present is None or bool(dataset.present[:, 0].all())
-    message = f"target: neighbors requires features=FILE, as some items of {dataset.name!r} lack their first view."
-    check(complete, message, "missing_views")
-    return partial(_neighbors_of, features, parameters.get("k", NEIGHBORS))
+    Raises:
+        UsageError: the file is unreadable, has other items, or has numbers that are not finite.
+    """
+    array = _read_embedding(argument, file) if Path(file).suffix == ".npz" else read_npy(argument, file)
+    per_view = views is not None and array.ndim == 3 and array.shape[1] == views
+    good = (array.ndim == 2 or per_view) and len(array) == items and array.shape[-1] > 0 and array.dtype.kind in "iufb"
+    or_views = "" if views is None else f" or ({items}, {views}, k)"
+    check(
+        good,
+        f"{argument}: {file} must have numbers of shape ({items}, k){or_views}, one row per training item, got "
+        f"{array.dtype} of shape {array.shape}.",
+        "shape",
+    )
+    features = torch.from_numpy(array.astype(np.float32))
+    finite = features.isfinite().flatten(1).all(1)
+    message = f"{argument}: {file} must have finite numbers; see row {int(finite.long().argmin())}."
+    check(bool(finite.all()), message, "not_finite")
+    return features
 
 
-def _matrix(parameters: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
-    return partial(_matrix_of, read_pairwise_matrix(str(parameters["file"]), len(dataset)))
+def _read_embedding(argument: str, file: str) -> np.ndarray:
+    """Return the features of the training items from a file that `contraport.embed` wrote."""
+    arrays = read_npz(argument, file)
+    features, splits = arrays.get("features"), arrays.get("splits")
+    if features is None or splits is None or features.ndim == 0 or splits.shape != features.shape[:1]:
+        message = f"{argument}: {file} must have the features and splits of contraport embed, got {sorted(arrays)}."
+        raise UsageError(message, kind="no_features")
+    chosen: np.ndarray = features[splits == "train"]
+    return chosen
 
 
-# Functions at module level, not lambdas, so that a training module can be pickled.
+def read_pairwise_matrix(file: str, items: int) -> Tensor:
+    """Read a nonnegative matrix between the training items, ``(items, items)``, from a file.
+
+    A dense `.npy` is memory-mapped; an `.npz` of `scipy.sparse` gives a sparse tensor.
+
+    Raises:
+        UsageError: the file is unreadable, or the matrix has another shape, negative entries or only zeros.
+    """
+    try:
+        if Path(file).suffix == ".npz":
+            from scipy import sparse
+
+            loaded = sparse.load_npz(file)
+            if loaded.format in ("csr", "csc"):
+                loaded.check_format(full_check=True)  # scipy would follow corrupt offsets out of its memory
+            elif loaded.format != "coo":
+                raise ValueError(f"the format must be csr, csc or coo, got {loaded.format}")
+            entries = sparse.coo_array(loaded)
+            values, shape = np.asarray(entries.data), entries.shape
+        else:
+            values = np.load(file, mmap_mode="c", allow_pickle=False)
+            shape = values.shape
+    except Exception as error:  # on corrupt bytes the parsers raise arbitrary exceptions
+        raise unreadable_error(f"target: {file}", "an .npy array, or a sparse .npz of scipy,", error) from error
+    check(
+        shape == (items, items) and values.dtype.kind in "iufb",
+        f"target: {file} must have numbers of shape ({items}, {items}), one row per training item, got {values.dtype} "
+        f"of shape {shape}.",
+        "shape",
+    )
+    has_entries = False
+    rows = max(1, _ENTRIES_PER_CHECK // items)
+    for start in range(0, len(values), rows):
+        part = values[start : start + rows]
+        good = bool(np.isfinite(part).all() and (part >= 0).all())
+        message = f"target: {file} must have nonnegative finite numbers, got {part.min():g} to {part.max():g}."
+        check(good, message, "negative")
+        has_entries = has_entries or bool(part.any())
+    check(has_entries, f"target: {file} must have an entry other than zero.", "all_zero")
+    if Path(file).suffix != ".npz":
+        return torch.from_numpy(values)
+    places = torch.from_numpy(np.stack([np.asarray(place, dtype=np.int64) for place in entries.coords]))
+    return torch.sparse_coo_tensor(
+        places, torch.from_numpy(values.astype(np.float32)), shape, check_invariants=True
+    ).coalesce()
 
 
-def _always(rule: Target, batch: Batch) -> Target:
-    return rule
-
-
-def _shown_of(numbers: Tensor, batch: Batch) -> Target:
-    return DuplicateGroups(select_batch_rows(numbers, batch))
-
-
-def _soft_of(features: Tensor, kernel: Kernel, batch: Batch) -> Target:
-    return SoftNeighbors(select_batch_rows(features, batch), kernel)
-
-
-def _neighbors_of(features: Tensor | None, number: int, batch: Batch) -> Target:
-    return Neighbors(_raw_vectors(batch) if features is None else select_batch_rows(features, batch), number)
-
-
-def _matrix_of(matrix: Tensor, batch: Batch) -> Target:
-    return SimilarityMatrix(matrix, batch.ids)
-
-
-def _raw_vectors(batch: Batch) -> Tensor:
-    """Return the raw first view of each item as a vector, (b, d)."""
-    view = batch.views[0]
-    return (view / 255.0 if view.dtype == torch.uint8 else view).flatten(1)
-
-
-def _check_file(name: str, value: object) -> None:
-    check_existing_file(name, str(value))
-
-
-_RULES: Mapping[str, Callable[..., Target]] = {"pairs": Pairs, "labels": Labels, "domains": Domains}
-
-_KINDS: Mapping[str, _Kind] = {
-    "pairs": _Kind((), _constant("pairs")),
-    "labels": _Kind((), _constant("labels", "labels")),
-    "domains": _Kind(("alpha", "beta"), _constant("domains", "domains")),
-    "shown": _Kind((), _shown),
-    "soft": _Kind(("file", "temperature"), _soft, "file"),
-    "neighbors": _Kind(("k", "features"), _neighbors),
-    "matrix": _Kind(("file",), _matrix, "file"),
-}
-
-_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
-    "alpha": check_nonnegative,
-    "beta": check_nonnegative,
-    "file": _check_file,
-    "features": _check_file,
-    "k": int_in_range(1),
-    "temperature": check_positive,
-}
+def select_batch_rows(values: Tensor, batch: Batch) -> Tensor:
+    """Return the rows for the items of a batch, from values of all items ``(items, ...)``, on the batch's device."""
+    return values[batch.ids.to(values.device)].to(batch.ids.device)

@@ -14,12 +14,9 @@ from contraport.objectives import Loss
 from contraport.objectives.loss_schedules import LossSchedule
 from contraport.objectives.plan_weights import PlanWeightsSchedule
 from contraport.seeding import derive_torch_seed, seed_torch_generators
-from contraport.training.step.encoder_freezer import EncoderFreezer
-from contraport.training.step.feature_cache import draw_cached_views
-from contraport.training.step.gradient_cache import embed_in_chunks
-from contraport.training.step.missing_views import Embed, wrap_for_missing_views
-from contraport.training.step.momentum import MomentumEncoder, Predictor
-from contraport.training.step.step_loss import EmbeddedBatch, StepLoss
+from contraport.training.step.batch_embedding import Embed, embed_in_chunks, wrap_for_missing_views
+from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
+from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
 
 
 class TrainingModule(nn.Module):
@@ -170,6 +167,23 @@ class TrainingModule(nn.Module):
 
     def _seed(self, *position: int) -> None:
         seed_torch_generators(derive_torch_seed("training.step", self.seed, *position))
+
+
+def draw_cached_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Select one cached random view per item: features ``(b, draws, F)`` become ``(b, F)``.
+
+    Torch's global generator makes the choice.
+
+    >>> (features,) = draw_cached_views([torch.arange(6.0).view(3, 2, 1)])
+    >>> features.shape, (features.flatten() // 2).tolist()
+    (torch.Size([3, 1]), [0.0, 1.0, 2.0])
+    """
+    return tuple(
+        view[
+            torch.arange(len(view), device=view.device), torch.randint(view.shape[1], (len(view),), device=view.device)
+        ]
+        for view in views
+    )
 
 
 def num_key_views(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:

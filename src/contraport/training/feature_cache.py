@@ -6,6 +6,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,46 @@ from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
 from contraport.data import Dataset, Views, build_loader
 from contraport.data.image_cache import dataset_digest
+from contraport.data.stores import Store
 from contraport.embedding import LoaderConfig, check_finite, evaluation_mode, fixed_seed
 from contraport.encoders import Model
 from contraport.training.components import Components, num_cached_draws
 from contraport.training.config import Settings
 from contraport.training.distributed_setup import select_training_device
-from contraport.training.step.feature_cache import CachedFeatures
 
 log = logging.getLogger("contraport.training")
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class CachedFeatures(Store):
+    """Memory-mapped store of encoder features, of several random views per item and view.
+
+    Args:
+        views: features per view, ``(n, draws, F)`` float32.
+    """
+
+    views: tuple[np.ndarray, ...]
+
+    @property
+    def is_in_memory(self) -> bool:
+        return True
+
+    @property
+    def digests(self) -> None:
+        """None; the content digests of the items are kept by the dataset itself."""
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(view.shape[1:] for view in self.views)
+
+    def __len__(self) -> int:
+        return len(self.views[0])
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return all cached features of the items at some positions, ``(b, draws, F)`` per view."""
+        return tuple(torch.from_numpy(view[positions.numpy()]) for view in self.views)
 
 
 def use_cached_features(components: Components, settings: Settings, folder: Path) -> Components:

@@ -1,26 +1,97 @@
-"""Losses of a step that call an objective: on all views at once, or on queries and keys with stored negatives."""
+"""Losses of a training step: by an objective, on all views or on queries and keys; by prototypes; by reconstruction."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import permutations
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from contraport._utils.formatting import pluralize
 from contraport.data import Batch
 from contraport.distributed import gather
-from contraport.errors import check
-from contraport.objectives import Loss, Target
-from contraport.training.step.item_arrays import select_batch_rows
-from contraport.training.step.memory import EmbeddingMemory
-from contraport.training.step.step_loss import EmbeddedBatch, StepLoss
-from contraport.training.step.target_spec import TargetOfBatch
+from contraport.encoders import Decoder, Model
+from contraport.errors import UsageError, check
+from contraport.objectives import Cross, Loss, Objective, PlanWeights, Target, assignments
+from contraport.training.step.embedding_memory import EmbeddingMemory
+from contraport.training.step.target_spec import TargetOfBatch, select_batch_rows
 
 SMALL_BATCH = 32
 """Batch size below which each item has few negatives."""
+
+
+class EmbeddedBatch(NamedTuple):
+    """Batch together with its random views, their encoder features and their projections.
+
+    Attributes:
+        batch: raw items of the batch.
+        input_views: random views of the items, one float tensor per view.
+        features: encoder features of the views, ``(b, F)`` each.
+        queries: projections (or predictions) of all views, ``(b, P)`` each, with gradients.
+        key_projections: projections that queries are compared with, ``(b, P)`` for the first views: all, or the large
+            ones of multi-crop.
+        present: mask of the views that each item has, ``(b, views)``; None if all items have all views.
+        weights_from_plan: sample weights derived from the plan of the batch; None if the option is not used.
+    """
+
+    batch: Batch
+    input_views: tuple[Tensor, ...]
+    features: tuple[Tensor, ...]
+    queries: tuple[Tensor, ...]
+    key_projections: tuple[Tensor, ...]
+    present: Tensor | None = None
+    weights_from_plan: PlanWeights | None = None
+
+    def objective_kwargs(self, *views: int) -> dict[str, Any]:
+        """Return the keyword arguments `present` and `weights` for the objective, as far as they are needed.
+
+        Args:
+            views: numbers of the views that the objective compares; default: all.
+        """
+        kwargs: dict[str, Any] = {}
+        if self.present is not None:
+            kwargs["present"] = self.present[:, list(views)] if views else self.present
+        if self.weights_from_plan is not None:
+            kwargs["weights"] = replace(self.weights_from_plan, item_weights=self.batch.weights)
+        return kwargs
+
+    def view_pairs(self) -> Iterator[tuple[int, int]]:
+        """Yield all ordered pairs (query view, key view)."""
+        return ((v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.key_projections))
+
+
+class StepLoss(nn.Module, ABC):
+    """Base class of losses of a training step, computed from an embedded batch.
+
+    Attributes:
+        objective: objective that is called on the embeddings; None for predictive learning.
+    """
+
+    def __init__(self, objective: nn.Module | None) -> None:
+        super().__init__()
+        self.objective = objective
+
+    @abstractmethod
+    def forward(self, embedded: EmbeddedBatch) -> Tensor:
+        """Return the loss of a batch, a tensor without dimensions."""
+
+    def batch_size_warning(self, items: int) -> str | None:
+        """Return a warning with a remedy if batches of this size are too small for the loss; else None."""
+        return None
+
+    def missing_views_blocker(self) -> str | None:
+        """Return the reason why items with missing views are not supported, or None if they are."""
+        return "predictive learning requires all views of each item"
+
+    def after_step(self) -> None:
+        """Update the state of the loss after an optimizer step."""
 
 
 class ObjectiveLoss(StepLoss):
@@ -94,16 +165,10 @@ class ObjectiveLoss(StepLoss):
         core = self._loss is not None and self._loss.has_core_view
         return [pair for pair in embedded.view_pairs() if not core or 0 in pair]
 
-    def example_inputs(
+    def build_trial_call(
         self, z: Tensor, batch: Batch, target: Target | None
     ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Return embeddings and keyword arguments of an example call of the objective.
-
-        Args:
-            z: embeddings of some items, ``(b, d)``, used for each view.
-            batch: the items.
-            target: their target plan; None: that of the objective.
-        """
+        """Return the views and keyword arguments of a trial call of the objective on embeddings ``z``, ``(b, d)``."""
         return (z, z.clone()), self._batch_kwargs(batch, target)  # cloned: one tensor twice would be one view twice
 
     def _batch_kwargs(self, batch: Batch, target: Target | None) -> dict[str, Any]:
@@ -117,13 +182,11 @@ class ObjectiveLoss(StepLoss):
         return kwargs
 
     def missing_views_blocker(self) -> str | None:
-        """Return the reason why items with missing views are not supported by the objective, or None if they are."""
         if self._loss is not None and not self._loss.compares_items:
             return "the objective compares coordinates, each over the whole batch"
         return None if "present" in self._accepted else "the call of the objective has no keyword `present`"
 
     def batch_size_warning(self, items: int) -> str | None:
-        """Return a warning if an item has few negatives in a batch of this size; else None."""
         if items >= SMALL_BATCH or self._loss is None or not self._loss.has_negatives:
             return None
         return (
@@ -137,7 +200,11 @@ class AllViewsLoss(ObjectiveLoss):
 
     def __init__(self, objective: nn.Module, **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
-        self._multi_view = is_multi_view(objective)
+        if isinstance(objective, Loss):
+            self._multi_view = objective.multi_view
+        else:  # a custom module accepts any number of views at once if its call has *args
+            kinds = [parameter.kind for parameter in inspect.signature(objective.forward).parameters.values()]
+            self._multi_view = inspect.Parameter.VAR_POSITIONAL in kinds
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, queries = embedded.batch, embedded.queries
@@ -150,11 +217,10 @@ class AllViewsLoss(ObjectiveLoss):
         ]
         return torch.stack(losses).mean()
 
-    def example_inputs(
+    def build_trial_call(
         self, z: Tensor, batch: Batch, target: Target | None
     ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Return embeddings and keyword arguments of an example call, with all views or with two."""
-        pair, kwargs = super().example_inputs(z, batch, target)
+        pair, kwargs = super().build_trial_call(z, batch, target)
         return (z,) * self.views if self._multi_view else pair, kwargs
 
 
@@ -193,37 +259,118 @@ class QueryKeyLoss(ObjectiveLoss):
             self.memory.stage(keys, batch.ids)
         return torch.stack(losses).mean()
 
-    def example_inputs(
+    def build_trial_call(
         self, z: Tensor, batch: Batch, target: Target | None
     ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Return embeddings and keyword arguments of an example call, with stored negatives if there is a memory."""
-        pair, kwargs = super().example_inputs(z, batch, target)
+        pair, kwargs = super().build_trial_call(z, batch, target)
         if self.memory is not None:
             kwargs |= {"ids": batch.ids, "negatives": z, "negative_ids": batch.ids + 1}
         return pair, kwargs
 
     def missing_views_blocker(self) -> str | None:
-        """Return why items with missing views are not supported: a memory of negatives stores all views."""
         return super().missing_views_blocker() if self.memory is None else "a queue or a bank stores all views of items"
 
     def batch_size_warning(self, items: int) -> str | None:
-        """Return a warning if batches are small and no memory provides negatives; else None."""
         return super().batch_size_warning(items) if self.memory is None else None
 
     def after_step(self) -> None:
-        """Write the keys of the step to the memory of negatives, if there is one."""
         if self.memory is not None:
             self.memory.after_step()
+
+
+class PrototypeLoss(ObjectiveLoss):
+    """Loss of each view against learned prototypes; the target is the prototype assignment of another view.
+
+    Kernel, plan and divergence are those of the objective. Keys are assigned by a balanced plan, so that no prototype
+    receives all items; see `contraport.objectives.assignments`.
+
+    Args:
+        objective: a single `Objective`.
+        prototypes: number of prototypes.
+        dimensions: dimension of an embedding.
+        views: number of views.
+
+    Raises:
+        UsageError: another kind of objective.
+
+    Source: Caron et al. (2020), Unsupervised learning of visual features by contrasting cluster assignments (SwAV),
+    eq. 2-5; assignments are taken from the views that have keys (section 3.2).
+    """
+
+    def __init__(self, objective: nn.Module, prototypes: int, dimensions: int, *, views: int = 2) -> None:
+        if not isinstance(objective, Objective):
+            message = f"prototypes: requires a single Objective, got {objective!r}."
+            raise UsageError(message, kind="no_single_objective")
+        layout = Cross(symmetric=False, shared_columns=True)
+        kernel, constraint, divergence = objective.kernel, objective.constraint, objective.divergence
+        against_prototypes = Objective(layout, kernel, constraint, objective.target, divergence, objective.penalties)
+        super().__init__(against_prototypes, views=views)
+        self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dimensions)))
+
+    def forward(self, embedded: EmbeddedBatch) -> Tensor:
+        batch, queries = embedded.batch, embedded.queries
+        targets = [assignments(key, self.prototypes) for key in embedded.key_projections]
+        losses = [
+            self.call_objective(batch, queries[v], self.prototypes, pair=(v, w), target=targets[w])
+            for v, w in embedded.view_pairs()
+        ]
+        return torch.stack(losses).mean()
+
+    def build_trial_call(
+        self, z: Tensor, batch: Batch, target: Target | None
+    ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        _, kwargs = super().build_trial_call(z, batch, target)
+        prototypes = self.prototypes.detach()
+        return (z, prototypes), kwargs | {"target": torch.ones(len(z), len(prototypes))}
+
+    def missing_views_blocker(self) -> str | None:
+        return "prototypes are assigned by the other views of an item"
+
+    def batch_size_warning(self, items: int) -> str | None:
+        if items >= len(self.prototypes):
+            return None
+        return (
+            f"small batches: {items} items for {len(self.prototypes)} prototypes, each of which is assigned an equal "
+            "part. Increase --batch_size or decrease --prototypes"
+        )
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        self.prototypes.copy_(F.normalize(self.prototypes))
+
+
+RECONSTRUCTION_ERRORS = {"l1": F.l1_loss, "l2": F.mse_loss}
+
+
+class ReconstructionLoss(StepLoss):
+    """Predictive learning baseline: reconstructs each normalized view from the features of each other view.
+
+    Args:
+        model: the model whose features are decoded.
+        shapes: shapes of the views.
+        error: ``"l1"``, mean absolute error, or ``"l2"``, mean squared error.
+
+    Source: the baseline of Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.1.
+    """
+
+    def __init__(self, model: Model, shapes: Sequence[tuple[int, ...]], error: str) -> None:
+        super().__init__(None)
+        self._error = RECONSTRUCTION_ERRORS[error]
+        self._normalizers = tuple(model.tower(view).standardize for view in range(len(shapes)))
+        self.decoders = nn.ModuleDict(
+            {
+                f"{v}-{w}": Decoder(model.tower(v).num_features, shapes[w])
+                for v, w in permutations(range(len(shapes)), 2)
+            }
+        )
+
+    def forward(self, embedded: EmbeddedBatch) -> Tensor:
+        targets = [normalize(view) for normalize, view in zip(self._normalizers, embedded.input_views, strict=True)]
+        features = embedded.features
+        losses = [self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.view_pairs()]
+        return torch.stack(losses).mean()
 
 
 def accepted_keywords(objective: nn.Module) -> frozenset[str]:
     """Return the parameter names of the `forward` method of an objective."""
     return frozenset(inspect.signature(objective.forward).parameters)
-
-
-def is_multi_view(objective: nn.Module) -> bool:
-    """Return whether an objective accepts any number of views at once, rather than two."""
-    if isinstance(objective, Loss):
-        return objective.multi_view
-    kinds = [parameter.kind for parameter in inspect.signature(objective.forward).parameters.values()]
-    return inspect.Parameter.VAR_POSITIONAL in kinds

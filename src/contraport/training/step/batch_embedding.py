@@ -1,9 +1,9 @@
-"""Gradient caching (GradCache): the exact gradient of a large batch with the activations of one chunk in memory."""
+"""Embeds the views of a batch: in chunks (GradCache), and only for the items that have the view."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -13,7 +13,12 @@ from torch.utils.checkpoint import checkpoint
 from contraport import distributed
 from contraport.data import BatchShare
 from contraport.errors import check
-from contraport.training.step.missing_views import Embed
+
+Embed = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+"""Maps the views of items, ``(b, ...)`` each, to output tensors ``(b, ...)``, one or more for each view, in order."""
+
+MIN_ITEMS = 2
+"""A view that fewer items of a batch have is dropped from it: batch norm needs a variance."""
 
 
 def check_chunk_size(items: int, size: int) -> None:
@@ -59,14 +64,7 @@ def embed_in_chunks(
     count = math.ceil(total / size)
     chunks = [slice((number - start) % count, None, count) for number in range(count)]
     pieces = [
-        checkpoint(
-            embed,
-            [view[chunk] for view in views],
-            use_reentrant=False,
-            preserve_rng_state=True,
-            context_fn=contexts,
-        )
-        for chunk in chunks
+        checkpoint(embed, [view[chunk] for view in views], use_reentrant=False, context_fn=contexts) for chunk in chunks
     ]
     places = torch.arange(len(views[0]), device=views[0].device)
     back = torch.cat([places[chunk] for chunk in chunks]).argsort()  # undoes the dealing
@@ -86,3 +84,34 @@ def _restored_buffers(network: nn.Module) -> Iterator[None]:
         for module, buffers in originals:
             for name, buffer in buffers.items():
                 setattr(module, name, buffer)
+
+
+def wrap_for_missing_views(embed: Embed) -> Embed:
+    """Wrap an embedding function of complete views so that it accepts items with missing views; nothing is imputed.
+
+    The last input is a mask ``(b, views)`` of the views that items have. Outputs are those of `embed` for items that
+    have the view, zeros for the others. The last output is the mask in effect: without views that fewer than
+    `MIN_ITEMS` items of all processes have.
+
+    >>> double = wrap_for_missing_views(lambda views: tuple(2 * view for view in views))
+    >>> mask = torch.tensor([[True, True], [False, True], [True, True]])
+    >>> twice, _, _ = double([torch.tensor([[1.0], [torch.nan], [3.0]]), torch.ones(3, 1), mask])
+    >>> twice.flatten().tolist()
+    [2.0, 0.0, 6.0]
+    """
+
+    def wrapped(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        *views, present = inputs
+        # Counted over all processes: each must drop the same views, or they would wait for different collectives.
+        counts = present.sum(0)
+        distributed.current_processes().all_reduce_(counts)
+        present = present & (counts >= MIN_ITEMS)
+        rows = [column.nonzero()[:, 0] for column in present.T]
+        outputs = embed([view[places] for view, places in zip(views, rows, strict=True)])
+        whole = [
+            output.new_zeros(len(present), *output.shape[1:]).index_copy(0, rows[number % len(views)], output)
+            for number, output in enumerate(outputs)
+        ]
+        return *whole, present
+
+    return wrapped

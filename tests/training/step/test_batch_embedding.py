@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import contraport
-from contraport.training.step.gradient_cache import check_chunk_size, embed_in_chunks
+from contraport.training.step.batch_embedding import check_chunk_size, embed_in_chunks
 
 
 def embed_by(network: nn.Module):

@@ -1,4 +1,4 @@
-"""Momentum encoder and prediction head (MoCo, BYOL)."""
+"""Networks of a training step besides the model: momentum encoder (MoCo), prediction head (BYOL); frozen encoders."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from contraport.encoders import Model, Projector
 from contraport.schedules import RampSchedule
@@ -30,7 +31,6 @@ class Predictor(nn.Module):
         self.heads = nn.ModuleList(Projector(size, PREDICTOR_HIDDEN, size) for size in dimensions)
 
     def forward(self, projections: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the predictions of each view, ``(b, P)`` each."""
         if len(self.heads) == 1:
             # One pass over all views, as in the towers, so that batch norm normalizes them together.
             predictions = self.heads[0](torch.cat(list(projections)))
@@ -58,7 +58,7 @@ class MomentumEncoder(nn.Module):
     @torch.no_grad()
     def forward(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the projections of views, ``(b, P)`` each, without a gradient."""
-        return self.project_features(self.model.encode(views))
+        return self.model.project(self.model.encode(views))
 
     @torch.no_grad()
     def project_features(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -71,3 +71,53 @@ class MomentumEncoder(nn.Module):
         share = 1 - self.momentum.value(step)
         for own, other in zip(self.model.parameters(), model.parameters(), strict=True):
             own.lerp_(other, share)
+
+
+class EncoderFreezer:
+    """Freezes encoders: their parameters get no gradient, and their batch norm is in evaluation mode.
+
+    Args:
+        encoders: the encoders to freeze.
+        steps: number of first steps; None: the whole training. Then they are frozen at once, so that the optimizer
+            does not include them.
+        followers: momentum copies of the encoders, without gradients; their batch norm is frozen too.
+        adapted: encoders of which only LoRA adapters are trained; their batch norm is frozen for the whole training.
+
+    >>> encoder = nn.BatchNorm1d(3)
+    >>> freezer = EncoderFreezer([encoder], steps=2)
+    >>> freezer.apply(1)
+    >>> encoder.training, encoder.weight.requires_grad
+    (False, False)
+    >>> freezer.apply(2)
+    >>> encoder.training, encoder.weight.requires_grad
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        encoders: Sequence[nn.Module],
+        steps: int | None,
+        followers: Sequence[nn.Module] = (),
+        adapted: Sequence[nn.Module] = (),
+    ) -> None:
+        self.encoders = tuple(encoders)
+        self.steps = steps
+        self.followers = tuple(followers)
+        self.adapted = tuple(adapted)
+        if steps is None:
+            self.apply(0)
+
+    def apply(self, step: int) -> None:
+        """Freeze or unfreeze the encoders for a step.
+
+        It is called at each step, since `train()` may have been called on the module in between.
+        """
+        frozen = self.steps is None or step < self.steps
+        for encoder in self.encoders:
+            encoder.train(not frozen).requires_grad_(not frozen)
+        for follower in self.followers:
+            follower.train(not frozen)
+        for encoder in self.adapted:
+            for part in encoder.modules():  # not cached: convert_batch_norm replaces modules
+                if isinstance(part, _BatchNorm):
+                    part.eval()
