@@ -178,12 +178,11 @@ def draw_cached_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
     >>> features.shape, (features.flatten() // 2).tolist()
     (torch.Size([3, 1]), [0.0, 1.0, 2.0])
     """
-    return tuple(
-        view[
-            torch.arange(len(view), device=view.device), torch.randint(view.shape[1], (len(view),), device=view.device)
-        ]
-        for view in views
-    )
+    drawn = []
+    for view in views:
+        draws = torch.randint(view.shape[1], (len(view),), device=view.device)
+        drawn.append(view[torch.arange(len(view), device=view.device), draws])
+    return tuple(drawn)
 
 
 def num_key_views(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
