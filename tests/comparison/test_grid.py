@@ -14,7 +14,7 @@ from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.suites import load_suite, suites_folder
 from contraport.errors import UsageError
 from contraport.training.config import DataReadingSettings
-from contraport.training.resolve import resolve_settings
+from contraport.training.run_setup import resolve_settings
 
 SUITES = sorted(file.stem for file in suites_folder().glob("*.yaml"))
 ASKED: dict[str, Any] = {"data": ["digits"], "objectives": ["info-nce"]}

@@ -18,7 +18,7 @@ from contraport.data.streams import StreamReadError
 from contraport.distributed import any_process, broadcast_object, first_non_none, is_main_process, propagate_errors
 from contraport.errors import UsageError
 from contraport.training import train
-from contraport.training.batch_norm import convert_batch_norm
+from contraport.training.parallelism import convert_batch_norm
 from contraport.training.step.batch_embedding import embed_in_chunks
 from tests.processes import Report
 

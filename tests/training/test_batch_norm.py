@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from contraport.training.batch_norm import CrossProcessBatchNorm, convert_batch_norm
+from contraport.training.parallelism import CrossProcessBatchNorm, convert_batch_norm
 from tests.processes import reports_of
 from tests.training.ranks import SIZES, compare_batch_norm
 

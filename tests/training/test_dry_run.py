@@ -14,8 +14,8 @@ import torch
 import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.training.config import Settings
-from contraport.training.dry_run import DryRun
 from contraport.training.preflight import FEW_STEPS, suggest_encoder, suggest_more_steps
+from contraport.training.step_timing import DryRun
 from tests.errors import raises_usage_error
 
 

@@ -13,7 +13,7 @@ from contraport.data import Batch, BatchOrder, BatchShare, Dataset, build_loader
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
-from contraport.training.callbacks import FiniteGuard
+from contraport.training.callbacks.finite_guard import FiniteGuard
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule
 from tests.errors import raises_usage_error

@@ -16,8 +16,8 @@ from contraport.encoders import Model
 from contraport.encoders.lora import merge_lora
 from contraport.evaluation.loaded_run import find_epoch_checkpoints, load_epoch_models
 from contraport.runs import Run
+from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components import build_components, infer_encoder_settings, load_initial_weights
-from contraport.training.restore import read_checkpoint
 from tests.errors import raises_usage_error
 
 State = dict[str, torch.Tensor]

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from contraport.data import Dataset
-from contraport.training import threads, train
+from contraport.training import step_timing, train
 from contraport.training.components import build_components
 from contraport.training.config import Settings
-from contraport.training.threads import choose_thread_count, find_fastest_thread_count, thread_limit
+from contraport.training.step_timing import choose_thread_count, find_fastest_thread_count, thread_limit
 
 from .conftest import Pull
 from .test_train import same, weights_of
@@ -37,7 +37,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[in
         tried.append(threads)
         return seconds[threads]
 
-    monkeypatch.setattr(threads, "measure_step_seconds", told)
+    monkeypatch.setattr(step_timing, "measure_step_seconds", told)
     return tried
 
 
@@ -104,7 +104,7 @@ def test_a_run_records_its_threads_and_a_resumed_one_takes_them(
         run = train(**settings, objective=Watched())
     assert "CPU threads: 2 (--threads)" in caplog.text
     assert run.config()["threads"] == 2
-    monkeypatch.setattr(threads, "find_fastest_thread_count", fastest_is_not_asked)
+    monkeypatch.setattr(step_timing, "find_fastest_thread_count", fastest_is_not_asked)
     numbers.clear()
     train(out=run.path, resume=True, epochs=3, data=settings["data"], objective=Watched(), progress=False)
     assert numbers[-2:] == [2, 2]

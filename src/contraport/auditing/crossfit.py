@@ -34,7 +34,7 @@ from contraport.data import BatchOrder, Dataset, build_loader
 from contraport.embedding import LoaderConfig
 from contraport.errors import check, report_write_errors, unreadable_error
 from contraport.seeding import derive_torch_seed, numpy_generator
-from contraport.training.callbacks import FiniteGuard
+from contraport.training.callbacks.finite_guard import FiniteGuard
 from contraport.training.components import build_objective, build_training_module
 from contraport.training.config import Settings
 from contraport.training.loop import Loop

@@ -53,8 +53,8 @@ from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.metrics.registry import BASELINES
 from contraport.options import to_config_value
 from contraport.training.components import build_components
-from contraport.training.dry_run import measure_training_steps
-from contraport.training.resolve import resolve_settings
+from contraport.training.run_setup import resolve_settings
+from contraport.training.step_timing import measure_training_steps
 
 OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
 """Callback that receives each finished cell with its result."""

@@ -185,7 +185,7 @@ class Grid:
 def _untrained_settings(options: OptionMap) -> dict[str, Any]:
     """Return the options that determine the untrained encoder and its metrics."""
     # Imported here because suites are listed without torch.
-    from contraport.training.resolve import resolve_settings
+    from contraport.training.run_setup import resolve_settings
 
     settings = resolve_settings(options)
     relevant = {name: getattr(settings, name) for name in _ENCODER_SETTINGS}

@@ -30,7 +30,7 @@ from contraport.options import get_declared_options, to_config_value
 from contraport.runs import Run
 from contraport.training.components import build_dataset, build_held_out_dataset
 from contraport.training.config import DataReadingSettings, DataSettings
-from contraport.training.resolve import resolve_settings
+from contraport.training.run_setup import resolve_settings
 from contraport.training.train import train
 
 JobResult = dict[str, Any]

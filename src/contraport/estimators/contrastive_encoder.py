@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from contraport._utils.text_bytes import as_string_list
 from contraport.auditing.pairs import DecoyDataset, add_decoys
-from contraport.auditing.pairs.pair_filter import PairFilter, max_audited_batch_size
+from contraport.auditing.pairs.pair_filter import AuditCallback, PairFilter, max_audited_batch_size
 from contraport.auditing.result import Audit, audit_from_arrays
 from contraport.catalog import apply_recipe
 from contraport.catalog.objectives import info_nce
@@ -32,7 +32,7 @@ from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check
 from contraport.estimators.array_input import non_numeric_columns
 from contraport.options import warn_renamed
-from contraport.training.callbacks import AuditCallback, FiniteGuard
+from contraport.training.callbacks.finite_guard import FiniteGuard
 from contraport.training.components import build_training_module, check_component_settings
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position

@@ -23,10 +23,10 @@ from contraport.metrics.eval_context import EvalContext
 from contraport.objectives import Loss, Objective
 from contraport.options import has_object_placeholder
 from contraport.runs import Run, read_run_file
+from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components import build_loss_schedules, build_objective, build_untrained_copy, build_views
 from contraport.training.components.model_builder import apply_lora
 from contraport.training.config import Settings
-from contraport.training.restore import read_checkpoint
 from contraport.training.step.target_spec import item_independent_target
 
 _NAME = re.compile(r"epoch-(\d+)\.ckpt")

@@ -15,8 +15,8 @@ from contraport.encoders import check_trusted
 from contraport.errors import check
 from contraport.options import accept_deprecated, has_object_placeholder, warn_renamed
 from contraport.runs import Run, read_run_file
+from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components import build_components, infer_encoder_settings, load_initial_weights
-from contraport.training.restore import read_checkpoint
 from contraport.training.step.training_module import TrainingModule
 
 

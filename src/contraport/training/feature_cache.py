@@ -24,7 +24,7 @@ from contraport.embedding import LoaderConfig, check_finite, evaluation_mode, fi
 from contraport.encoders import Model
 from contraport.training.components import Components, num_cached_draws
 from contraport.training.config import Settings
-from contraport.training.distributed_setup import select_training_device
+from contraport.training.parallelism import select_training_device
 
 log = logging.getLogger("contraport.training")
 

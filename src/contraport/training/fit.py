@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
 
+from contraport.auditing.pairs.pair_filter import AuditCallback
 from contraport.data import local_share
 from contraport.data.streams import StreamReadError
 from contraport.distributed import is_main_process, propagate_errors, raise_on_one_rank
-from contraport.errors import UsageError, one_line_reason
+from contraport.errors import UsageError
 from contraport.metrics.registry import parse_scheduled_metrics
 from contraport.runs import Run
-from contraport.training.callbacks import (
-    AuditCallback,
+from contraport.training.callbacks.checkpoints import (
     Checkpoints,
-    CheckpointWriter,
-    FailedStepRecorder,
-    Meter,
-    NonFiniteEarlierStep,
-    OnlineMetrics,
-    ProfilerCallback,
-    progress_callback,
+    StopRequest,
+    TrainingStopped,
+    read_position,
+    restore_last_checkpoint,
+    restored_signals,
 )
+from contraport.training.callbacks.finite_guard import FailedStepRecorder, NonFiniteEarlierStep
 from contraport.training.callbacks.loggers import Logger, close_loggers
+from contraport.training.callbacks.meter import Meter
+from contraport.training.callbacks.progress_bar import progress_callback
 from contraport.training.components import Components
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
-from contraport.training.distributed_setup import select_training_device, wrap_data_parallel
 from contraport.training.loop import Callback, Loop, Position
+from contraport.training.online_metrics import EvalContextFactory, OnlineMetrics
 from contraport.training.optimization import build_lr_schedule, build_optimizer
-from contraport.training.restore import checkpoint_remedy, drop_metrics_after, read_checkpoint, restore
-from contraport.training.sharding import gather_state
-from contraport.training.signals import StopRequest, TrainingStopped, restored_signals
-
-if TYPE_CHECKING:
-    from contraport.metrics.eval_context import EvalContext
+from contraport.training.parallelism import gather_state, select_training_device, wrap_data_parallel
+from contraport.training.run_setup import drop_metrics_after
+from contraport.training.step_timing import ProfilerCallback
 
 
 def fit(
@@ -50,7 +47,7 @@ def fit(
     start: Position,
     loggers: Sequence[Logger],
     console: Console,
-    online_eval: Callable[[torch.device], EvalContext] | None = None,
+    online_eval: EvalContextFactory | None = None,
 ) -> Meter:
     """Train until all epochs are complete, starting from the last checkpoint, and return the meter.
 
@@ -75,12 +72,12 @@ def fit(
             compile_encoders(model)
     # FSDP replaces parameters in place. The copy, made before, receives the gathered weights at the end.
     unsharded = copy.deepcopy(module.model).cpu() if settings.strategy == "fsdp" else None
-    forward = wrap_data_parallel(module, device, settings.strategy)
-    scheduled = parse_scheduled_metrics(settings.online_metrics)
-    file, stop, succeeded = CheckpointWriter(run), StopRequest(), False
-    read_every = finite_check_interval(device, settings)
+    loss_module = wrap_data_parallel(module, device, settings.strategy)
+    stop, succeeded = StopRequest(), False
+    check_every = finite_check_interval(device, settings)
+    gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     # Each step seeds torch's global generators; the fork returns them to the caller unchanged.
-    with _interruptible(run), torch.random.fork_rng(devices=_current_gpu()):
+    with _interruptible(run), torch.random.fork_rng(devices=gpus):
         try:
             # Repeated once if a step was found not finite too late: from the last checkpoint, as in a resumed run, with
             # a new optimizer, schedule and callbacks. The weights are restored in place, so the wrapper stays.
@@ -88,26 +85,31 @@ def fit(
                 batch_size, every = settings.batch_size, settings.log_every
                 meter = Meter(run, module.objective, batch_size=batch_size, every=every, loggers=loggers)
                 # First: raises before another callback counts the step.
-                callbacks: list[Callback] = [FailedStepRecorder(run, file, seed=settings.seed, every=read_every)]
+                callbacks: list[Callback] = [FailedStepRecorder(run, seed=settings.seed, every=check_every)]
                 if online_eval is not None:  # before the meter, which writes its values
+                    scheduled = parse_scheduled_metrics(settings.online_metrics)
                     callbacks.append(OnlineMetrics(scheduled, online_eval, meter))
                 callbacks.append(meter)
                 if components.pair_filter is not None:  # before the checkpoints, which hold its scores
                     callbacks.append(AuditCallback(components.pair_filter, run))
                 minutes, keep_every = settings.checkpoint_minutes, settings.keep_every
-                callbacks.append(Checkpoints(run, file, minutes=minutes, keep_every=keep_every, stop=stop))
+                callbacks.append(Checkpoints(run, minutes=minutes, keep_every=keep_every, stop=stop))
                 if settings.profile and is_main_process():
                     callbacks.append(ProfilerCallback(run))
                 callbacks.append(progress_callback(console, meter))
                 loop = _build_loop(components, settings, device, callbacks)
-                loop.loss_module = forward
+                loop.loss_module = loss_module
                 if start.step > 0:
-                    _restore(loop, run)
+                    restore_last_checkpoint(loop, run)
                 try:
                     loop.run()
                     succeeded = True
                 except NonFiniteEarlierStep:  # restart from the last checkpoint, and check each step before it is taken
-                    read_every, start = 1, _go_back(run)
+                    check_every, start = 1, read_position(run)
+                    with propagate_errors():
+                        if is_main_process():
+                            with run.translate_write_errors():
+                                drop_metrics_after(run, start)
         except StreamReadError as error:
             remedy = f"; resume with: {run.resume_command}" if run.last_checkpoint.exists() else ""
             raise_on_one_rank(UsageError(f"{error}{remedy}"))
@@ -123,7 +125,6 @@ def fit(
 def _build_loop(
     components: Components, settings: Settings, device: torch.device, callbacks: Sequence[Callback]
 ) -> Loop:
-    """Build the training loop with a new optimizer and learning rate schedule."""
     optimizer = build_optimizer(settings, components.module, components.module.model.encoders)
     schedule = build_lr_schedule(
         optimizer,
@@ -152,36 +153,6 @@ def finite_check_interval(device: torch.device, settings: Settings) -> int:
     Reading a number from a GPU waits for all queued work; on a CPU it is free.
     """
     return 1 if device.type == "cpu" else settings.log_every
-
-
-def _restore(loop: Loop, run: Run) -> None:
-    """Restore the last checkpoint of a run into a training loop.
-
-    Raises:
-        UsageError: the checkpoint belongs to another training.
-    """
-    try:
-        restore(loop, read_checkpoint(run.last_checkpoint))
-    except Exception as error:  # a checkpoint of another training raises arbitrary exceptions
-        message = (
-            f"resume: {run.last_checkpoint} does not fit the run: {one_line_reason(error)}{checkpoint_remedy(run)}"
-        )
-        raise_on_one_rank(UsageError(message, kind="checkpoint"))
-
-
-def _go_back(run: Run) -> Position:
-    """Delete the metrics of steps after the last checkpoint, and return the position of the checkpoint."""
-    state = read_checkpoint(run.last_checkpoint)
-    position = Position(state["epoch"], state["batch"], state["step"])
-    with propagate_errors():
-        if is_main_process():
-            with run.translate_write_errors():
-                drop_metrics_after(run, position)
-    return position
-
-
-def _current_gpu() -> list[int]:
-    return [torch.cuda.current_device()] if torch.cuda.is_available() else []
 
 
 @contextmanager

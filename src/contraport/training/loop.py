@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from contraport.data import Batch, BatchOrder, BatchShare
 from contraport.data.data_loader import BatchLoader, StreamLoader
-from contraport.training.sharding import clip_gradients
+from contraport.training.parallelism import clip_gradients
 
 DATA, FORWARD, BACKWARD, STEP = SECTIONS = ("wait for data", "views and loss", "backward", "optimizer")
 """Sections of a step in the traces of `torch.profiler`."""

@@ -32,15 +32,13 @@ from contraport.distributed import (
 from contraport.encoders.lora import merge_lora
 from contraport.errors import check
 from contraport.runs import Run, default_path
-from contraport.training.callbacks import open_loggers
+from contraport.training.callbacks.loggers import open_loggers
 from contraport.training.components import (
     Components,
-    EvalContextFactory,
     build_batch_loader,
     build_components,
     build_dataset,
     build_held_out_dataset,
-    build_online_eval_data,
     check_component_settings,
     feature_cache_blocker,
     infer_encoder_settings,
@@ -50,15 +48,14 @@ from contraport.training.components import (
     with_epochs_from_steps,
 )
 from contraport.training.config import TRAIN, Settings
-from contraport.training.dry_run import measure_training_steps
 from contraport.training.feature_cache import use_cached_features
 from contraport.training.fit import fit
 from contraport.training.loop import Position
+from contraport.training.online_metrics import EvalContextFactory, build_online_eval_data
 from contraport.training.preflight import log_preflight_warnings, suggest_small_batch_size
-from contraport.training.resolve import resolve_settings
-from contraport.training.restore import create_or_resume_run, rollback_on_failure
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
-from contraport.training.threads import choose_thread_count, thread_limit
+from contraport.training.run_setup import create_or_resume_run, resolve_settings, rollback_on_failure
+from contraport.training.step_timing import choose_thread_count, measure_training_steps, thread_limit
 
 log = logging.getLogger("contraport.training")
 

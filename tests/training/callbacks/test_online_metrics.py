@@ -14,8 +14,9 @@ from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import as_metric_result
 from contraport.seeding import torch_generator
 from contraport.training.callbacks.progress_bar import format_metrics_row
-from contraport.training.components import build_components, build_online_eval_data
+from contraport.training.components import build_components
 from contraport.training.config import Settings
+from contraport.training.online_metrics import build_online_eval_data
 
 LABELS = [0, 1] * 15
 ALL = ("knn", "linear_probe:every=2", "geometry", "retrieval", "fine_tuning:every=3")

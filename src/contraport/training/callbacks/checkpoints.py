@@ -1,58 +1,80 @@
-"""Checkpoint callback, and the writer of checkpoint files."""
+"""Checkpoints: the callback that writes them, what they hold, and the signals that stop a training after a checkpoint.
+
+A checkpoint is a dictionary:
+
+```
+epoch, batch, step     progress: complete epochs, batches of the current epoch, optimizer steps in total
+pipeline               parameters and buffers
+optimizer, schedule    their states
+callbacks              states of callbacks, by class name
+```
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
-from contraport._utils.files import atomic_write
+from contraport._utils.files import atomic_write, check_checksum
+from contraport._utils.formatting import format_options
 from contraport.data.streams import StreamReadError
-from contraport.distributed import any_process, is_main_process, propagate_errors
-from contraport.runs import Run
-from contraport.training.loop import Callback, Loop
-from contraport.training.restore import collect_checkpoint_state
-from contraport.training.signals import StopRequest, TrainingStopped
+from contraport.distributed import any_process, is_main_process, propagate_errors, raise_on_one_rank
+from contraport.errors import UsageError, one_line_reason
+from contraport.runs import Run, read_run_file
+from contraport.training.loop import Callback, Loop, Position
+from contraport.training.parallelism import gather_state, shard_optimizer_state, shard_state
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class CheckpointWriter:
-    """Writes checkpoints atomically: a reader sees the old or the new file, never a part.
+class TrainingStopped(Exception):  # noqa: N818 - control flow
+    """Raised when the training stops on request, after it saved a checkpoint."""
 
-    Args:
-        run: the run folder.
+
+class StopRequest:
+    """Stop flag set by SIGINT (Ctrl-C) and SIGTERM; a second Ctrl-C interrupts without waiting for the step.
+
+    Attributes:
+        requested: whether a signal arrived.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self) -> None:
+        self.requested = False
 
-    def write(self, loop: Loop, path: Path) -> None:
-        """Write the state of the training and its checksum; a collective operation that all processes must call.
+    def listen(self) -> None:
+        """Install the signal handlers; does nothing outside the main thread, where Python does not allow it."""
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                signal.signal(number, self._note)
 
-        Raises:
-            UsageError: the folder is not writable.
-        """
-        with propagate_errors():
-            state = collect_checkpoint_state(
-                loop
-            )  # gathers shards, so that all processes take part; only the first writes
-            if not is_main_process():
-                return
-            with self._run.translate_write_errors():
-                with atomic_write(path, checksum=True) as temporary, temporary.open("wb") as file:
-                    _save(state, file)
-                # Only now can the new run be resumed, so only now is the replaced one given up.
-                if self._run.last_checkpoint.exists():
-                    self._run.backup.delete_backup()
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        # Only a flag: an exception could interrupt an optimizer step or a write halfway. A second SIGTERM does nothing,
+        # since a scheduler may repeat it while the checkpoint is written.
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.requested = True
 
 
-def _save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
-    """Call `torch.save`, and raise the `OSError` of a full disk, which torch hides behind a `RuntimeError`."""
+@contextmanager
+def restored_signals() -> Iterator[None]:
+    """Context manager that restores the previous signal handlers at its end."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
-        torch.save(checkpoint, file)
-    except RuntimeError as error:
-        raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 class Checkpoints(Callback):
@@ -62,17 +84,13 @@ class Checkpoints(Callback):
 
     Args:
         run: the run folder.
-        file: writes the checkpoints.
         minutes: minutes between two checkpoints within an epoch.
         keep_every: number of epochs between two checkpoints that are kept in addition to the last; None: none.
         stop: request to stop by a signal.
     """
 
-    def __init__(
-        self, run: Run, file: CheckpointWriter, *, minutes: float, keep_every: int | None, stop: StopRequest
-    ) -> None:
-        self._last = run.last_checkpoint
-        self._file = file
+    def __init__(self, run: Run, *, minutes: float, keep_every: int | None, stop: StopRequest) -> None:
+        self._run = run
         self._seconds = 60 * minutes
         self._keep_every = keep_every
         self._stop = stop
@@ -87,9 +105,8 @@ class Checkpoints(Callback):
         Raises:
             TrainingStopped: a stop was requested.
         """
-        if (
-            loop.completed_micro_batches > 0 or loop.is_last_batch
-        ):  # the last batch is followed by after_epoch, which saves
+        # The last batch is followed by after_epoch, which saves.
+        if loop.completed_micro_batches > 0 or loop.is_last_batch:
             return
         # Clocks and signals differ between processes: all act as soon as one of them has to.
         is_due, is_over = any_process(time.monotonic() - self._saved_at >= self._seconds, self._stop.requested)
@@ -99,11 +116,6 @@ class Checkpoints(Callback):
             raise TrainingStopped
 
     def after_epoch(self, loop: Loop) -> None:
-        """Write a checkpoint after each epoch.
-
-        Raises:
-            TrainingStopped: a stop was requested.
-        """
         self._save(loop)
         if self._keep_every is not None and loop.completed_epochs % self._keep_every == 0:
             self._save(loop, f"epoch-{loop.completed_epochs:04d}.ckpt")
@@ -119,5 +131,139 @@ class Checkpoints(Callback):
         # Before the write: the finite guard raises here if a step since its last reading was not finite.
         for callback in loop.callbacks:
             callback.before_save(loop)
-        self._file.write(loop, self._last.with_name(name))
+        write_checkpoint(self._run, loop, self._run.last_checkpoint.with_name(name))
         self._saved_at = time.monotonic()
+
+
+def write_checkpoint(run: Run, loop: Loop, path: Path) -> None:
+    """Write the state of a training and its checksum; a collective operation that all processes must call.
+
+    The write is atomic: a reader sees the old or the new file, never a part.
+
+    Raises:
+        UsageError: the folder is not writable.
+    """
+    with propagate_errors():
+        state = collect_checkpoint_state(loop)  # gathers shards, so all processes take part; only the first writes
+        if not is_main_process():
+            return
+        with run.translate_write_errors():
+            with atomic_write(path, checksum=True) as temporary, temporary.open("wb") as file:
+                _save(state, file)
+            # Only now can the new run be resumed, so only now is the replaced one given up.
+            if run.last_checkpoint.exists():
+                run.backup.delete_backup()
+
+
+def _save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
+    """Call `torch.save`, and raise the `OSError` of a full disk, which torch hides behind a `RuntimeError`."""
+    try:
+        torch.save(checkpoint, file)
+    except RuntimeError as error:
+        raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+
+
+def collect_checkpoint_state(loop: Loop) -> dict[str, Any]:
+    """Return the state of a training loop as the dictionary that a checkpoint stores."""
+    # No random state: each step seeds its own generators from seed and step, which makes resuming exact.
+    states = {type(callback).__name__: callback.state() for callback in loop.callbacks}
+    return {
+        "epoch": loop.completed_epochs,
+        "batch": loop.completed_batches,
+        "step": loop.step,
+        "pipeline": gather_state(loop.module.state_dict()),
+        "optimizer": gather_state(loop.optimizer.state_dict()),
+        "schedule": loop.schedule.state_dict(),
+        "callbacks": {name: state for name, state in states.items() if state is not None},
+    }
+
+
+def restore_last_checkpoint(loop: Loop, run: Run) -> None:
+    """Restore the last checkpoint of a run into a training loop.
+
+    Raises:
+        UsageError: the checkpoint belongs to another training.
+    """
+    try:
+        state = read_checkpoint(run.last_checkpoint)
+        loop.set_position(Position(state["epoch"], state["batch"], state["step"]))
+        loop.module.load_state_dict(shard_state(state["pipeline"], like=loop.module.state_dict()))
+        loop.optimizer.load_state_dict(state["optimizer"])
+        _reshape_scalar_states(loop.optimizer)  # before sharding, which compares shapes
+        shard_optimizer_state(loop.optimizer)
+        # Restores only the counters: the function of the step is that of the settings, so that a training resumed with
+        # more epochs follows the longer schedule.
+        loop.schedule.load_state_dict(state["schedule"])
+        for callback in loop.callbacks:
+            callback_state = state["callbacks"].get(type(callback).__name__)
+            if callback_state is not None:
+                callback.restore(callback_state)
+    except Exception as error:  # a checkpoint of another training raises arbitrary exceptions
+        reason, remedy = one_line_reason(error), checkpoint_remedy(run)
+        message = f"resume: {run.last_checkpoint} does not fit the run: {reason}{remedy}"
+        raise_on_one_rank(UsageError(message, kind="checkpoint"))
+
+
+def _reshape_scalar_states(optimizer: Optimizer) -> None:
+    """Reshape the optimizer state of learned scalars to (1,); checkpoints of version 0.1.0 have shape ()."""
+    for weights, state in optimizer.state.items():
+        for name, value in state.items():
+            if name != "step" and isinstance(value, Tensor) and value.ndim == 0 and weights.shape == (1,):
+                state[name] = value.reshape(1)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint to the CPU, after verifying its checksum and without unpickling code.
+
+    Raises:
+        Exception: the file is corrupt.
+    """
+    check_checksum(path)  # first: a damaged file can load without an error, with wrong weights
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return _from_lightning(state) if "pytorch-lightning_version" in state else state
+
+
+def _from_lightning(state: dict[str, Any]) -> dict[str, Any]:
+    """Convert a checkpoint of version 0.1.0, which Lightning wrote, to the current format."""
+    loop, callbacks = state["loops"]["fit_loop"], dict(state["callbacks"])
+    epochs, batches = (loop[name]["current"] for name in ("epoch_progress", "epoch_loop.batch_progress"))
+    # Lightning counts the batches of a complete epoch until the next one begins.
+    is_within = epochs["ready"] > epochs["processed"]
+    (optimizer,), (schedule,) = state["optimizer_states"], state["lr_schedulers"]
+    if "Looking" in callbacks:
+        callbacks["AuditCallback"] = callbacks.pop("Looking")
+    return {
+        "epoch": epochs["processed"],
+        "batch": batches["processed"] if is_within else 0,
+        "step": state["global_step"],
+        "pipeline": {name.removeprefix("pipeline."): value for name, value in state["state_dict"].items()},
+        "optimizer": optimizer,
+        "schedule": schedule,
+        "callbacks": callbacks,
+    }
+
+
+def checkpoint_remedy(run: Run) -> str:
+    """Return the end of an error message: what to do about an unusable last checkpoint."""
+    last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
+    other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
+    return f"; {other}restart with {format_options(overwrite=True)}."
+
+
+def read_position(run: Run) -> Position:
+    """Read the position of the last checkpoint of a run; the start if there is none.
+
+    Raises:
+        UsageError: the checkpoint is corrupt.
+    """
+    if not run.last_checkpoint.exists():
+        return Position()
+
+    def reader(path: Path) -> Position:
+        state = read_checkpoint(path)
+        position = Position(state["epoch"], state["batch"], state["step"])
+        if not all(isinstance(number, int) and number >= 0 for number in position):
+            raise ValueError(f"epochs, batches and steps must be integers >= 0, got {tuple(position)}")
+        return position
+
+    return read_run_file(run.last_checkpoint, reader, checkpoint_remedy(run))

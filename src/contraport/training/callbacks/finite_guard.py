@@ -16,7 +16,7 @@ from contraport.data import Batch
 from contraport.distributed import is_main_process, raise_on_one_rank
 from contraport.errors import UsageError, hint_on_error
 from contraport.runs import Run
-from contraport.training.callbacks.checkpoints import CheckpointWriter
+from contraport.training.callbacks.checkpoints import write_checkpoint
 from contraport.training.loop import Callback, Loop
 
 _log = logging.getLogger(__name__)
@@ -86,16 +86,14 @@ class FailedStepRecorder(FiniteGuard):
 
     Args:
         run: the run folder.
-        file: writes checkpoints.
         seed: seed of the run.
         every: number of steps between two readings.
     """
 
-    def __init__(self, run: Run, file: CheckpointWriter, *, seed: int, every: int = 1) -> None:
+    def __init__(self, run: Run, *, seed: int, every: int = 1) -> None:
         super().__init__()
         self.every = every
         self._run = run
-        self._file = file
         self._seed = seed
         self._batches: list[Batch] = []
         self._unread: list[_Step] = []
@@ -152,7 +150,7 @@ class FailedStepRecorder(FiniteGuard):
         step, epoch = loop.step + 1, loop.completed_epochs + 1
         batch = _gather_batch(self._batches[part])
         # All processes take part in the write, as it gathers sharded weights.
-        self._file.write(loop, self._run.nonfinite_checkpoint)
+        write_checkpoint(self._run, loop, self._run.nonfinite_checkpoint)
         if is_main_process():
             with self._run.translate_write_errors():
                 write_arrays(self._run.nonfinite_items, {name: value.cpu().numpy() for name, value in batch.items()})

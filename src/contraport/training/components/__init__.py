@@ -21,19 +21,16 @@ from contraport.training.components.model_builder import (
     load_initial_weights,
 )
 from contraport.training.components.objective_builder import build_loss_schedules, build_objective
-from contraport.training.components.online_eval import EvalContextFactory, build_online_eval_data
 from contraport.training.components.step_builder import build_training_module
 
 __all__ = [
     "Components",
-    "EvalContextFactory",
     "build_batch_loader",
     "build_components",
     "build_dataset",
     "build_held_out_dataset",
     "build_loss_schedules",
     "build_objective",
-    "build_online_eval_data",
     "build_training_module",
     "build_unaugmented_views",
     "build_untrained_copy",

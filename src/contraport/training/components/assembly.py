@@ -32,8 +32,8 @@ from contraport.training.components.data_builder import (
 from contraport.training.components.objective_builder import build_objective
 from contraport.training.components.step_builder import build_training_module
 from contraport.training.config import Settings
-from contraport.training.distributed_setup import check_strategy
 from contraport.training.optimization import check_optimizer
+from contraport.training.parallelism import check_strategy
 from contraport.training.step.batch_embedding import check_chunk_size
 from contraport.training.step.target_spec import parse_target_spec
 from contraport.training.step.training_module import TrainingModule

@@ -1,35 +1,63 @@
-"""Dry run: estimates the time and peak memory of a training from a few steps, and writes nothing."""
+"""Timing of a few training steps: the dry run, the choice of the number of CPU threads, and the profiler."""
 
 from __future__ import annotations
 
+import copy
+import logging
+import os
 import resource
 import statistics
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch.profiler import ProfilerActivity, profile, schedule
 
+from contraport._utils.files import atomic_write, write_text
 from contraport._utils.formatting import format_significant
 from contraport._utils.progress import ProgressBars
 from contraport.data import Batch
 from contraport.data.data_loader import BatchLoader, StreamLoader
+from contraport.distributed import current_processes
 from contraport.embedding import evaluation_mode
+from contraport.runs import Run
 from contraport.training.components import Components, num_cached_draws
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
-from contraport.training.distributed_setup import select_training_device
-from contraport.training.loop import Callback, Loop
+from contraport.training.loop import SECTIONS, Callback, Loop
 from contraport.training.optimization import build_lr_schedule, build_optimizer
-from contraport.training.threads import choose_thread_count, thread_limit
+from contraport.training.parallelism import select_training_device
+from contraport.training.step.training_module import TrainingModule
 
 SKIPPED = 2
-"""Number of steps before the timed ones: in the first steps kernels are chosen and memory is allocated."""
+"""Number of steps of a dry run before the timed ones: in the first steps kernels are chosen and memory is allocated."""
 
 MEASURED = 5
 
 _STEPS = range(SKIPPED + MEASURED)
+
+PROFILE_SKIPPED, PROFILE_WARMUP, PROFILE_STEPS, PROFILE_ROWS = 5, 2, 10, 30
+"""Numbers of skipped, warmup and recorded steps of the profiler, and of rows of its table."""
+
+SLOW_STEP = 1.0
+"""Seconds per step on one thread above which all threads are used without further timing."""
+
+LARGE_NETWORK = 20_000_000
+"""Number of weights above which all threads are used without timing."""
+
+TIMED_STEPS = 5
+"""Number of timed steps per number of threads, after one that is not timed."""
+
+TIMING_BUDGET = 1.0
+"""Seconds of timing per number of threads, after at least one timed step."""
+
+REQUIRED_SPEEDUP = 0.9
+"""More threads are chosen if a step takes less than this fraction of its time with fewer."""
+
+log = logging.getLogger("contraport.training")
 
 
 class DryRun(NamedTuple):
@@ -200,3 +228,128 @@ def _format_duration(seconds: float) -> str:
     if seconds < 2 * 3600:
         return f"{round(seconds / 60)} minute{'s' if round(seconds / 60) > 1 else ''}"
     return f"{seconds / 3600:.1f} hours"
+
+
+@contextmanager
+def thread_limit(number: int | None) -> Iterator[None]:
+    """Context manager that sets the number of torch CPU threads; None changes nothing."""
+    before = torch.get_num_threads()
+    if number is not None:
+        torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def choose_thread_count(settings: Settings, components: Components) -> int | None:
+    """Return the number of CPU threads: that of the settings, else the one with which a few steps are fastest.
+
+    Results depend on the number of threads in their last bits. A run therefore records it, and a resumed run uses the
+    recorded number.
+
+    Returns None, for torch's default, on other devices, with several processes, if OMP_NUM_THREADS is set, and for
+    training on cached features.
+    """
+    most, module = torch.get_num_threads(), components.module
+    if settings.threads is not None or settings.resume:
+        return settings.threads
+    is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or current_processes().size > 1
+    if is_chosen or select_training_device(settings.device).type != "cpu" or num_cached_draws(settings) > 0:
+        return None
+    if sum(weights.numel() for weights in module.parameters()) >= LARGE_NETWORK:
+        return most
+    try:
+        batch = components.dataset.__getitems__(list(range(settings.batch_size)))
+        return find_fastest_thread_count(copy.deepcopy(module), batch, settings, most=most)
+    except Exception:  # a module that cannot be copied is not timed; other errors recur in the training, with a message
+        return None
+
+
+@torch.random.fork_rng(devices=[])
+def find_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, most: int) -> int:
+    """Return the thread count, at most `most`, with the fastest steps; the timed steps change the module's state."""
+    best, seconds = 1, measure_step_seconds(module, batch, settings, threads=1)
+    if seconds >= SLOW_STEP:
+        return most
+    for number in [*(number for number in (2, 4) if number < most), most]:
+        measured = measure_step_seconds(module, batch, settings, threads=number)
+        if measured < REQUIRED_SPEEDUP * seconds:
+            best, seconds = number, measured
+    return best
+
+
+def measure_step_seconds(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
+    """Measure the seconds of the forward and backward pass of a batch: the median, or the first if it is slow."""
+    seconds: list[float] = []
+    with thread_limit(threads):
+        while len(seconds) <= TIMED_STEPS and (len(seconds) < 2 or sum(seconds) < TIMING_BUDGET):
+            start = time.perf_counter()
+            with torch.autocast("cpu", torch.bfloat16, enabled=settings.amp):
+                loss = module(batch, 0)
+            loss.backward()
+            seconds.append(time.perf_counter() - start)
+            if seconds[0] >= 2 * SLOW_STEP:
+                return seconds[0]
+    return statistics.median(seconds[1:])
+
+
+class ProfilerCallback(Callback):
+    """Callback that profiles some steps of a session; writes `profile/trace.json` and `profile/steps.txt`.
+
+    Args:
+        run: the run folder.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._profiler: profile | None = None
+
+    def on_start(self, loop: Loop) -> None:
+        activities = [ProfilerActivity.CPU]
+        if loop.device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        self._profiler = profile(
+            activities=activities,
+            schedule=schedule(wait=PROFILE_SKIPPED, warmup=PROFILE_WARMUP, active=PROFILE_STEPS, repeat=1),
+            on_trace_ready=self._write,
+        )
+        self._profiler.start()
+
+    def after_batch(self, loop: Loop) -> None:
+        if self._profiler is not None and loop.completed_micro_batches == 0:
+            self._profiler.step()
+
+    def on_end(self, loop: Loop) -> None:
+        """Stop the profiler; a session shorter than the recorded steps is recorded up to its end."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return
+        profiler.stop()
+        if not self._run.profile_path.exists():
+            log.warning(
+                "profile: nothing was recorded; it requires more than %d steps.", PROFILE_SKIPPED + PROFILE_WARMUP
+            )
+
+    def on_exception(self, loop: Loop, error: BaseException) -> None:
+        """Stop the profiler without writing its files."""
+        if self._profiler is not None:
+            self._profiler.on_trace_ready = None
+            self._profiler.stop()
+            self._profiler = None
+
+    def _write(self, profiler: profile) -> None:
+        events = profiler.key_averages()
+        where = "cuda" if ProfilerActivity.CUDA in profiler.activities else "cpu"
+        with self._run.translate_write_errors():
+            self._run.profile_path.mkdir(exist_ok=True)
+            with atomic_write(self._run.profile_path / "trace.json") as temporary:
+                profiler.export_chrome_trace(str(temporary))
+            write_text(
+                self._run.profile_path / "steps.txt",
+                events.table(sort_by=f"self_{where}_time_total", row_limit=PROFILE_ROWS),
+            )
+        seconds = {event.key: event.cpu_time_total / 1e6 for event in events if event.key in SECTIONS}
+        total = sum(seconds.values())
+        shares = ", ".join(f"{name} {seconds.get(name, 0) / total:.0%}" for name in SECTIONS)
+        log.info("CPU time of %d steps: %s; see %s", PROFILE_STEPS, shares, self._run.profile_path)

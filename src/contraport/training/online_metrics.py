@@ -1,0 +1,99 @@
+"""Online metrics of a training: computed after some epochs on a subset of the training items."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+from contraport.data import Dataset
+from contraport.data.arrays import copy_subset
+from contraport.distributed import is_main_process
+from contraport.embedding import LoaderConfig
+from contraport.errors import check
+from contraport.metrics.registry import ScheduledMetric, parse_scheduled_metrics
+from contraport.objectives import Loss
+from contraport.seeding import torch_generator
+from contraport.training.callbacks.meter import Meter
+from contraport.training.components import Components, build_views
+from contraport.training.config import Settings
+from contraport.training.loop import Callback, Loop
+
+if TYPE_CHECKING:
+    from contraport.metrics.eval_context import EvalContext
+
+EvalContextFactory: TypeAlias = "Callable[[torch.device], EvalContext]"
+"""Creates the evaluation data of the online metrics on a device."""
+
+MONITOR_ITEMS = 2_000
+"""Maximum number of training items for online metrics."""
+
+
+class OnlineMetrics(Callback):
+    """Callback that computes metrics after some epochs, in the first process, for the last row of the epoch.
+
+    It precedes the meter in the list of callbacks, so that the row is not yet written. Weights, buffers and random
+    state do not change.
+
+    Args:
+        scheduled: metrics with their intervals in epochs.
+        build_context: creates the evaluation data on a device.
+        meter: writes the rows.
+    """
+
+    def __init__(self, scheduled: Sequence[ScheduledMetric], build_context: EvalContextFactory, meter: Meter) -> None:
+        self._scheduled, self._build_context, self._meter = scheduled, build_context, meter
+
+    def after_batch(self, loop: Loop) -> None:
+        due = [metric for metric, every in self._scheduled if (loop.completed_epochs + 1) % every == 0]
+        if not (loop.is_last_batch and is_main_process() and due):
+            return
+        start = time.perf_counter()
+        context = self._build_context(loop.device)
+        values = {metric.key: metric.compute_value(context) for metric in due}
+        self._meter.add_online_values(values, seconds=time.perf_counter() - start)
+
+
+def build_online_eval_data(settings: Settings, components: Components, dataset: Dataset) -> EvalContextFactory | None:
+    """Build a function that maps a device to the evaluation data of the online metrics; None without `online_metrics`.
+
+    The data are a fixed random subset of the training items, at most `MONITOR_ITEMS`: one half to fit probes, the other
+    to score them. No test item is used.
+
+    Args:
+        settings: settings of the training.
+        components: components of the training.
+        dataset: the training items, before pairs are mismatched on purpose.
+
+    Raises:
+        UsageError: a metric cannot be computed on these items.
+    """
+    scheduled = parse_scheduled_metrics(settings.online_metrics)
+    if not scheduled:
+        return None
+    # Imported here: scikit-learn is slow to import, and trainings without online metrics do not use it.
+    from contraport.metrics.eval_context import EvalContext
+    from contraport.metrics.probes import check_enough_neighbors
+
+    model, objective = components.module.model, components.module.objective
+    whole = dataset.drop_incomplete()  # items that lack a view have no representation
+    drawn = torch.randperm(len(whole), generator=torch_generator("training.monitor"))[:MONITOR_ITEMS].numpy()
+    check(len(drawn) > 3, f"online_metrics: requires at least 4 training items, got {len(drawn)}.", "few_items")
+    train_items, test_items = copy_subset(whole, drawn[::2], "train"), copy_subset(whole, drawn[1::2], "test")
+
+    def build_context(device: torch.device) -> EvalContext:
+        loss = objective if isinstance(objective, Loss) else None
+        reader = LoaderConfig(device=device, num_workers=0)
+        return EvalContext(model, train_items, test_items, build_views(settings, train_items), reader, objective=loss)
+
+    context = build_context(torch.device("cpu"))
+    for metric, _ in scheduled:
+        need = metric.first_unmet_requirement(context)
+        check(
+            need is None, f"online_metrics: {metric.title} cannot be computed: {need and need.reason}.", "unavailable"
+        )
+        if metric.key == "knn":
+            check_enough_neighbors(context.neighbors, len(train_items))
+    return build_context

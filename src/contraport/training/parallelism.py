@@ -1,0 +1,246 @@
+"""Several processes: DDP, weights sharded by torch's FSDP2, and batch norm over the items of all processes."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from timm.layers import convert_sync_batchnorm  # type: ignore[attr-defined]
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import Optimizer
+
+from contraport.distributed import current_processes
+from contraport.errors import check
+from contraport.training.config import Settings
+from contraport.training.step.training_module import TrainingModule
+
+_ALWAYS_WITH_GRADIENTS = ("contraport", "torch")
+"""Packages whose modules give a gradient to each of their parameters in each step."""
+
+
+_BUFFER_SYNC_ARGUMENT = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")  # older versions of torch have only the second
+    if name in inspect.signature(DistributedDataParallel.__init__).parameters
+)
+
+
+def check_strategy(settings: Settings) -> None:
+    """Raise `UsageError` if the strategy is fsdp and another setting does not support it."""
+    if settings.strategy == "ddp":
+        return
+    check(
+        current_processes().size > 1,
+        "strategy: fsdp requires several processes; start them with torchrun.",
+        "one_process",
+    )
+    others = {
+        "audit": settings.audit,
+        settings.freezing_option: settings.freezes_some_encoder,
+        "online_metrics": bool(settings.online_metrics),
+        "freeze_epochs": settings.freeze_epochs > 0,
+    }
+    wrong = [name for name, is_used in others.items() if is_used]
+    # Each of these runs the encoder in a single process, which has only its shard.
+    check(not wrong, f"strategy: fsdp cannot be combined with {', '.join(wrong)}.", "conflict")
+
+
+def select_training_device(name: str) -> torch.device:
+    """Return the torch device of a name; for `auto` the fastest available one."""
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: str = "ddp") -> nn.Module:
+    """Wrap the training module so that gradients are averaged over processes; unchanged for a single process.
+
+    Args:
+        module: the module, on the device.
+        device: device of this process.
+        strategy: `ddp`, each process has all weights; or `fsdp`, the weights of the encoders are sharded.
+    """
+    if current_processes().size == 1:
+        return module
+    convert_batch_norm(module, device)
+    if strategy == "fsdp":
+        shard_networks([encoder for model in module.encoding_models() for encoder in model.encoders], device)
+    ignored = [name for name, weights in module.named_parameters() if is_sharded_tensor(weights)]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ignored)
+    if not any(weights.requires_grad for name, weights in module.named_parameters() if name not in ignored):
+        return module
+    how: dict[str, Any] = {"device_ids": [torch.cuda.current_device()]} if device.type == "cuda" else {}
+    how[_BUFFER_SYNC_ARGUMENT] = False  # no broadcast: all processes compute equal buffers (statistics, queue, bank)
+    return DistributedDataParallel(module, find_unused_parameters=may_have_unused_parameters(module), **how)
+
+
+def may_have_unused_parameters(module: TrainingModule) -> bool:
+    """Return whether some trainable parameters may get no gradient in some steps.
+
+    That is so for encoders frozen for the first epochs, and possible for modules of other packages.
+    """
+    for_some_steps = module.encoder_freezer is not None and module.encoder_freezer.steps is not None
+    return for_some_steps or any(
+        type(module).__module__.partition(".")[0] not in _ALWAYS_WITH_GRADIENTS
+        and any(weights.requires_grad for weights in module.parameters())
+        for module in module.modules()
+    )
+
+
+def is_sharded_tensor(value: Any) -> bool:
+    """Return whether a value is a sharded tensor."""
+    module = sys.modules.get("torch.distributed.tensor")  # takes half a second to import; not imported: no shards
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def shard_networks(networks: Iterable[nn.Module], device: torch.device) -> None:
+    """Shard the weights of networks over processes; weights are gathered when a layer computes.
+
+    Blocks of timm transformers are gathered one by one. Gathered weights are freed after the forward pass, since a
+    network without gradients, such as a momentum encoder, has no backward pass that would free them.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (current_processes().size,))
+    for network in networks:
+        blocks = getattr(network, "blocks", None)
+        for block in blocks if isinstance(blocks, nn.ModuleList | nn.Sequential) else ():
+            if next(block.parameters(), None) is not None:
+                fully_shard(block, mesh=mesh, reshard_after_forward=True)
+        if next(network.parameters(), None) is not None:
+            fully_shard(network, mesh=mesh, reshard_after_forward=True)
+
+
+def gather_state(values: Any) -> Any:
+    """Gather the sharded tensors of a state dict; a collective operation that all processes must call.
+
+    >>> gather_state({"weight": torch.ones(2), "steps": [3]})
+    {'weight': tensor([1., 1.]), 'steps': [3]}
+    """
+    if isinstance(values, Mapping):
+        return {name: gather_state(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return type(values)(map(gather_state, values))
+    return values.full_tensor() if is_sharded_tensor(values) else values
+
+
+def shard_state(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    """Shard the full tensors of a state dict like the tensors of the same names in another state dict."""
+    return {name: _shard_like(value, like.get(name)) for name, value in values.items()}
+
+
+def shard_optimizer_state(optimizer: Optimizer) -> None:
+    """Shard the full tensors of a loaded optimizer state like their parameters, in place."""
+    for weights, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.shape == weights.shape:
+                state[name] = _shard_like(value, weights)
+
+
+def _shard_like(value: Any, like: Any) -> Any:
+    if not is_sharded_tensor(like) or is_sharded_tensor(value):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
+
+
+def clip_gradients(parameters: Sequence[nn.Parameter], most: float | None) -> Tensor:
+    """Clip the total gradient norm of parameters to at most `most`, in place; return the norm before clipping.
+
+    >>> weights = nn.Parameter(torch.zeros(2))
+    >>> weights.grad = torch.tensor([3.0, 4.0])
+    >>> clip_gradients([weights], 1.0), weights.grad.norm()
+    (tensor(5.), tensor(1.0000))
+    """
+    in_parts = [weights for weights in parameters if is_sharded_tensor(weights.grad)]
+    others = [weights for weights in parameters if not is_sharded_tensor(weights.grad)]
+    # Sharded and plain gradients are clipped apart, as torch mixes them in no function, but by their common norm.
+    norm = get_total_norm([weights.grad for weights in others if weights.grad is not None])
+    if in_parts:
+        of_parts: Any = get_total_norm([weights.grad for weights in in_parts if weights.grad is not None])
+        norm = torch.hypot(norm.to(of_parts.device), of_parts.full_tensor())
+    if most is not None:
+        clip_grads_with_norm_(others, most, norm)
+        clip_grads_with_norm_(in_parts, most, norm, foreach=False)
+    return norm
+
+
+class CrossProcessBatchNorm(_BatchNorm):
+    """Batch norm whose mean and variance are over the items of all processes, on any device.
+
+    `torch.nn.SyncBatchNorm` computes the same, faster, but on GPUs only.
+
+    Shape: ``(b, C, ...)`` to the same; `b` may differ between processes.
+
+    >>> layer = CrossProcessBatchNorm(2).train()
+    >>> layer(torch.tensor([[1.0, 5.0], [3.0, 9.0]])).round(decimals=2)
+    tensor([[-1., -1.],
+            [ 1.,  1.]], grad_fn=<RoundBackward1>)
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the normalized inputs."""
+        if not (self.training or self.running_mean is None):
+            return F.batch_norm(inputs, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        values = inputs.to(torch.promote_types(inputs.dtype, torch.float32))  # bfloat16 is too coarse for the sums
+        axes = [axis for axis in range(values.dim()) if axis != 1]
+        shape = [-1 if axis == 1 else 1 for axis in range(values.dim())]
+        processes = current_processes()
+        count = processes.all_reduce(values.new_tensor(float(values[:, 0].numel())))
+        mean = processes.all_reduce(values.sum(axes)) / count
+        centred = values - mean.view(shape)  # two passes: E[x^2] - E[x]^2 would cancel
+        variance = processes.all_reduce(centred.square().sum(axes)) / count
+        self._update_running_statistics(mean.detach(), variance.detach() * count / (count - 1))
+        normalised = centred * torch.rsqrt(variance + self.eps).view(shape)
+        if self.affine:
+            normalised = normalised * self.weight.view(shape) + self.bias.view(shape)
+        return normalised.to(inputs.dtype)
+
+    def _update_running_statistics(self, mean: Tensor, variance: Tensor) -> None:
+        if self.running_mean is None or not self.track_running_stats:
+            return
+        tracked = cast(Tensor, self.num_batches_tracked).add_(1)
+        share = 1 / float(tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        cast(Tensor, self.running_var).lerp_(variance.to(self.running_mean.dtype), share)
+
+
+class _CrossProcessBatchNormAct(CrossProcessBatchNorm):
+    """Synchronized version of timm's batch norm layer that includes dropout and activation."""
+
+    drop: nn.Module
+    act: nn.Module
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the normalized, activated inputs."""
+        activated: Tensor = self.act(self.drop(super().forward(inputs)))
+        return activated
+
+
+def convert_batch_norm(module: nn.Module, device: torch.device) -> None:
+    """Replace all batch norm layers of a module by synchronized ones, in place; state dict keys do not change."""
+    for name, child in module.named_children():
+        if device.type == "cuda":
+            setattr(module, name, convert_sync_batchnorm(child))
+        elif isinstance(child, _BatchNorm):
+            setattr(module, name, _synchronize(child))
+        else:
+            convert_batch_norm(child, device)
+
+
+def _synchronize(norm: _BatchNorm) -> CrossProcessBatchNorm:
+    kind = _CrossProcessBatchNormAct if hasattr(norm, "act") else CrossProcessBatchNorm
+    shared = kind.__new__(kind)
+    shared.__dict__ = norm.__dict__  # keeps parameters, buffers, settings and hooks; only forward differs
+    return shared

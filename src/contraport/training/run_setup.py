@@ -1,0 +1,147 @@
+"""Setup of a run: its settings (explicit > resumed run > recipe > default), and its folder, new or resumed."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import yaml
+
+from contraport._utils.files import leftover_files, write_text
+from contraport.catalog import apply_recipe
+from contraport.data.split_record import SplitRecord
+from contraport.distributed import is_main_process
+from contraport.encoders import check_trusted
+from contraport.errors import check, hint_on_error, unknown_name_error
+from contraport.options import has_object_placeholder
+from contraport.runs import Run
+from contraport.training.callbacks.checkpoints import read_position
+from contraport.training.config import RECORDED_OPTIONS, Settings
+from contraport.training.loop import Position
+
+log = logging.getLogger("contraport.training")
+
+
+def resolve_settings(options: Mapping[str, Any]) -> Settings:
+    """Return all settings of a training: explicit options, completed by resumed run, recipe and defaults.
+
+    Raises:
+        UsageError: an invalid setting, an unknown recipe, or a change of an option that is fixed on resume.
+
+    >>> resolve_settings({"recipe": "byol", "momentum": 0.9}).predictor
+    True
+    """
+    return Settings(**apply_recipe(_with_resumed_run(options) if options.get("resume") else options))
+
+
+@hint_on_error("contraport docs troubleshooting resume-is-refused")
+def _with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the resumed run in `out`, overridden by the explicit options."""
+    out = options.get("out")
+    check(out is not None, "out: required with resume, got none.", "missing")
+    run = Run(str(out))
+    config = run.config()
+    for name, value in config.items():
+        if name not in RECORDED_OPTIONS:
+            raise unknown_name_error(f"{out}/config.yaml", name, RECORDED_OPTIONS)
+        message = f"{name}: the run in {out} was given the object {value}; pass it again to resume."
+        check(name in options or not has_object_placeholder(value), message, "object_required")
+    trust = options.get("trust_remote_code", False) or "encoder" in options
+    check_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
+    for name in RECORDED_OPTIONS.keys() & options.keys() & config.keys():
+        _check_unchanged(name, options[name], config[name], out)
+    return {**config, **options}
+
+
+def _check_unchanged(name: str, value: Any, recorded: Any, out: object) -> None:
+    option = RECORDED_OPTIONS[name]
+    if option.may_increase_on_resume:
+        option.validate(value)
+        check(value >= recorded, f"{name}: must be at least {recorded}, as in the run {out}, got {value}.", "decreased")
+    elif option.lifetime == "run":
+        value = option.serialize(value)
+        message = f"{name}: must be {recorded!r}, as in the resumed run {out}, got {value!r}."
+        check(value == recorded, message, "changed")
+
+
+@hint_on_error("contraport docs troubleshooting resume-is-refused")
+def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | None = None) -> Position:
+    """Create a run folder, or reset an existing one to its last checkpoint; return the position of the training.
+
+    Args:
+        run: the run folder.
+        settings: settings of the training.
+        record: digests of the items, which must not change on resume; None for a stream.
+
+    Raises:
+        UsageError: the folder is occupied or not writable, or the checkpoint is corrupt or of other items; nothing was
+            changed.
+    """
+    if not settings.resume:
+        with run.translate_write_errors():
+            _delete_leftovers(run)
+            Run.create(run.path, settings.to_config(), overwrite=settings.overwrite)
+            if record is not None:
+                run.save_split_record(record)
+        return Position()
+    with run.translate_write_errors():
+        run.backup.finish_interrupted_operation()
+    position, before = read_position(run), run.split_record()
+    if record is not None and before is None:
+        log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)
+        run.save_split_record(record)
+    check(
+        record is None or before is None or record.fingerprint == before.fingerprint,
+        f"data: must be the items that the run in {run.path} was trained on.",
+        "changed",
+    )
+    check(
+        position.epoch <= settings.epochs,
+        f"epochs: must be at least {position.epoch}, the epochs done in {run.last_checkpoint}, got {settings.epochs}.",
+        "below_checkpoint",
+    )
+    # Below all checks: a refused resume changes nothing. Rows after the checkpoint go, since their steps run again.
+    with run.translate_write_errors():
+        _delete_leftovers(run)
+        drop_metrics_after(run, position)
+        if position.epoch < settings.epochs:
+            # An evaluation of the shorter training would be taken for one of the longer.
+            for outdated in (run.evaluation_path, run.samples_path, run.items_path):
+                outdated.unlink(missing_ok=True)
+        write_text(run.config_path, yaml.safe_dump(settings.to_config(), sort_keys=False, allow_unicode=True))
+    return position
+
+
+def drop_metrics_after(run: Run, position: Position) -> None:
+    """Delete the rows of `metrics.jsonl` whose steps come after a position."""
+    if run.metrics_path.exists():
+        run.write_metrics(row for row in run.metrics() if row["step"] <= position.step)
+
+
+@contextmanager
+def rollback_on_failure(run: Run) -> Iterator[None]:
+    """Context manager that restores the replaced run if the new one fails before its first checkpoint.
+
+    After a stop or a loss that is not finite both are kept: the new run holds the cause, and can be resumed.
+    """
+    try:
+        yield
+    except FloatingPointError:
+        raise
+    except Exception:
+        if is_main_process():
+            with run.translate_write_errors():
+                run.backup.roll_back()
+        raise
+
+
+def _delete_leftovers(run: Run) -> None:
+    """Delete the temporary files that a killed process left in a run folder."""
+    for folder in (run.path, run.checkpoints, run.model_path):
+        for half in leftover_files(folder):
+            half.unlink()
+    for half in run.path.glob(".model-*"):
+        shutil.rmtree(half)
