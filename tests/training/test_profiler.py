@@ -11,7 +11,7 @@ import pytest
 from contraport.training import train
 from contraport.training.loop import SECTIONS
 
-from ..test_train import same, weights_of
+from .test_train import same, weights_of
 
 
 def test_writes_a_trace_and_a_table(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
