@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tests.errors import raises_usage_error
 
 import contraport
 from contraport.data import Views, from_arrays
@@ -17,6 +16,7 @@ from contraport.training.callbacks.progress_bar import format_metrics_row
 from contraport.training.components import build_components
 from contraport.training.config import Settings
 from contraport.training.online_metrics import build_online_eval_data
+from tests.errors import raises_usage_error
 
 LABELS = [0, 1] * 15
 ALL = ("knn", "linear_probe:every=2", "geometry", "retrieval", "fine_tuning:every=3")
