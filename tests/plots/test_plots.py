@@ -17,7 +17,7 @@ import contraport
 from contraport import plots
 from contraport._utils.files import write_arrays
 from contraport.errors import UsageError
-from contraport.plots.label_placement import place_class_names
+from contraport.plots.feature_plots import place_class_names
 from contraport.runs import Run
 
 

@@ -188,5 +188,5 @@ def test_untrusted_names_run_no_code(browser, make_run, tmp_path) -> None:
     browser.open(report([run, texts], out=tmp_path / "page.html"))
     assert browser.messages == []
     assert attack in text(browser, "[data-strip='map-1']")
-    assert browser.evaluate("document.title").startswith("Two small-cnn encoders trained on")
+    assert browser.evaluate("document.title").startswith("2 small-cnn encoders trained on")
     assert browser.evaluate("document.querySelectorAll('img:not([src^=\"data:image/\"])').length") == 0

@@ -13,9 +13,8 @@ from contraport.evaluation.result_tables import tabulate_metrics_with_baselines
 from contraport.metrics import metric_by_key, select_metrics
 from contraport.reporting import report
 from contraport.reporting.metric_tables import build_metric_tables, list_evaluated_metrics
-from contraport.reporting.page import render_report
+from contraport.reporting.page import build_report_title, render_report
 from contraport.reporting.report_run import load_runs
-from contraport.reporting.summary_text import build_report_title
 
 NASTY = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
@@ -62,7 +61,7 @@ def words(path: Path) -> str:
 
 def test_page_has_title_sections_and_baselines(make_run, tmp_path) -> None:
     path = report([make_run().path], out=tmp_path / "page.html")
-    assert "A small-cnn encoder trained on digits with nt-xent for 5 epochs." in words(path)
+    assert "small-cnn encoder trained on digits with nt-xent for 5 epochs." in words(path)
     shown = words(path)
     for part in (
         "Verdict",
@@ -84,11 +83,11 @@ def test_page_has_title_sections_and_baselines(make_run, tmp_path) -> None:
 
 def test_title_counts_and_lists(make_run) -> None:
     runs = load_runs([make_run("a"), make_run("b", objective="gca-uot", epochs=1), make_run("c", objective="gca-ince")])
-    assert build_report_title(runs) == "Three small-cnn encoders trained on digits with nt-xent, gca-uot and gca-ince."
-    assert build_report_title(load_runs([make_run("f", encoder="mlp")])).startswith("An mlp encoder trained on")
+    assert build_report_title(runs) == "3 small-cnn encoders trained on digits with nt-xent, gca-uot and gca-ince."
+    assert build_report_title(load_runs([make_run("f", encoder="mlp")])).startswith("mlp encoder trained on")
     mixed = load_runs([make_run("d", encoder="mlp", data="/home/me/photos"), make_run("e", epochs=5)])
     assert build_report_title(mixed) == (
-        "Two encoders (mlp and small-cnn) trained on photos and digits with nt-xent for 5 epochs."
+        "2 encoders (mlp and small-cnn) trained on photos and digits with nt-xent for 5 epochs."
     )
 
 
@@ -96,12 +95,12 @@ def test_title_of_frozen_encoders(make_run) -> None:
     runs = [make_run("a", freeze=True), make_run("b", freeze=True), make_run("c")]
     assert (
         build_report_title(load_runs(runs[:1]))
-        == "A frozen small-cnn encoder with a trained head on digits with nt-xent for 5 epochs."
+        == "frozen small-cnn encoder with a trained head on digits with nt-xent for 5 epochs."
     )
     assert build_report_title(load_runs(runs[:2])).startswith(
-        "Two frozen small-cnn encoders, each with a trained head on digits"
+        "2 frozen small-cnn encoders with a trained head on digits"
     )
-    assert build_report_title(load_runs(runs)).startswith("Three small-cnn encoders trained on digits")
+    assert build_report_title(load_runs(runs)).startswith("3 small-cnn encoders trained on digits")
 
 
 def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> None:

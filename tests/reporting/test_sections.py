@@ -13,20 +13,25 @@ from contraport._utils.files import write_arrays, write_json
 from contraport.auditing.pairs import estimate_fdr
 from contraport.plots.colors import class_colors
 from contraport.plots.curves import MAX_POINTS_PER_LINE
-from contraport.plots.mass_scale import LogScale
+from contraport.plots.plan_plots import LogScale
 from contraport.reporting import plotly_figures
+from contraport.reporting.html_page import PageBuilder, pack_thumbnails
 from contraport.reporting.page import render_report
-from contraport.reporting.page_builder import PageBuilder, pack_thumbnails
 from contraport.reporting.report_run import load_runs
 from contraport.reporting.sections.confusion_matrix import (
     build_confusion_section,
     describe_frequent_confusions,
     draw_confusion_matrix,
 )
-from contraport.reporting.sections.embedding_map import build_embedding_map_section
-from contraport.reporting.sections.epoch_curves import build_epoch_curves_section, list_row_names_by_epoch
+from contraport.reporting.sections.embedding_map import build_embedding_map_section, build_neighbors_section
 from contraport.reporting.sections.feature_geometry import build_geometry_section, draw_cosine_heatmap
-from contraport.reporting.sections.neighbor_strips import build_neighbors_section
+from contraport.reporting.sections.metric_curves import (
+    build_epoch_curves_section,
+    build_robustness_section,
+    build_training_curves_section,
+    draw_training_curve,
+    list_row_names_by_epoch,
+)
 from contraport.reporting.sections.pair_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import (
     build_plans_section,
@@ -35,8 +40,6 @@ from contraport.reporting.sections.plan_heatmaps import (
     quantize_masses,
 )
 from contraport.reporting.sections.results_table import build_results_section
-from contraport.reporting.sections.robustness_curves import build_robustness_section
-from contraport.reporting.sections.training_curves import build_training_curves_section, draw_training_curve
 
 
 def builder_of(*runs) -> PageBuilder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,7 +18,7 @@ from contraport.comparison.comparison_tables import (
 from contraport.comparison.result_statistics import TableEntry
 from contraport.metrics.intervals import Interval
 from contraport.plots.colors import SERIES
-from contraport.plots.figure_setup import create_figure, escape_dollars
+from contraport.plots.figure_setup import create_figure, encode_png, escape_dollars
 from contraport.reporting.html_page import render_page
 
 if TYPE_CHECKING:
@@ -90,13 +89,7 @@ def save_figure(comparison: Comparison, path: Path) -> None:
     """Write the comparison figure to a file; write nothing if the comparison has no means."""
     if any(entry.mean is not None for entry in comparison.entries):
         with atomic_write(path) as temporary:
-            temporary.write_bytes(_png(comparison))
-
-
-def _png(comparison: Comparison) -> bytes:
-    written_to = io.BytesIO()
-    plot_comparison(comparison).savefig(written_to, format="png", dpi=150, facecolor="white")
-    return written_to.getvalue()
+            temporary.write_bytes(encode_png(plot_comparison(comparison), dpi=150, facecolor="white"))
 
 
 class IntervalRow(NamedTuple):

@@ -14,12 +14,15 @@ from contraport.metrics import metric_by_key
 from contraport.plots.colors import SERIES
 from contraport.plots.figure_setup import (
     DASHES,
+    RunFolder,
     add_legend_above,
-    build_percent_formatter,
+    as_plot_array,
     create_panels,
     escape_dollars,
+    is_run_folder,
+    load_run,
+    sources_by_name,
 )
-from contraport.plots.plot_inputs import RunFolder, as_plot_array, is_run_folder, load_run, sources_by_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,9 +41,8 @@ COLUMN_TITLES = {
     "data_wait": "Share of time waiting for data",
     "epoch": "Epoch",
 }
-"""Titles of columns of metrics.jsonl; monitored measures have their own."""
+"""Titles of columns of metrics.jsonl; online metrics have their own."""
 
-_PERCENT_COLUMNS = ("plan_mass", "data_wait")
 
 _Rows = Sequence[Mapping[str, Any]]
 
@@ -51,8 +53,8 @@ def column_title(column: str) -> str:
     >>> column_title("lr"), column_title("knn"), column_title("mine")
     ('Learning rate', 'kNN', 'mine')
     """
-    measure = metric_by_key(column)
-    return COLUMN_TITLES.get(column, column if measure is None else measure.title)
+    metric = metric_by_key(column)
+    return COLUMN_TITLES.get(column, column if metric is None else metric.title)
 
 
 def is_percent_column(column: str) -> bool:
@@ -61,8 +63,8 @@ def is_percent_column(column: str) -> bool:
     >>> is_percent_column("knn"), is_percent_column("loss")
     (True, False)
     """
-    measure = metric_by_key(column)
-    return column in _PERCENT_COLUMNS if measure is None else measure.value_format.endswith("%}")
+    metric = metric_by_key(column)
+    return column in ("plan_mass", "data_wait") if metric is None else metric.in_percent
 
 
 def select_evenly_spaced_rows(rows: _Rows, key: str) -> list[Mapping[str, Any]]:
@@ -116,7 +118,7 @@ def curves(
             )
         ax.set(xlabel="step", title=escape_dollars(column_title(key)))
         if is_percent_column(key):
-            ax.yaxis.set_major_formatter(build_percent_formatter())
+            ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g}%")
         else:
             ax.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
     add_legend_above(figure, axes[0])
@@ -127,13 +129,12 @@ def _load_metrics_rows(name: str, source: Any, keys: Sequence[str]) -> _Rows:
     if is_run_folder(source):
         return load_run(source).metrics()
     if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):
-        good = all("step" in row for row in source)
-        check(good, f"runs: each row of {name or 'the metrics'!r} must have a 'step'.", "missing_step")
+        has_steps = all("step" in row for row in source)
+        check(has_steps, f"runs: each row of {name or 'the metrics'!r} must have a 'step'.", "missing_step")
         return source
     if isinstance(source, Tensor | np.ndarray | Sequence) and len(keys) == 1:
-        values = as_plot_array(
-            f"runs: {name or 'values'}", source, 1, finite=False
-        )  # the curve of a diverged loss counts
+        # The curve of a diverged loss counts, so values may be infinite.
+        values = as_plot_array(f"runs: {name or 'values'}", source, 1, finite=False)
         return [{"step": step, keys[0]: value} for step, value in enumerate(values.tolist())]
     raise UsageError(
         f"runs: must be run folders, rows of metrics, or one column of values by name, got {type(source).__name__}."

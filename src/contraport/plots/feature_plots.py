@@ -14,19 +14,16 @@ from contraport.metrics.retrieval import nearest_neighbors
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES, class_colors
 from contraport.plots.figure_setup import (
     DASHES,
-    add_legend_above,
-    create_figure,
-    create_panels,
-    escape_dollars,
-    nearest_black_or_white,
-)
-from contraport.plots.label_placement import place_class_names
-from contraport.plots.plot_inputs import (
     Array,
     RunFolder,
     Values,
+    add_legend_above,
     as_labels,
     as_plot_array,
+    create_figure,
+    create_panels,
+    escape_dollars,
+    has_dark_background,
     is_run_folder,
     load_evaluation_samples,
     load_run,
@@ -36,6 +33,7 @@ from contraport.plots.plot_inputs import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 SPECTRUM_FLOOR = 1e-7
 """Singular values below this ratio to the largest are rounding errors and are not drawn."""
@@ -207,7 +205,7 @@ def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_
     if len(present) > MAX_NAMED_CLASSES:
         return
     # A halo in the background color keeps names legible on top of points.
-    halo = [effects.withStroke(linewidth=3, foreground=nearest_black_or_white(ax))]
+    halo = [effects.withStroke(linewidth=3, foreground="black" if has_dark_background(ax) else "white")]
     for name, (x, y) in zip(names, place_class_names(points, classes), strict=True):
         ax.text(x, y, escape_dollars(name), ha="center", va="center", fontweight="bold", path_effects=halo)
 
@@ -255,3 +253,46 @@ def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, same: bool | N
         color, dash = (BLUE, "-") if same else (ORANGE, "--")
         frame = patches.Rectangle((left, top), 0.88, 0.88, fill=False, edgecolor=color, linestyle=dash, linewidth=1.6)
         ax.add_patch(frame)
+
+
+_NEIGHBORHOOD = 0.05
+"""Half the side of the square in which neighbors are counted, relative to the span of the map."""
+
+_NAME_SIZE = np.array([0.17, 0.045])
+"""Width and height of a name, relative to the span of the map."""
+
+_MAX_POINTS = 1_500
+"""With more points a subsample of each class is used: the distances take O(n^2) memory."""
+
+
+def place_class_names(points: Array, labels: Array) -> Array:
+    """Return the position of each class name on a map of points, (classes, 2), in the order of sorted labels.
+
+    The position is the class's point with the most neighbors of its own class minus those of others, among points where
+    no other name stands. A centroid would lie between the parts of a class that is split in two.
+
+    Args:
+        points: (n, 2).
+        labels: class of each point, (n,), numbers or strings.
+
+    >>> points = np.array([[0.0, 0.0], [0.1, 0.0], [9.0, 9.0], [5.0, 9.0], [5.0, 9.1]])
+    >>> place_class_names(points, np.array([0, 0, 0, 1, 1])).tolist()
+    [[0.0, 0.0], [5.0, 9.0]]
+    """
+    step = -(-len(points) // _MAX_POINTS)
+    classes = np.unique(labels)
+    some = np.concatenate([np.flatnonzero(labels == label)[::step] for label in classes])
+    points, labels = points[some], labels[some]
+    span = float(np.ptp(points, axis=0).max()) or 1.0
+    apart = np.abs(points[:, None] - points)
+    near, own = (apart < _NEIGHBORHOOD * span).all(axis=2), labels[:, None] == labels
+    crowds = (near & own).sum(axis=1) - (near & ~own).sum(axis=1)
+    taken: list[int] = []
+    for label in classes:
+        best = np.flatnonzero(labels == label)
+        # Stable, so that equal crowds give the same place on every platform.
+        best = best[np.argsort(-crowds[best], kind="stable")]
+        free = best[(apart[best][:, taken] > _NAME_SIZE * span).any(axis=2).all(axis=1)]
+        taken.append(int(free[0] if len(free) else best[0]))
+    positions: Array = points[taken]
+    return positions

@@ -1,4 +1,4 @@
-"""Common parts of matplotlib figures: figure and axes, heatmap, legend, and formatting.
+"""Common parts of matplotlib figures: conversion of inputs, figure and axes, heatmap, legend.
 
 Text color, background and font follow matplotlib's settings, so ``plt.style.use("dark_background")`` gives dark
 figures. No global state is changed.
@@ -6,12 +6,17 @@ figures. No global state is changed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import io
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
 
-from contraport.errors import import_optional, require_extra
+from contraport.errors import UsageError, check, import_optional, require_extra
 from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT
 
 if TYPE_CHECKING:
@@ -19,7 +24,12 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
-    from matplotlib.ticker import Formatter
+
+    from contraport.runs import Run
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Values: TypeAlias = "Tensor | Array | list[Any] | tuple[Any, ...]"
+RunFolder: TypeAlias = "Run | str | Path"
 
 MIN_PANEL_WIDTH = 2.9
 """Inches: where panels would be narrower than this, they wrap to the next row."""
@@ -34,10 +44,18 @@ def create_figure(width: float, height: float) -> Figure:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    with require_extra("report", "A figure"):
-        from contraport.plots.notebook_figure import NotebookFigure
+    figures = import_optional("matplotlib.figure", "report", "A figure")
+    figure: Figure = figures.Figure(figsize=(width, height), layout="constrained")
+    # Without pyplot, notebooks display a figure only if it has this method.
+    figure._repr_png_ = partial(encode_png, figure)  # type: ignore[attr-defined]
+    return figure
 
-        return NotebookFigure(figsize=(width, height), layout="constrained")
+
+def encode_png(figure: Figure, **settings: Any) -> bytes:
+    """Return a figure as a PNG image; settings are those of ``Figure.savefig``."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", **settings)
+    return buffer.getvalue()
 
 
 def create_panels(
@@ -88,24 +106,12 @@ def escape_dollars(name: str) -> str:
     return name.replace("$", r"\$")
 
 
-def build_percent_formatter() -> Formatter:
-    """Build a matplotlib tick formatter that writes shares in percent with three significant digits."""
-    from matplotlib.ticker import FuncFormatter
-
-    return FuncFormatter(lambda share, _: f"{100 * share:.3g}%")
-
-
-def nearest_black_or_white(ax: Axes) -> str:
-    """Return "black" or "white", whichever is nearest to the background color of the axes."""
-    return "black" if _is_dark(ax) else "white"
-
-
 def mass_colormap(ax: Axes) -> Colormap:
     """Return the colormap of transport masses, light or dark like the background; NaN cells are gray."""
     colors = import_optional("matplotlib.colors", "report", "A figure")
-    steps = MASS_ON_DARK if _is_dark(ax) else MASS_ON_LIGHT
-    scale: Colormap = colors.LinearSegmentedColormap.from_list("mass", steps)
-    return scale.with_extremes(bad="#4b443a" if _is_dark(ax) else "#d9d3c7")
+    dark = has_dark_background(ax)
+    scale: Colormap = colors.LinearSegmentedColormap.from_list("mass", MASS_ON_DARK if dark else MASS_ON_LIGHT)
+    return scale.with_extremes(bad="#4b443a" if dark else "#d9d3c7")
 
 
 def add_legend_above(figure: Figure, ax: Axes) -> None:
@@ -120,7 +126,78 @@ def add_legend_above(figure: Figure, ax: Axes) -> None:
     figure.legend(handles, labels, loc="outside upper left", frameon=False, ncols=columns)
 
 
-def _is_dark(ax: Axes) -> bool:
+def has_dark_background(ax: Axes) -> bool:
+    """Return whether the background color of the axes is dark."""
     colors = import_optional("matplotlib.colors", "report", "A figure")
     red, green, blue, alpha = colors.to_rgba(ax.get_facecolor())
     return bool(alpha > 0 and 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.4)
+
+
+def as_plot_array(name: str, values: object, dimensions: int, *, finite: bool = True) -> Array:
+    """Convert a tensor, array or list to a float64 NumPy array, and check its shape and values.
+
+    Raises:
+        UsageError: the number of dimensions differs, it is empty, or an entry is not finite (if `finite`).
+
+    >>> as_plot_array("plan", [[1, 2]], 2)
+    array([[1., 2.]])
+    """
+    try:
+        result = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else np.asarray(values, float)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name}: must be numbers, got {type(values).__name__} ({error}).") from error
+    has_shape = result.ndim == dimensions and result.size > 0
+    check(has_shape, f"{name}: must have {dimensions} dimensions and not be empty, got shape {result.shape}.", "shape")
+    check(not finite or np.isfinite(result).all(), f"{name}: must be finite, got NaN or infinity.", "not_finite")
+    return result
+
+
+def as_labels(values: object, items: int) -> Array | None:
+    """Convert labels, numbers or strings, to a NumPy array (items,); None stays None."""
+    if values is None:
+        return None
+    labels = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    check(labels.shape == (items,), f"labels: must have shape ({items},), got {labels.shape}.", "shape")
+    return labels
+
+
+def is_run_folder(value: object) -> bool:
+    """Return whether a value is a `Run` or a path, rather than numbers."""
+    runs = sys.modules.get("contraport.runs")  # before its import no value can be a Run, so it is not imported here
+    return isinstance(value, str | Path) or (runs is not None and isinstance(value, runs.Run))
+
+
+def load_run(folder: object) -> Run:
+    """Return the `Run` of a run folder; a `Run` is returned as it is."""
+    with require_extra("report", "To read a run"):
+        from contraport.runs import Run
+
+        return folder if isinstance(folder, Run) else Run(str(folder))
+
+
+def sources_by_name(source: object) -> dict[str, Any]:
+    """Return the data to draw by name: mappings unchanged, runs by folder name, any other value under "".
+
+    >>> list(sources_by_name(["runs/a", "runs/b"])), list(sources_by_name({"x": 1})), list(sources_by_name(1.0))
+    (['a', 'b'], ['x'], [''])
+    """
+    if isinstance(source, Mapping):
+        return {str(name): value for name, value in source.items()}
+    several = list(source) if isinstance(source, list | tuple) else [source]
+    if not several or not all(map(is_run_folder, several)):
+        return {"": source}
+    runs = [load_run(folder) for folder in several]
+    is_ambiguous = len({run.name for run in runs}) < len(runs)
+    return {str(run.path) if is_ambiguous else run.name: run for run in runs}
+
+
+def load_evaluation_samples(folder: object, name: str) -> Mapping[str, Array]:
+    """Load the arrays that the evaluation of a run stored for figures; the array `name` must exist.
+
+    Raises:
+        UsageError: the run was not evaluated, is corrupt, or the array is missing.
+    """
+    run = load_run(folder)
+    samples = run.page_arrays()
+    check(name in samples, f"run: {run.samples_path} has no {name!r}; evaluate the run again.", "missing")
+    return samples

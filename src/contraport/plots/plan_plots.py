@@ -1,21 +1,90 @@
-"""Figures of transport plans: heatmaps, couplings with marginals, and lines between items."""
+"""Figures of transport plans: heatmaps on a logarithmic scale, couplings with marginals, lines between items."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from contraport.errors import check
 from contraport.plots.colors import BLUE, GREY, ORANGE
-from contraport.plots.figure_setup import create_panels, escape_dollars, mass_colormap
-from contraport.plots.mass_scale import LogScale, clipped_log10, excludes_self_pairs, share_on_target
-from contraport.plots.plot_inputs import Array, RunFolder, Values, as_plot_array, is_run_folder, load_evaluation_samples
+from contraport.plots.figure_setup import (
+    Array,
+    RunFolder,
+    Values,
+    as_plot_array,
+    create_panels,
+    escape_dollars,
+    is_run_folder,
+    load_evaluation_samples,
+    mass_colormap,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+DECADES = 5
+"""Powers of ten that the color scale of a plan covers at most, down from its largest cell."""
+
+
+class LogScale(NamedTuple):
+    """Logarithmic color scale of transport masses, given by its two ends.
+
+    Attributes:
+        log10_low: log10 of the mass at the low end.
+        log10_high: log10 of the mass at the high end.
+    """
+
+    log10_low: float
+    log10_high: float
+
+    @classmethod
+    def from_matrices(cls, matrices: Iterable[Array]) -> LogScale | None:
+        """Return the color scale that covers several plans and targets, or None if all masses are zero.
+
+        >>> LogScale.from_matrices([np.eye(2) / 2, np.full((2, 2), 1e-9)])
+        LogScale(log10_low=-5.301..., log10_high=-0.301...)
+        """
+        masses = [matrix[matrix > 0] for matrix in matrices]
+        masses = [mass for mass in masses if mass.size]
+        if not masses:
+            return None
+        high = math.log10(max(float(mass.max()) for mass in masses))
+        return cls(max(math.log10(min(float(mass.min()) for mass in masses)), high - DECADES), high)
+
+    @property
+    def power_ticks(self) -> list[tuple[int, float]]:
+        """Exponents of the powers of ten on the scale, each with its position from 0 to 1."""
+        powers = range(math.ceil(self.log10_low), math.floor(self.log10_high) + 1)
+        return [(power, (power - self.log10_low) / ((self.log10_high - self.log10_low) or 1)) for power in powers]
+
+
+def clipped_log10(mass: Array, scale: LogScale, *, without_self: bool = False) -> Array:
+    """Return log10 of masses, clipped at the low end of the scale; NaN on the diagonal if `without_self`."""
+    logs = np.log10(np.maximum(mass, 10**scale.log10_low)).astype(np.float32)
+    if without_self:
+        np.fill_diagonal(logs, np.nan)
+    return logs
+
+
+def share_on_target(plan: Array, target: Array) -> float:
+    """Return the share of a plan's mass that lies where the target is positive; 0 for an empty plan.
+
+    >>> share_on_target(np.array([[3.0, 1.0]]), np.array([[1.0, 0.0]]))
+    0.75
+    """
+    mass = plan.sum()
+    return float(plan[target > 0].sum() / mass) if mass > 0 else 0.0
+
+
+def excludes_self_pairs(plan: Array, target: Array) -> bool:
+    """Return whether plan and target are square with an empty diagonal, so that self pairs are excluded."""
+    is_square = plan.shape[0] == plan.shape[1] > 1
+    return is_square and not np.diag(plan).any() and not np.diag(target).any()
+
 
 MIN_LINE_MASS = 0.02
 """Lines with less than this fraction of a row's mass are not drawn."""
@@ -97,16 +166,15 @@ def couplings(
     """
     several = plans if isinstance(plans, Mapping) else {"": plans}
     check(len(several) > 0, "plans: must have at least one plan, got none.", "missing")
+    marginals = {name: as_plot_array(name, v, 1) for name, v in (("a", a), ("b", b)) if v is not None}
     figure, axes = create_panels(len(several), 2.6, width=width, ratio=1.0)
     for ax, (name, matrix) in zip(axes, several.items(), strict=True):
         mass = _nonnegative("plans", matrix)
-        marginals: list[Array | None] = []
-        for argument, values, size in (("a", a, mass.shape[0]), ("b", b, mass.shape[1])):
-            side = None if values is None else as_plot_array(argument, values, 1)
-            good = side is None or len(side) == size
-            check(good, f"{argument}: must have {size} masses, got {0 if side is None else len(side)}.", "shape")
-            marginals.append(side)
-        _draw_coupling(ax, mass, *marginals)
+        sizes = dict(zip("ab", mass.shape, strict=True))
+        for side, masses in marginals.items():
+            is_fitting = len(masses) == sizes[side]
+            check(is_fitting, f"{side}: must have {sizes[side]} masses, got {len(masses)}.", "shape")
+        _draw_coupling(ax, mass, **marginals)
         ax.set_xlabel(escape_dollars(name))
     return figure
 

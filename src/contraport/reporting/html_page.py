@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import base64
 import datetime
+import hashlib
 import io
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
@@ -13,6 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from contraport._version import __version__
+from contraport.reporting.plotly_figures import Figure
+from contraport.reporting.report_run import ReportRun
 
 MAX_LOSSLESS_SIDE = 48
 """Images up to this side in pixels are stored without loss."""
@@ -74,3 +80,112 @@ def convert_sketches_to_json(sketches: NDArray[Any]) -> list[SketchData]:
         kind = "png" if lossless else "webp"
         return [{"is": "image", "uri": encode_data_uri(pixels_to_pil(one), kind, quality=80)} for one in sketches]
     return [{"is": "vector" if sketches.ndim == 2 else "series", "values": values.tolist()} for values in sketches]
+
+
+MAX_PNG_CHARS = 670_000
+"""A sprite sheet with a longer PNG data URI is stored as JPEG, so that a page of two runs stays below 2 MB."""
+
+JPEG_QUALITY = 80
+
+
+class Section(NamedTuple):
+    """Section of the report page.
+
+    Attributes:
+        key: name of the section's template file, and id of its HTML element.
+        title: heading of the section.
+        template_variables: variables of the section's template, by name.
+    """
+
+    key: str
+    title: str
+    template_variables: Mapping[str, Any]
+
+
+class PlotElement(NamedTuple):
+    """HTML element that shows an interactive figure.
+
+    Attributes:
+        element_id: id of the HTML element.
+        label: description of the figure for screen readers.
+        css_class: CSS class of the element.
+        aspect_ratio: width over height; None if the CSS class determines it.
+    """
+
+    element_id: str
+    label: str
+    css_class: str
+    aspect_ratio: float | None = None
+
+
+class SpriteSheet(NamedTuple):
+    """Image that holds the thumbnails of several items side by side, row by row.
+
+    Attributes:
+        uri: image as a data URI.
+        columns: number of thumbnails in a row.
+        thumbnail_width: width of one thumbnail in pixels.
+        thumbnail_height: height of one thumbnail in pixels.
+        num_thumbnails: number of thumbnails.
+    """
+
+    uri: str
+    columns: int
+    thumbnail_width: int
+    thumbnail_height: int
+    num_thumbnails: int
+
+
+@dataclass
+class PageBuilder:
+    """Collects the figures, thumbnails and script data that the sections add to the report page.
+
+    Attributes:
+        runs: runs that the page compares.
+        plots: plotly figures, by the id of their HTML element.
+        sheets: sprite sheets of thumbnails, by a hash of the image, so that runs on the same data share one.
+        script_data: data that the page's JavaScript reads, by section.
+    """
+
+    runs: Sequence[ReportRun]
+    plots: dict[str, Figure] = field(default_factory=dict)
+    sheets: dict[str, SpriteSheet] = field(default_factory=dict)
+    script_data: dict[str, Any] = field(default_factory=dict)
+
+    def add_plot(
+        self, key: str, figure: Figure, label: str, css_class: str = "curve", aspect_ratio: float | None = None
+    ) -> PlotElement:
+        """Add a figure to the page and return the HTML element that shows it."""
+        self.plots[key] = figure
+        return PlotElement(key, label, css_class, aspect_ratio)
+
+    def add_thumbnails(self, thumbnails: np.ndarray[Any, Any] | None) -> str:
+        """Add thumbnails ``(n, C, H, W)`` to the page as a sprite sheet; return its key, or "" if they are None."""
+        if thumbnails is None:
+            return ""
+        sheet = pack_thumbnails(thumbnails)
+        key = hashlib.sha256(sheet.uri.encode()).hexdigest()[:12]
+        self.sheets[key] = sheet
+        return key
+
+    def add_sketches(self, sketches: np.ndarray[Any, Any]) -> range:
+        """Add sketches of items to the page and return their indices among all sketches of the page."""
+        stored = self.script_data.setdefault("sketches", [])
+        first = len(stored)
+        stored += convert_sketches_to_json(sketches)
+        return range(first, len(stored))
+
+
+def pack_thumbnails(thumbnails: np.ndarray[Any, Any]) -> SpriteSheet:
+    """Pack uint8 thumbnails ``(n, C, H, W)`` into one image, as a sprite sheet."""
+    items, channels, height, width = thumbnails.shape
+    columns = math.ceil(math.sqrt(items))
+    rows = math.ceil(items / columns)
+    packed = np.zeros((rows * columns, channels, height, width), dtype=np.uint8)
+    packed[:items] = thumbnails
+    packed = packed.reshape(rows, columns, channels, height, width).transpose(2, 0, 3, 1, 4)
+    image = pixels_to_pil(packed.reshape(channels, rows * height, columns * width))
+    uri = encode_data_uri(image, "png", optimize=True)
+    if len(uri) > MAX_PNG_CHARS:
+        uri = encode_data_uri(image, "jpeg", quality=JPEG_QUALITY, optimize=True)
+    return SpriteSheet(uri, columns, width, height, items)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,43 @@ from typing import Any
 from markupsafe import Markup
 
 from contraport._utils.files import write_text
+from contraport._utils.formatting import join_names, pluralize
 from contraport.errors import check, check_new_file, report_write_errors
 from contraport.metrics import Metric
 from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT
 from contraport.reporting.config import REPORT, ReportOptions
-from contraport.reporting.html_page import render_page
-from contraport.reporting.page_builder import PageBuilder
+from contraport.reporting.html_page import PageBuilder, Section, render_page
 from contraport.reporting.plotly_figures import to_script_json
-from contraport.reporting.report_run import ReportRun, load_runs
-from contraport.reporting.sections import SECTIONS
-from contraport.reporting.summary_text import build_report_title
+from contraport.reporting.report_run import ReportRun, load_runs, short_data_name
+from contraport.reporting.sections.confusion_matrix import build_confusion_section
+from contraport.reporting.sections.embedding_map import build_embedding_map_section, build_neighbors_section
+from contraport.reporting.sections.feature_geometry import build_geometry_section
+from contraport.reporting.sections.metric_curves import (
+    build_epoch_curves_section,
+    build_robustness_section,
+    build_training_curves_section,
+)
+from contraport.reporting.sections.pair_audit import build_pair_audit_section
+from contraport.reporting.sections.plan_heatmaps import build_plans_section
+from contraport.reporting.sections.results_table import build_results_section, build_settings_section
+from contraport.reporting.verdict import build_verdict_section
 from contraport.runs import Run
+
+SECTIONS: tuple[Callable[[PageBuilder], Section | None], ...] = (
+    build_verdict_section,
+    build_results_section,
+    build_training_curves_section,
+    build_epoch_curves_section,
+    build_embedding_map_section,
+    build_neighbors_section,
+    build_confusion_section,
+    build_plans_section,
+    build_geometry_section,
+    build_robustness_section,
+    build_pair_audit_section,
+    build_settings_section,
+)
+"""Functions that build the sections, in the order of the page; each returns None if the runs have no data for it."""
 
 PLOTLY = "plotly-cartesian-4.1.1.min.js.gz"
 """Cartesian bundle of plotly.js (lines, bars, heatmaps), as published, compressed with gzip."""
@@ -68,6 +94,28 @@ def render_report(runs: Sequence[ReportRun]) -> str:
         mass={"light": MASS_ON_LIGHT, "dark": MASS_ON_DARK},
         plotly=base64.b64encode(files("contraport.reporting").joinpath(PLOTLY).read_bytes()).decode(),
     )
+
+
+def build_report_title(runs: Sequence[ReportRun]) -> str:
+    """Write the title of the report: which encoders were trained, on which data, with which objective."""
+
+    def values(key: str) -> list[str]:
+        return list(dict.fromkeys(str(run.config[key]).strip("<>") for run in runs if key in run.config))
+
+    encoders = list(dict.fromkeys(run.encoder for run in runs))
+    data = join_names(list(dict.fromkeys(short_data_name(run.config.get("data")) for run in runs)))
+    objectives, epochs = values("objective"), values("epochs")
+    is_frozen = all(run.config.get("freeze") is True for run in runs)
+    adjective, verb = ("frozen ", "with a trained head on") if is_frozen else ("", "trained on")
+    if len(runs) == 1:
+        what = f"{adjective}{encoders[0]} encoder"
+    elif len(encoders) == 1:
+        what = f"{len(runs)} {adjective}{encoders[0]} encoders"
+    else:
+        what = f"{len(runs)} {adjective}encoders ({join_names(encoders)})"
+    objective = f" with {join_names(objectives)}" if objectives else ""
+    length = f" for {pluralize(int(epochs[0]), 'epoch')}" if len(epochs) == 1 and epochs[0].isdigit() else ""
+    return f"{what} {verb} {data}{objective}{length}."
 
 
 def _group_metrics(metrics: Sequence[Metric]) -> list[tuple[str, list[tuple[int, Metric]]]]:

@@ -10,8 +10,8 @@ from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, titles_by_metric_name
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINES
+from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.metric_tables import compare_settings, list_evaluated_metrics
-from contraport.reporting.page_builder import PageBuilder, Section
 from contraport.reporting.report_run import ReportRun
 from contraport.training.config import RECORDED_OPTIONS
 

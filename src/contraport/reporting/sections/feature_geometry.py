@@ -11,7 +11,7 @@ import torch
 
 from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
 from contraport.metrics.registry import BEFORE_TRAINING
-from contraport.reporting.page_builder import PageBuilder, PlotElement, Section
+from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
     CURVE_HEIGHT,
@@ -26,7 +26,7 @@ from contraport.reporting.plotly_figures import (
     shorten_label,
 )
 from contraport.reporting.report_run import ReportRun
-from contraport.reporting.sections.epoch_curves import list_row_names_by_epoch
+from contraport.reporting.sections.metric_curves import list_row_names_by_epoch
 
 SPECTRUM_FLOOR = 1e-7
 """Singular values below this ratio to the largest are rounding errors and are not drawn."""

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from contraport.plots.mass_scale import DECADES, LogScale, Masses, excludes_self_pairs, share_on_target
-from contraport.reporting.page_builder import PageBuilder, PlotElement, Section
+from contraport.plots.figure_setup import Array
+from contraport.plots.plan_plots import DECADES, LogScale, excludes_self_pairs, share_on_target
+from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
     CURVE_HEIGHT,
@@ -44,8 +45,8 @@ class PlanSnapshot(NamedTuple):
     """
 
     epoch: int | None
-    plan: Masses
-    target: Masses
+    plan: Array
+    target: Array
 
     @property
     def share_on_target(self) -> float:
@@ -177,7 +178,7 @@ def _build_run_plan(builder: PageBuilder, run: ReportRun, snapshots: list[PlanSn
     )
 
 
-def quantize_masses(mass: Masses, scale: LogScale) -> np.ndarray[Any, Any]:
+def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
     """Map masses to bytes from 0 to 255 on a logarithmic scale; masses below the scale become 0."""
     logs = np.log10(np.maximum(mass, 10**scale.log10_low))
     result: np.ndarray[Any, Any] = (logs - scale.log10_low) / ((scale.log10_high - scale.log10_low) or 1) * 255
@@ -220,7 +221,7 @@ def _describe_mass(mass: float) -> str:
 
 
 def _draw_heatmap(
-    mass: Masses, scale: LogScale, suffixes: list[str], views: tuple[str, str], *, without_self: bool
+    mass: Array, scale: LogScale, suffixes: list[str], views: tuple[str, str], *, without_self: bool
 ) -> Figure:
     """Draw a plan or target as a plotly heatmap, with lines between the blocks of both views."""
     rows, columns = mass.shape

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.metrics.intervals import Difference
+from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.metric_tables import (
     MISSING_VALUE,
     MetricCell,
@@ -15,11 +18,9 @@ from contraport.reporting.metric_tables import (
     list_evaluated_metrics,
     summarize_training_speed,
 )
-from contraport.reporting.page_builder import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import GRID, MUTED, build_figure, build_titled_axis, escape_tags
 from contraport.reporting.report_run import ReportRun
-from contraport.reporting.sections.robustness_curves import ROBUSTNESS
-from contraport.reporting.summary_text import list_run_problems
+from contraport.reporting.sections.metric_curves import ROBUSTNESS
 
 ROW_HEIGHT = 24
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
@@ -38,6 +39,21 @@ def build_results_section(builder: PageBuilder) -> Section:
         "directions": _build_direction_cells(runs),
     }
     return Section("results", "Results", values)
+
+
+def list_run_problems(runs: Sequence[ReportRun]) -> list[str]:
+    """Write notes on runs without metrics or evaluation, on diverged losses, and the notes of the evaluations."""
+    notes = [f"{run.name} has no curves: no metrics are logged yet." for run in runs if not run.metrics_rows]
+    notes += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if run.evaluation is None]
+    for run in runs:
+        diverged = (row["step"] for row in run.metrics_rows if not math.isfinite(row.get("loss") or 0.0))
+        if (step := next(diverged, None)) is not None:
+            notes.append(f"{run.name}: the loss is not finite at step {step:,}.")
+    evaluated = {run.name: run.evaluation.get("notes", []) for run in runs if run.evaluation is not None}
+    for note in dict.fromkeys(note for of_run in evaluated.values() for note in of_run):
+        names = [name for name, of_run in evaluated.items() if note in of_run]
+        notes.append(note if len(names) == len(runs) else f"{join_names(names)}: {note}")
+    return notes
 
 
 def build_settings_section(builder: PageBuilder) -> Section:

@@ -1,0 +1,239 @@
+"""Report sections: curves of metrics over the training steps, the saved epochs and the severity of corruptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from contraport.metrics import Metric, collect_metrics_from_rows
+from contraport.metrics.registry import BASELINES, BEFORE_TRAINING
+from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, is_percent_column, select_evenly_spaced_rows
+from contraport.reporting.html_page import PageBuilder, Section
+from contraport.reporting.metric_tables import build_metric_tables, list_evaluated_metrics
+from contraport.reporting.plotly_figures import (
+    CURVE_HEIGHT,
+    MUTED,
+    PERCENT,
+    Figure,
+    build_axis_from_zero,
+    build_figure,
+    build_line_trace,
+    build_titled_axis,
+)
+from contraport.reporting.report_run import ReportRun
+
+AXES = {"step": "step", "epoch": "epoch", "seconds": "training time, s", "share": "share of the run"}
+"""Horizontal axes that the page offers."""
+
+SCHEDULED = ("temperature", "plan_mass")
+"""Columns that are drawn only if they change."""
+
+DIGITS = 4
+"""Decimals in which a scheduled column must change; the mass of a balanced plan varies by rounding."""
+
+NOTES = {
+    "loss": "Losses of different objectives differ by constants: compare their shape, not their level.",
+    "mi_bound": "Computed from the loss of a batch; at most the logarithm of the batch size.",
+    "lr": "A setting, not a result.",
+    "temperature": "A lower temperature weighs only the closest pairs.",
+    "plan_mass": "Below 100% the objective drops pairs whose cost is too high.",
+}
+_ONLINE_NOTE = "Measured on training items during training, not on test items."
+
+
+def build_training_curves_section(builder: PageBuilder) -> Section | None:
+    """Build the section of training curves, one panel per logged metric; return None if nothing was logged."""
+    monitored = collect_metrics_from_rows(row for run in builder.runs for row in run.metrics_rows)
+    curves = []
+    for key in ("loss", *(metric.key for metric in monitored), "mi_bound", "lr", *SCHEDULED):
+        values = [
+            {round(row[key], DIGITS) for row in run.metrics_rows if row.get(key) is not None} for run in builder.runs
+        ]
+        if not any(len(of_run) > (key in SCHEDULED) for of_run in values):
+            continue
+        title = column_title(key)
+        last = [
+            f"{run.name}: {[row[key] for row in run.metrics_rows if row.get(key) is not None][-1]:.3g}"
+            for run, of_run in zip(builder.runs, values, strict=True)
+            if of_run
+        ]
+        label = f"{title} over the training steps; last values: {'; '.join(last)}."
+        figure = draw_training_curve(builder.runs, key)
+        if is_percent_column(key):
+            figure["layout"]["yaxis"] |= {"tickformat": PERCENT}
+        plot = builder.add_plot(f"curve-{key}", figure, label)
+        builder.script_data.setdefault("along", {})[plot.element_id] = [
+            positions
+            for run in builder.runs
+            if (positions := _positions_on_axes(run, select_evenly_spaced_rows(run.metrics_rows, key)))
+        ]
+        curves.append((title, plot, NOTES.get(key, _ONLINE_NOTE)))
+    values_by_name = {"curves": curves, "max_points": MAX_POINTS_PER_LINE, "axes": AXES}
+    return Section("training", "Training", values_by_name) if curves else None
+
+
+def draw_training_curve(runs: Sequence[ReportRun], key: str) -> Figure:
+    """Draw one logged metric over the training steps, one line per run."""
+    rows = [(run, select_evenly_spaced_rows(run.metrics_rows, key)) for run in runs]
+    lines = [build_line_trace(run, [row["step"] for row in of], [row[key] for row in of]) for run, of in rows if of]
+    x = build_axis_from_zero("step")
+    return build_figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y={"exponentformat": "power"})
+
+
+def _positions_on_axes(run: ReportRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the position of each logged row on every horizontal axis: step, share, epoch and seconds."""
+    if not rows:
+        return {}
+    last = run.metrics_rows[-1]
+    shares = [row["step"] / (last["step"] or 1) for row in rows]
+    epochs = last.get("epoch")
+    positions: dict[str, list[Any]] = {
+        "step": [row["step"] for row in rows],
+        "share": [round(share, 5) for share in shares],
+    }
+    if epochs is not None:
+        positions["epoch"] = [round(epochs * share, 4) for share in shares]
+    if all(row.get("seconds") is not None for row in rows):
+        positions["seconds"] = [row["seconds"] for row in rows]
+    return positions
+
+
+GROUPS = ("accuracy", "few-labels", "retrieval", "clustering", "geometry", "domains")
+MAX_METRICS = 6
+"""Number of metrics that are drawn; `evaluation.json` has all."""
+
+
+def build_epoch_curves_section(builder: PageBuilder) -> Section | None:
+    """Build the section of metrics over the epochs; return None if no run was evaluated at several epochs."""
+    runs = [run for run in builder.runs if len(list_row_names_by_epoch(run)) > 2]
+    metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group in GROUPS]
+    metrics.sort(key=lambda metric: GROUPS.index(metric.group))
+    # Of Recall@1, Recall@5, ... only the first.
+    families = {metric.key.partition("@")[0]: metric for metric in reversed(metrics)}
+    curves = []
+    for metric in [metric for metric in metrics if metric in families.values()][:MAX_METRICS]:
+        last = [
+            f"{run.name}: {metric.format(values[-1])}" for run in runs if (values := _metric_by_epoch(run, metric)[1])
+        ]
+        label = f"{metric.title} over the epochs; last values: {'; '.join(last)}."
+        key = f"epochs-{metric.key.replace('@', '-')}"
+        curves.append((metric, builder.add_plot(key, draw_epoch_curves(runs, metric), label)))
+    return Section("epochs", "Epochs", {"curves": curves}) if curves else None
+
+
+def list_row_names_by_epoch(run: ReportRun) -> list[tuple[int, str]]:
+    """Return each evaluated epoch with the row name of its metrics; epoch 0 is before training."""
+    last = (run.evaluation or {}).get("epochs")
+    epochs = [(int(name.removeprefix("epoch ")), name) for name in run.rows_by_encoder if name.startswith("epoch ")]
+    epochs += [(0, row) for row in BEFORE_TRAINING if row in run.rows_by_encoder]
+    epochs += [(last, "trained")] if last is not None else []
+    return sorted(epochs)
+
+
+def draw_epoch_curves(runs: Sequence[ReportRun], metric: Metric) -> Figure:
+    """Draw a metric with confidence intervals over the epochs, one line per run, and its value on raw inputs."""
+    traces: list[dict[str, Any]] = []
+    for run in runs:
+        x, y, high, low = _metric_by_epoch(run, metric)
+        bars = {"type": "data", "symmetric": False, "array": high, "arrayminus": low, "color": run.color, "width": 2}
+        settings = {"error_y": bars | {"thickness": 1}} if any(high) or any(low) else {}
+        traces.append(build_line_trace(run, x, y, mode="lines+markers", **settings))
+    raw = next((value for run in runs if (value := run.metric_value(metric.key, "raw")) is not None), None)
+    shapes: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    if raw is not None and len({run.data_name for run in runs}) == 1:
+        dotted = {"color": MUTED, "width": 1.2, "dash": "dot"}
+        shapes = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": raw, "y1": raw, "line": dotted}]
+        text = {"text": "raw<br>inputs", "x": 1, "xref": "paper", "xanchor": "left", "xshift": 4, "y": raw}
+        annotations = [text | {"align": "left", "showarrow": False, "font": {"size": 11, "color": MUTED}}]
+        # Shapes do not extend the axis, so an invisible point does.
+        point = {"type": "scatter", "x": [0], "y": [raw], "mode": "markers", "marker": {"opacity": 0}}
+        traces.append(point | {"hoverinfo": "skip"})
+    ticks = {"tickformat": PERCENT} if metric.in_percent else {}
+    x_axis = build_axis_from_zero("epoch", max(list_row_names_by_epoch(run)[-1][0] for run in runs))
+    figure = build_figure(
+        traces, height=CURVE_HEIGHT, hovermode="x unified", x=x_axis, y=ticks, shapes=shapes, annotations=annotations
+    )
+    figure["layout"]["margin"]["r"] = 46 if annotations else 8
+    return figure
+
+
+def _metric_by_epoch(run: ReportRun, metric: Metric) -> tuple[list[int], list[float], list[float], list[float]]:
+    """Return epochs, metric values, and distances of the interval ends above and below the values."""
+    intervals = (run.evaluation or {}).get("intervals", {})
+    x, y, high, low = [], [], [], []
+    for epoch, row in list_row_names_by_epoch(run):
+        value = run.rows_by_encoder[row].get(metric.key)
+        if value is None:
+            continue
+        ends = intervals.get(row, {}).get(metric.key, {"low": value, "high": value})
+        x.append(epoch)
+        y.append(value)
+        high.append(ends["high"] - value)
+        low.append(value - ends["low"])
+    return x, y, high, low
+
+
+ROBUSTNESS = "robustness"
+HEIGHT = 210
+
+_BASELINE_DASHES = {"raw": "dot", "given": "dash", "untrained": "dash"}
+_DASH_NAMES = {"dot": "dotted", "dash": "dashed"}
+
+
+def build_robustness_section(builder: PageBuilder) -> Section | None:
+    """Build the section of robustness, one panel per corruption; return None if no corruption was evaluated."""
+    metrics = [metric for metric in list_evaluated_metrics(builder.runs) if metric.group == ROBUSTNESS]
+    kinds = list(dict.fromkeys(metric.key.partition("@")[0] for metric in metrics))
+    rows = ("trained", *_shared_baselines(builder.runs))
+    values = (run.metric_value(metric.key, row) for run in builder.runs for metric in metrics for row in rows)
+    lowest = min((value for value in values if value is not None), default=0.0)
+    curves = []
+    for kind in kinds:
+        of_kind = [metric for metric in metrics if metric.key.partition("@")[0] == kind]
+        name, worst = of_kind[0].title.partition("@")[0], of_kind[-1]
+        last = [
+            f"{run.name} {worst.format(value)}"
+            for run in builder.runs
+            if (value := run.metric_value(worst.key)) is not None
+        ]
+        label = f"{name}: accuracy over the severity; at severity {_severity_of_metric(worst)}: {'; '.join(last)}."
+        figure = draw_severity_curves(builder.runs, of_kind, lowest)
+        curves.append((name, builder.add_plot(f"robust-{kind}", figure, label)))
+    if not curves:
+        return None
+    baselines = [f"{BASELINES[row]} ({_DASH_NAMES[_BASELINE_DASHES[row]]})" for row in rows[1:]]
+    groups = build_metric_tables(builder.runs, metrics)
+    values_by_name = {"curves": curves, "metrics": metrics, "groups": groups, "baselines": baselines}
+    return Section("robustness", "Robustness", values_by_name)
+
+
+def draw_severity_curves(runs: Sequence[ReportRun], metrics: Sequence[Metric], lowest: float) -> Figure:
+    """Draw accuracy over the severity of one corruption, one line per run and gray lines for baselines."""
+    points = [(0, "linear_probe"), *((_severity_of_metric(metric), metric.key) for metric in metrics)]
+    style = {"mode": "lines+markers", "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>"}
+    gray: dict[str, Any] = {"marker": {"color": MUTED, "size": 4}, "meta": -1}
+    sources: list[tuple[ReportRun, str, dict[str, Any]]] = [
+        (runs[0], row, gray | {"name": BASELINES[row], "line": {"color": MUTED, "width": 1.2, "dash": dash}})
+        for row, dash in _BASELINE_DASHES.items()
+        if row in _shared_baselines(runs)
+    ]
+    sources += [(run, "trained", {}) for run in runs]
+    lines = []
+    for run, row, settings in sources:
+        if known := [(at, value) for at, key in points if (value := run.metric_value(key, row)) is not None]:
+            x, y = zip(*known, strict=True)
+            lines.append(build_line_trace(run, x, y, **style | settings))
+    y_axis = {"tickformat": PERCENT, "range": [max(0.0, lowest - 0.05), 1.0]}
+    return build_figure(lines, height=HEIGHT, hovermode="x unified", x=build_titled_axis("severity", dtick=1), y=y_axis)
+
+
+def _severity_of_metric(metric: Metric) -> int:
+    return int(metric.key.partition("@")[2])
+
+
+def _shared_baselines(runs: Sequence[ReportRun]) -> list[str]:
+    """Return the baselines whose accuracy is equal in all runs; empty if the runs differ in data."""
+    values = {row: {run.metric_value("linear_probe", row) for run in runs} for row in _BASELINE_DASHES}
+    shared = [row for row, of_row in values.items() if len(of_row) == 1 and None not in of_row]
+    return shared if len({run.data_name for run in runs}) == 1 else []
