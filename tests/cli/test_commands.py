@@ -10,7 +10,7 @@ import pytest
 import contraport
 from contraport._utils.lazy import import_object
 from contraport.cli import main
-from contraport.cli.commands import BUILTIN_COMMANDS, COMMAND_LOCATIONS, find_command
+from contraport.cli.commands import BUILTIN_COMMANDS, find_command
 from contraport.errors import UsageError
 from tests.errors import raises_usage_error
 
@@ -45,8 +45,6 @@ def test_what_it_names_is_there(name: str) -> None:
     assert verb.summary.endswith(".")
     assert verb.examples
     assert all(f"contraport {name}" in example for example in verb.examples)
-    package = ".".join(verb.function_path.partition(":")[0].split(".")[:2])
-    assert COMMAND_LOCATIONS[name] == f"{package}.config:{name.upper()}"
 
 
 def test_a_value_of_another_type_is_told_from_python_too() -> None:

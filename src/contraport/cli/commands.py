@@ -1,17 +1,22 @@
-"""Registry of commands, and their execution: a command is imported only after its arguments are parsed."""
+"""Registry of commands, and their execution: the function of a command is imported after its arguments are parsed."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
+import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast, get_args
 
+import contraport
 from contraport._utils.lazy import import_object
 from contraport.command import EXTRA, GROUPS, Command
 from contraport.errors import UsageError, check, hint_on_error, one_line_reason, require_extra, unknown_name_error
@@ -20,28 +25,21 @@ from contraport.options import Option
 ENTRY_POINT_GROUP = "contraport.commands"
 """Group of entry points for commands of other packages: the name of a command, and the location of its `Command`."""
 
-COMMAND_LOCATIONS = {
-    "advise": "contraport.training.config.advise_options:ADVISE",
-    "audit": "contraport.auditing.config:AUDIT",
-    "cluster": "contraport.similarity_search.config:CLUSTER",
-    "compare": "contraport.comparison.config:COMPARE",
-    "demo": "contraport.cli.config:DEMO",
-    "docs": "contraport.cli.config:DOCS",
-    "doctor": "contraport.cli.config:DOCTOR",
-    "duplicates": "contraport.similarity_search.config:DUPLICATES",
-    "embed": "contraport.evaluation.config:EMBED",
-    "evaluate": "contraport.evaluation.config:EVALUATE",
-    "export": "contraport.evaluation.config:EXPORT",
-    "list": "contraport.cli.config:LIST",
-    "neighbors": "contraport.similarity_search.config:NEIGHBORS",
-    "report": "contraport.reporting.config:REPORT",
-    "search": "contraport.similarity_search.config:SEARCH",
-    "train": "contraport.training.config:TRAIN",
-}
-"""Location of the declaration of each command of this package."""
 
-BUILTIN_COMMANDS = tuple(COMMAND_LOCATIONS)
-"""Names of the commands of this package."""
+def _find_builtin_commands() -> dict[str, Command[...]]:
+    """Find the commands of this package: the constants of type `Command` in the `config` modules of its packages."""
+    packages = [
+        path.parent.name for path in Path(contraport.__file__).parent.glob("*/config*") if path.stem == "config"
+    ]
+    modules = [import_module(f"contraport.{package}.config") for package in packages]
+    commands = {
+        name.lower(): value for one in modules for name, value in vars(one).items() if isinstance(value, Command)
+    }
+    return dict(sorted(commands.items()))
+
+
+BUILTIN_COMMANDS = _find_builtin_commands()
+"""Commands of this package, by name."""
 
 
 def command_summaries() -> dict[str, dict[str, str]]:
@@ -49,9 +47,8 @@ def command_summaries() -> dict[str, dict[str, str]]:
 
     Commands of other packages, which are not imported for this, have the name of their package as summary.
     """
-    builtin = {name: find_command(name) for name in BUILTIN_COMMANDS}
     groups = {
-        heading: {name: command.summary for name, command in builtin.items() if command.group == heading}
+        heading: {name: command.summary for name, command in BUILTIN_COMMANDS.items() if command.group == heading}
         for heading in GROUPS
     }
     foreign = {name: f"(of the package {_package(point)})" for name, point in _foreign_commands().items()}
@@ -59,14 +56,13 @@ def command_summaries() -> dict[str, dict[str, str]]:
 
 
 def find_command(name: str) -> Command[...]:
-    """Find a command by name, and import its declaration.
+    """Find a command by name; that of another package is imported.
 
     Raises:
         UsageError: there is no such command (the message offers the nearest name), or its package cannot be imported.
     """
     if name in BUILTIN_COMMANDS:
-        builtin: Command[...] = import_object(COMMAND_LOCATIONS[name])
-        return builtin
+        return BUILTIN_COMMANDS[name]
     foreign = _foreign_commands()
     if name not in foreign:
         raise unknown_name_error("command", name, [*BUILTIN_COMMANDS, *foreign])
@@ -97,18 +93,43 @@ def run_command(name: str, argv: list[str]) -> None:
         return
     options = dict(options)
     as_json = options.pop("json", False)
-    printer = "contraport.cli.json_output:print_json" if as_json else command.printer_path
     needed = require_extra(command.required_extra, name) if command.required_extra else nullcontext()
     with needed, _log_to_terminal(quiet=not options.get("progress", True)):
         for message in _repeated_flags(argv):
             logging.getLogger("contraport").warning(message)
         result = import_object(command.function_path)(**options)
-    if printer:
-        import_object(printer)(result)
+    if as_json:
+        print(json.dumps(to_json_value(result), indent=2, ensure_ascii=False))
+    elif command.printer_path:
+        import_object(command.printer_path)(result)
     if options.get("page") and Path in get_args(command.options["page"].type) and not as_json:
         print(f"page: {options['page']}")
     if command.failure_check_path:
         import_object(command.failure_check_path)(result)
+
+
+def to_json_value(value: Any) -> Any:
+    """Convert a value to plain JSON types: dataclasses and named tuples to dicts, numbers that are not finite to None.
+
+    >>> import numpy as np
+    >>> to_json_value({"scores": np.array([0.5, np.inf]), "folder": Path("runs/a")})
+    {'scores': [0.5, None], 'folder': 'runs/a'}
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: to_json_value(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if hasattr(value, "_asdict"):
+        return to_json_value(value._asdict())
+    if hasattr(value, "tolist"):  # arrays, tensors and their scalars
+        return to_json_value(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(name): to_json_value(part) for name, part in value.items()}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Iterable) and not isinstance(value, Path):
+        return [to_json_value(part) for part in value]
+    return str(value)
 
 
 def _repeated_flags(argv: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ Checks that need a component, such as the name of an encoder, run when the compo
 written.
 """
 
+from contraport.training.config.advise_options import ADVISE
 from contraport.training.config.data_options import DataReadingSettings, DataSettings, ValidationSettings
 from contraport.training.config.network_options import NetworkSettings
 from contraport.training.config.objective_options import ObjectiveSettings
@@ -13,6 +14,7 @@ from contraport.training.config.settings import OPTIONS, RECORDED_OPTIONS, TRAIN
 from contraport.training.config.view_options import ViewSettings
 
 __all__ = [
+    "ADVISE",
     "OPTIONS",
     "RECORDED_OPTIONS",
     "TRAIN",
