@@ -37,6 +37,10 @@ def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
         assert getattr(contraport, name) is function
 
 
+def test_commands_are_found_in_the_config_modules() -> None:
+    assert {"audit", "compare", "embed", "list", "report", "search", "train"} <= BUILTIN_COMMANDS.keys()
+
+
 @pytest.mark.parametrize("name", BUILTIN_COMMANDS)
 def test_what_it_names_is_there(name: str) -> None:
     verb = find_command(name)

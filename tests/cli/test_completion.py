@@ -38,7 +38,7 @@ def test_what_is_offered(words: list[str], offered: list[str]) -> None:
 def test_an_unknown_shell(command) -> None:
     found: Outcome = command("--print_completion", "tcsh")
     assert found.status == 2
-    assert "did you mean 'zsh'" in found.err
+    assert "bash, fish, zsh" in found.err
     assert command("--print_completion").status == 2
 
 

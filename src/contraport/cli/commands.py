@@ -28,13 +28,11 @@ ENTRY_POINT_GROUP = "contraport.commands"
 
 def _find_builtin_commands() -> dict[str, Command[...]]:
     """Find the commands of this package: the constants of type `Command` in the `config` modules of its packages."""
-    packages = [
-        path.parent.name for path in Path(contraport.__file__).parent.glob("*/config*") if path.stem == "config"
-    ]
-    modules = [import_module(f"contraport.{package}.config") for package in packages]
-    commands = {
-        name.lower(): value for one in modules for name, value in vars(one).items() if isinstance(value, Command)
-    }
+    commands: dict[str, Command[...]] = {}
+    for path in Path(contraport.__file__).parent.glob("*/config*"):
+        if path.stem == "config":
+            constants = vars(import_module(f"contraport.{path.parent.name}.config"))
+            commands |= {name.lower(): value for name, value in constants.items() if isinstance(value, Command)}
     return dict(sorted(commands.items()))
 
 

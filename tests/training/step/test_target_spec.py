@@ -134,7 +134,7 @@ def test_what_a_training_keeps_can_be_pickled(data: Dataset, tmp_path: Path) -> 
         ("neighbors:5", "target.*", ("neighbors",)),
         ("soft", "target.file_missing", ("soft:FILE",)),
         ("soft:temperature=1", "target.file_missing", ("soft:FILE",)),
-        ("soft:FOLDER/none.npy", "target.*", ("none.npy", "No such file")),
+        ("soft:FOLDER/none.npy", "target.*", ("none.npy", "there is no file")),
         ("soft:FOLDER", "target.*", ("FOLDER",)),
         ("soft:/dev/zero", "target.*", ("/dev/zero",)),
         ("soft:FOLDER/few.npy", "target.shape", ("few.npy", ITEMS, ITEMS - 1)),
