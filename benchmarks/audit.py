@@ -47,8 +47,8 @@ from sklearn.metrics import roc_auc_score
 import contraport
 from benchmarks.engine import machine
 from contraport.auditing import crossfit
-from contraport.auditing.pairs import STATISTICS, PairedFeatures, PairIndices, score_pairs
-from contraport.auditing.pairs.paired_features import encode_pairs
+from contraport.auditing.pairs.pair_scoring import STATISTICS, score_pairs
+from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices, encode_pairs
 from contraport.data import Dataset, from_arrays, load
 from contraport.embedding import LoaderConfig
 from contraport.runs import Run

@@ -10,7 +10,7 @@ from typing import Any
 from scipy.stats import t as student
 
 from contraport._utils.formatting import join_names
-from contraport.auditing.pairs import STATISTICS
+from contraport.auditing.pairs.pair_scoring import STATISTICS
 
 SEEDS = 3
 WITHIN = 0.05

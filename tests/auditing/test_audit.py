@@ -20,13 +20,9 @@ from contraport._utils import locks
 from contraport._utils.locks import lock_folder
 from contraport.auditing import Audit, crossfit
 from contraport.auditing.crossfit import score_frozen_vectors
-from contraport.auditing.pairs import (
-    PairIndices,
-    draw_exchange_groups,
-    load_vector_pairs,
-    rotate_partners,
-    score_pairs,
-)
+from contraport.auditing.pairs.pair_scoring import score_pairs
+from contraport.auditing.pairs.paired_features import PairIndices, load_vector_pairs
+from contraport.auditing.pairs.synthetic_mismatches import draw_exchange_groups, rotate_partners
 from contraport.auditing.result import audit_from_arrays
 from contraport.cli.console import print_audit
 from contraport.data import from_arrays, from_stream, load

@@ -24,7 +24,7 @@ from contraport.auditing.page import (
     format_headline,
     write_page,
 )
-from contraport.auditing.pairs import STATISTICS
+from contraport.auditing.pairs.pair_scoring import STATISTICS
 from contraport.data import Dataset
 from contraport.data.arrays import from_arrays
 

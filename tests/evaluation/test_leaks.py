@@ -17,7 +17,7 @@ from PIL import Image
 from tests.errors import raises_usage_error
 
 import contraport
-from contraport.auditing.pairs import add_decoys, draw_exchange_groups, rotate_partners
+from contraport.auditing.pairs.synthetic_mismatches import add_decoys, draw_exchange_groups, rotate_partners
 from contraport.catalog.option_parsers import parse_mismatch
 from contraport.data import Dataset, from_arrays, load
 from contraport.data.perturbations import draw_mismatched_partners

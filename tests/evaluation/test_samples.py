@@ -7,7 +7,8 @@ import pytest
 import torch
 from tests.evaluation.making import several, vector_model, vectors
 
-from contraport.auditing.pairs import PairedFeatures, score_pairs
+from contraport.auditing.pairs.pair_scoring import score_pairs
+from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from contraport._utils.files import write_arrays, write_json
-from contraport.auditing.pairs import estimate_fdr
+from contraport.auditing.pairs.noise_rate import estimate_fdr
 from contraport.plots.colors import class_colors
 from contraport.plots.curves import MAX_POINTS_PER_LINE
 from contraport.plots.plan_plots import LogScale

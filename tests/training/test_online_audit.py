@@ -10,8 +10,8 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from contraport.auditing.pairs import PairedFeatures
 from contraport.auditing.pairs.pair_filter import PairFilter
+from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.data import Dataset, from_arrays
 from contraport.runs import Run
 from contraport.training import train

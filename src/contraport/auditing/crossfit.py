@@ -16,20 +16,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport._utils.files import write_arrays
-from contraport.auditing.pairs import (
+from contraport.auditing.pairs.noise_rate import NoiseRate, estimate_noise_rate
+from contraport.auditing.pairs.pair_scoring import score_pairs
+from contraport.auditing.pairs.paired_features import (
     NUM_NEIGHBORS,
-    NoiseRate,
     PairedFeatures,
     PairIndices,
-    draw_exchange_groups,
-    estimate_noise_rate,
+    encode_pairs,
     has_vector_views,
     load_vector_pairs,
-    rotate_partners,
-    score_pairs,
 )
-from contraport.auditing.pairs.paired_features import encode_pairs
-from contraport.auditing.pairs.synthetic_mismatches import ExchangeGroup
+from contraport.auditing.pairs.synthetic_mismatches import ExchangeGroup, draw_exchange_groups, rotate_partners
 from contraport.data import BatchOrder, Dataset, build_loader
 from contraport.embedding import LoaderConfig
 from contraport.errors import check, report_write_errors, unreadable_error

@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
-from contraport.auditing.pairs import PairedFeatures, score_pairs
-from contraport.auditing.pairs.paired_features import MIN_PAIRS
+from contraport.auditing.pairs.pair_scoring import score_pairs
+from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures
 from contraport.data import Dataset, Views
 from contraport.data.perturbations import with_partners
 from contraport.data.thumbnails import make_thumbnails, shrink_images

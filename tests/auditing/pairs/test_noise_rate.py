@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.errors import raises_usage_error
 
-from contraport.auditing.pairs import area_under_roc_curve, estimate_fdr, estimate_noise_rate
+from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_fdr, estimate_noise_rate
 
 
 def drawn(rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs import PairedFeatures, PairIndices, estimate_noise_rate
 from contraport.auditing.pairs import pair_filter as module
+from contraport.auditing.pairs.noise_rate import estimate_noise_rate
 from contraport.auditing.pairs.pair_filter import PairFilter
+from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
 from contraport.auditing.pairs.synthetic_mismatches import add_decoys
 from contraport.data import BatchOrder, from_arrays
 from contraport.embedding import LoaderConfig

@@ -10,9 +10,8 @@ from tests.errors import raises_usage_error
 from torch import Tensor
 
 from contraport.auditing.config import STATISTIC_NAMES
-from contraport.auditing.pairs import STATISTICS, PairedFeatures, PairIndices, score_pairs
-from contraport.auditing.pairs.pair_scoring import ITERATIONS, RELAXATION, TEMPERATURE
-from contraport.auditing.pairs.paired_features import FOLDS, RIDGE
+from contraport.auditing.pairs.pair_scoring import ITERATIONS, RELAXATION, STATISTICS, TEMPERATURE, score_pairs
+from contraport.auditing.pairs.paired_features import FOLDS, RIDGE, PairedFeatures, PairIndices
 
 ITEMS, WRONG = 120, 30
 

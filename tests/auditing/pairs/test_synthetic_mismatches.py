@@ -7,16 +7,9 @@ from tests.engine.test_memory import Largest
 from tests.errors import raises_usage_error
 
 from contraport._utils.text_bytes import tensor_to_texts
-from contraport.auditing.pairs import (
-    PairedFeatures,
-    PairIndices,
-    add_decoys,
-    draw_exchange_groups,
-    find_better_partners,
-    rotate_partners,
-    score_pairs,
-    select_lowest_scoring_items,
-)
+from contraport.auditing.pairs.pair_scoring import find_better_partners, score_pairs, select_lowest_scoring_items
+from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
+from contraport.auditing.pairs.synthetic_mismatches import add_decoys, draw_exchange_groups, rotate_partners
 from contraport.data import BatchOrder, Dataset, from_arrays
 
 ITEMS = 300

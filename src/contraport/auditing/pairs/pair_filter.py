@@ -22,23 +22,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs import (
-    MAX_VECTOR_WIDTH,
-    NUM_NEIGHBORS,
-    DecoyDataset,
-    PairedFeatures,
-    PairIndices,
-    area_under_roc_curve,
-    estimate_fdr,
-    estimate_noise_rate,
+from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_fdr, estimate_noise_rate
+from contraport.auditing.pairs.pair_scoring import (
     find_better_partners,
-    has_vector_views,
-    load_vector_pairs,
     score_pairs,
     select_lowest_scoring_items,
     sum_standardized,
 )
-from contraport.auditing.pairs.paired_features import encode_pairs
+from contraport.auditing.pairs.paired_features import (
+    MAX_VECTOR_WIDTH,
+    NUM_NEIGHBORS,
+    PairedFeatures,
+    PairIndices,
+    encode_pairs,
+    has_vector_views,
+    load_vector_pairs,
+)
+from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset
 from contraport.data import BatchOrder
 from contraport.data.duplicate_groups import permute_partners
 from contraport.distributed import broadcast_object, is_main_process, propagate_errors

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from contraport.auditing.pairs import estimate_fdr
+from contraport.auditing.pairs.noise_rate import estimate_fdr
 from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import CURVE_HEIGHT, MUTED, PERCENT, build_figure, build_titled_axis
 from contraport.reporting.report_run import ReportRun

@@ -7,8 +7,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from contraport.auditing.pairs import DecoyDataset, add_decoys
 from contraport.auditing.pairs.pair_filter import PairFilter
+from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
 from contraport.data import BatchOrder, Dataset
 from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.data.streams import Stream
