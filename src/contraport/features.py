@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -161,9 +161,9 @@ def remove_feature_file(path: Path) -> None:
 class FeatureFileBuffer:
     """Buffer for features that arrive in batches: features go to a temporary file, rows and labels stay in memory."""
 
-    def __init__(self, file: Path) -> None:
-        self._path = file
-        self._file = file.open("wb")
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path = path
+        self._file = file
         self._width = 0
         self._rows: list[np.ndarray] = []
         self._splits: list[np.ndarray] = []
@@ -183,7 +183,7 @@ class FeatureFileBuffer:
 
     def to_features(self, class_names: Sequence[str] | None, run: str) -> Features:
         """Return the features of all items added so far, memory-mapped from the temporary file."""
-        self._file.close()
+        self._file.flush()
         rows = np.concatenate(self._rows)
         keys = None if None in self._keys else [key for batch in self._keys for key in batch or ()]
         batches = [labels for labels in self._labels if labels is not None]
@@ -198,22 +198,16 @@ class FeatureFileBuffer:
             run,
         )
 
-    def close(self) -> None:
-        """Remove the temporary file."""
-        try:
-            self._file.close()
-        finally:
-            self._path.unlink(missing_ok=True)
-
 
 @contextmanager
 def open_feature_buffer(path: Path) -> Iterator[FeatureFileBuffer]:
     """Open a feature buffer whose temporary file is beside the output path and is removed on exit."""
-    buffer = FeatureFileBuffer(path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features"))
+    temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features")
     try:
-        yield buffer
+        with temporary.open("wb") as file:
+            yield FeatureFileBuffer(temporary, file)
     finally:
-        buffer.close()
+        temporary.unlink(missing_ok=True)
 
 
 def read_features(path: str | Path) -> Features:
@@ -236,26 +230,6 @@ def read_features(path: str | Path) -> Features:
         raise
     except Exception as error:  # the readers raise many kinds of errors on corrupt bytes
         raise unreadable_error(f"features: {path}", file.suffix, error) from error
-
-
-def is_feature_file(path: Path) -> bool:
-    """Return whether a file is a feature file, according to the names of its arrays or columns."""
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
-                return {"features", "rows", "splits"} <= set(file.files)
-        if path.suffix == ".parquet":
-            import pyarrow.parquet as pq
-
-            return {"f0", "row", "split"} <= set(pq.read_schema(path).names)
-        return path.suffix == ".npy" and items_table_path(path).is_file()
-    except Exception:  # the readers raise many kinds of errors on corrupt bytes
-        return False
-
-
-def supported_suffixes() -> list[str]:
-    """Return the supported file suffixes."""
-    return list(_FORMATS)
 
 
 def items_table_path(path: Path) -> Path:
@@ -434,3 +408,5 @@ _FORMATS: dict[str, tuple[Callable[[Path], Features], Callable[[Path, Features],
     ".npy": (_read_npy, _write_npy),
     ".parquet": (_read_parquet, _write_parquet),
 }
+SUPPORTED_SUFFIXES = tuple(_FORMATS)
+"""File suffixes of the supported formats."""

@@ -164,12 +164,6 @@ def test_rejects_a_file_in_place_of_a_run(command: Command, tmp_path: Path, name
         line = reject(command, tmp_path, *argv)
         assert line.startswith("contraport: run: ")
         assert name in line
-        assert "neighbors, search, duplicates and cluster" in line
-    (tmp_path / "notes.txt").write_text("mine")
-    line = reject(command, tmp_path, "evaluate", "notes.txt")
-    assert line.startswith("contraport: run: ")
-    assert "notes.txt" in line
-    assert "neighbors" not in line
 
 
 def test_error_distinguishes_recipes_and_objectives(command: Command, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,6 @@ from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, iter_embedded_batches
 from contraport.errors import check, check_new_file, report_write_errors
 from contraport.evaluation.config import EMBED, EmbedOptions
-from contraport.evaluation.process_shard import current_process_shard
 from contraport.evaluation.split_loading import (
     SplitLoader,
     find_view_position,
@@ -29,11 +30,12 @@ from contraport.evaluation.split_loading import (
     resolve_device,
 )
 from contraport.features import (
+    SUPPORTED_SUFFIXES,
     FeatureFileBuffer,
     find_conflicting_files,
     open_feature_buffer,
     remove_feature_file,
-    supported_suffixes,
+    shard_path,
     write_feature_shards,
     write_features,
 )
@@ -55,21 +57,18 @@ def embed(given: dict[str, Any]) -> Path:
         UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing is written.
     """
     options = EmbedOptions(**given)
-    share = current_process_shard()
-    path = share.output_path(Path(options.out))
-    check(
-        path.suffix in supported_suffixes(),
-        f"out: must end in {', '.join(supported_suffixes())}, got {path.name!r}.",
-        "suffix",
-    )
+    rank, processes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    path = Path(options.out) if processes == 1 else shard_path(Path(options.out), rank, processes)
+    suffixes = ", ".join(SUPPORTED_SUFFIXES)
+    check(path.suffix in SUPPORTED_SUFFIXES, f"out: must end in {suffixes}, got {path.name!r}.", "suffix")
     check_new_file("out", path, overwrite=options.overwrite)
     check(
-        options.shard_items is None or share.total == 1,
+        options.shard_items is None or processes == 1,
         "shard_items: cannot be combined with several processes, each of which writes one shard.",
         "conflict",
     )
-    has_shards = share.total > 1 or options.shard_items is not None
-    older = find_conflicting_files(Path(options.out), share.total if share.total > 1 else None) if has_shards else []
+    has_shards = processes > 1 or options.shard_items is not None
+    older = find_conflicting_files(Path(options.out), processes if processes > 1 else None) if has_shards else []
     for file in older:
         check_new_file("out", file, overwrite=options.overwrite)
     run = options.run if isinstance(options.run, Run) else Run(options.run)
@@ -101,14 +100,16 @@ def embed(given: dict[str, Any]) -> Path:
         options.batch_size, resolve_device(options.device), options.num_workers, ProgressBars(shown=options.progress)
     )
     with open_feature_buffer(path) as buffer:
-        for dataset in share.select_items(datasets):
+        for dataset in _select_share(datasets, rank, processes):
             for features, batch in iter_embedded_batches(
                 model, dataset, build_unaugmented_views(settings, dataset), loader_config
             ):
                 with report_write_errors("out", path):
                     _add(buffer, dataset, batch, features.numpy(), by_text=view is not None)
         data = str(settings.data) if is_training_data(settings, options.data) else datasets[0].name
-        embedded = replace(buffer.to_features(_class_names(datasets[0]), str(run.path)), view=view, data_name=data)
+        # A stream may have further classes later.
+        class_names = None if isinstance(datasets[0], Stream) else datasets[0].class_names
+        embedded = replace(buffer.to_features(class_names, str(run.path)), view=view, data_name=data)
         written = [path]
         with report_write_errors("out", path):
             if options.shard_items is None:
@@ -120,6 +121,24 @@ def embed(given: dict[str, Any]) -> Path:
     for file in set(older) - set(written):
         remove_feature_file(file)
     return path
+
+
+def _select_share(datasets: Sequence[Dataset], rank: int, processes: int) -> list[Dataset]:
+    """Return the contiguous range of items that this process embeds, as parts of the datasets in order."""
+    if processes == 1:
+        return list(datasets)
+    is_stream = any(isinstance(dataset, Stream) for dataset in datasets)
+    check(not is_stream, f"data: a stream cannot be divided among {processes} processes.", "stream")
+    items = sum(len(dataset) for dataset in datasets)
+    check(items >= processes, f"data: {items} items cannot be divided among {processes} processes.", "too_few_items")
+    start, stop = items * rank // processes, items * (rank + 1) // processes
+    parts, offset = [], 0
+    for dataset in datasets:
+        first, last = max(start - offset, 0), min(stop - offset, len(dataset))
+        if first < last:
+            parts.append(dataset.subset(torch.arange(first, last)))
+        offset += len(dataset)
+    return parts
 
 
 def _add(buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool) -> None:
@@ -147,8 +166,3 @@ def _text_beginnings(batch: Batch, shapes: tuple[tuple[int, ...], ...]) -> list[
         textwrap.shorten(text, LETTERS, placeholder=" ...") or text[:LETTERS]
         for text in tensor_to_texts(batch.views[texts[0]])
     ]
-
-
-def _class_names(dataset: Dataset) -> tuple[str, ...] | None:
-    """Return the class names of a dataset; None for a stream, which may have further classes later."""
-    return None if isinstance(dataset, Stream) else dataset.class_names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ from contraport.data.streams import check_no_stream
 from contraport.encoders import Model, kind_from_shape, resolve_view
 from contraport.errors import UsageError, check
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.process_shard import current_process_shard
 from contraport.options import has_object_placeholder
 from contraport.runs import Run
 from contraport.training.components import build_dataset
@@ -295,7 +295,8 @@ def resolve_device(name: str) -> torch.device:
         UsageError: the device cannot be used.
     """
     if name == "auto":
-        return torch.device("cuda", current_process_shard().local) if torch.cuda.is_available() else torch.device("cpu")
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     try:
         probe = torch.empty(0, device=name)
         probe.cpu()  # fails for "meta", which has shapes but no values

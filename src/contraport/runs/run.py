@@ -64,7 +64,8 @@ class _Config:
 class Run(RunFolder):
     """Run folder of one training, with methods that read and write its files.
 
-    Creating a `Run` touches no file. Methods that read raise `UsageError` if a file is missing or corrupt.
+    Creating a `Run` touches no file. Methods that read raise `UsageError` if the folder is not a run, or the file is
+    missing or corrupt; methods that write raise it if the folder is not writable or the disk is full.
 
     Args:
         path: the run folder.
@@ -119,11 +120,7 @@ class Run(RunFolder):
 
     @contextmanager
     def translate_write_errors(self) -> Iterator[None]:
-        """Context manager that turns an `OSError` into a `UsageError` whose message has the command to resume.
-
-        Raises:
-            UsageError: the disk is full, or the folder is not writable.
-        """
+        """Context manager that turns an `OSError` into a `UsageError` whose message has the command to resume."""
 
         def remedy() -> str:
             if not self.last_checkpoint.exists():
@@ -153,19 +150,11 @@ class Run(RunFolder):
         return run
 
     def config(self) -> dict[str, Any]:
-        """Read the keyword arguments of the training from `config.yaml`.
-
-        Raises:
-            UsageError: the folder is not a run, or its `config.yaml` is corrupt.
-        """
+        """Read the keyword arguments of the training from `config.yaml`."""
         return copy.deepcopy(self._config().values)
 
     def settings(self, **changes: Any) -> Settings:
-        """Read the settings of the training, and replace those that are given.
-
-        Raises:
-            UsageError: the folder is not a run, or its `config.yaml` is corrupt.
-        """
+        """Read the settings of the training, and replace those that are given."""
         config = self._config()
         if config.settings is None:
             try:
@@ -191,11 +180,7 @@ class Run(RunFolder):
         return self._read
 
     def metrics(self) -> list[MetricsRow]:
-        """Read the rows of `metrics.jsonl`, one per logged step; an incomplete last line is ignored.
-
-        Raises:
-            UsageError: the folder is not a run, has no `metrics.jsonl`, or a line of it is corrupt.
-        """
+        """Read the rows of `metrics.jsonl`, one per logged step; an incomplete last line is ignored."""
         return self._load(self.metrics_path, read_metrics_rows)
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
@@ -213,18 +198,11 @@ class Run(RunFolder):
 
         Args:
             trust_remote_code: import and run an encoder that the run names as ``module:attribute``.
-
-        Raises:
-            UsageError: not a run folder, the model is missing or corrupt, or it is code without `trust_remote_code`.
         """
         return self._load_model(self.model_path, trust_remote_code=trust_remote_code)
 
     def save_model(self, model: Model, *, epochs: int) -> None:
-        """Write the trained model and its number of epochs, and delete the evaluation of an earlier model.
-
-        Raises:
-            UsageError: the folder is not writable.
-        """
+        """Write the trained model and its number of epochs, and delete the evaluation of an earlier model."""
         record = json.dumps({"epochs": epochs})
         with self.translate_write_errors():
             if not self.trained_path.exists() or self.trained_path.read_text("utf-8", errors="replace") != record:
@@ -239,9 +217,6 @@ class Run(RunFolder):
         Args:
             model: the model before the first step.
             has_random_weights: write only tokenizer and architecture of transformers models, not the weights.
-
-        Raises:
-            UsageError: the folder is not writable.
         """
         with self.translate_write_errors():
             if has_random_weights:
@@ -255,9 +230,6 @@ class Run(RunFolder):
 
         Args:
             trust_remote_code: see `model`.
-
-        Raises:
-            UsageError: it is corrupt, or it names code without `trust_remote_code`.
         """
         from contraport.encoders.model import CONFIG_FILE
 
@@ -266,11 +238,7 @@ class Run(RunFolder):
         return self._load_model(self.initial_path, trust_remote_code=trust_remote_code)
 
     def num_trained_epochs(self) -> int | None:
-        """Return the number of epochs that the saved model was trained for; None if it is not recorded.
-
-        Raises:
-            UsageError: `training.json` is corrupt.
-        """
+        """Return the number of epochs that the saved model was trained for; None if it is not recorded."""
         if not self.trained_path.exists():
             return None
         return read_run_file(self.trained_path, lambda path: int(json.loads(path.read_text("utf-8"))["epochs"]))
@@ -292,37 +260,21 @@ class Run(RunFolder):
         )
 
     def model_config(self) -> dict[str, Any]:
-        """Read the configuration of the trained model: encoder, shapes, projection and normalization.
-
-        Raises:
-            UsageError: the folder is not a run, or its model is missing or corrupt.
-        """
+        """Read the configuration of the trained model: encoder, shapes, projection and normalization."""
         config = self._load(self.model_path / "config.json", lambda path: json.loads(path.read_text("utf-8")))
         check(isinstance(config, dict), f"run: {self.model_path}/config.json is corrupt: must be an object.", "corrupt")
         return dict(config)
 
     def evaluation(self) -> dict[str, Any]:
-        """Read the results of `contraport.evaluate` from `evaluation.json`.
-
-        Raises:
-            UsageError: the folder is not a run, was not evaluated, or its `evaluation.json` is corrupt.
-        """
+        """Read the results of `contraport.evaluate` from `evaluation.json`."""
         return self._load(self.evaluation_path, read_evaluation, REEVALUATE)
 
     def page_arrays(self) -> dict[str, np.ndarray]:
-        """Read the arrays that `contraport.evaluate` wrote for the HTML page, by name.
-
-        Raises:
-            UsageError: the folder is not a run, was not evaluated, or its `samples.npz` is corrupt.
-        """
+        """Read the arrays that `contraport.evaluate` wrote for the HTML page, by name."""
         return self._load(self.samples_path, read_arrays, REEVALUATE)
 
     def item_metric_values(self) -> dict[str, np.ndarray]:
-        """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items.
-
-        Raises:
-            UsageError: the folder is not a run, was not evaluated, or its `items.npz` is corrupt.
-        """
+        """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items."""
         return self._load(self.items_path, read_arrays, REEVALUATE)
 
     def save_pair_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -335,9 +287,6 @@ class Run(RunFolder):
         Per pair, ``(n,)``: `scores`, `fdr`, `kept`, and after the last epoch `partners` and `partner_scores`. Scores of
         the decoys: `mismatched`. Without dimensions: `epoch`, `rate`, `low`, `high` and `remembered`. See
         `contraport.auditing.Audit`.
-
-        Raises:
-            UsageError: the folder is not a run, was not trained with `audit`, or its `pairs.npz` is corrupt.
         """
         return self._load(self.pairs_path, read_arrays)
 
@@ -347,11 +296,7 @@ class Run(RunFolder):
             write_arrays(self.split_path, record.to_arrays())
 
     def split_record(self) -> SplitRecord | None:
-        """Read the digests of the training and held-out items; None for a stream and for runs of version 0.1.0.
-
-        Raises:
-            UsageError: the folder is not a run, or its `split.npz` is corrupt.
-        """
+        """Read the digests of the training and held-out items; None for a stream and for runs of version 0.1.0."""
         from contraport.data.split_record import SplitRecord
 
         self.check_is_run()
@@ -368,9 +313,6 @@ class Run(RunFolder):
         """Read the partner of each training item, ``(n,)``, if pairs are mismatched on purpose.
 
         The partner is the item itself if its pair is correct.
-
-        Raises:
-            UsageError: the folder is not a run, was not trained with `mismatch`, or its `mismatched.npz` is corrupt.
         """
         return self._load(self.mismatched_path, read_arrays)["partners"]
 

@@ -37,7 +37,6 @@ from contraport._utils.files import atomic_write, leftover_files
 from contraport._utils.formatting import format_options
 from contraport._utils.locks import LOCK_FILE
 from contraport.errors import UsageError, check, check_regular_file
-from contraport.features import is_feature_file
 
 
 class RunBackup:
@@ -196,11 +195,8 @@ class RunFolder:
 
     def check_is_run(self) -> None:
         """Raise `UsageError` unless the path is a run folder whose entries are regular files and folders."""
-        if self.path.is_file():
-            hint = ""
-            if is_feature_file(self.path):
-                hint = " It holds features, for neighbors, search, duplicates and cluster."
-            raise UsageError(f"run: must be a run folder, got the file {self.path}.{hint}", kind="not_a_folder")
+        is_file = self.path.is_file()
+        check(not is_file, f"run: must be a run folder, got the file {self.path}.", "not_a_folder")
         check(self.path.is_dir(), f"run: there is no folder {str(self.path)!r}.", "not_found")
         check(self.config_path.is_file(), f"run: {self.path} is not a run folder: no config.yaml.", "not_a_run")
         for path in self.path.rglob("*"):
