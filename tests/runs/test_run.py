@@ -98,26 +98,6 @@ def test_corrupt_samples_are_told(run: Run, content: bytes) -> None:
         run.page_arrays()
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"labels": np.arange(2)},
-        {"neighbors": np.array([[1], [3], [0]])},
-        {"neighbors": np.array([[1], [-1], [0]])},
-        {"labels": np.array([0, 1, 2])},
-        {"plan": np.eye(3), "target": np.eye(2)},
-        {"plan_epochs": np.arange(2), "plans": np.ones((3, 2, 2))},
-    ],
-)
-def test_samples_that_do_not_go_together_are_told(run: Run, changed: dict[str, np.ndarray]) -> None:
-    whole = {"points": np.eye(3), "labels": np.array([0, 1, 1]), "class_names": np.array(["a", "b"])}
-    write_arrays(run.samples_path, whole | {"neighbors": np.array([[1], [2], [0]])})
-    assert set(run.page_arrays()) == {*whole, "neighbors"}
-    write_arrays(run.samples_path, whole | changed)
-    with raises_usage_error("run.corrupt", "samples.npz"):
-        run.page_arrays()
-
-
 def test_pickled_samples_are_refused(run: Run) -> None:
     np.savez(run.samples_path, points=np.array([{"code": "runs"}], dtype=object))
     with raises_usage_error("run.corrupt", "samples.npz"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shlex
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -15,17 +16,10 @@ import numpy as np
 import yaml
 
 from contraport._utils.files import atomic_write_folder, write_arrays, write_text
+from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_mapping
-from contraport.errors import UsageError, check, report_write_errors
+from contraport.errors import UsageError, check, one_line_reason, report_write_errors
 from contraport.options import accept_deprecated, has_object_placeholder, replace_deprecated_names, warn_renamed
-from contraport.runs.run_file_readers import (
-    REEVALUATE,
-    MetricsRow,
-    read_arrays,
-    read_evaluation,
-    read_metrics_rows,
-    read_run_file,
-)
 from contraport.runs.run_folder import RunFolder
 from contraport.training.config import RECORDED_OPTIONS, Settings, check_config_types
 
@@ -35,6 +29,11 @@ if TYPE_CHECKING:
     from contraport.encoders.model import Encoders
 
 T = TypeVar("T")
+
+MetricsRow = dict[str, Any]
+
+
+REEVALUATE = "; run `contraport evaluate` on the run again."
 
 _MAIN_SETTINGS = ("data", "objective", "epochs", "batch_size")
 """Settings that the notebook table shows even if they have their default values."""
@@ -243,13 +242,9 @@ class Run(RunFolder):
             return None
         return read_run_file(self.trained_path, lambda path: int(json.loads(path.read_text("utf-8"))["epochs"]))
 
-    def outdated_model_warning(self, settings: Settings | None = None) -> str | None:
-        """Return a warning if the saved model is not that of the last epoch, else None.
-
-        Args:
-            settings: the settings of the run; default: they are read.
-        """
-        epochs, planned = self.num_trained_epochs(), (settings or self.settings()).epochs
+    def outdated_model_warning(self) -> str | None:
+        """Return a warning if the saved model is not that of the last epoch, else None."""
+        epochs, planned = self.num_trained_epochs(), self.settings().epochs
         if epochs is None:
             return f"The epoch of the model in {self.model_path} is not recorded."
         if epochs >= planned:
@@ -279,7 +274,8 @@ class Run(RunFolder):
 
     def save_pair_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Write the pair scores of the online audit."""
-        write_arrays(self.pairs_path, arrays)
+        with self.translate_write_errors():
+            write_arrays(self.pairs_path, arrays)
 
     def pair_scores(self) -> dict[str, np.ndarray]:
         """Read the last pair scores of the online audit of `n` pairs.
@@ -336,6 +332,88 @@ class Run(RunFolder):
         return self._load(
             path, lambda path: Model.from_pretrained(path, trust_remote_code=trust_remote_code, encoder=self.encoder)
         ).eval()
+
+
+def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
+    """Read a file of a run folder with a reader; errors become a `UsageError`.
+
+    Args:
+        path: the file.
+        reader: parses the file; any exception that it raises means that the file is corrupt.
+        remedy: end of the message for a corrupt file.
+
+    Raises:
+        UsageError: the file is missing or corrupt.
+    """
+    remedy_if_missing = {
+        **dict.fromkeys(("evaluation.json", "samples.npz", "items.npz"), ": run `contraport evaluate` first"),
+        "pairs.npz": f": only a training with {format_options(audit=True)} writes it",
+        "mismatched.npz": f": only a training with {format_options(mismatch=...)} writes it",
+        "model": f": its training is not complete; continue it with {format_options(resume=True)}",
+    }.get(path.name, "")
+    check(path.exists(), f"run: {path.parent} has no {path.name}{remedy_if_missing}.", "missing_file")
+    try:
+        return reader(path)
+    except UsageError:
+        raise
+    except Exception as error:  # on corrupt bytes the parsers raise arbitrary exceptions
+        raise UsageError(f"run: {path} is corrupt: {one_line_reason(error)}{remedy}", kind="corrupt") from error
+
+
+def read_metrics_rows(path: Path) -> list[MetricsRow]:
+    """Read the rows of a `metrics.jsonl`; an incomplete last line is ignored."""
+    rows = []
+    for number, line in enumerate(path.read_text("utf-8").split("\n")[:-1], start=1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UsageError(f"run: {path} is corrupt: line {number} is not JSON.", kind="corrupt") from error
+        good = is_nested_number_mapping(row, depth=1) and _is_number(row.get("step"), int)
+        check(good, f"run: {path} is corrupt: line {number} must be an object of numbers with a step.", "corrupt")
+        rows.append(row)
+    return rows
+
+
+def is_nested_number_mapping(values: Any, *, depth: int) -> bool:
+    """Return whether a JSON value is a mapping, nested to the given depth, whose leaves are numbers or null.
+
+    >>> is_nested_number_mapping({"raw": {"knn": 0.5}}, depth=2), is_nested_number_mapping({"raw": 0.5}, depth=2)
+    (True, False)
+    """
+    if depth == 0:
+        return values is None or _is_number(values)
+    return isinstance(values, dict) and all(is_nested_number_mapping(each, depth=depth - 1) for each in values.values())
+
+
+def _is_number(value: Any, kind: Any = int | float) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Read an `evaluation.json`: metrics by encoder, intervals and notes."""
+    values = json.loads(path.read_text("utf-8"))
+    good = isinstance(values, dict) and is_nested_number_mapping(values.get("rows"), depth=2)
+    check(good, f"run: {path} is corrupt: expected an object with 'rows' of numbers{REEVALUATE}", "corrupt")
+    for name, value in values.items():
+        if name in ("intervals", "differences", "directions"):
+            good = is_nested_number_mapping(value, depth=3)
+        elif name in ("data", "notes", "not_measured"):
+            good = isinstance(value, str if name == "data" else list)
+        elif name in ("train_items", "test_items", "uniformity_items", "pairs_of_runs", "epochs"):
+            good = _is_number(value, int) or (name == "epochs" and value is None)
+        check(good, f"run: {path} is corrupt: {name}{REEVALUATE}", "corrupt")
+    return dict(values)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read the arrays of an .npz file of a run; nothing is unpickled."""
+    if not zipfile.is_zipfile(path):
+        raise ValueError("not an .npz file")
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+T = TypeVar("T")
 
 
 def _file_version(path: Path) -> tuple[int, int, int] | None:

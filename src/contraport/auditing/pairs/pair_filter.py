@@ -285,8 +285,7 @@ class AuditCallback(Callback):
         assert state is not None
         with propagate_errors():
             if is_main_process():
-                with run.translate_write_errors():
-                    run.save_pair_scores(self._filter.result_arrays())
+                run.save_pair_scores(self._filter.result_arrays())
         write = log.info if is_last else log.debug
         write(
             "Epoch %d: %.1f%% of the pairs look wrong (95%% interval %.1f-%.1f); training on %d of %d.",
