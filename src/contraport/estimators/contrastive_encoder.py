@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contraport._utils.text_bytes import as_string_list
-from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
 from contraport.auditing.pairs.pair_filter import AuditCallback, PairFilter, max_audited_batch_size
+from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
 from contraport.auditing.result import Audit, audit_from_arrays
 from contraport.catalog import apply_recipe
 from contraport.catalog.objectives import info_nce

@@ -413,9 +413,6 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         return {name: file[name] for name in file.files}
 
 
-T = TypeVar("T")
-
-
 def _file_version(path: Path) -> tuple[int, int, int] | None:
     """Return inode, modification time and size of a file, which change with its content; None without a file.
 
