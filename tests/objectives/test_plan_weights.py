@@ -7,7 +7,7 @@ from tests.objectives.comparing import BACKENDS, assert_same, build, outcome, vi
 
 import contraport
 from contraport import PlanWeights
-from contraport.objectives.plan_weights import PlanWeightsSchedule, parse_plan_weights_schedule
+from contraport.objectives.loss_schedules import PlanWeightsSchedule, parse_plan_weights_schedule
 from contraport.schedules import RampSchedule
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")

@@ -7,10 +7,9 @@ from contraport.objectives.layouts import *
 from contraport.objectives.loss_schedules import Loosen, TemperatureSchedule, Tighten
 from contraport.objectives.objective import Loss, Objective
 from contraport.objectives.plan import BlockResult, Plan
-from contraport.objectives.plan_weights import PlanWeights
 from contraport.objectives.sum_loss import SumLoss
 from contraport.objectives.targets import *
-from contraport.objectives.transport import Transport, assignments, sinkhorn_divergence, transport
+from contraport.objectives.transport import PlanWeights, Transport, assignments, sinkhorn_divergence, transport
 
 __all__ = [
     "BlockResult",

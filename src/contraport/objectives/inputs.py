@@ -15,7 +15,6 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.errors import UsageError, check, check_all_values, describe_value
-from contraport.objectives.process_agreement import RowCounts
 
 Attributes = Mapping[str, Tensor]
 """Attributes of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
@@ -39,19 +38,14 @@ class CallInputs(NamedTuple):
     present: Tensor | None = None
     num_first_items: int | None = None
 
-    def gather(self, processes: Processes, sizes: RowCounts | None) -> CallInputs:
-        """Return the items of all processes, in the order of their ranks.
-
-        Args:
-            processes: whose items are gathered.
-            sizes: number of items of each process; None with one process.
+    def gather(self, processes: Processes, counts: tuple[int, ...] | None) -> CallInputs:
+        """Return the items of all processes in the order of their ranks; counts, of each process, are None for one.
 
         Raises:
             UsageError: all weights are zero.
         """
         inputs = self
-        if sizes is not None:
-            counts = sizes.items_per_process
+        if counts is not None:
             views = processes.gather(torch.stack(self.views, 1), counts).unbind(1)
             attributes = {name: processes.gather(value, counts) for name, value in self.attributes.items()}
             present = None if self.present is None else processes.gather(self.present, counts)
@@ -89,17 +83,10 @@ class UngatheredNegatives(NamedTuple):
     ids: Tensor | None
     same_on_all_processes: bool
 
-    def gather(self, inputs: CallInputs, processes: Processes, sizes: RowCounts | None) -> Negatives:
-        """Return the negatives of all processes.
-
-        Args:
-            inputs: views of all processes.
-            processes: whose negatives are gathered.
-            sizes: number of negatives of each process; None with one process.
-        """
+    def gather(self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None) -> Negatives:
+        """Return the negatives of all processes, beside their inputs; counts, of each process, are None for one."""
         if self.same_on_all_processes:
             return Negatives(processes.as_replicated(self.embeddings), self.ids)
-        counts = None if sizes is None else sizes.negatives_per_process
         embeddings = processes.gather(self.embeddings, counts)
         ids = None if self.ids is None else processes.gather(self.ids, counts)
         if embeddings.ndim == 2:
@@ -147,20 +134,31 @@ def read_inputs(views: tuple[Tensor, ...], options: Mapping[str, Any], present: 
         check(present is None, "present: cannot be combined with views of different items.", "conflict")
         return _read_different_items(views, values)
     check_views(views)
-    attributes = {}
+    n, device, attributes = views[0].shape[0], views[0].device, {}
     for name, value in values.items():
-        attributes[name] = _read_attribute(name, value, len(views[0]), views[0].device)
-    if attributes:
-        _check_weights(attributes)
+        attributes[name] = _read_attribute(name, value, n, device)
     views = _in_one_precision(views)
     if present is None:
         return CallInputs(views, attributes)
-    marks, shape = to_numeric_tensor("present", present), (len(views[0]), len(views))
+    marks, shape = to_numeric_tensor("present", present), (n, len(views))
     good = marks.dtype == torch.bool and marks.shape == shape
     check(good, f"present: must be Booleans, one per item and view, {shape}, got {describe_value(marks)}.")
-    marks = marks.to(views[0].device)
-    masked = (torch.where(marks[:, v, None], view, 0) for v, view in enumerate(views))
-    return CallInputs(tuple(masked), attributes, marks)
+    marks = marks.to(device)
+    return CallInputs(tuple(torch.where(marks[:, v, None], z, 0) for v, z in enumerate(views)), attributes, marks)
+
+
+def _show_different_items(views: Sequence[Tensor], values: Mapping[str, Any]) -> bool:
+    """Return whether two views show different items: their row counts differ, or attributes are given as pairs."""
+    for view in views:
+        if not (isinstance(view, Tensor) and view.ndim == 2):
+            return False
+    different = len(views) == 2 and views[0].shape[0] != views[1].shape[0]
+    return different or (len(views) > 0 and any(map(_is_pair, values.values())))
+
+
+def _is_pair(value: object) -> bool:
+    """Return whether an attribute is a pair of arrays, one for each view, rather than a tuple of numbers."""
+    return isinstance(value, tuple) and len(value) == 2 and all(np.ndim(part) > 0 for part in value)
 
 
 def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any]) -> CallInputs:
@@ -174,15 +172,12 @@ def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any]) 
     z0, z1 = _in_one_precision(views)
     attributes = {}
     for name, value in values.items():
-        check(
-            _is_pair(value),
-            f"{name}: must be a pair, ({name} of z0, {name} of z1), as z0 and z1 show different items, {n} and {m}.",
-            "pair",
-        )
+        expected = f"a pair, ({name} of z0, {name} of z1), as z0 and z1 show different items, {n} and {m}"
+        check(_is_pair(value), f"{name}: must be {expected}.", "pair")
         sides = enumerate(zip(value, (n, m), strict=True))
-        parts = [_read_attribute(name, part, size, z0.device, f" of z{v}") for v, (part, size) in sides]
-        attributes[name] = torch.cat(parts)
-    _check_weights(attributes)
+        attributes[name] = torch.cat(
+            [_read_attribute(name, side, size, z0.device, f" of z{v}") for v, (side, size) in sides]
+        )
     padded = torch.cat([z0, z0.new_zeros(m, d)]), torch.cat([z1.new_zeros(n, d), z1])
     first = torch.arange(n + m, device=z0.device) < n
     return CallInputs(padded, attributes, torch.stack([first, ~first], 1), n)
@@ -205,16 +200,21 @@ def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> Ungathered
             raise UsageError(f"{name}: requires negatives=.", kind="missing")
         return None
     check(ids is None or "ids" in inputs.attributes, "negative_ids: requires ids= of the items.", "missing")
-    rows = len(inputs.views[0]) if inputs.num_first_items is None else inputs.num_first_items
-    ids = None if ids is None else to_numeric_tensor("negative_ids", ids)
+    z0 = inputs.views[0]
+    rows, d = len(z0) if inputs.num_first_items is None else inputs.num_first_items, z0.shape[1]
+    good = isinstance(negatives, Tensor) and negatives.ndim in (2, 3) and negatives.shape[-1] == d
+    good = good and (negatives.ndim == 2 or len(negatives) == rows)
+    expected = f"a tensor (k, {d}), or ({rows}, k, {d}) for each item"
+    check(good, f"negatives: must be {expected}, got {describe_value(negatives)}.", "shape")
+    _check_floating("negatives", negatives, z0)
     if ids is not None:
+        ids = to_numeric_tensor("negative_ids", ids).to(negatives.device)
         _check_whole("negative_ids", ids)
-    check_negatives(negatives, ids, inputs.views, rows)
-    negatives = negatives.to(torch.promote_types(inputs.views[0].dtype, torch.float32))
-    ids = None if ids is None else ids.to(negatives.device)
-    per_item = negatives.ndim == 3
-    good = not (per_item and shared)
+        size, shape = tuple(negatives.shape[:-1]), tuple(ids.shape)
+        check(shape == size, f"negative_ids: must have one entry per negative, {size}, got {shape}.", "shape")
+    good = negatives.ndim == 2 or not shared
     check(good, "shared_negatives: requires negatives (k, d) of all items, got (n, k, d).", "conflict")
+    negatives = negatives.to(torch.promote_types(z0.dtype, torch.float32))
     return UngatheredNegatives(negatives, ids, bool(shared))
 
 
@@ -240,30 +240,8 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
         if not view.is_floating_point() or view.device != views[0].device:
             _check_floating(f"z{k}", view, views[0])
         if view.numel() == 0:
-            raise UsageError(
-                f"z{k}: must have at least one item and one coordinate, got {tuple(view.shape)}.", kind="empty"
-            )
-
-
-def check_negatives(negatives: object, ids: Tensor | None, views: Sequence[Tensor], rows: int) -> None:
-    """Raise `UsageError` unless the negatives are a floating-point tensor whose shape fits the views and the ids.
-
-    Args:
-        negatives: (k, d), or (n, k, d) for each item of the first view.
-        ids: (k,), or (n, k), or None.
-        views: of the call.
-        rows: number of items of the first view, n.
-    """
-    d = views[0].shape[1]
-    got = f"shape {tuple(negatives.shape)}" if isinstance(negatives, Tensor) else type(negatives).__name__
-    good = isinstance(negatives, Tensor) and negatives.ndim in (2, 3) and negatives.shape[-1] == d
-    good = good and isinstance(negatives, Tensor) and (negatives.ndim == 2 or len(negatives) == rows)
-    check(good, f"negatives: must be a tensor (k, {d}), or ({rows}, k, {d}) for each item, got {got}.", "shape")
-    assert isinstance(negatives, Tensor)
-    _check_floating("negatives", negatives, views[0])
-    if ids is not None:
-        expected, shape = tuple(negatives.shape[:-1]), tuple(ids.shape)
-        check(shape == expected, f"negative_ids: must have one entry per negative, {expected}, got {shape}.", "shape")
+            got = tuple(view.shape)
+            raise UsageError(f"z{k}: must have at least one item and one coordinate, got {got}.", kind="empty")
 
 
 def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> None:
@@ -295,21 +273,6 @@ def to_numeric_tensor(name: str, value: object) -> Tensor:
     return torch.from_numpy(np.array(array))
 
 
-def _show_different_items(views: Sequence[object], values: Mapping[str, Any]) -> bool:
-    """Return whether two views show different items: their row counts differ, or attributes are given as pairs."""
-    sizes = []
-    for view in views:
-        if not (isinstance(view, Tensor) and view.ndim == 2):
-            return False
-        sizes.append(view.shape[0])
-    return (len(sizes) == 2 and sizes[0] != sizes[1]) or (len(sizes) > 0 and any(map(_is_pair, values.values())))
-
-
-def _is_pair(value: object) -> bool:
-    """Return whether an attribute is a pair of arrays, one for each view, rather than a tuple of numbers."""
-    return isinstance(value, tuple) and len(value) == 2 and all(np.ndim(part) > 0 for part in value)
-
-
 def _read_attribute(name: str, value: object, size: int, device: torch.device, of: str = "") -> Tensor:
     numbers = to_numeric_tensor(name, value)
     check(not numbers.is_complex(), f"{name}: must be real numbers, got {numbers.dtype}.", "type")
@@ -323,6 +286,10 @@ def _read_attribute(name: str, value: object, size: int, device: torch.device, o
         expected = f"one entry per item{of}, ({size},)"
         expected = f"floating-point numbers, ({size}, k) or ({size}, views, k)" if features else expected
         raise UsageError(f"{name}: must be a tensor with {expected}, got {tuple(numbers.shape)}.", kind="shape")
+    if name in ("weights", "column_weights"):
+        positive = name == "column_weights"
+        good = (numbers > 0 if positive else numbers >= 0) & torch.isfinite(numbers)
+        check_values(name, numbers, good, f"{'positive' if positive else 'nonnegative'} finite numbers")
     return numbers.detach().to(device) if features else numbers.to(device)
 
 
@@ -331,21 +298,11 @@ def _check_whole(name: str, numbers: Tensor) -> None:
     check(good, f"{name}: must be integers, got {numbers.dtype}, whose equality depends on rounding.", "type")
 
 
-def _check_weights(attributes: Attributes) -> None:
-    column_weights = attributes.get("column_weights")
-    if column_weights is not None:
-        good = (column_weights > 0) & torch.isfinite(column_weights)
-        check_values("column_weights", column_weights, good, "positive finite numbers")
-    weights = attributes.get("weights")
-    if weights is not None:
-        check_values("weights", weights, (weights >= 0) & torch.isfinite(weights), "nonnegative finite numbers")
-
-
 def _in_one_precision(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return all views in the widest of their floating-point types."""
     dtype = views[0].dtype
     for view in views:
-        dtype = dtype if view.dtype == dtype else torch.promote_types(dtype, view.dtype)
+        dtype = torch.promote_types(dtype, view.dtype)
     for view in views:
         if view.dtype != dtype:
             return tuple(each.to(dtype) for each in views)

@@ -1,4 +1,4 @@
-"""Schedules of the temperature and of the constraint of a loss over training.
+"""Schedules of the temperature, the constraint and the plan weights of a loss over training.
 
 A schedule is a pure function of the step: `apply(loss, step)` sets one property and keeps no state, so that a resumed
 run continues exactly. Steps are optimizer steps or epochs, whichever the loop counts.
@@ -24,7 +24,8 @@ from contraport.objectives.constraints import (
     Unbalanced,
 )
 from contraport.objectives.objective import Loss
-from contraport.schedules import RampSchedule, parse_temperature_schedule
+from contraport.objectives.transport import PlanWeights
+from contraport.schedules import RampSchedule, parse_schedule, parse_temperature_schedule
 
 
 class LossSchedule(Protocol):
@@ -194,3 +195,41 @@ def parse_constraint(text: str, unit: int) -> LossSchedule:
         return CONSTRAINT_SCHEDULES[name](every * unit)
     options: dict[str, Any] = settings
     return FixedConstraint(CONSTRAINTS[name](**options))
+
+
+@dataclass(frozen=True)
+class PlanWeightsSchedule:
+    """Schedule of the strength of `PlanWeights` over the steps of a training.
+
+    >>> PlanWeightsSchedule(RampSchedule(0, 0.9, steps=100, shape="linear"), iterations=20).weights_at(50)
+    PlanWeights(strength=0.45, iterations=20, item_weights=None)
+    """
+
+    strength: RampSchedule
+    iterations: int
+
+    def weights_at(self, step: int) -> PlanWeights:
+        """Return the `PlanWeights` at a step, counted from 0."""
+        return PlanWeights(self.strength.value(step), self.iterations)
+
+
+def parse_plan_weights_schedule(text: str, steps: int) -> PlanWeightsSchedule:
+    """Parse a schedule of plan weights: ``"plan"``, ``"plan:0.5"`` or ``"plan:strength=0:0.9:linear,iterations=20"``.
+
+    Raises:
+        UsageError: an unknown setting, or a value that is out of range.
+
+    >>> schedules = [parse_plan_weights_schedule(text, steps=100) for text in ("plan", "plan:0:0.5:linear")]
+    >>> schedules[0].weights_at(0).strength, schedules[1].weights_at(50).strength
+    (0.9, 0.25)
+    """
+    settings = parse_spec(
+        "sample_weight", text, {"plan": ("strength", "iterations")}, default_setting={"plan": "strength"}
+    ).settings
+    start, end, shape = parse_schedule("sample_weight: strength", settings.get("strength", PlanWeights.strength))
+    iterations = settings.get("iterations", PlanWeights.iterations)
+    if not isinstance(iterations, int):
+        raise UsageError(f"sample_weight: iterations must be an integer, got {iterations!r}.", kind="iterations")
+    for strength in (start, end):
+        PlanWeights(strength, iterations)  # checks the values
+    return PlanWeightsSchedule(RampSchedule(start, end, steps, shape), iterations)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -16,15 +17,13 @@ from contraport._utils.lazy import import_object
 from contraport.engine import Kernel, without_autocast
 from contraport.errors import UsageError, add_hint, check, unknown_name_error
 from contraport.objectives.constraints import Constraint, Marginals, PlanRequest, Rows
-from contraport.objectives.diagnostics import Diagnostics
 from contraport.objectives.divergences import KL, Divergence
-from contraport.objectives.inputs import Attributes, unpack_views
-from contraport.objectives.layouts import Block, Layout
+from contraport.objectives.inputs import unpack_views
+from contraport.objectives.layouts import Block, Layout, PairPattern
 from contraport.objectives.plan import BlockResult
-from contraport.objectives.plan_weights import PlanWeights
-from contraport.objectives.problem import MatchingProblem, build_problem, convert_target
-from contraport.objectives.process_agreement import report_failure
+from contraport.objectives.problem import MatchingProblem, build_problem, convert_target, read_call, report_failure
 from contraport.objectives.targets import Pairs, Target
+from contraport.objectives.transport import PlanWeights
 from contraport.options import warn_renamed
 
 if TYPE_CHECKING:
@@ -207,7 +206,9 @@ class Loss(nn.Module, ABC):
         # Not a decorator: all objectives would share one compiled function, and its limit of recompilations.
         try:
             if temperature is not None and not self.accepts_temperature:
-                _reject(views, "temperature: not accepted, as this objective has a fixed one.", "conflict")
+                error = UsageError("temperature: not accepted, as this objective has a fixed one.", kind="conflict")
+                report_failure(views, error)
+                raise error
             total: Tensor | None = None
             for value in self.compute_terms(*views, **options, reduction=reduction).values():
                 if total is not None and total.shape != value.shape:
@@ -215,8 +216,8 @@ class Loss(nn.Module, ABC):
                     message = f"reduction: must be 'mean', as the terms have different numbers of rows, {sizes}."
                     raise UsageError(message, kind="rows_differ")
                 total = value if total is None else total + value
-        except (UsageError, FloatingPointError) as error:
-            add_hint(error, "contraport docs calls")
+        except (UsageError, FloatingPointError) as failure:
+            add_hint(failure, "contraport docs calls")
             raise
         assert total is not None
         return total
@@ -329,7 +330,11 @@ class Objective(Loss):
         message = f"temperature: must be a number, as {divergence!r} has no gradient in it, got a learned one."
         check(learnable or not kernel.learns_temperature, message, "not_learnable")
         self.set_constraint(constraint)
-        self._last = Diagnostics()
+        # Of the last call: log masses of the rows or columns of each direction, or 0.0, the log of a total mass that is
+        # 1 by construction, or None if the solver computed neither; and the pattern of each direction, if the call had
+        # no weights and no target.
+        self._log_masses: list[Tensor | float | None] = []
+        self._unweighted_patterns: list[PairPattern] = []
         self.multi_view, self.has_core_view = traits.multi_view, traits.has_core_view
         self.compares_items, self.stop_gradient = traits.compares_items, traits.stop_gradient
         self.has_negatives = traits.compares_items and any(term.repels for term in terms)
@@ -371,7 +376,11 @@ class Objective(Loss):
         >>> round(loss.mass, 4)
         0.7573
         """
-        return self._last.mass()
+        known = [log_mass for log_mass in self._log_masses if log_mass is not None]
+        if not known or len(known) < len(self._log_masses):
+            return None
+        masses = [value.exp().sum().item() if isinstance(value, Tensor) else math.exp(value) for value in known]
+        return math.fsum(masses) / len(masses)
 
     @property
     def is_info_nce(self) -> bool:
@@ -406,7 +415,15 @@ class Objective(Loss):
         >>> round(loss.mutual_information_bound(value), 3), round(math.log(8), 3)
         (2.079, 2.079)
         """
-        return self._last.mutual_information_bound(value) if self.is_info_nce else None
+        patterns = self._unweighted_patterns
+        if not (patterns and self.is_info_nce and all(pattern.one_positive_per_row for pattern in patterns)):
+            return None
+        bounds = []
+        for pattern in patterns:
+            like = torch.empty(0, dtype=torch.float64, device=pattern.row_items.device)
+            log_candidates = float(pattern.compared_pairs().row_counts(like).log().mean())
+            bounds.append(pattern.block_weight * log_candidates)
+        return (math.fsum(bounds) - value) / math.fsum(pattern.block_weight for pattern in patterns)
 
     @property
     def temperature(self) -> float:
@@ -423,39 +440,67 @@ class Objective(Loss):
         The divergence is 0 if nothing is left to compare, as no item has two views.
         """
         reduction = options.pop("reduction", "mean")
-        self._check_options(views, options, reduction)
-        problem = build_problem(self.layout, self.kernel, self.target, views, options)
+        problem = self._build_problem(views, options, reduction)
         totals: dict[str, Tensor] = {}
-        # A new object: torch.compile would guard on the content of the old one, and recompile at the second call.
-        self._last = last = Diagnostics()
+        log_masses: list[Tensor | float | None] = []
+        patterns: list[PairPattern] = []
         with without_autocast(problem.inputs.views[0]):
             for block in problem.blocks():
                 for result in self._solve(problem, block):
                     exact = result.plan.exact_axis is not None
                     log_mass = 0.0 if exact else result.plan.cached_log_marginal
-                    last.log_masses.append(log_mass.detach() if isinstance(log_mass, Tensor) else log_mass)
+                    log_masses.append(log_mass.detach() if isinstance(log_mass, Tensor) else log_mass)
                     if problem.is_unweighted_view_matching and not torch.compiler.is_compiling():
-                        last.unweighted_patterns.append(result.block.pattern)
+                        patterns.append(result.block.pattern)
                     for term, factor in ((self.divergence, 1.0), *self.penalties.items()):
                         values = term(result)
-                        value = (
-                            result.scale_row_values(values, term)
-                            if reduction == "none"
-                            else result.sum_row_values(values)
-                        )
+                        if reduction == "none":
+                            value = result.scale_row_values(values, term)
+                        else:
+                            value = result.sum_row_values(values)
                         weight = factor * block.pattern.block_weight
                         add_to_term(totals, type(term).__name__, value if weight == 1 else weight * value)
+        # New lists: torch.compile would guard on the content of the old ones, and recompile at the second call.
+        self._log_masses, self._unweighted_patterns = log_masses, patterns
         if not totals:
             zero = torch.stack([view[:0].float().sum() for view in unpack_views(views)]).sum()
             totals[type(self.divergence).__name__] = zero
         return totals
 
     def solve_blocks(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
-        problem = build_problem(self.layout, self.kernel, self.target, views, options)
+        problem = self._build_problem(views, options)
         # The context stays active between results: what the caller computes from them is not autocast either.
         with without_autocast(problem.inputs.views[0]):
             for block in problem.blocks():
                 yield from self._solve(problem, block)
+
+    def _build_problem(
+        self, views: tuple[Tensor, ...], options: Mapping[str, CallOption], reduction: object = None
+    ) -> MatchingProblem:
+        """Check a call, and build its matching problem; without a reduction, plans are only inspected."""
+        try:
+            if reduction is not None:
+                self._check_options(options, reduction)
+            call = read_call(self.layout, self.target, views, options)
+        except Exception as error:
+            # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
+            report_failure(views, error)
+            raise
+        return build_problem(call, self.kernel)
+
+    def _check_options(self, options: Mapping[str, CallOption], reduction: object) -> None:
+        """Raise `UsageError` for options of a call that the divergence or a penalty does not support."""
+        terms = (self.divergence, *self.penalties)
+        if reduction not in ("mean", "none"):
+            raise unknown_name_error("reduction", reduction, ("mean", "none"))
+        if options.get("negatives") is not None and not any(term.repels for term in terms):
+            raise UsageError(f"negatives: not accepted, as {self.divergence!r} has no repulsion.", kind="conflict")
+        for term in terms if options.get("column_weights") is not None else ():
+            if term.repels and not term.supports_column_weights:
+                raise UsageError(f"column_weights: not supported by {term!r}.", kind="conflict")
+        if not self.constraint.differentiable:
+            message = f"constraint: {self.constraint!r} has no gradient; inspect its plan with loss.plan(...)."
+            raise UsageError(message, kind="not_differentiable")
 
     def _solve(self, problem: MatchingProblem, block: Block) -> list[BlockResult]:
         """Solve the plan of each direction of a block, and return it with the target plan."""
@@ -468,33 +513,21 @@ class Objective(Loss):
             geometry = directions[0].block.build_geometry(self.kernel, problem.temperature)
             plans = self.constraint(geometry, PlanRequest(marginals, reciprocal=len(directions) == 2))
         else:
-            plans = []
-            for k, direction in enumerate(directions):
-                geometry = direction.block.build_geometry(self.kernel, problem.temperature)
-                sides = marginals if marginals is None or k == 0 else marginals[::-1]
-                log_weights = _log_column_weights(direction.block, attributes)
-                plans += self.constraint(geometry, PlanRequest(sides, log_weights=log_weights))
-        results, ids = [], attributes.get("ids")
-        for direction, plan in zip(directions, plans, strict=True):
-            side, target, row_weights = direction if marginals is None else direction.with_weighted_target()
-            results.append(BlockResult(side, target, plan, row_weights, ids))
+            plans, column_weights = [], attributes.get("column_weights")
+            for k, (side, _, _) in enumerate(directions):
+                geometry = side.build_geometry(self.kernel, problem.temperature)
+                log_weights = None
+                if column_weights is not None:
+                    log_weights = column_weights.to(side.compute_dtype).log()[side.pattern.column_items]
+                masses = marginals if marginals is None or k == 0 else marginals[::-1]
+                plans += self.constraint(geometry, PlanRequest(masses, log_weights=log_weights))
+        results = []
+        for (side, target, row_weights), plan in zip(directions, plans, strict=True):
+            if marginals is not None and row_weights is not None:
+                # The solved plan has the weights as marginals: they move into the target plan.
+                target, row_weights = target.scale_rows(row_weights), None
+            results.append(BlockResult(side, target, plan, row_weights, attributes.get("ids")))
         return results
-
-    def _check_options(self, views: tuple[Tensor, ...], options: Mapping[str, CallOption], reduction: object) -> None:
-        """Raise `UsageError` for options of a call that the divergence or a penalty does not support."""
-        terms = (self.divergence, *self.penalties)
-        if reduction not in ("mean", "none"):
-            error = unknown_name_error("reduction", reduction, ("mean", "none"))
-            report_failure(views, error)
-            raise error
-        if options.get("negatives") is not None and not any(term.repels for term in terms):
-            _reject(views, f"negatives: not accepted, as {self.divergence!r} has no repulsion.", "conflict")
-        for term in terms if options.get("column_weights") is not None else ():
-            if term.repels and not term.supports_column_weights:
-                _reject(views, f"column_weights: not supported by {term!r}.", "conflict")
-        if not self.constraint.differentiable:
-            message = f"constraint: {self.constraint!r} has no gradient; inspect its plan with loss.plan(...)."
-            raise UsageError(message, kind="not_differentiable")
 
     def _marginals(self, block: Block, weights: Tensor | None) -> Marginals:
         """Return the weights of the items as log marginals of the rows and columns of a block."""
@@ -524,21 +557,6 @@ class Objective(Loss):
             f"Objective(layout={self.layout!r}, kernel={self.kernel!r}, constraint={self.constraint!r}, "
             f"target={self.target!r}, divergence={self.divergence!r}{penalties})"
         )
-
-
-def _log_column_weights(block: Block, attributes: Attributes) -> Tensor | None:
-    """Return the log of ``column_weights=`` for the columns of one direction, (M,); None without them."""
-    weights = attributes.get("column_weights")
-    if weights is None:
-        return None
-    return weights.to(block.compute_dtype).log()[block.pattern.column_items]
-
-
-def _reject(views: tuple[Tensor, ...], message: str, kind: str) -> NoReturn:
-    """Raise `UsageError` on this process and report the failure, so that the others raise too."""
-    error = UsageError(message, kind=kind)
-    report_failure(views, error)
-    raise error
 
 
 def add_to_term(totals: dict[str, Tensor], name: str, value: Tensor) -> None:

@@ -2,11 +2,16 @@
 
 A call has views and attributes of items; a layout makes blocks of the views; a target gives the target plan of a block.
 Constraints and divergences play no part here; the kernel only does if the batch's own plan weights its items.
+
+Collectives block until every process takes part: if one process gave weights and another none, they would wait forever
+or mistake one tensor for another. So every process first sends the form of each option and whether it rejected its
+own inputs, as a few numbers; then all continue, or all raise. With one process, nothing is sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -28,10 +33,15 @@ from contraport.objectives.inputs import (
     unpack_views,
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
-from contraport.objectives.plan_weights import PlanWeights, resolve_plan_weights
-from contraport.objectives.process_agreement import agree_on_row_counts, describe_form, report_failure
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
 from contraport.objectives.targets.feature_targets import select_call_features
+from contraport.objectives.transport import PlanWeights
+
+OPTIONS = (
+    "views", "target", "weights", "labels", "domains", "ids", "column_weights", "features", "negatives",
+    "negative_ids", "shared_negatives", "present", "temperature",
+)  # fmt: skip
+"""Options of a call, in the order in which processes compare them."""
 
 
 class Direction(NamedTuple):
@@ -46,12 +56,6 @@ class Direction(NamedTuple):
     block: Block
     target: TargetPlan
     row_weights: Tensor | None
-
-    def with_weighted_target(self) -> Direction:
-        """Move the row weights into the target plan; for solved plans, which have these weights as marginals."""
-        if self.row_weights is None:
-            return self
-        return Direction(self.block, self.target.scale_rows(self.row_weights), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +79,12 @@ class MatchingProblem:
     target: Target
     inputs: CallInputs
     negatives: Negatives | None
-    column_embeddings: tuple[Tensor, ...] = ()
-    similarities: Tensor | None = None
-    temperature: float | Tensor | None = None
-    pairs_require_features: bool = False
-    directions_share_pairs: bool = True
-    is_unweighted_view_matching: bool = True
+    column_embeddings: tuple[Tensor, ...]
+    similarities: Tensor | None
+    temperature: float | Tensor | None
+    pairs_require_features: bool
+    directions_share_pairs: bool
+    is_unweighted_view_matching: bool
 
     def blocks(self) -> list[Block]:
         """Return the blocks of the layout, without the rows and columns of absent views."""
@@ -98,10 +102,10 @@ class MatchingProblem:
 
     def directions(self, block: Block) -> list[Direction]:
         """Return the directions of a block: rows to columns, and columns to rows if the layout compares both."""
-        attributes, target = self.inputs.attributes, self.target
-        weights = attributes.get("weights")
-        if "ids" in attributes:
-            block = replace(block, pattern=block.pattern.without_duplicates(attributes["ids"]))
+        attributes, target, negatives = self.inputs.attributes, self.target, self.negatives
+        weights, ids = attributes.get("weights"), attributes.get("ids")
+        if ids is not None:
+            block = replace(block, pattern=block.pattern.without_duplicates(ids))
         sides = [(block, target)]
         if block.pattern.reciprocal:
             sides.append((block.T, target.transpose()))
@@ -113,95 +117,45 @@ class MatchingProblem:
                 side = self.layout.mask_by_features(side, select_call_features(attributes, side, backward=k > 0))
             target_plan = rule(side, attributes)
             row_weights = None if unweighted else _row_weights(side, target_plan, weights)
+            if negatives is not None:
+                embeddings = self.layout.transform_negatives(negatives.embeddings)
+                both_ids = None if negatives.ids is None else (attributes["ids"], negatives.ids)
+                side = side.append_columns(embeddings, both_ids, negatives.owners)
+                target_plan = target_plan.append_columns(len(embeddings))
             directions.append(Direction(side, target_plan, row_weights))
-        if self.negatives is not None:
-            directions = [self._append_negatives(direction, self.negatives) for direction in directions]
         return directions
 
-    def _append_negatives(self, direction: Direction, negatives: Negatives) -> Direction:
-        embeddings = self.layout.transform_negatives(negatives.embeddings)
-        ids = None if negatives.ids is None else (self.inputs.attributes["ids"], negatives.ids)
-        block = direction.block.append_columns(embeddings, ids, negatives.owners)
-        return Direction(block, direction.target.append_columns(len(embeddings)), direction.row_weights)
 
+class LocalCall(NamedTuple):
+    """Checked inputs of a call on this process, before those of all processes are gathered.
 
-def build_problem(
-    layout: Layout, kernel: Kernel, target: Target, views: tuple[Tensor, ...], options: Mapping[str, Any]
-) -> MatchingProblem:
-    """Build the matching problem of a call: check the inputs and gather those of all processes.
-
-    Args:
-        layout: which pairs are compared.
-        kernel: of the plan that weights the items, for ``weights="plan"``.
-        target: rule of the target plan, unless the call has its own.
-        views: of the call.
-        options: keyword arguments of the call: attributes of the items, negatives, ``target``, ``similarities``,
-            ``present``, ``temperature``.
-
-    Raises:
-        UsageError: shapes or types do not fit, options exclude each other, or processes give different options.
+    Attributes:
+        layout: Layout, which selects the compared pairs.
+        traits: Traits of the layout.
+        inputs: Views and attributes of the items.
+        negatives: Additional negatives, or None.
+        target: Target of the call.
+        plan_weights: Weights of the items from the plan of the batch, or None.
+        columns: Embeddings of columns that are not items, none or one tensor.
+        similarities: Similarity matrix in place of embeddings, or None.
+        temperature: Temperature of the kernel in this call; None is the kernel's own.
     """
-    processes, traits = current_processes(), layout.traits
-    columns: tuple[Tensor, ...] = ()
-    try:
-        # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
-        local = _read_local_call(layout, traits, target, views, options, processes)
-    except Exception as error:
-        report_failure(views, error)
-        raise
-    inputs, negatives, target, plan_weights, temperature = local
-    sizes = None
-    if processes.size > 1:
-        shared = f" beside {tuple(views[-1].shape)}" if traits.shared_columns else ""
-        rows = 0 if negatives is None else len(negatives.embeddings)
-        sizes = agree_on_row_counts(
-            processes, local.describe_options(shared), len(inputs.views[0]), rows, inputs.views[0].device
-        )
-    if traits.shared_columns:
-        columns, target = (processes.as_replicated(views[-1]),), target.gather_rows()
-    else:
-        target = target.gather_items(processes, inputs)
-    # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
-    inputs = inputs.gather(processes, sizes)
-    similarities = options.get("similarities")
-    if plan_weights is not None:
-        good = traits.compares_items and not columns and similarities is None and inputs.present is None
-        check(good, "weights: 'plan' requires embeddings of all views of the items.", "conflict")
-        weights = plan_weights(inputs.views, kernel)
-        own = inputs.attributes.get("weights")
-        weights = weights if own is None else weights * own.to(weights.dtype)
-        inputs = inputs._replace(attributes=inputs.attributes | {"weights": weights})
-    return MatchingProblem(
-        layout,
-        target,
-        inputs,
-        None if negatives is None else negatives.gather(inputs, processes, sizes),
-        columns,
-        similarities,
-        processes.as_replicated(temperature) if isinstance(temperature, Tensor) else temperature,
-        traits.requires_features,
-        negatives is None and not traits.requires_features and "column_weights" not in inputs.attributes,
-        target.positives_from_views and not inputs.attributes.keys() & {"weights", "column_weights"},
-    )
 
-
-class _LocalCall(NamedTuple):
-    """Checked inputs of a call on this process, before they are gathered."""
-
+    layout: Layout
+    traits: LayoutTraits
     inputs: CallInputs
     negatives: UngatheredNegatives | None
     target: Target
     plan_weights: PlanWeights | None
+    columns: tuple[Tensor, ...]
+    similarities: Tensor | None
     temperature: float | Tensor | None
 
-    def describe_options(self, shared: str) -> dict[str, str]:
-        """Describe the type and shape of each option, on which the processes must agree.
-
-        Args:
-            shared: form of the shared columns, behind that of the views.
-        """
+    def describe_options(self) -> dict[str, str]:
+        """Describe the type and shape of each option, on which the processes must agree."""
         inputs, negatives = self.inputs, self.negatives
         different = "" if inputs.num_first_items is None else " of different items"
+        shared = f" beside {tuple(self.columns[0].shape)}" if self.columns else ""
         forms = {name: describe_form(value) for name, value in inputs.attributes.items()}
         forms["views"] = f"{len(inputs.views)} views {describe_form(inputs.views[0])}{different}{shared}"
         forms |= {"target": self.target.kind, "present": describe_form(inputs.present)}
@@ -215,32 +169,47 @@ class _LocalCall(NamedTuple):
         return forms
 
 
-def _read_local_call(
-    layout: Layout,
-    traits: LayoutTraits,
-    target: Target,
-    views: tuple[Tensor, ...],
-    options: Mapping[str, Any],
-    processes: Processes,
-) -> _LocalCall:
-    """Check the inputs of a call on this process; see `build_problem`."""
-    options, plan_weights = dict(options), None
+def read_call(layout: Layout, target: Target, views: tuple[Tensor, ...], options: Mapping[str, Any]) -> LocalCall:
+    """Check the inputs of a call on this process, without communication.
+
+    Args:
+        layout: which pairs are compared.
+        target: rule of the target plan, unless the call has its own.
+        views: of the call.
+        options: keyword arguments of the call: attributes of the items, negatives, ``target``, ``similarities``,
+            ``present``, ``temperature``.
+
+    Raises:
+        UsageError: shapes or types do not fit, or options exclude each other.
+    """
+    options, traits, plan_weights = dict(options), layout.traits, None
     own_target, similarities = options.pop("target", None), options.pop("similarities", None)
-    temperature = options.pop("temperature", None)
-    temperature = None if temperature is None else _check_temperature(temperature)
-    if options.get("weights") is not None:
-        plan_weights = resolve_plan_weights(options["weights"])
-        options["weights"] = options["weights"] if plan_weights is None else plan_weights.item_weights
+    temperature, weights = options.pop("temperature", None), options.get("weights")
+    columns: tuple[Tensor, ...] = ()
+    if isinstance(temperature, Tensor):
+        shape = tuple(temperature.shape)
+        good = temperature.numel() == 1
+        check(good, f"temperature: must be a number or a tensor of one element, got shape {shape}.", "shape")
+        temperature = temperature.reshape(())
+    elif temperature is not None:
+        check_positive("temperature", temperature)
+    if isinstance(weights, str | PlanWeights):
+        good = not isinstance(weights, str) or weights == "plan"
+        check(good, f"weights: must be one number per item, or 'plan', got {weights!r}.", "unknown")
+        plan_weights = PlanWeights() if isinstance(weights, str) else weights
+        options["weights"] = plan_weights.item_weights
     target = target if own_target is None else convert_target(own_target)
     if traits.shared_columns:
         check_views(views, shared_columns=True)
         for name, value in {"present": options.pop("present", None), "similarities": similarities}.items():
             check(value is None, f"{name}: cannot be combined with shared columns, which are not items.", "conflict")
-        inputs = read_inputs(views[:-1], options, None)
+        columns, views = views[-1:], views[:-1]
     else:
         if similarities is not None:
-            views = _build_placeholder_views(layout, views, options, similarities, processes)
-        inputs = read_inputs(unpack_views(views), options, options.get("present"))
+            views = _build_placeholder_views(layout, views, options, similarities)
+        views = unpack_views(views)
+    inputs = read_inputs(views, options, options.get("present"))
+    if not traits.shared_columns:
         matched = len(inputs.views) > 1 and inputs.num_first_items is None
         if not matched and target.positives_from_views and traits.views_are_positives:
             raise _unmatched_views_error(target, inputs)
@@ -249,19 +218,51 @@ def _read_local_call(
         _reject_item_options(layout, target, inputs, options)
     negatives = read_negatives(inputs, options)
     if "column_weights" in inputs.attributes:
-        good = negatives is None and not traits.shared_columns
+        good = negatives is None and not columns
         check(good, "column_weights: cannot be combined with columns that are not items.", "conflict")
-    return _LocalCall(inputs, negatives, target, plan_weights, temperature)
+    return LocalCall(layout, traits, inputs, negatives, target, plan_weights, columns, similarities, temperature)
 
 
-def _check_temperature(value: Any) -> float | Tensor:
-    if not isinstance(value, Tensor):
-        check_positive("temperature", value)
-        number: float = value
-        return number
-    shape = tuple(value.shape)
-    check(value.numel() == 1, f"temperature: must be a number or a tensor of one element, got shape {shape}.", "shape")
-    return value.reshape(())
+def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
+    """Build the matching problem of a call from the inputs of all processes.
+
+    Args:
+        call: inputs of this process.
+        kernel: of the plan that weights the items, for ``weights="plan"``.
+
+    Raises:
+        UsageError: processes give different options, or one of them rejected its inputs.
+    """
+    layout, traits, inputs, negatives, target, plan_weights, columns, similarities, temperature = call
+    processes = current_processes()
+    item_counts = negative_counts = None
+    if processes.size > 1:
+        item_counts, negative_counts = _agree_on_row_counts(processes, call)
+    if columns:
+        columns, target = (processes.as_replicated(columns[0]),), target.gather_rows()
+    else:
+        target = target.gather_items(processes, inputs)
+    # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
+    inputs = inputs.gather(processes, item_counts)
+    if plan_weights is not None:
+        good = traits.compares_items and not columns and similarities is None and inputs.present is None
+        check(good, "weights: 'plan' requires embeddings of all views of the items.", "conflict")
+        weights = plan_weights(inputs.views, kernel)
+        own = inputs.attributes.get("weights")
+        weights = weights if own is None else weights * own.to(weights.dtype)
+        inputs = inputs._replace(attributes=inputs.attributes | {"weights": weights})
+    return MatchingProblem(
+        layout,
+        target,
+        inputs,
+        None if negatives is None else negatives.gather(inputs, processes, negative_counts),
+        columns,
+        similarities,
+        processes.as_replicated(temperature) if isinstance(temperature, Tensor) else temperature,
+        traits.requires_features,
+        negatives is None and not traits.requires_features and "column_weights" not in inputs.attributes,
+        target.positives_from_views and not inputs.attributes.keys() & {"weights", "column_weights"},
+    )
 
 
 def convert_target(target: object) -> Target:
@@ -276,25 +277,77 @@ def convert_target(target: object) -> Target:
         return PairList(target)
     if not isinstance(target, Target):
         got = describe_value(target) if hasattr(target, "shape") else repr(target)
-        raise UsageError(
-            f"target: must be a Target, such as contraport.Domains(alpha=0.1), a matrix or a list of pairs, got {got}.",
-            kind="type",
-        )
+        expected = "a Target, such as contraport.Domains(alpha=0.1), a matrix or a list of pairs"
+        raise UsageError(f"target: must be {expected}, got {got}.", kind="type")
     return target
 
 
+def describe_form(value: object) -> str:
+    """Describe the form of an option as text: for a tensor, its dtype and its shape without the number of rows.
+
+    >>> describe_form(torch.zeros(5, 3)), describe_form(None), describe_form(0.5)
+    ('torch.float32 (n, 3)', 'none', 'float')
+    """
+    if isinstance(value, Tensor):
+        trailing = "".join(f", {size}" for size in value.shape[1:])
+        return f"{value.dtype} (n{trailing})" if value.ndim else f"{value.dtype} ()"
+    return "none" if value is None else type(value).__name__
+
+
+def _agree_on_row_counts(processes: Processes, call: LocalCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Check that all processes give the same options, and return the numbers of items and of negatives of each.
+
+    Raises:
+        UsageError: an option differs, or another process rejected its inputs.
+    """
+    forms, views = call.describe_options(), call.inputs.views
+    negatives = 0 if call.negatives is None else len(call.negatives.embeddings)
+    complete = {name: forms.get(name, "none") for name in OPTIONS}
+    # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.
+    codes = [zlib.crc32(text.encode()) for text in complete.values()]
+    gathered = processes.gather_integers([1, len(views[0]), negatives, *codes], views[0].device)
+    accepted, item_counts, negative_counts, *codes_by_option = zip(*gathered, strict=True)
+    if not all(accepted):
+        rank = accepted.index(0)
+        message = processes.gather_strings("")[rank]
+        raise UsageError(f"call: rejected by process {rank}: {message}", kind="refused")
+    for name, theirs in zip(OPTIONS, codes_by_option, strict=True):
+        if len(set(theirs)) > 1:
+            texts = processes.gather_strings(complete[name])
+            other = next(rank for rank, text in enumerate(texts) if text != texts[0])
+            raise UsageError(
+                f"{name}: must have the same form on all processes of a call, got {texts[0]} on process 0 "
+                f"and {texts[other]} on process {other}.",
+                kind="processes_differ",
+            )
+    return item_counts, negative_counts
+
+
+def report_failure(views: Sequence[object], error: Exception) -> None:
+    """Send the error of this process in place of its row counts, so that all other processes raise too.
+
+    Args:
+        views: of the call; the agreement runs on the device of the first tensor.
+        error: the error that this process raises.
+    """
+    processes = current_processes()
+    if processes.size > 1:
+        device = next((view.device for view in views if isinstance(view, Tensor)), processes.device)
+        processes.gather_integers([0] * (3 + len(OPTIONS)), device)
+        processes.gather_strings(str(error))
+
+
 def _build_placeholder_views(
-    layout: Layout, views: tuple[Tensor, ...], options: Mapping[str, Any], similarities: Any, processes: Processes
+    layout: Layout, views: tuple[Tensor, ...], options: Mapping[str, Any], similarities: Any
 ) -> tuple[Tensor, ...]:
     """Build zero embeddings in place of views, with the row counts that a similarity matrix implies."""
     check(not views, "similarities: cannot be combined with embeddings.", "conflict")
     matrix = isinstance(similarities, Tensor) and similarities.ndim == 2 and similarities.is_floating_point()
     got = describe_value(similarities)
     check(matrix, f"similarities: must be a floating-point tensor, rows by columns, got {got}.", "shape")
-    alone = processes.size == 1
-    check(
-        alone, "similarities: cannot be shared by several processes; give embeddings or use local_batch().", "processes"
-    )
+    remedy = "give embeddings or use local_batch()"
+    alone = current_processes().size == 1
+    check(alone, f"similarities: cannot be shared by several processes; {remedy}.", "processes")
     good = options.get("negatives") is None
     check(good, "negatives: cannot be combined with similarities; append their columns to the matrix.", "conflict")
     sizes = [
@@ -309,26 +362,25 @@ def _build_placeholder_views(
 
 def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
     """Build the error for views that a target cannot match: a single one, or views of different items."""
-    remedy = "or give target=, such as Labels() with labels="
-    if inputs.num_first_items is None:
+    remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_items
+    if n is None:
         message = f"views: must be two or more, got one. {target!r} matches the views of an item; {remedy}."
         return UsageError(message, kind="missing")
-    n, m = inputs.num_first_items, len(inputs.views[0]) - inputs.num_first_items
-    message = f"views: must have equal numbers of rows, got {n} and {m}. {target!r} pairs row i with row i; {remedy}."
+    got = f"{n} and {len(inputs.views[0]) - n}"
+    message = f"views: must have equal numbers of rows, got {got}. {target!r} pairs row i with row i; {remedy}."
     return UsageError(message, kind="shape")
 
 
 def _reject_item_options(layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]) -> None:
     """Raise `UsageError` for options or targets that refer to items, if the layout compares coordinates."""
-    message = (
-        f"target: must match the views, as Pairs() does, for {layout!r}, which compares coordinates, got {target!r}."
-    )
-    check(target.positives_from_views, message, "conflict")
+    of = f"{layout!r}, which compares coordinates"
+    good = target.positives_from_views
+    check(good, f"target: must match the views, as Pairs() does, for {of}, got {target!r}.", "conflict")
     for name in ("ids", "weights", "column_weights", "present", "negatives"):
         used = name in inputs.attributes or options.get(name) is not None
-        check(not used, f"{name}: not accepted by {layout!r}, which compares coordinates.", "conflict")
+        check(not used, f"{name}: not accepted by {of}.", "conflict")
     good = inputs.num_first_items is None
-    check(good, f"views: must show the same items for {layout!r}, which compares coordinates.", "different_items")
+    check(good, f"views: must show the same items for {of}.", "different_items")
 
 
 def _row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:

@@ -1,21 +1,23 @@
-"""Entropic optimal transport between two sets of points, the Sinkhorn divergence and cluster assignments."""
+"""Entropic optimal transport between two sets of points: plan, Sinkhorn divergence, assignments and item weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from contraport.distributed import gather, local_batch
 from contraport.engine import Geometry, Gibbs, Kernel, without_autocast
-from contraport.errors import UsageError, check, describe_value
+from contraport.errors import UsageError, check, describe_value, is_number
 from contraport.objectives.constraints import Balanced, Marginals, PlanRequest
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.inputs import check_values, check_views
 from contraport.objectives.plan import Plan
-from contraport.options import warn_renamed
+from contraport.options import accept_deprecated_fields, warn_renamed
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,3 +232,55 @@ def assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, iterat
         # The last half-step gives every item the same mass: its shares are a softmax over the prototypes.
         shares: Tensor = (kernel(z, prototypes).dense() + plan.f).softmax(1)
         return shares
+
+
+@accept_deprecated_fields(item_weights="given")
+@dataclass(frozen=True, eq=False)
+class PlanWeights:
+    """Weights of items or pairs from the balanced plan of the batch: ``weights=PlanWeights()`` or ``weights="plan"``.
+
+    In the balanced plan P of two views of n items, each item has mass 1/n, and n P_ii is the share that goes to its own
+    other view. The weight of the item is 1 - strength + strength n P_ii, detached: pairs that the rest of the batch
+    contradicts count less. With more than two views it is the mean over the pairs of views. The plan is that of the
+    objective's kernel.
+
+    Args:
+        strength: from 0, equal weights, to 1.
+        iterations: number of Sinkhorn iterations, at least 1.
+        item_weights: further factor of each item, (n,), nonnegative; default: 1.
+
+    Raises:
+        UsageError: a value is out of range.
+
+    >>> import torch, contraport
+    >>> z0, z1 = torch.eye(4), torch.eye(4)[[0, 1, 3, 2]]
+    >>> rows = contraport.info_nce(0.2)(z0, z1, weights=contraport.PlanWeights(0.9), reduction="none")
+    >>> [round(value, 1) for value in rows.tolist()]
+    [0.0, 0.0, 1.0, 1.0]
+    """
+
+    strength: float = 0.9
+    iterations: int = 20
+    item_weights: Any = None
+
+    def __post_init__(self) -> None:
+        good = is_number(self.strength) and 0 <= self.strength <= 1
+        check(good, f"strength: must be a number from 0 to 1, got {self.strength!r}.")
+        Balanced(self.iterations)  # checks the number
+
+    def __call__(self, views: tuple[Tensor, ...], kernel: Kernel) -> Tensor:
+        """Return the weight of each item, (n,), detached, from the views of the items of all processes, (n, d) each.
+
+        Raises:
+            UsageError: there is a single view.
+        """
+        check(len(views) > 1, "weights: 'plan' requires two or more views, got one.", "single_view")
+        n, shares = len(views[0]), []
+        items = torch.arange(n, device=views[0].device)
+        with torch.no_grad():
+            for z0, z1 in combinations(views, 2):
+                plan = transport(z0, z1, kernel, Balanced(self.iterations)).plan
+                # Row masses are met only approximately after a few iterations, so that a share can exceed 1.
+                shares.append((n * plan.log_at(items, items).exp()).clamp(max=1))
+            weights = 1 - self.strength + self.strength * torch.stack(shares).mean(0)
+        return weights.detach()  # forward-mode differentiation ignores no_grad

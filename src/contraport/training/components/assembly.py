@@ -17,8 +17,7 @@ from contraport.encoders import InitialWeights
 from contraport.encoders.lora import check_peft_installed
 from contraport.errors import check, check_existing_file
 from contraport.objectives import Objective
-from contraport.objectives.loss_schedules import parse_constraint
-from contraport.objectives.plan_weights import parse_plan_weights_schedule
+from contraport.objectives.loss_schedules import parse_constraint, parse_plan_weights_schedule
 from contraport.runs import Run
 from contraport.training.callbacks.loggers import check_loggers
 from contraport.training.components.data_builder import (

@@ -16,8 +16,7 @@ from contraport.data.streams import Stream
 from contraport.distributed import local_batch
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss, Objective, Pairs, Target, TemperatureSchedule
-from contraport.objectives.loss_schedules import LossSchedule, parse_constraint
-from contraport.objectives.plan_weights import PlanWeightsSchedule
+from contraport.objectives.loss_schedules import LossSchedule, PlanWeightsSchedule, parse_constraint
 from contraport.schedules import is_learned_temperature, parse_temperature_schedule
 from contraport.training.config import Settings
 from contraport.training.step.step_losses import ObjectiveLoss, accepted_keywords

@@ -14,7 +14,7 @@ from contraport.data import Dataset, Views
 from contraport.data.streams import Stream
 from contraport.encoders import InitialWeights, Model
 from contraport.errors import UsageError, check
-from contraport.objectives.plan_weights import PlanWeightsSchedule, parse_plan_weights_schedule
+from contraport.objectives.loss_schedules import PlanWeightsSchedule, parse_plan_weights_schedule
 from contraport.schedules import parse_momentum_schedule
 from contraport.training.components.data_builder import build_views
 from contraport.training.components.model_builder import (

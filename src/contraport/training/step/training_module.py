@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from contraport.data import Batch, BatchShare, Views
 from contraport.encoders import Model
 from contraport.objectives import Loss
-from contraport.objectives.loss_schedules import LossSchedule
-from contraport.objectives.plan_weights import PlanWeightsSchedule
+from contraport.objectives.loss_schedules import LossSchedule, PlanWeightsSchedule
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 from contraport.training.step.batch_embedding import Embed, embed_in_chunks, wrap_for_missing_views
 from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
