@@ -13,7 +13,7 @@ from tests.errors import raises_usage_error
 from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.suites import load_suite, suites_folder
 from contraport.errors import UsageError
-from contraport.training.config import DataReadingSettings
+from contraport.training.config import DataPreparationSettings
 from contraport.training.run_setup import resolve_settings
 
 SUITES = sorted(file.stem for file in suites_folder().glob("*.yaml"))
@@ -41,7 +41,7 @@ def test_data_options_are_those_of_train() -> None:
         "imbalance": 10, "corrupt": "noise", "domains": "rotate",
     }  # fmt: skip
     machine = {"root": "here", "num_workers": 2, "decoded": "there"}
-    own = vars(DataReadingSettings)["__annotations__"].keys()
+    own = vars(DataPreparationSettings)["__annotations__"].keys()
     assert own == given.keys() | machine.keys()
     grid = build_grid({**ASKED, **given, **machine, "settings": ["plain"], "train": {"max_items": 50, "lr": 0.1}})
     assert grid.cells[0].options == {**given, "data": "digits", "objective": "info-nce", "lr": 0.1, "seed": 0}

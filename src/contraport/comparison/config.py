@@ -12,7 +12,7 @@ from contraport._utils.lazy import import_object
 from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
 from contraport.errors import check
 from contraport.options import BaseOptions, get_declared_options, int_in_range, matches_type, one_of, option
-from contraport.training.config import DataReadingSettings
+from contraport.training.config import DataPreparationSettings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)([smh])")
@@ -127,11 +127,11 @@ class EvaluationOptions(BaseOptions):
 
 # A dataclass takes the fields of its bases from the last to the first: that is the order of the options.
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(EvaluationOptions, DataReadingSettings, GridOptions):
+class CompareOptions(EvaluationOptions, DataPreparationSettings, GridOptions):
     """Options of `contraport.compare`."""
 
 
-DATA_OPTIONS = get_declared_options(DataReadingSettings)
+DATA_OPTIONS = get_declared_options(DataPreparationSettings)
 """Options for loading data, which hold for all cells."""
 
 

@@ -29,7 +29,7 @@ from contraport.evaluation.evaluate import evaluate
 from contraport.options import get_declared_options, to_config_value
 from contraport.runs import Run
 from contraport.training.components import build_dataset, build_held_out_dataset
-from contraport.training.config import DataReadingSettings, DataSettings
+from contraport.training.config import DataPreparationSettings, DataSettings
 from contraport.training.run_setup import resolve_settings
 from contraport.training.train import train
 
@@ -84,7 +84,7 @@ class CellJob:
     @property
     def data_options(self) -> dict[str, Any]:
         """Options of `contraport.train` that determine the training and test items."""
-        names = {*get_declared_options(DataSettings), *get_declared_options(DataReadingSettings)} - {"mismatch"}
+        names = {*get_declared_options(DataSettings), *get_declared_options(DataPreparationSettings)} - {"mismatch"}
         return {name: value for name, value in {**self.machine_options, **self.options}.items() if name in names}
 
     @property

@@ -5,27 +5,16 @@ written.
 """
 
 from contraport.training.config.advise_options import ADVISE
-from contraport.training.config.data_options import DataReadingSettings, DataSettings, ValidationSettings
-from contraport.training.config.network_options import NetworkSettings
-from contraport.training.config.objective_options import ObjectiveSettings
-from contraport.training.config.optimizer_options import OptimizationSettings
-from contraport.training.config.run_options import RunSettings
+from contraport.training.config.data_options import DataPreparationSettings, DataSettings
 from contraport.training.config.settings import OPTIONS, RECORDED_OPTIONS, TRAIN, Settings, check_config_types
-from contraport.training.config.view_options import ViewSettings
 
 __all__ = [
     "ADVISE",
     "OPTIONS",
     "RECORDED_OPTIONS",
     "TRAIN",
-    "DataReadingSettings",
+    "DataPreparationSettings",
     "DataSettings",
-    "NetworkSettings",
-    "ObjectiveSettings",
-    "OptimizationSettings",
-    "RunSettings",
     "Settings",
-    "ValidationSettings",
-    "ViewSettings",
     "check_config_types",
 ]

@@ -1,4 +1,4 @@
-"""Options of the training data: source, reading, and perturbations on purpose."""
+"""Options of the training data and its views: source, reading, perturbations on purpose, augmentation, online audit."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contraport.catalog.option_parsers import parse_corruptions, parse_domains, parse_imbalance_ratio, parse_mismatch
+from contraport.catalog.option_parsers import (
+    parse_augment,
+    parse_corruptions,
+    parse_domains,
+    parse_imbalance_ratio,
+    parse_mismatch,
+)
 from contraport.errors import check
-from contraport.options import BaseOptions, int_in_range, matches_type, option, option_metadata, to_config_value
+from contraport.options import (
+    BaseOptions,
+    has_object_placeholder,
+    int_in_range,
+    matches_type,
+    option,
+    option_metadata,
+    to_config_value,
+)
 
 
 def _serialize_data(data: Any) -> Any:
@@ -39,20 +53,20 @@ def _check_view_numbers(name: str, value: Any) -> None:
     check(len(set(value)) == len(value), f"{name}: must name each view once, got {list(value)}.", "duplicate")
 
 
-def _check_mismatch(name: str, value: Any) -> None:
-    parse_mismatch(value)
+def _serialize_augment(augment: Any) -> Any:
+    """Return the value of `augment` for `config.yaml`: a name as it is, a callable as ``<name>``."""
+    if augment is None or isinstance(augment, str):
+        return augment
+    change = getattr(augment, "function", augment)
+    return f"<{getattr(change, '__name__', type(change).__name__).strip('<>')}>"
 
 
-def _check_imbalance(name: str, value: Any) -> None:
-    parse_imbalance_ratio(value)
-
-
-def _check_corrupt(name: str, value: Any) -> None:
-    parse_corruptions(value)
-
-
-def _check_domains(name: str, value: Any) -> None:
-    parse_domains(value)
+def _check_augment(name: str, value: Any) -> None:
+    # A run's config.yaml has a placeholder for a callable.
+    if isinstance(value, str) and not has_object_placeholder(value):
+        parse_augment(value)
+    good = isinstance(value, str) or callable(value) or callable(getattr(value, "function", None))
+    check(good, f"augment: must be a name or a callable, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +105,7 @@ class ValidationSettings(BaseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataReadingSettings(BaseOptions):
+class DataPreparationSettings(BaseOptions):
     """Options for reading the data: subsets, sample weights and perturbations."""
 
     image_size: int | None = option(
@@ -158,7 +172,7 @@ class DataReadingSettings(BaseOptions):
         "Share of the training pairs to mismatch on purpose, such as 0.2: all views but the first are exchanged with "
         "those of another item. 0.2:class exchanges them within a class. `mismatched.npz` records the partner "
         "of each item.",
-        check=_check_mismatch,
+        check=lambda _, value: parse_mismatch(value),
         group="perturbed data",
     )
     imbalance: float | None = option(
@@ -166,20 +180,20 @@ class DataReadingSettings(BaseOptions):
         "Ratio of the largest to the smallest class after dropping training items: class sizes decrease geometrically "
         "in the order of the classes. With 100 the smallest class has one hundredth of the items of the largest. The "
         "subset is fixed.",
-        check=_check_imbalance,
+        check=lambda _, value: parse_imbalance_ratio(value),
     )
     corrupt: str | None = option(
         None,
         "Corruption of all items, fixed per item: noise, blur, brightness, contrast, occlusion or jpeg with a severity "
         "from 1 to 5, such as blur:3, or several in order, such as noise:3,blur:2. Data other than images support "
         "noise only.",
-        check=_check_corrupt,
+        check=lambda _, value: parse_corruptions(value),
     )
     domains: str | None = option(
         None,
         "Assign images to four domains: rotate (quarter turns), or style (plain, edges, posterized, inverted). "
         "style:edges trains on the other three domains and tests on edges.",
-        check=_check_domains,
+        check=lambda _, value: parse_domains(value),
     )
 
     @property
@@ -206,3 +220,35 @@ class DataReadingSettings(BaseOptions):
     def has_batch_plan_weights(self) -> bool:
         """Whether the sample weights come from the plan of each batch."""
         return str(self.sample_weight).partition(":")[0] == "plan"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewSettings(BaseOptions):
+    """Options of the views of an item and of the selection of pairs."""
+
+    views: int | str | None = option(
+        None,
+        "Views of an item: a number of random views; colour (lightness and color channels of an RGB image); frames "
+        "(two adjacent windows of a time series: frames:16 for 16 steps each, default a quarter of the series); or "
+        "2+6 (multi-crop: two large and six small crops); default: two random views, or all views of the data.",
+        group="views",
+    )
+    augment: str | Any | None = option(
+        None,
+        "Random augmentation of the views. For each kind of data: none, weak, standard or strong. For any data: "
+        "isotropic-noise (the same standard deviation in all directions), scaled-noise or noise (in proportion to the "
+        "standard deviation of each feature) or mixup (x_i + lambda (x_j - x_i)), with an optional strength: "
+        "scaled-noise:0.2 for the standard deviation in units of the data's, mixup:0.3 for the largest lambda. In "
+        "Python also a callable on items (torchvision.transforms.v2, albumentations, a function) or on batches "
+        "(kornia, `contraport.data.BatchTransform`); default: standard, or none if the data have several views or the "
+        "views are frames.",
+        serialize=_serialize_augment,
+        check=_check_augment,
+    )
+    audit: bool = option(
+        False,
+        "Online audit of data with two views: score all pairs at eight epochs and drop suspected mismatches. The share "
+        "of wrong pairs is estimated from decoys, pairs mismatched on purpose, which are trained on for the first "
+        "third of the epochs. The run folder keeps the scores.",
+        group="selection of pairs",
+    )

@@ -24,10 +24,6 @@ def _validate_temperature(name: str, value: Any) -> None:
         parse_temperature_schedule(value, steps=1)
 
 
-def _validate_momentum(name: str, value: Any) -> None:
-    parse_momentum_schedule(value, steps=1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSettings(BaseOptions):
     """Options of the objective, its schedules and target, and the embeddings that it compares."""
@@ -95,7 +91,7 @@ class ObjectiveSettings(BaseOptions):
         "Momentum of a momentum encoder (an exponential moving average of the model), which computes the keys. A "
         "number below 1, such as 0.99, or a schedule, such as 0.99:1:cosine; use smaller values for fewer steps; "
         "default: no momentum encoder.",
-        check=_validate_momentum,
+        check=lambda _, value: parse_momentum_schedule(value, steps=1),
     )
     predictor: bool = option(
         False,

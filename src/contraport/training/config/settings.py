@@ -14,19 +14,22 @@ from contraport.catalog import apply_recipe
 from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
 from contraport.errors import UsageError, check
 from contraport.options import get_declared_options, get_value_name, matches_type
-from contraport.training.config.data_options import DataReadingSettings, DataSettings, ValidationSettings
+from contraport.training.config.data_options import (
+    DataPreparationSettings,
+    DataSettings,
+    ValidationSettings,
+    ViewSettings,
+)
 from contraport.training.config.network_options import NetworkSettings
 from contraport.training.config.objective_options import ObjectiveSettings
-from contraport.training.config.optimizer_options import OptimizationSettings
-from contraport.training.config.run_options import RunSettings
-from contraport.training.config.view_options import ViewSettings
+from contraport.training.config.run_options import OptimizationSettings, RunSettings
 
 
 # A dataclass orders the fields of its bases from the last to the first; that is the order of the options in the help.
 @dataclass(frozen=True, kw_only=True)
 class Settings(
     RunSettings,
-    DataReadingSettings,
+    DataPreparationSettings,
     ValidationSettings,
     OptimizationSettings,
     NetworkSettings,
