@@ -1,6 +1,7 @@
 """Registry of named objectives: each recipe builds an `Objective` from its settings, with citation and formula.
 
-Recipes use the public names of `contraport`, which are imported on first use: listing the registry needs no torch.
+Recipes use the public names of `contraport`, which are imported on first use: listing the registry needs no torch. A
+``temperature`` is in units of the cosine unless its recipe names another unit. Invalid settings raise `UsageError`.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ _DHEL = (
 def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callable[P, Loss]]:
     """Decorator that registers a builder of an objective under its own name, hyphenated.
 
-    A ``temperature`` argument then accepts a number; ``"learn"``, a parameter of the objective that starts at the
-    default, or ``"learn:0.07"`` at another value; or a tensor of one element that a model owns.
+    A ``temperature`` argument then accepts a number, or a tensor of one element that a model owns. ``"learn"`` makes it
+    a parameter of the objective that starts at the default, ``"learn:0.07"`` at another value.
     """
 
     def register(make: Callable[P, Loss]) -> Callable[P, Loss]:
@@ -145,6 +146,7 @@ def objective(name: str, **settings: Any) -> Loss:
     """Build an objective by its registered name.
 
     Args:
+        temperature: in units of the cosine.
         name: one of `list_objectives`; underscores may stand for hyphens.
         settings: keyword arguments of the builder.
 
@@ -184,7 +186,6 @@ def _learned_temperature(text: str, signature: inspect.Signature) -> float:
 
 
 def _choose(option: str, name: object, choices: Mapping[str, Choice]) -> Choice:
-    """Return the choice with a given name, or raise `UsageError`."""
     if name not in choices:
         raise unknown_name_error(option, name, choices)
     return choices[str(name)]
@@ -196,7 +197,6 @@ def _joint_or_cross(name: str, *, symmetric: bool = True) -> Layout:
 
 
 def _negatives_layout(views: str) -> cp.Joint:
-    """Build the layout that compares each row with negatives of both views, of its own or of the other view."""
     return cp.Joint(candidates=_choose("negatives", views, {name: name for name in ("both", "same", "other")}))
 
 
@@ -213,7 +213,7 @@ def info_nce(
     """InfoNCE (CPC, CLIP): classify each item's other view among the batch.
 
     Args:
-        temperature: in units of the cosine distance.
+        temperature: in units of the cosine.
         symmetric: average both directions.
         target: the target plan; None is `Pairs`.
         shared_columns: the second argument of the call is not a view but prototypes, as in `Cross`; `assignments`
@@ -236,9 +236,6 @@ def nt_xent(temperature: TemperatureLike = 0.5) -> Loss:
 
     With more than two views, all other views of an item are its positives, with equal weights.
 
-    Args:
-        temperature: in units of the cosine distance.
-
     >>> import torch
     >>> nt_xent(temperature=1.0)(torch.eye(2), torch.eye(2))
     tensor(0.5514)
@@ -256,12 +253,9 @@ def sup_con(temperature: TemperatureLike = 0.1, layout: str = "joint") -> Loss:
     Accepts any number of views, including one.
 
     Args:
-        temperature: in units of the cosine distance.
+        temperature: in units of the cosine.
         layout: ``"joint"``, or ``"cross"``, from the embeddings z0 to a reference set z1, with
             ``labels=(of z0, of z1)`` and, if z1 contains items of z0, ``ids=(of z0, of z1)``.
-
-    Raises:
-        UsageError: the layout is unknown; in the call, labels are missing.
 
     >>> import torch
     >>> round(sup_con(temperature=1.0)(torch.eye(2), torch.eye(2), labels=torch.tensor([0, 1])).item(), 4)
@@ -281,14 +275,10 @@ def rince(temperature: TemperatureLike = 0.5, q: float = 0.5, lam: float = 0.01,
     The value can be negative.
 
     Args:
-        temperature: in units of the cosine similarity, at least q / 60: exp(q / temperature) must fit in single
-            precision.
+        temperature: at least q / 60: exp(q / temperature) must fit in single precision.
         q: in (0, 1]; the limit q -> 0 is InfoNCE + log lam.
         lam: weight of all candidates relative to the positive, in (0, 1].
         layout: ``"joint"``, or ``"cross"``, both directions averaged.
-
-    Raises:
-        UsageError: the layout is unknown, q or lam is outside (0, 1], or the temperature is below q / 60.
 
     >>> import torch
     >>> round(rince(temperature=1.0, q=1.0, lam=0.5)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -305,7 +295,7 @@ def gca_ince(temperature: TemperatureLike = 0.5, iterations: int = 5) -> Loss:
     """GCA-INCE: InfoNCE on a balanced (Sinkhorn) plan, in which rows and columns have equal mass.
 
     Args:
-        temperature: in units of the cosine distance.
+        temperature: in units of the cosine.
         iterations: number of Sinkhorn iterations.
 
     >>> import torch
@@ -322,13 +312,13 @@ def gca_rince(temperature: TemperatureLike = 0.5, iterations: int = 5, q: float 
     """GCA-RINCE: robust InfoNCE on a balanced (Sinkhorn) plan. The value can be negative.
 
     Args:
-        temperature: in units of the cosine distance.
+        temperature: in units of the cosine.
         iterations: number of Sinkhorn iterations.
         q: in (0, 1].
         lam: weight of the row's mass relative to the positive, in (0, 1].
 
-    >>> import torch, contraport as cp
-    >>> round(cp.gca_rince(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
+    >>> import torch
+    >>> round(gca_rince(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     -1.092
     """
     kernel, divergence = cp.Gibbs("cosine", temperature), cp.Rince(q, lam)
@@ -353,17 +343,15 @@ def gca_uot(
 ) -> Loss:
     """GCA-UOT: InfoNCE on an unbalanced transport plan, in which outliers may lose mass against a penalty.
 
-    `Objective.mass` is the share of the mass that was transported, at most 1 with the product reference. Measured on
-    digits and Fashion-MNIST (docs/results.md), clean and with a fifth of the pairs mismatched, 10 iterations: within
-    0.4 points of NT-Xent's kNN accuracy at temperature 0.5 and relaxations from 0.2 on, and never better than NT-Xent
-    or the balanced plan by more than the differences between seeds; at temperature 0.05 about a point lower, unless
-    `conditional`. With 5 iterations, the default, the results on digits were the same within the differences between
-    seeds, at temperatures 0.1 to 0.5 and relaxations 0.2 and 1.
+    `Objective.mass` is the share of the mass that was transported, at most 1 with the product reference. On digits and
+    Fashion-MNIST (docs/results.md), clean and with a fifth of the pairs mismatched, it was never better than NT-Xent or
+    the balanced plan by more than the differences between seeds; at temperature 0.05 about a point of kNN accuracy
+    lower, unless `conditional`.
 
     Args:
-        temperature: in units of the cosine distance.
+        temperature: in units of the cosine.
         iterations: number of damped Sinkhorn iterations.
-        relaxation: price of missing a marginal, in units of the cosine distance; a large price is strict.
+        relaxation: price of missing a marginal, in units of the cosine; a large price is strict.
         conditional: compare the shares within each row only, so that given-up mass does not count: a small relaxation
             is then close to InfoNCE, a large one to `gca_ince`.
         marginal_weight: weight of the KL divergence of the plan's marginals, nonnegative.
@@ -372,15 +360,12 @@ def gca_uot(
         lam: weight of the row's mass in RINCE, in (0, 1].
         reference: ``"product"`` or ``"counting"``, as in `Unbalanced`.
 
-    Raises:
-        UsageError: a weight is negative or not finite, q or lam is outside (0, 1], or the relaxation is not positive.
-
     >>> import torch
     >>> gca_uot(temperature=1.0)(torch.eye(2), torch.eye(2))
     tensor(0.5867)
     """
-    for name, value in {"rince_weight": rince_weight, "marginal_weight": marginal_weight}.items():
-        check_nonnegative(name, value)
+    check_nonnegative("rince_weight", rince_weight)
+    check_nonnegative("marginal_weight", marginal_weight)
     weights: dict[Divergence, float] = {cp.MarginalPenalty(): marginal_weight, cp.Rince(q, lam): rince_weight}
     penalties = {penalty: weight for penalty, weight in weights.items() if weight}
     kernel, constraint = cp.Gibbs("cosine", temperature), cp.Unbalanced(relaxation, iterations, reference)
@@ -414,13 +399,10 @@ def iot(
     """IOT-CL (inverse optimal transport): learns embeddings whose transport plan matches the views of each item.
 
     Args:
-        temperature: weight of the entropy (epsilon), in units of the cosine distance.
+        temperature: weight of the entropy (epsilon).
         constraint: ``"rows"`` (which is NT-Xent), ``"simplex"`` or ``"balanced"``.
         iterations: number of Sinkhorn iterations, for ``"balanced"``.
         uniformity: weight of the penalty on an uneven plan over the negatives, nonnegative.
-
-    Raises:
-        UsageError: the constraint is unknown, or the uniformity is negative or not finite.
 
     >>> import torch
     >>> iot(temperature=1.0, constraint="rows")(torch.eye(2), torch.eye(2))
@@ -428,11 +410,8 @@ def iot(
     """
     check_nonnegative("uniformity", uniformity)
     penalties: dict[Divergence, float] | None = {cp.PlanUniformity(): uniformity} if uniformity else None
-    constraints: dict[str, Constraint] = {
-        "rows": cp.Rows(),
-        "simplex": cp.Simplex(),
-        "balanced": cp.Balanced(iterations),
-    }
+    constraints: dict[str, Constraint]
+    constraints = {"rows": cp.Rows(), "simplex": cp.Simplex(), "balanced": cp.Balanced(iterations)}
     kernel, chosen = cp.Gibbs("cosine", temperature), _choose("constraint", constraint, constraints)
     return cp.Objective(cp.Joint(), kernel, chosen, cp.Pairs(), cp.KL(), penalties)
 
@@ -443,8 +422,8 @@ def iot_uniform(
 ) -> Loss:
     """IOT-CL with a uniformity penalty, which spreads the plan evenly over the negatives; see `iot`.
 
-    >>> import torch, contraport as cp
-    >>> round(cp.iot_uniform(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
+    >>> import torch
+    >>> round(iot_uniform(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     0.5514
     """
     return iot(temperature, constraint, iterations, uniformity)
@@ -461,13 +440,10 @@ def iot_quadratic(
         closed_form: use the closed form of the paper, which allows negative entries; else the exact plan, which has
             zeros, and its Fenchel-Young loss.
         layout: ``"joint"``, or ``"cross"``, from view 0 to view 1.
-        temperature: weight of the regularizer, in units of the cosine distance.
+        temperature: weight of the regularizer.
 
-    Raises:
-        UsageError: the constraint or the layout is unknown.
-
-    >>> import torch, contraport as cp
-    >>> round(cp.iot_quadratic()(torch.eye(3), torch.eye(3).roll(1, 0)).item(), 4)
+    >>> import torch
+    >>> round(iot_quadratic()(torch.eye(3), torch.eye(3).roll(1, 0)).item(), 4)
     7.9078
     """
     pairs = _joint_or_cross(layout, symmetric=False)
@@ -486,18 +462,14 @@ def align_uniform(weight: float = 1.0) -> Loss:
     Args:
         weight: weight of the uniformity, nonnegative.
 
-    Raises:
-        UsageError: the weight is negative or not finite.
-
     >>> import torch
     >>> align_uniform()(torch.eye(2), torch.eye(2))
     tensor(-4.)
     """
     check_nonnegative("weight", weight)
-    alignment = cp.Objective(
-        cp.Cross(symmetric=False), cp.Gibbs("chordal", 1.0), cp.Free(), cp.Pairs(), cp.TargetCost()
-    )
-    uniformity = cp.Objective(cp.WithinView(), cp.Gibbs("chordal", 0.5), cp.Free(), cp.Pairs(), cp.LogMeanKernel())
+    layout, free, pairs = cp.Cross(symmetric=False), cp.Free(), cp.Pairs()
+    alignment = cp.Objective(layout, cp.Gibbs("chordal", 1.0), free, pairs, cp.TargetCost())
+    uniformity = cp.Objective(cp.WithinView(), cp.Gibbs("chordal", 0.5), free, pairs, cp.LogMeanKernel())
     return cp.SumLoss({alignment: 1.0, uniformity: weight})
 
 
@@ -525,10 +497,6 @@ def pairwise(
         c: slope of ``sigmoid_pairs``.
         phi: monotone pointwise function of the sum, instead of a preset.
         psi: monotone pointwise function of each difference of half squared distances, instead of a preset.
-
-    Raises:
-        UsageError: only one of phi and psi is given, or both with a preset; the preset is unknown or has no
-            temperature; or epsilon is negative.
 
     >>> import torch
     >>> round(pairwise("triplet")(torch.eye(2), torch.eye(2)).item(), 4)
@@ -584,10 +552,6 @@ def alpha_cl(
         phi: for ``"entropy"``: the weights add up to xi phi'(xi) / temperature instead, as in `ContrastiveEnergy`. The
             gradient is then that of `pairwise` with this phi and psi = exp(x / temperature).
 
-    Raises:
-        UsageError: the regularizer is unknown, p is not positive, gamma is not above 1, or a setting does not apply to
-            the regularizer.
-
     >>> import torch
     >>> round(alpha_cl(regularizer="entropy")(torch.eye(2), torch.eye(2)).item(), 4)
     -1.0
@@ -628,8 +592,8 @@ def quadratic(negatives: str = "both") -> Loss:
     Args:
         negatives: of ``"both"`` views, of the anchor's own (``"same"``) or of the ``"other"``.
 
-    >>> import torch, contraport as cp
-    >>> round(cp.quadratic()(torch.eye(2), torch.eye(2)).item(), 4)
+    >>> import torch
+    >>> round(quadratic()(torch.eye(2), torch.eye(2)).item(), 4)
     -1.0
     """
     return alpha_cl(1.0, "uniform", negatives=negatives)
@@ -643,11 +607,11 @@ def direct_clr(temperature: TemperatureLike = 0.1, dimensions: int = 64) -> Loss
     """DirectCLR: NT-Xent on the first coordinates of the encoder's output, without a projector.
 
     Args:
-        temperature: in units of the cosine distance.
+        temperature: in units of the cosine.
         dimensions: number of coordinates.
 
-    >>> import torch, contraport as cp
-    >>> round(cp.direct_clr(temperature=1.0, dimensions=2)(torch.eye(3), torch.eye(3)).item(), 4)
+    >>> import torch
+    >>> round(direct_clr(temperature=1.0, dimensions=2)(torch.eye(3), torch.eye(3)).item(), 4)
     1.1397
     """
     layout = cp.LeadingCoordinates(dimensions, cp.Joint())
@@ -667,11 +631,8 @@ def t_simclr(temperature: TemperatureLike = 8.0, df: float = 5.0, conditional: b
         df: degrees of freedom.
         conditional: normalize each row, as SNE does, rather than all pairs at once, as t-SNE does.
 
-    Raises:
-        UsageError: conditional is not a Boolean.
-
-    >>> import torch, contraport as cp
-    >>> round(cp.t_simclr(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
+    >>> import torch
+    >>> round(t_simclr(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     0.5475
     """
     check(isinstance(conditional, bool), f"conditional: must be True or False, got {conditional!r}.")
@@ -687,11 +648,8 @@ def cmc(temperature: TemperatureLike = 0.1, graph: str = "full") -> Loss:
     """Contrastive multiview coding (CMC): InfoNCE in both directions, summed over pairs of any number of views.
 
     Args:
-        temperature: in units of the cosine distance.
+        temperature: in units of the cosine.
         graph: ``"full"``, all pairs of views, or ``"core"``, the first view with each other view.
-
-    Raises:
-        UsageError: the graph is unknown.
 
     >>> import torch
     >>> cmc(temperature=1.0)(torch.eye(2), torch.eye(2), torch.eye(2))
@@ -714,13 +672,10 @@ def cmc_nce(temperature: TemperatureLike = 0.07, momentum: float = 0.9, graph: s
     second; use one objective per direction, each with the bank of its second view and its own normalizer.
 
     Args:
-        temperature: in units of the cosine similarity.
+        temperature: in units of the cosine.
         momentum: weight of the past in the moving average Z of the kernel, in [0, 1).
         graph: when training on more than two views, ``"full"``, all pairs of views, or ``"core"``, the first view with
             each other view.
-
-    Raises:
-        UsageError: the graph is unknown.
 
     >>> import torch
     >>> round(cmc_nce(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -741,7 +696,7 @@ def sigmoid(temperature: TemperatureLike = 0.1, bias: float = -10.0) -> Loss:
     Temperature and bias are parameters of the objective: pass them to the optimizer.
 
     Args:
-        temperature: initial value, in units of the cosine similarity.
+        temperature: initial value.
         bias: initial value.
 
     >>> import torch
@@ -759,9 +714,6 @@ def sigmoid(temperature: TemperatureLike = 0.1, bias: float = -10.0) -> Loss:
 def dcl(temperature: TemperatureLike = 0.1) -> Loss:
     """Decoupled contrastive learning (DCL): NT-Xent without the positive in the denominator. Can be negative.
 
-    Args:
-        temperature: in units of the cosine distance.
-
     >>> import torch
     >>> round(dcl(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     -0.3069
@@ -778,8 +730,8 @@ def dclw(temperature: TemperatureLike = 0.1, sigma: float = 0.5) -> Loss:
     """DCLW: decoupled contrastive learning with larger weights for positives of low similarity. Can be negative.
 
     Args:
-        temperature: in units of the cosine similarity.
-        sigma: temperature of the weights, which are held fixed, in units of the cosine similarity.
+        temperature: in units of the cosine.
+        sigma: temperature of the weights, which are held fixed.
 
     >>> import torch
     >>> round(dclw(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -800,9 +752,6 @@ def gte(temperature: TemperatureLike = 0.01) -> Loss:
     It differs from NT-Xent in that the two views of an item share one denominator, which holds the positive twice: the
     value is at least log 2.
 
-    Args:
-        temperature: in units of the cosine similarity.
-
     >>> import torch
     >>> round(gte(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     1.2446
@@ -817,9 +766,6 @@ def gte(temperature: TemperatureLike = 0.01) -> Loss:
 )
 def dhel(temperature: TemperatureLike = 0.3) -> Loss:
     """DHEL (decoupled hyperspherical energy loss): InfoNCE with negatives of the same view only. Can be negative.
-
-    Args:
-        temperature: in units of the cosine similarity.
 
     >>> import torch
     >>> dhel(temperature=1.0)(torch.eye(2), torch.eye(2))
@@ -837,9 +783,6 @@ def dhel(temperature: TemperatureLike = 0.3) -> Loss:
 )
 def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
     """MV-DHEL: DHEL for any number of views; all view pairs of an item share one logarithm. Can be negative.
-
-    Args:
-        temperature: in units of the cosine similarity.
 
     >>> import torch
     >>> mv_dhel(temperature=1.0)(torch.eye(2), torch.eye(2))
@@ -861,9 +804,6 @@ def kcl(temperature: TemperatureLike = 0.5, gamma: float = 16.0) -> Loss:
         temperature: of the kernel, in units of the squared distance on the sphere; 1/t of the paper.
         gamma: weight of the repulsion, nonnegative.
 
-    Raises:
-        UsageError: gamma is negative or not finite.
-
     >>> import torch
     >>> round(kcl()(torch.eye(2), torch.eye(2)).item(), 4)
     -1.4139
@@ -881,7 +821,7 @@ def _align_and_repel(
     attraction_weight: float = 1.0,
     repulsion_weight: float = 1.0,
 ) -> Loss:
-    """Build the sum of an attraction between views and a repulsion within each view, under one kernel."""
+    """Sum an attraction between views and a repulsion within each view, under one kernel."""
     attract = cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), attraction)
     repel = cp.Objective(cp.WithinView(summed=True), kernel, cp.Free(), cp.Pairs(), repulsion)
     return cp.SumLoss({attract: attraction_weight, repel: repulsion_weight})
@@ -900,9 +840,6 @@ def spectral(normalized: bool = True) -> Loss:
 
     Args:
         normalized: use the cosine; else the inner product, as in the paper's theory.
-
-    Raises:
-        UsageError: normalized is not a Boolean.
 
     >>> import torch
     >>> spectral()(torch.eye(2), torch.eye(2))
@@ -925,7 +862,7 @@ def debiased(temperature: TemperatureLike = 0.5, prior: float = 0.1) -> Loss:
     """Debiased contrastive loss: NT-Xent corrected for false negatives, those of the anchor's own class.
 
     Args:
-        temperature: in units of the cosine similarity.
+        temperature: in units of the cosine.
         prior: share of negatives of the anchor's own class, in [0, 1); 0 is NT-Xent.
 
     >>> import torch
@@ -943,7 +880,7 @@ def hard_negative(temperature: TemperatureLike = 0.5, beta: float = 1.0, prior: 
     """Hard-negative contrastive loss (HCL): NT-Xent with larger weights for harder negatives, debiased.
 
     Args:
-        temperature: in units of the cosine similarity.
+        temperature: in units of the cosine.
         beta: negatives have weight exp(beta similarity / temperature), nonnegative.
         prior: share of negatives of the anchor's own class, in [0, 1).
 
@@ -964,8 +901,8 @@ def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) 
     """X-sample contrastive loss (X-CLR): NT-Xent with soft targets from a teacher's similarities; needs ``features=``.
 
     Args:
-        temperature: in units of the cosine distance.
-        teacher_temperature: of the target plan, in units of the cosine distance of the features.
+        temperature: in units of the cosine.
+        teacher_temperature: of the target plan, in units of the cosine of the features.
 
     >>> import torch
     >>> z = torch.eye(2)
@@ -986,12 +923,9 @@ def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str 
     The paper's loss goes in one direction, and has the pairs within each view in the same denominator.
 
     Args:
-        temperature: in units of the cosine distance.
+        temperature: in units of the cosine.
         margin: required difference between positive and negative, in units of the teacher's cosine.
         layout: ``"cross"``, both directions averaged, or ``"joint"``, all embeddings of both views.
-
-    Raises:
-        UsageError: the layout is unknown; in the call, features are missing.
 
     >>> import torch
     >>> guided(temperature=1.0)(torch.eye(2), torch.eye(2), features=torch.eye(2))
@@ -1011,7 +945,7 @@ def sog_clr(temperature: TemperatureLike = 0.1, items: int = 1 << 17, momentum: 
     """SogCLR for small batches: DCL with a moving average of each item's denominator; needs ``ids=``.
 
     Args:
-        temperature: in units of the cosine similarity.
+        temperature: in units of the cosine.
         items: maximum number of items; ids count from 0.
         momentum: weight of the past in the averages, in [0, 1); 1 - gamma of the paper.
 
@@ -1034,9 +968,6 @@ def barlow_twins(redundancy: float = 5e-3) -> Loss:
 
     Args:
         redundancy: weight of the off-diagonal correlations, nonnegative.
-
-    Raises:
-        UsageError: redundancy is negative or not finite.
 
     >>> import torch
     >>> z = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
@@ -1064,9 +995,6 @@ def vic_reg(invariance: float = 25.0, variance: float = 25.0, covariance: float 
         invariance: weight of the mean squared difference of the views, nonnegative.
         variance: weight of the hinge that keeps each coordinate's standard deviation at 1 or above, nonnegative.
         covariance: weight of the squared covariances of coordinates, nonnegative.
-
-    Raises:
-        UsageError: a weight is negative or not finite.
 
     >>> import torch
     >>> z = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
