@@ -1,4 +1,4 @@
-"""Conversion and checks of the arrays passed to estimators."""
+"""Conversion of the array-likes passed to estimators to tensors of finite numbers."""
 
 from __future__ import annotations
 
@@ -39,26 +39,3 @@ def as_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> Tensor:
     wrong = int((~torch.isfinite(tensor)).sum())
     check(wrong == 0, f"{argument}: must be finite, got NaN or infinity in {wrong} entries.", "not_finite")
     return tensor
-
-
-def non_numeric_columns(X: Any) -> list[str]:
-    """Return the names of the non-numeric columns of a data frame, each with an example value.
-
-    >>> import pandas
-    >>> non_numeric_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
-    ["'name' ('Eva')"]
-    """
-    columns = []
-    for name in getattr(X, "columns", ()):
-        wrong = [value for value in np.asarray(X[name], dtype=object).ravel() if not _is_number(value)]
-        if wrong:
-            columns.append(f"{name!r} ({wrong[0]!r})")
-    return columns
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -30,7 +30,6 @@ from contraport.data.arrays import as_array, check_equal_shapes, parse_weights
 from contraport.embedding import LoaderConfig, evaluation_mode, extract_features, fixed_seed
 from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check
-from contraport.estimators.array_input import non_numeric_columns
 from contraport.options import warn_renamed
 from contraport.training.callbacks.finite_guard import FiniteGuard
 from contraport.training.components import build_training_module, check_component_settings
@@ -224,11 +223,8 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         dataset = self._build_dataset(X, y, sample_weight, reset=first, min_items=2)
         if first:
             self._build(dataset)
-        check(
-            self._negatives != "bank",
-            "negatives: a bank stores one embedding for each item of a fit; use fit.",
-            "partial_fit",
-        )
+        has_bank = self._negatives == "bank"
+        check(not has_bank, "negatives: a bank stores one embedding for each item of a fit; use fit.", "partial_fit")
         return self._train(dataset, number=1, lr_scheduler="constant")
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
@@ -246,12 +242,9 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         return self._feature_names(self._model.representation_views)
 
     def _feature_names(self, views: Sequence[int]) -> NDArray[np.object_]:
-        prefix, widths = type(self).__name__.lower(), [self._model.tower(view).num_features for view in views]
-        names = [
-            f"{prefix}_{self._names[view]}_{number}"
-            for view, width in zip(views, widths, strict=True)
-            for number in range(width)
-        ]
+        prefix = type(self).__name__.lower()
+        widths = {self._names[view]: self._model.tower(view).num_features for view in views}
+        names = [f"{prefix}_{name}_{number}" for name, width in widths.items() for number in range(width)]
         return np.asarray(names, dtype=object)
 
     def _extract_features(self, X: _Arrays, views: Sequence[int] | None) -> NDArray[np.float32]:
@@ -363,12 +356,18 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         return {name: X[name] for name in self._names if name in X}
 
     def _build(self, dataset: Dataset) -> None:
-        settings = self._settings()
+        """Build the training module and the optimizer of a first fit."""
+        options = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
+        options.pop("random_state", None)
+        if options.pop("opt") != "deprecated":
+            warn_renamed("opt", "optimizer")
+            options["optimizer"] = self.opt
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        settings = Settings(**apply_recipe(options), seed=seed)
         objective = copy.deepcopy(check_component_settings(settings))
         check(self.device != "auto", "device: must be cpu, cuda or mps, got 'auto'.")
-        self.pipeline_ = build_training_module(
-            settings, dataset, objective, steps_per_epoch=self._num_batches(len(dataset))
-        )
+        steps_per_epoch = self._num_batches(len(dataset))
+        self.pipeline_ = build_training_module(settings, dataset, objective, steps_per_epoch=steps_per_epoch)
         self.pipeline_.to(self.device).views.release_data()
         self.loss_curve_ = []
         self.n_iter_ = 0
@@ -378,14 +377,6 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             self.pipeline_, optimizer=settings.optimizer, lr=self.lr, weight_decay=self.weight_decay
         )
 
-    def _settings(self) -> Settings:
-        own = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
-        own.pop("random_state", None)
-        if own.pop("opt") != "deprecated":
-            warn_renamed("opt", "optimizer")
-            own["optimizer"] = self.opt
-        return Settings(**apply_recipe(own), seed=int(check_random_state(self.random_state).randint(2**31)))
-
     def _num_batches(self, items: int) -> int:
         limit = max_audited_batch_size(items) if self.audit else self.batch_size
         return max(1, items // min(self.batch_size, limit))
@@ -394,12 +385,10 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         """Train for `number` epochs; the learning rate rises over the fraction `warmup` of the steps."""
         pipeline, steps_per_epoch = self.pipeline_, self._num_batches(len(dataset))
         steps = number * steps_per_epoch
-        schedule = build_lr_schedule(
-            self._optimizer, lr_scheduler=lr_scheduler, steps=steps, warmup=int(warmup * steps)
-        )
-        batches = build_loader(
-            dataset, len(dataset) // steps_per_epoch, shuffle=True, seed=pipeline.seed, drop_last=True
-        )
+        optimizer, warmup_steps = self._optimizer, int(warmup * steps)
+        schedule = build_lr_schedule(optimizer, lr_scheduler=lr_scheduler, steps=steps, warmup=warmup_steps)
+        batch_size = len(dataset) // steps_per_epoch
+        batches = build_loader(dataset, batch_size, shuffle=True, seed=pipeline.seed, drop_last=True)
         callbacks: list[Callback] = [FiniteGuard(), _LossCurveRecorder(self)]
         pair_filter = None
         if isinstance(dataset, DecoyDataset):
@@ -411,7 +400,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             Loop(
                 pipeline,
                 batches,
-                self._optimizer,
+                optimizer,
                 schedule,
                 epochs=start.epoch + number,
                 start=start,
@@ -473,11 +462,29 @@ def _validate_array(argument: str, values: Any, read: Callable[[Any], np.ndarray
         # pandas categories are objects after the check; the cast raises for those that are not numbers.
         return array.astype(np.float32) if array.dtype == np.object_ else array
     except ValueError as error:
-        columns = non_numeric_columns(values)
+        columns = _text_columns(values)
         if not columns:
             raise
         message = f"{argument}: must be numbers, got text in the columns {', '.join(columns)}. Drop or encode them."
         raise UsageError(message, kind="text_columns") from error
+
+
+def _text_columns(frame: Any) -> list[str]:
+    """Return the names of the non-numeric columns of a data frame, each with an example value.
+
+    >>> import pandas
+    >>> _text_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
+    ["'name' ('Eva')"]
+    """
+    columns = []
+    for name in getattr(frame, "columns", ()):
+        for value in np.asarray(frame[name], dtype=object).ravel():
+            try:
+                float(value)
+            except (TypeError, ValueError):
+                columns.append(f"{name!r} ({value!r})")
+                break
+    return columns
 
 
 def _encode_classes(y: ArrayLike | None) -> NDArray[np.int64] | None:

@@ -114,9 +114,8 @@ class InverseOT(BaseEstimator):
             squares = torch.stack([p.square().sum() for p in self.module_.parameters()]).sum()
             return KL()(problem.compute_plan()).sum() + self.ridge / 2 * squares
 
-        self.n_iter_ = _minimize(
-            [problem.scaled_potential, *self.module_.parameters()], loss, self.max_iter, self.tolerance
-        )
+        parameters = [problem.scaled_potential, *self.module_.parameters()]
+        self.n_iter_ = _minimize(parameters, loss, self.max_iter, self.tolerance)
         with torch.no_grad():
             result = problem.compute_plan()
             self.cost_ = double_center(self.module_(x, y).numpy())

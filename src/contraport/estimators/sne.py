@@ -40,7 +40,6 @@ CHECK_EVERY = 50
 """Iterations between checks of convergence, and between the lines that `verbose` prints."""
 
 METHODS = ("sparse", "exact")
-"""Neighbors in the plan of the data: the nearest of each item, or all."""
 
 MIN_IMPROVEMENT = 1e-4
 """Relative decrease of the divergence between two checks below which the optimization stops."""
@@ -118,14 +117,12 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         target = Matrix(plan.float())
         data = data.float()
         with torch.random.fork_rng(devices=[]):
-            seed_torch_generators(
-                derive_torch_seed("estimators.neighbor", check_random_state(self.random_state).randint(2**31))
-            )
+            seed = check_random_state(self.random_state).randint(2**31)
+            seed_torch_generators(derive_torch_seed("estimators.neighbor", seed))
             if self.encoder is None:
                 embedding = self._initial_embedding(data.flatten(1)).requires_grad_()
-                self._minimize(
-                    target, lambda: embedding, _MomentumWithGains([embedding], *self._learning_rates(len(data)))
-                )
+                descent = _MomentumWithGains([embedding], *self._learning_rates(len(data)))
+                self._minimize(target, lambda: embedding, descent)
             else:
                 self.encoder_ = self._build_encoder(tuple(data.shape[1:])).to(data)
                 optimizer = torch.optim.Adam(self.encoder_.parameters(), self._learning_rates(len(data))[1])
@@ -218,12 +215,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _encode(self, data: Tensor) -> Tensor:
         embedding: Tensor = self.encoder_.train()(data)
-        expected = (len(data), self.n_components)
-        check(
-            isinstance(embedding, Tensor) and tuple(embedding.shape) == expected,
-            f"encoder: must return shape {expected}, got {tuple(getattr(embedding, 'shape', ()))}.",
-            "shape",
-        )
+        expected, got = (len(data), self.n_components), tuple(getattr(embedding, "shape", ()))
+        check(got == expected, f"encoder: must return shape {expected}, got {got}.", "shape")
         return embedding
 
     def _objective(self, target: Matrix, exaggeration: float = 1.0) -> Objective:
@@ -241,9 +234,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 optimizer.end_exaggeration()
             loss = (early if exaggerated else late)(embed())
             value = loss.item()
-            check(
-                math.isfinite(value), f"learning_rate: diverged after {iteration - 1} iterations. Lower it.", "diverged"
-            )
+            message = f"learning_rate: diverged after {iteration - 1} iterations. Lower it."
+            check(math.isfinite(value), message, "diverged")
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -52,9 +52,8 @@ class ClipLoss(nn.Module):
         """
         names = [name for name, _ in self.objective.named_parameters() if name.endswith("divergence.bias")]
         good = bool(names) or logit_bias is None
-        check(
-            good, f"logit_bias: not accepted by {self.objective!r}, which has no bias; sigmoid() has one.", "conflict"
-        )
+        message = f"logit_bias: not accepted by {self.objective!r}, which has no bias; sigmoid() has one."
+        check(good, message, "conflict")
         own = {} if logit_bias is None else dict.fromkeys(names, logit_bias)
         options = {"temperature": 1 / logit_scale}
         loss: Tensor = functional_call(self.objective, own, (image_features, text_features), options)

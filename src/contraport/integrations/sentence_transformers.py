@@ -105,17 +105,11 @@ class SentenceTransformerLoss(nn.Module):
             return self._encode(features)
         rows = {len(value) for value in features.values() if isinstance(value, Tensor) and value.ndim > 0}
         if len(rows) != 1:
-            raise UsageError(
-                f"mini_batch_size: requires features with one row per text, got {sorted(rows)} rows; use None.",
-                kind="rows_differ",
-            )
+            message = f"mini_batch_size: requires features with one row per text, got {sorted(rows)} rows; use None."
+            raise UsageError(message, kind="rows_differ")
         (size,) = rows
         chunks = [slice(top, top + self.mini_batch_size) for top in range(0, size, self.mini_batch_size)]
-        parts = [
-            checkpoint(self._encode, _take_rows(features, chunk), use_reentrant=False, preserve_rng_state=True)
-            for chunk in chunks
-        ]
-        return torch.cat(parts)
+        return torch.cat([checkpoint(self._encode, _take_rows(features, one), use_reentrant=False) for one in chunks])
 
     def _encode(self, features: Mapping[str, Any]) -> Tensor:
         embedding: Tensor = self.model(dict(features))["sentence_embedding"]  # a copy, as modules write into it

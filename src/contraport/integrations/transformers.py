@@ -75,6 +75,5 @@ class TrainerLoss(nn.Module):
         if self.arguments is None:
             return 1
         steps = self.arguments.gradient_accumulation_steps if torch.is_grad_enabled() else 1  # evaluation has no steps
-        return steps * (
-            current_processes().size if count is not None and self.arguments.average_tokens_across_devices else 1
-        )
+        scaled = count is not None and self.arguments.average_tokens_across_devices
+        return steps * (current_processes().size if scaled else 1)
