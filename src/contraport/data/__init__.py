@@ -4,6 +4,7 @@
 dataset        Dataset and Batch; `data_loader` makes batches
 stores         hold the views in memory, or read or derive them at each fetch
 arrays         datasets from arrays in memory
+coupling       datasets of pairs between two different sets
 item_metadata  builds the dataset of one split from all items of a source; `splits` selects the items
 formats/       readers of files and folders
 sources/       `load`, the entry point: a name, a path, or another library's dataset
@@ -15,6 +16,7 @@ import warnings
 from typing import Any
 
 from contraport.data.arrays import from_arrays
+from contraport.data.coupling import from_coupling
 from contraport.data.data_loader import BatchOrder, BatchShare, build_loader, local_share
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.sources import from_stream, from_torch, load, load_unsplit
@@ -30,6 +32,7 @@ __all__ = [
     "Views",
     "build_loader",
     "from_arrays",
+    "from_coupling",
     "from_stream",
     "from_torch",
     "load",

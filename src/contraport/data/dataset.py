@@ -21,7 +21,18 @@ STATISTICS_ITEMS = 10_000
 STATISTICS_FILES = 1_000
 _CHUNK_VALUES = 4_000_000
 _CHUNK_ITEMS = 500
-_PER_ITEM = ("labels", "domains", "weights", "regression_targets", "present", "rows", "keys", "stored_digests")
+_PER_VIEW = ("stored_digests", "entity_ids")
+_PER_ITEM = (
+    "labels",
+    "domains",
+    "weights",
+    "regression_targets",
+    "present",
+    "rows",
+    "keys",
+    "stored_digests",
+    "entity_ids",
+)
 
 
 class Batch(NamedTuple):
@@ -84,6 +95,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         keys: name of each item in its source, such as a file path; None if items are identified by row only.
         view_names: names of the views, such as the columns of a table; default: ``view0``, ``view1``, ...
         stored_digests: content digests of the items if they were computed before, or None; see `digests`.
+        entity_ids: row and column of each pair of a coupling, in their own sets, int64 ``(n, views)``; None for other
+            data; see `contraport.data.from_coupling`.
         has_mismatched_partners: whether pairs were mismatched on purpose, so that each batch has the view of each
             item's partner too, from which the views after the first are made; see `contraport.data.perturbations`.
 
@@ -116,6 +129,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     keys: Sequence[str] | None = None
     view_names: tuple[str, ...] = ()
     stored_digests: Tensor | None = None
+    entity_ids: Tensor | None = None
 
     def __post_init__(self) -> None:
         items, views = len(self.store), len(self.store.shapes)
@@ -125,7 +139,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             values = getattr(self, argument)
             if values is not None:
                 shape = tuple(values.shape) if isinstance(values, Tensor) else (len(values),)
-                expected = (items, views) if argument in ("present", "stored_digests") else (items,)
+                expected = (items, views) if argument in ("present", *_PER_VIEW) else (items,)
                 if shape != expected:
                     argument = "numbers" if argument == "regression_targets" else argument  # as in `from_arrays`
                     raise UsageError(f"{argument}: must have shape {expected}, got {shape}.", kind="shape")
@@ -167,9 +181,12 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         An image with two captions, two items, has one number in the image view. None if no content repeats, or without
         digests.
         """
-        if self.digests is None:
+        if self.entity_ids is not None:
+            ids = self.entity_ids
+        elif self.digests is None:
             return None
-        ids = number_contents(self.digests, self.present)
+        else:
+            ids = number_contents(self.digests, self.present)
         return ids if has_repeats(ids) else None
 
     @property
@@ -274,6 +291,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             view_names=[self.view_names[view] for view in views],
             present=None if self.present is None else self.present[:, columns],
             stored_digests=None if self.stored_digests is None else self.stored_digests[:, columns],
+            entity_ids=None if self.entity_ids is None else self.entity_ids[:, columns],
         )
 
     def subset(self, positions: Tensor, split: str | None = None) -> Dataset:

@@ -14,12 +14,15 @@ from contraport.metrics.registry import (
     AN_ITEM_PER_CLASS,
     CLASSES_ACROSS_DOMAINS,
     COMPARABLE_VIEWS,
+    COUPLING,
     DOMAINS,
     GREY_OR_RGB,
     IMAGES,
     INFO_NCE_OBJECTIVE,
     LABELS,
     MORE_THAN_10_ITEMS,
+    NEW_ROWS,
+    NO_COUPLING,
     NUMBERS,
     REPEATED_CLASS,
     SEVERAL_CLASSES,
@@ -59,7 +62,10 @@ else:
 share_metric = partial(register_metric, better="higher", unit="share of test items", pattern="{:.1%}")
 accuracy_metric = partial(share_metric, group="accuracy", requires=(LABELS, SEVERAL_CLASSES))
 few_label_metric = partial(share_metric, group="few-labels", requires=(LABELS, SEVERAL_CLASSES), default=False)
-retrieval_metric = partial(share_metric, group="retrieval", requires=(COMPARABLE_VIEWS, STORED_AUGMENTATION))
+retrieval_metric = partial(
+    share_metric, group="retrieval", requires=(NO_COUPLING, COMPARABLE_VIEWS, STORED_AUGMENTATION)
+)
+link_metric = partial(register_metric, group="links", requires=(COUPLING, COMPARABLE_VIEWS))
 geometry_metric = partial(register_metric, group="geometry", pattern="{:.3f}")
 clustering_metric = partial(
     register_metric,
@@ -164,7 +170,7 @@ def recall(context: EvalContext, number: int) -> MetricResult:
     better="lower",
     unit="rank",
     pattern="{:.1f}",
-    requires=(COMPARABLE_VIEWS, STORED_AUGMENTATION),
+    requires=(NO_COUPLING, COMPARABLE_VIEWS, STORED_AUGMENTATION),
 )
 def median_rank(context: EvalContext) -> MetricResult:
     """Median rank of an item's other view among those of all test items, over directions; 1 is the nearest."""
@@ -211,6 +217,45 @@ def uniformity(context: EvalContext) -> ItemValues:
 def tolerance(context: EvalContext) -> ItemValues:
     """Mean cosine of two items of the same class; better uniformity usually lowers it."""
     return influence.tolerance_influence(context.test_x, context.test_y)
+
+
+@link_metric("Link recall@{}", better="higher", unit="share of test pairs", pattern="{:.1%}", numbers=(1, 10, 50))
+def link_recall(context: EvalContext, number: int) -> ItemValues:
+    """Share of test pairs whose column is among the highest of its row, without the row's training columns."""
+    return context.link_ranking.recall(number)
+
+
+@link_metric("Link NDCG@{}", better="higher", unit="share of the ideal gain", pattern="{:.3f}", numbers=(10,))
+def link_ndcg(context: EvalContext, number: int) -> ItemValues:
+    """Normalized discounted cumulative gain of a row's held-out columns among its highest: the mean over rows."""
+    return context.link_ranking.ndcg(number)
+
+
+@link_metric("Link coverage@{}", better="higher", unit="share of columns", pattern="{:.1%}", numbers=(10,))
+def link_coverage(context: EvalContext, number: int) -> float:
+    """Share of all columns that are among the highest of some row; low if a few columns are near every row."""
+    return context.link_ranking.coverage(number)
+
+
+@link_metric("Link popularity@{}", better="lower", unit="relative to true partners", pattern="{:.2f}", numbers=(10,))
+def link_popularity(context: EvalContext, number: int) -> float:
+    """Mean number of training pairs of the highest columns, relative to that of true partners: the popularity bias."""
+    return context.link_ranking.popularity_ratio(number)
+
+
+@register_metric(
+    "New row recall@{}",
+    group="links",
+    better="higher",
+    unit="share of test pairs",
+    pattern="{:.1%}",
+    requires=(COUPLING, COMPARABLE_VIEWS, NEW_ROWS),
+    numbers=(10,),
+)
+def new_row_recall(context: EvalContext, number: int) -> float:
+    """Link recall of rows without any training pair (cold start)."""
+    ranking = context.link_ranking
+    return float(ranking.recall(number)[ranking.is_new_row].mean())
 
 
 @geometry_metric("Effective rank", better="neither", unit="directions", pattern="{:.1f}")

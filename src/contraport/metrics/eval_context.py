@@ -17,6 +17,7 @@ from contraport.data.corruptions import corrupt
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_features, fixed_seed
 from contraport.encoders import Model
 from contraport.metrics.clustering import kmeans_clusters
+from contraport.metrics.link_prediction import LinkRanking, rank_links
 from contraport.metrics.probes import fit_linear_probe
 from contraport.metrics.retrieval import ordered_view_pairs, retrieval_ranks
 from contraport.metrics.zero_shot import TEMPLATES, class_embeddings, class_prompts
@@ -238,6 +239,38 @@ class EvalContext:
         return retrieval_ranks(
             *self.retrieval_embeddings, content_ids=self.test.content_ids if self.retrieval_directions else None
         )
+
+    @property
+    def is_coupling(self) -> bool:
+        """Whether the items are pairs between two different sets."""
+        return self.train.entity_ids is not None and self.test.entity_ids is not None
+
+    @cached_property
+    def link_ranking(self) -> LinkRanking:
+        """Ranking of all columns of a coupling for each row of the test pairs."""
+        train_pairs, test_pairs = _available(self.train.entity_ids), _available(self.test.entity_ids)
+        sides = []
+        for view in range(2):
+            # Each row and each column is embedded once: in the first of its pairs in either split.
+            train_ids, own = train_pairs[:, view], test_pairs[:, view]
+            new = ~torch.isin(own, train_ids)
+            embedded = {}
+            for dataset, ids, kept in ((self.train, train_ids, None), (self.test, own, new)):
+                candidates = torch.arange(len(ids)) if kept is None else kept.nonzero()[:, 0]
+                distinct, index = ids[candidates].unique(return_inverse=True)
+                first = torch.full((len(distinct),), len(ids)).scatter_reduce(0, index, candidates, "amin")
+                if len(first):
+                    embedded[distinct] = self._embed_pairs(dataset.subset(first))[view]
+            size = int(torch.cat([train_ids, own]).amax()) + 1
+            side = next(iter(embedded.values())).new_zeros(size, next(iter(embedded.values())).shape[1])
+            for distinct, values in embedded.items():
+                side[distinct] = values
+            sides.append(side.cpu())
+        return rank_links(*sides, train_pairs, test_pairs)
+
+    def _embed_pairs(self, pairs: Dataset) -> tuple[Tensor, ...]:
+        project = not self.has_shared_encoder
+        return embed_views(self.encoder, pairs, self.views, self.loader_config, self.name, project=project, plain=True)
 
     @cached_property
     def item_projections(self) -> Tensor:

@@ -79,6 +79,13 @@ TEXT_ENCODER = Requirement(
     attrgetter("supports_zero_shot"), "the run has no text encoder beside another encoder", is_rarely_met=True
 )
 TRAINABLE_WEIGHTS = Requirement(attrgetter("has_encoder_weights"), "there are no weights to train", is_rarely_met=True)
+COUPLING = Requirement(attrgetter("is_coupling"), "the items are not pairs between two sets", is_rarely_met=True)
+NEW_ROWS = Requirement(
+    lambda context: context.link_ranking.is_new_row.any(), "each row of the test pairs has training pairs", True
+)
+NO_COUPLING = Requirement(
+    lambda context: not context.is_coupling, "a row of a coupling has several partners; see the group links"
+)
 REPEATED_CLASS = Requirement(lambda context: context.largest_class_size > 1, "no class has two test items")
 AN_ITEM_PER_CLASS = Requirement(
     lambda context: len(context.test) >= context.num_classes, "there are fewer test items than classes"

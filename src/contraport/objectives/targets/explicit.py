@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -193,7 +193,7 @@ class Matrix(Target):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SimilarityMatrix(Target):
-    """Target of soft positives from a similarity matrix of all items.
+    """Target of soft positives from a similarity matrix of all items, or of all rows and columns of a coupling.
 
     Each row has mass 1/N, divided in proportion to its similarities.
 
@@ -203,12 +203,15 @@ class SimilarityMatrix(Target):
 
     Args:
         matrix: similarity of item i to item j, (items, items), nonnegative, dense or `torch.sparse`; it need not be
-            symmetric, and only entries between items of the batch are read.
-        items: index of each item of the batch in the matrix, (n,) integers.
+            symmetric, and only entries between items of the batch are read. For a coupling between two sets it is
+            (rows, columns).
+        items: index of each item of the batch in the matrix, (n,) integers; for a coupling (n, 2), the row that the
+            first view shows and the column that the second view shows.
 
     Raises:
-        UsageError: the matrix is not square or not numeric; in the call, an item is outside it, there is not one index
-            per item, or an entry that is read is negative or not finite.
+        UsageError: the matrix has a wrong shape or is not numeric; in the call, an item is outside it, there is not one
+            index per item, an entry that is read is negative or not finite, or the layout of a coupling also compares
+            rows with rows.
 
     >>> import torch
     >>> from contraport.objectives import Cross
@@ -217,53 +220,72 @@ class SimilarityMatrix(Target):
     >>> SimilarityMatrix(friends, torch.tensor([2, 0]))(block, {}).dense()
     tensor([[0.5000, 0.0000],
             [0.3750, 0.1250]])
+    >>> likes = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])  # of two users, three items
+    >>> SimilarityMatrix(likes, torch.tensor([[0, 0], [0, 1]]))(block, {}).dense()
+    tensor([[0.2500, 0.2500],
+            [0.2500, 0.2500]])
     """
 
     matrix: Tensor = field(repr=False)
     items: Tensor = field(repr=False)
+    _transposed: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         matrix, items = self.matrix, self.items
-        square = isinstance(matrix, Tensor) and matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
-        check(square, f"target: must be a matrix (items, items), got {describe_value(matrix)}.", "shape")
-        integers = isinstance(items, Tensor) and items.ndim == 1 and not items.is_floating_point()
-        expected = "the index of each item of the batch, (n,) integers"
+        integers = isinstance(items, Tensor) and items.ndim in (1, 2) and not items.is_floating_point()
+        integers = integers and (items.ndim == 1 or items.shape[1] == 2)
+        expected = "the index of each item of the batch, (n,) integers, or (n, 2) for a coupling"
         check(integers, f"items: must be {expected}, got {describe_value(items)}.")
+        good = isinstance(matrix, Tensor) and matrix.ndim == 2
+        good = good and (self.is_coupling or matrix.shape[0] == matrix.shape[1])
+        check(good, f"target: must be a matrix (items, items), got {describe_value(matrix)}.", "shape")
+
+    @property
+    def is_coupling(self) -> bool:
+        """Whether rows and columns of the matrix are different sets."""
+        return self.items.ndim == 2
+
+    def transpose(self) -> SimilarityMatrix:
+        return replace(self, _transposed=not self._transposed) if self.is_coupling else self
 
     def gather_items(self, processes: Processes, inputs: CallInputs) -> SimilarityMatrix:
-        return SimilarityMatrix(self.matrix, processes.gather(self.items))
+        return replace(self, items=processes.gather(self.items))
 
     def __call__(self, block: Block, attributes: Attributes) -> DenseTarget:
-        size, total = block.pattern.num_items, self.matrix.shape[0]
+        size = block.pattern.num_items
         good = len(self.items) == size
         check(good, f"items: must be one index per item of the batch, ({size},), got {len(self.items)}.", "shape")
-        within = (self.items >= 0) & (self.items < total)
-        check_values("items", self.items, within, f"from 0 to {total - 1}, indices into the matrix")
-        similarities = _select_items(self.matrix, self.items).to(block.x.device, block.compute_dtype)
+        message = "target: of a coupling requires a layout that compares rows with columns only, as info-nce has it."
+        check(not self.is_coupling or block.x is not block.y, message, "layout")
+        rows, columns = self.items.unbind(1) if self.is_coupling else (self.items, self.items)
+        for indices, total in ((rows, self.matrix.shape[0]), (columns, self.matrix.shape[1])):
+            within = (indices >= 0) & (indices < total)
+            check_values("items", indices, within, f"from 0 to {total - 1}, indices into the matrix")
+        similarities = _select_entries(self.matrix, rows, columns).to(block.x.device, block.compute_dtype)
         good_values = (similarities >= 0) & similarities.isfinite()
         check_values("target", similarities, good_values, "nonnegative finite numbers between the items of the batch")
+        similarities = similarities.T if self._transposed else similarities
         between = similarities[block.pattern.row_items][:, block.pattern.column_items]
         return DenseTarget(normalize_row_masses(block.pattern.fill_masked(between, 0)))
 
 
-def _select_items(matrix: Tensor, items: Tensor) -> Tensor:
-    """Return the dense submatrix between some items, (n, n), on the device of the matrix."""
-    items = items.to(matrix.device)
+def _select_entries(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the dense submatrix of some rows and columns, (n, m), on the device of the matrix."""
+    rows, columns = rows.contiguous().to(matrix.device), columns.contiguous().to(matrix.device)
     if not _is_sparse(matrix):
-        return matrix[items][:, items]
+        return matrix[rows][:, columns]
     # Entries are sorted, so that only the rows of the items are read: the work grows with the batch.
     matrix = matrix.to_sparse_coo().coalesce()
-    (entry_rows, entry_columns), unique = matrix.indices(), items.unique()
-    starts, ends = (torch.searchsorted(entry_rows, unique, right=right) for right in (False, True))
+    (entry_rows, entry_columns), own_rows, own_columns = matrix.indices(), rows.unique(), columns.unique()
+    starts, ends = (torch.searchsorted(entry_rows, own_rows, right=right) for right in (False, True))
     counts = ends - starts
-    row = torch.arange(len(unique), device=items.device).repeat_interleave(counts)
-    entry = torch.arange(len(row), device=items.device) + (ends - counts.cumsum(0))[row]
-    column = torch.searchsorted(unique, entry_columns[entry]).clamp_max(len(unique) - 1)
-    present = unique[column] == entry_columns[entry]
+    row = torch.arange(len(own_rows), device=rows.device).repeat_interleave(counts)
+    entry = torch.arange(len(row), device=rows.device) + (ends - counts.cumsum(0))[row]
+    column = torch.searchsorted(own_columns, entry_columns[entry]).clamp_max(len(own_columns) - 1)
+    present = own_columns[column] == entry_columns[entry]
     values = matrix.values()[entry[present]]
-    dense = values.new_zeros(len(unique), len(unique)).index_put((row[present], column[present]), values)
-    place = torch.searchsorted(unique, items)
-    return dense[place][:, place]
+    dense = values.new_zeros(len(own_rows), len(own_columns)).index_put((row[present], column[present]), values)
+    return dense[torch.searchsorted(own_rows, rows)][:, torch.searchsorted(own_columns, columns)]
 
 
 def _check_compared(excluded: list[Tensor]) -> None:

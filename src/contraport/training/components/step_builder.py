@@ -185,7 +185,8 @@ def _build_objective_loss(
             raise UsageError(message, kind="labels_required") from error
         if error.code.endswith(".missing") or settings.prototypes is not None or target == settings.target:
             raise
-        error.add_note(f"Items of {dataset.name!r} share content; {format_options(target='pairs')} ignores this.")
+        if dataset.entity_ids is None:
+            error.add_note(f"Items of {dataset.name!r} share content; {format_options(target='pairs')} ignores this.")
         raise
     return loss
 

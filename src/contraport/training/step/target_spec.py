@@ -81,7 +81,7 @@ def build_target_function(text: str, dataset: Dataset) -> TargetOfBatch:
             features in a file (``temperature=0.1``). ``"neighbors:k=5"``, the k nearest neighbors in Euclidean distance
             of the raw first views, or of a file (``features=FILE``), among them the item's other views.
             ``"matrix:FILE"``, a nonnegative matrix between the items. ``"shown"``, views of items with equal content in
-            one view, such as an image with several captions.
+            one view, such as an image with several captions; of a coupling, all known partners in the batch.
         dataset: the training items, in the order of the rows of a file.
 
     Features are ``(items, k)`` numbers in an ``.npy`` file, or those of the training items in an ``.npz`` that
@@ -102,6 +102,11 @@ def build_target_function(text: str, dataset: Dataset) -> TargetOfBatch:
         message = f"target: {name} requires data with {name}; {dataset.name!r} has none."
         check(has_attribute, message, "missing_data")
         return partial(_constant_target, _CONSTANT[name](**parameters))
+    if name == "shown" and dataset.entity_ids is not None:
+        pairs = dataset.entity_ids
+        shape = [int(count) + 1 for count in pairs.amax(0)]
+        known = torch.sparse_coo_tensor(pairs.T, torch.ones(len(pairs)), shape, check_invariants=True).coalesce()
+        return partial(_coupling_target, known, pairs)
     if name == "shown":
         numbers = dataset.content_ids
         if numbers is None:
@@ -131,6 +136,10 @@ def _constant_target(target: Target, batch: Batch) -> Target:
 
 def _shown_target(numbers: Tensor, batch: Batch) -> Target:
     return DuplicateGroups(select_batch_rows(numbers, batch))
+
+
+def _coupling_target(known: Tensor, entity_ids: Tensor, batch: Batch) -> Target:
+    return SimilarityMatrix(known, select_batch_rows(entity_ids, batch))
 
 
 def _matrix_target(matrix: Tensor, batch: Batch) -> Target:

@@ -1,0 +1,170 @@
+"""Couplings: weighted pairs between two different sets, such as users and items, as a dataset of two views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contraport.data.arrays import Values, from_arrays, parse_weights
+from contraport.data.dataset import Dataset
+from contraport.data.digests import digest_rows
+from contraport.data.splits import Masks, count_held_out, select_split_positions
+from contraport.data.stores import Shape, Store
+from contraport.errors import check
+
+SIDES = ("row", "column")
+"""Names of the two views of a coupling."""
+
+
+@dataclass(frozen=True)
+class CouplingStore(Store):
+    """Store of pairs: view 0 of a pair is an entity of the first store, view 1 one of the second.
+
+    Attributes:
+        sides: stores of the rows and of the columns, of one view each.
+        entity_ids: row and column of each pair, int64 ``(n, 2)``.
+    """
+
+    sides: tuple[Store, Store]
+    entity_ids: Tensor
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return self.sides[0].shapes + self.sides[1].shapes
+
+    @property
+    def is_in_memory(self) -> bool:
+        return all(side.is_in_memory for side in self.sides)
+
+    @cached_property
+    def digests(self) -> Tensor | None:
+        """Content digest of each pair, repeated for both views.
+
+        The digest is that of the pair and not of its row or column: a row has pairs in the training and in the test
+        split, and a test pair is new as long as the pair itself was not trained on.
+        """
+        rows, columns = (side.digests for side in self.sides)
+        if rows is None or columns is None:
+            return None
+        pairs = torch.stack([rows[self.entity_ids[:, 0], 0], columns[self.entity_ids[:, 1], 0]], dim=1)
+        return digest_rows(pairs)[:, None].expand(-1, 2)
+
+    def source_files(self) -> Iterator[str]:
+        return chain(*(side.source_files() for side in self.sides))
+
+    def __len__(self) -> int:
+        return len(self.entity_ids)
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        ids = self.entity_ids[positions]
+        return self.sides[0].fetch(ids[:, 0]) + self.sides[1].fetch(ids[:, 1])
+
+
+def from_coupling(
+    rows: Any,
+    columns: Any,
+    pairs: Values,
+    weights: Values | None = None,
+    *,
+    name: str = "coupling",
+    split: str = "train",
+    test_fraction: float | None = None,
+    is_test: Masks | None = None,
+) -> Dataset:
+    """Build a dataset of the pairs between two sets: each item is a pair, with its row and its column as views.
+
+    A row and a column may each be in several pairs. Known partners are never negatives of one another: the default
+    target of a training spreads the mass of each row over all its partners in the batch.
+
+    Args:
+        rows: the rows, one view: an array or a list of texts as in `from_arrays`, or a `Dataset`.
+        columns: the columns, likewise; of another kind and shape than the rows, if need be.
+        pairs: row and column of each pair, integers ``(n, 2)``. Repeated pairs are merged.
+        weights: weight of each pair, such as a count or a rating, nonnegative ``(n,)``; those of repeated pairs add up.
+        name: name of the data, for messages.
+        split: "train" or "test".
+        test_fraction: fraction of the pairs to hold out; default: 0.2; 0 holds out none.
+        is_test: mask of the pairs of the test split, in place of a random fraction.
+
+    Raises:
+        UsageError: wrong shapes, an index out of range, or a side with several views.
+
+    >>> import numpy as np
+    >>> users, items = np.eye(3, 4), ["tea", "coffee"]
+    >>> data = from_coupling(users, items, [[0, 0], [0, 1], [2, 1]], test_fraction=0)
+    >>> data.shapes, data.view_names, data.entity_ids.tolist()
+    (((4,), ()), ('row', 'column'), [[0, 0], [0, 1], [2, 1]])
+    """
+    sides = [_as_side(argument, values) for argument, values in (("rows", rows), ("columns", columns))]
+    ids = np.asarray(pairs)
+    good = ids.ndim == 2 and ids.shape[1] == 2 and len(ids) > 0 and ids.dtype.kind in "iu"
+    check(good, f"pairs: must be integers (n, 2), the row and column of each pair, got {ids.dtype} {ids.shape}.")
+    for column, (argument, side) in enumerate(zip(("rows", "columns"), sides, strict=True)):
+        largest, smallest = int(ids[:, column].max()), int(ids[:, column].min())
+        message = (
+            f"pairs: must be from 0 to {len(side) - 1} in column {column} ({argument}), got {smallest}..{largest}."
+        )
+        check(smallest >= 0 and largest < len(side), message, "out_of_range")
+    given = None if weights is None else parse_weights("weights", weights)
+    message = f"weights: must be one per pair, ({len(ids)},), got {None if given is None else tuple(given.shape)}."
+    check(given is None or given.shape == (len(ids),), message, "shape")
+    keys = ids[:, 0].astype(np.int64) * len(sides[1]) + ids[:, 1]
+    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    kept = np.sort(first)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    merged = None
+    if given is not None:
+        merged = torch.zeros(len(kept)).index_add(0, torch.from_numpy(rank[place]), given)
+    mask = None if is_test is None else np.asarray(is_test, dtype=bool)[kept]
+    positions = select_split_positions(split, len(kept), is_test=mask, labels=None, fraction=test_fraction)
+    check(len(positions) > 0, f"data: {name!r} has no pair in its {split} split.", "empty")
+    entity_ids = torch.from_numpy(ids[kept[positions]].astype(np.int64))
+    return Dataset(
+        CouplingStore((sides[0].store, sides[1].store), entity_ids),
+        name=name,
+        split=split,
+        weights=None if merged is None else merged[torch.from_numpy(positions)],
+        num_random_test_items=count_held_out(split, len(kept), positions) if mask is None else None,
+        rows=torch.from_numpy(kept[positions]),
+        view_names=SIDES,
+        entity_ids=entity_ids,
+    )
+
+
+def _as_side(argument: str, values: Any) -> Dataset:
+    side = values if isinstance(values, Dataset) else from_arrays(values, argument=argument, name=argument)
+    check(len(side.shapes) == 1, f"{argument}: must have one view, got {len(side.shapes)}: {side.view_names}.", "views")
+    return side
+
+
+def positions_by_key(argument: str, keys: Sequence[str] | None, wanted: Sequence[str]) -> np.ndarray:
+    """Return the position of each wanted key among the keys of a side.
+
+    Raises:
+        UsageError: the side has no keys, a key occurs twice, or a wanted key does not exist.
+
+    >>> positions_by_key("rows", ["a", "b"], ["b", "b", "a"]).tolist()
+    [1, 1, 0]
+    """
+    check(keys is not None, f"{argument}: must have a column of keys, such as id or key.", "no_keys")
+    assert keys is not None
+    places = {key: position for position, key in enumerate(keys)}
+    check(
+        len(places) == len(keys),
+        f"{argument}: keys must be distinct, got {len(keys) - len(places)} repeats.",
+        "repeats",
+    )
+    missing = [key for key in wanted if key not in places]
+    message = (
+        f"pairs: {len(missing):,} of {len(wanted):,} pairs name {argument} that do not exist, such as {missing[:1]}."
+    )
+    check(not missing, message, "unknown_key")
+    return np.array([places[key] for key in wanted], dtype=np.int64)

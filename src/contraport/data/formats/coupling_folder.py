@@ -1,0 +1,67 @@
+"""Format of couplings: a folder with a table of rows, a table of columns and a table of pairs between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from contraport.data.coupling import from_coupling, positions_by_key
+from contraport.data.dataset import Dataset
+from contraport.data.formats.format import data_format
+from contraport.data.formats.tables import SUFFIXES, load_table, read_table
+from contraport.data.splits import split_masks
+from contraport.errors import check
+
+PARTS = ("rows", "columns", "pairs")
+
+
+def _find_part(folder: str, part: str) -> Path | None:
+    return next((path for suffix in SUFFIXES if (path := Path(folder) / f"{part}{suffix}").is_file()), None)
+
+
+def _is_coupling(folder: str) -> bool:
+    return Path(folder).is_dir() and all(_find_part(folder, part) is not None for part in PARTS)
+
+
+@data_format("a coupling", recognizes=_is_coupling, options=["image_size", "test_fraction"])
+def load_coupling(path: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
+    """Load one split of a folder with the tables `rows`, `columns` and `pairs` (`.csv`, `.jsonl` or `.parquet`).
+
+    The tables of rows and columns have a column of keys (such as ``id``) and one view. The table of pairs has the
+    columns ``row`` and ``column`` with these keys, and optionally ``weight`` and ``split``. Without splits
+    `test_fraction` of the pairs is held out, by default 0.2. See `from_coupling`.
+
+    Raises:
+        UsageError: a table is corrupt or lacks a column, or a pair names a key that does not exist.
+    """
+    files = {part: _find_part(path, part) for part in PARTS}
+    sides = {}
+    for part in PARTS[:2]:
+        sides[part] = load_table(str(files[part]), "train", image_size=image_size, test_fraction=0)
+    table = read_table(str(files["pairs"]))
+    for column in ("row", "column"):
+        message = f"data: {files['pairs']} must have a column {column!r}, got {table.column_names}."
+        check(column in table.column_names, message, "missing_column")
+    places = [
+        positions_by_key(part, sides[part].keys, list(map(str, table.column(column).to_pylist())))
+        for part, column in (("rows", "row"), ("columns", "column"))
+    ]
+    pairs = np.stack(places, axis=1)
+    weights = table.column("weight").to_numpy() if "weight" in table.column_names else None
+    is_test = None
+    if "split" in table.column_names:
+        is_test, left_out = split_masks(np.array(table.column("split").to_pylist(), dtype=str), str(files["pairs"]))
+        kept = ~left_out
+        pairs, weights = pairs[kept], None if weights is None else weights[kept]
+        is_test = None if is_test is None else is_test[kept]
+    return from_coupling(
+        sides["rows"],
+        sides["columns"],
+        pairs,
+        weights,
+        name=path,
+        split=split,
+        test_fraction=test_fraction,
+        is_test=is_test,
+    )

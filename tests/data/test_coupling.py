@@ -1,0 +1,168 @@
+"""Couplings between two different sets: datasets, folders, targets, training and evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from tests.errors import raises_usage_error
+
+import contraport
+from contraport.data import Dataset, from_coupling, load
+from contraport.data.split_record import SplitRecord
+from contraport.objectives import Cross, Joint, SimilarityMatrix
+
+rng = np.random.default_rng(0)
+ROWS, COLUMNS = rng.normal(size=(30, 4)).astype("float32"), rng.normal(size=(12, 3)).astype("float32")
+PAIRS = np.array([(row, column) for row in range(30) for column in rng.permutation(12)[:3]])
+
+
+def write_folder(folder: Path, *, split: list[str] | None = None) -> Path:
+    """Write a coupling of texts and vectors as a folder of three tables."""
+    (folder / "rows.csv").write_text("id,text\n" + "".join(f"r{row},user {row}\n" for row in range(30)))
+    columns = {"id": [f"c{column}" for column in range(12)], "size": COLUMNS[:, 0], "price": COLUMNS[:, 1]}
+    pyarrow.parquet.write_table(pa.table(columns), folder / "columns.parquet")
+    pairs = {
+        "row": [f"r{row}" for row, _ in PAIRS],
+        "column": [f"c{column}" for _, column in PAIRS],
+        "weight": np.arange(1, len(PAIRS) + 1),
+    }
+    pyarrow.parquet.write_table(pa.table(pairs | ({} if split is None else {"split": split})), folder / "pairs.parquet")
+    return folder
+
+
+def test_views_are_those_of_the_row_and_of_the_column() -> None:
+    data = from_coupling(ROWS, COLUMNS, PAIRS, test_fraction=0)
+    batch = data.__getitems__([4, 0])
+    assert data.view_names == ("row", "column")
+    assert np.array_equal(batch.views[0], ROWS[PAIRS[[4, 0], 0]])
+    assert np.array_equal(batch.views[1], COLUMNS[PAIRS[[4, 0], 1]])
+
+
+def test_repeated_pairs_are_merged_and_their_weights_added() -> None:
+    data = from_coupling(ROWS, COLUMNS, [[3, 1], [0, 0], [3, 1]], [1.0, 2.0, 4.0], test_fraction=0)
+    assert data.entity_ids is not None
+    assert data.weights is not None
+    assert data.entity_ids.tolist() == [[3, 1], [0, 0]]
+    assert data.weights.tolist() == [5.0, 2.0]
+
+
+def test_splits_are_disjoint_by_pair_and_cover_all() -> None:
+    train, test = (from_coupling(ROWS, COLUMNS, PAIRS, split=split) for split in ("train", "test"))
+    pairs = [{tuple(pair) for pair in part.entity_ids.tolist()} for part in (train, test)]
+    assert pairs[0].isdisjoint(pairs[1])
+    assert pairs[0] | pairs[1] == {tuple(pair) for pair in PAIRS.tolist()}
+    record = SplitRecord.from_datasets(train, test)
+    assert record is not None
+    assert not record.find_trained_items(test).any()
+    assert record.find_trained_items(train).all()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "weights", "code"),
+    [
+        ([[0, 12]], None, "pairs.out_of_range"),
+        ([[-1, 0]], None, "pairs.out_of_range"),
+        ([[0, 1, 2]], None, "pairs.invalid"),
+        ([[0.5, 1.0]], None, "pairs.invalid"),
+        ([[0, 1]], [1.0, 2.0], "weights.shape"),
+    ],
+)
+def test_rejects_invalid_pairs(pairs: list[list[float]], weights: list[float] | None, code: str) -> None:
+    with raises_usage_error(code):
+        from_coupling(ROWS, COLUMNS, pairs, weights)
+
+
+def test_rejects_a_side_with_two_views() -> None:
+    with raises_usage_error("rows.views"):
+        from_coupling((ROWS, ROWS), COLUMNS, PAIRS)
+
+
+def test_folder_equals_arrays(tmp_path: Path) -> None:
+    data = load(write_folder(tmp_path), "train", test_fraction=0)
+    assert data.shapes == ((), (2,))
+    assert data.entity_ids is not None
+    assert data.weights is not None
+    assert np.array_equal(data.entity_ids, PAIRS)
+    assert data.weights.tolist() == list(range(1, len(PAIRS) + 1))
+
+
+def test_folder_with_its_own_split(tmp_path: Path) -> None:
+    names = ["test" if position % 5 == 0 else "train" for position in range(len(PAIRS))]
+    test = load(write_folder(tmp_path, split=names), "test")
+    assert np.array_equal(test.entity_ids, PAIRS[::5])
+
+
+@pytest.mark.parametrize(
+    ("table", "content", "code"),
+    [
+        ("pairs.csv", "row,column\nr0,unknown\n", "pairs.unknown_key"),
+        ("pairs.csv", "row,col\nr0,c0\n", "data.missing_column"),
+        ("rows.csv", "id,text\nr0,a\nr0,b\n", "rows.repeats"),
+        ("rows.csv", "text\na\n", "rows.no_keys"),
+    ],
+)
+def test_rejects_tables_that_do_not_fit(tmp_path: Path, table: str, content: str, code: str) -> None:
+    write_folder(tmp_path)
+    (tmp_path / "pairs.parquet").unlink()
+    (tmp_path / "pairs.csv").write_text("row,column\nr0,c0\n")
+    (tmp_path / table).write_text(content)
+    with raises_usage_error(code):
+        load(tmp_path, "train", test_fraction=0)
+
+
+def known_pairs() -> torch.Tensor:
+    return torch.sparse_coo_tensor(
+        torch.tensor(PAIRS.T), torch.ones(len(PAIRS)), (30, 12), check_invariants=True
+    ).coalesce()
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_target_has_all_known_partners_in_both_directions(sparse: bool) -> None:
+    ids = torch.tensor(PAIRS[rng.permutation(len(PAIRS))[:16]])
+    known = known_pairs() if sparse else known_pairs().to_dense()
+    (block,) = Cross()(torch.zeros(16, 2), torch.ones(16, 2))
+    target = SimilarityMatrix(known, ids)
+    partners = known_pairs().to_dense()[ids[:, 0]][:, ids[:, 1]]
+    expected = [each / each.sum(1, keepdim=True) / 16 for each in (partners, partners.T)]
+    torch.testing.assert_close(target(block, {}).dense(), expected[0])
+    torch.testing.assert_close(target.transpose()(block.T, {}).dense(), expected[1])
+
+
+def test_target_rejects_layouts_that_compare_rows_with_rows() -> None:
+    (block,) = Joint()(torch.zeros(2, 1), torch.ones(2, 1))
+    with raises_usage_error("target.layout"):
+        SimilarityMatrix(known_pairs(), torch.tensor(PAIRS[:2]))(block, {})
+
+
+@pytest.fixture(scope="module")
+def preferences() -> tuple[Dataset, Dataset]:
+    """Users who prefer the columns nearest to them, seen through random linear maps."""
+    random = np.random.default_rng(1)
+    users, items = random.normal(size=(200, 4)), random.normal(size=(60, 4))
+    scores = users @ items.T
+    pairs = np.argwhere(scores >= np.sort(scores, axis=1)[:, -5:-4])
+    seen = [side @ random.normal(size=(4, 10)) for side in (users, items)]
+    train, test = (from_coupling(*seen, pairs, split=split) for split in ("train", "test"))
+    return train, test
+
+
+def test_training_finds_held_out_partners(preferences: tuple[Dataset, Dataset], tmp_path: Path) -> None:
+    train, test = preferences
+    options = {"epochs": 20, "batch_size": 128, "device": "cpu", "threads": 1, "progress": False}
+    run = contraport.train(data=train, objective="info-nce", out=tmp_path / "run", **options)
+    rows = contraport.evaluate(run.path, data=(train, test), progress=False)["rows"]
+    assert rows["trained"]["link_recall@10"] > 0.7
+    assert rows["trained"]["link_recall@10"] > rows["untrained"]["link_recall@10"] + 0.3
+    assert "recall@10" not in rows["trained"]
+
+
+def test_training_rejects_an_objective_that_compares_rows_with_rows(
+    preferences: tuple[Dataset, Dataset], tmp_path: Path
+) -> None:
+    with raises_usage_error("target.layout"):
+        contraport.train(data=preferences[0], objective="nt-xent", out=tmp_path / "run", epochs=1, progress=False)
