@@ -249,24 +249,25 @@ class EvalContext:
     def link_ranking(self) -> LinkRanking:
         """Ranking of all columns of a coupling for each row of the test pairs."""
         train_pairs, test_pairs = _available(self.train.entity_ids), _available(self.test.entity_ids)
-        sides = []
-        for view in range(2):
-            # Each row and each column is embedded once: in the first of its pairs in either split.
-            train_ids, own = train_pairs[:, view], test_pairs[:, view]
-            new = ~torch.isin(own, train_ids)
-            embedded = {}
-            for dataset, ids, kept in ((self.train, train_ids, None), (self.test, own, new)):
-                candidates = torch.arange(len(ids)) if kept is None else kept.nonzero()[:, 0]
-                distinct, index = ids[candidates].unique(return_inverse=True)
-                first = torch.full((len(distinct),), len(ids)).scatter_reduce(0, index, candidates, "amin")
-                if len(first):
-                    embedded[distinct] = self._embed_pairs(dataset.subset(first))[view]
-            size = int(torch.cat([train_ids, own]).amax()) + 1
-            side = next(iter(embedded.values())).new_zeros(size, next(iter(embedded.values())).shape[1])
-            for distinct, values in embedded.items():
-                side[distinct] = values
-            sides.append(side.cpu())
-        return rank_links(*sides, train_pairs, test_pairs)
+        rows, columns = (self._embed_entities(view) for view in range(2))
+        return rank_links(rows, columns, train_pairs, test_pairs)
+
+    def _embed_entities(self, view: int) -> Tensor:
+        """Return the embedding of each row or column of a coupling that is in a pair of either split, `(R, d)`.
+
+        Each is embedded once, in the first of its pairs; a test pair is used only for what training pairs lack.
+        """
+        train_ids, test_ids = (_available(part.entity_ids)[:, view] for part in (self.train, self.test))
+        new = (~torch.isin(test_ids, train_ids)).nonzero()[:, 0]
+        size, side = int(torch.cat([train_ids, test_ids]).amax()) + 1, torch.empty(0)
+        for dataset, ids, pairs in ((self.train, train_ids, torch.arange(len(train_ids))), (self.test, test_ids, new)):
+            distinct, index = ids[pairs].unique(return_inverse=True)
+            if len(distinct):
+                first = torch.full((len(distinct),), len(ids)).scatter_reduce(0, index, pairs, "amin")
+                embedded = self._embed_pairs(dataset.subset(first))[view].cpu()
+                side = embedded.new_zeros(size, embedded.shape[1]) if len(side) == 0 else side
+                side[distinct] = embedded
+        return side
 
     def _embed_pairs(self, pairs: Dataset) -> tuple[Tensor, ...]:
         project = not self.has_shared_encoder

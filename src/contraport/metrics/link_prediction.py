@@ -36,7 +36,7 @@ class LinkRanking:
 
     def recall(self, k: int) -> np.ndarray[Any, Any]:
         """Return whether each test pair's column is among the k highest of its row, (m,)."""
-        return self.pair_ranks <= k
+        return np.asarray(self.pair_ranks <= k)
 
     def ndcg(self, k: int) -> np.ndarray[Any, Any]:
         """Return values per test pair, (m,), whose mean is the normalized discounted cumulative gain, mean over rows.
@@ -46,7 +46,7 @@ class LinkRanking:
         partners = np.bincount(self.row_index)
         ideal = np.concatenate([[0.0], (1 / np.log2(np.arange(2, k + 2))).cumsum()])[np.minimum(partners, k)]
         gains = np.where(self.pair_ranks <= k, 1 / np.log2(self.pair_ranks + 1), 0.0)
-        return gains / ideal[self.row_index] * len(gains) / len(partners)
+        return np.asarray(gains / ideal[self.row_index] * len(gains) / len(partners))
 
     def coverage(self, k: int) -> float:
         """Return the share of all columns that are among the k highest of some row."""
