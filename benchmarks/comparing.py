@@ -22,7 +22,7 @@ import torch
 from contraport import embed, train
 from contraport._utils.files import write_arrays
 from contraport.cli import main as contraport
-from contraport.comparison.suites import load_suite, suites_folder
+from contraport.comparison.grid import load_suite, suites_folder
 from contraport.data import load
 
 RESULTS = Path("benchmarks/results/suites")

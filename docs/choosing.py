@@ -10,8 +10,8 @@ from suites import RUN_AGAIN, Measured, anchor, claim, measured, paragraph, toge
 
 from contraport._utils.files import format_csv
 from contraport.catalog.recommendations import USE_CASES, ClaimReference, Recommendation
+from contraport.comparison.grid import find_suite_paths, load_suite
 from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED
-from contraport.comparison.suites import find_suite_paths, load_suite
 
 EXAMPLE = "contraport compare --data photos/ --objectives nt-xent,gca-ince,gca-uot --tune 8 --seeds 3"
 CLAIMS = Path(__file__).parents[1] / "benchmarks" / "results" / "claims.csv"

@@ -17,6 +17,7 @@ from contraport.comparison.comparison_tables import (
     significance_arrow,
 )
 from contraport.comparison.config import COMPARE
+from contraport.comparison.grid import load_suite, suites_folder
 from contraport.comparison.result_statistics import (
     HELD,
     NOT_HELD,
@@ -26,7 +27,6 @@ from contraport.comparison.result_statistics import (
     TableEntry,
     from_record,
 )
-from contraport.comparison.suites import load_suite, suites_folder
 from contraport.encoders.factory import build_encoder, default_encoder_name
 from contraport.options import replace_deprecated_names
 from contraport.training.config import TRAIN

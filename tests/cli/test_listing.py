@@ -10,7 +10,7 @@ import pytest
 from contraport.catalog import OBJECTIVES
 from contraport.cli import main
 from contraport.cli.config import LISTS
-from contraport.comparison.suites import find_suite_paths
+from contraport.comparison.grid import find_suite_paths
 
 
 @pytest.mark.parametrize("what", LISTS)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.errors import raises_usage_error
 
+from contraport.comparison.grid import load_suite, suites_folder
 from contraport.comparison.grid_builder import build_grid
-from contraport.comparison.suites import load_suite, suites_folder
 from contraport.errors import UsageError
 from contraport.training.config import DataPreparationSettings
 from contraport.training.run_setup import resolve_settings

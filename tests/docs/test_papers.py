@@ -10,7 +10,7 @@ import contraport
 from contraport.cli import main
 from contraport.cli.commands import find_command
 from contraport.cli.parsing import parse
-from contraport.comparison.suites import load_suite
+from contraport.comparison.grid import load_suite
 from tests.docs.pages import ROOT
 
 PAPERS = yaml.safe_load((ROOT / "benchmarks" / "papers.yaml").read_text())

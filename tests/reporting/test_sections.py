@@ -54,12 +54,14 @@ def test_plan_and_target_share_a_scale_without_self_pairs(make_run) -> None:
     assert plan["meta"]["scale"] == target["meta"]["scale"] == list(values["scale"])
     assert plan["z"]["withoutSelf"] is True
     assert plan["meta"]["rows"][7] == "view 2, item 2 (zero)"
-    assert one.last_snapshot.total_mass == pytest.approx(0.9, abs=1e-5)
-    assert 0 < one.last_snapshot.share_on_target < 1
-    assert one.last_snapshot.excludes_self_pairs
-    assert 0 < len(one.most_dropped_items) <= 6
-    assert all(share < 1 for *_, share in one.most_dropped_items)
-    assert [share for *_, share in one.most_dropped_items] == sorted(share for *_, share in one.most_dropped_items)
+    assert one["last_snapshot"].total_mass == pytest.approx(0.9, abs=1e-5)
+    assert 0 < one["last_snapshot"].share_on_target < 1
+    assert one["last_snapshot"].excludes_self_pairs
+    assert 0 < len(one["most_dropped_items"]) <= 6
+    assert all(share < 1 for *_, share in one["most_dropped_items"])
+    assert [share for *_, share in one["most_dropped_items"]] == sorted(
+        share for *_, share in one["most_dropped_items"]
+    )
 
 
 def test_masses_are_quantized_on_the_log_scale() -> None:
@@ -106,7 +108,7 @@ def test_cross_plan_has_no_excluded_pairs(make_run) -> None:
     write_arrays(made.samples_path, made.page_arrays() | {"plan": np.full((6, 6), 1 / 36), "target": np.eye(6) / 6})
     builder = builder_of(made)
     (one,) = build_plans_section(builder).template_variables["plans"]
-    assert not one.last_snapshot.excludes_self_pairs
+    assert not one["last_snapshot"].excludes_self_pairs
     drawn = builder.plots["plan-0"]
     assert [drawn["data"][0]["meta"][of][2] for of in ("rows", "columns")] == [
         "view 1, item 3 (one)",
@@ -128,17 +130,15 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
         values = build_plans_section(builder).template_variables
         (one,) = values["plans"]
         assert values["over_epochs"] is None, "there is one epoch alone"
-        assert one.sprite_sheet_keys == tuple(
-            builder.add_thumbnails(made.page_arrays()[f"plan_view_{side}"]) for side in (1, 2)
-        )
+        assert one["sprite_sheet_key"] == builder.add_thumbnails(made.page_arrays()["plan_view_1"])
         assert json.loads(plotly_figures.to_script_json(builder.script_data))["plans"]["plan-0"]["mass"] == [
             round(plan.sum(), 4)
         ]
         return (
-            one.plan_plot.label.partition(": ")[2],
-            one.lines_alt_text.rpartition("; ")[2],
-            one.most_dropped_items,
-            one.last_snapshot.negative_unevenness,
+            one["plan_plot"].label.partition(": ")[2],
+            one["lines_alt_text"].rpartition("; ")[2],
+            one["most_dropped_items"],
+            one["last_snapshot"].negative_unevenness,
         )
 
     on_target = "of its mass on target"
@@ -305,19 +305,23 @@ def test_points_are_colored_by_available_data(make_run) -> None:
 
 def test_neighbors_of_another_class_are_marked(make_run) -> None:
     (strips,) = build_neighbors_section(builder_of(make_run())).template_variables["strips"]
-    assert [(item.item_id, item.class_name) for item, _ in strips.rows] == [(100, "zero"), (101, "one"), (102, "two")]
-    assert [near.is_same_class for near in strips.rows[0][1]] == [True, False, True]
-    assert strips.same_class_share == pytest.approx(2 / 3)
+    assert [(item["id"], item["class_name"]) for item, _ in strips["rows"]] == [
+        (100, "zero"),
+        (101, "one"),
+        (102, "two"),
+    ]
+    assert [near["is_same_class"] for near in strips["rows"][0][1]] == [True, False, True]
+    assert strips["same_class_share"] == pytest.approx(2 / 3)
     (strips,) = build_neighbors_section(builder_of(make_run("unlabelled", labels=False))).template_variables["strips"]
-    assert strips.same_class_share is None
-    assert len(strips.rows) == 10
-    assert all(near.is_same_class is None for _, row in strips.rows for near in row)
+    assert strips["same_class_share"] is None
+    assert len(strips["rows"]) == 10
+    assert all(near["is_same_class"] is None for _, row in strips["rows"] for near in row)
     made = make_run("next")
     after = np.stack([(np.arange(30) + step) % 30 for step in (1, 3)], axis=1)
     write_arrays(made.samples_path, made.page_arrays() | {"neighbors": after})
-    assert build_neighbors_section(builder_of(made)).template_variables["strips"][0].same_class_share == pytest.approx(
-        0.5
-    )
+    assert build_neighbors_section(builder_of(made)).template_variables["strips"][0][
+        "same_class_share"
+    ] == pytest.approx(0.5)
     both = make_run("labelled"), make_run("not", labels=False)
     assert build_neighbors_section(builder_of(*both)).template_variables["by_class"] is False
 
@@ -327,7 +331,7 @@ def test_texts_are_shown_verbatim(make_run) -> None:
     write_arrays(made.samples_path, made.page_arrays() | {"texts": np.array([f"a <b>text {k}" for k in range(30)])})
     builder = builder_of(made)
     (strips,) = build_neighbors_section(builder).template_variables["strips"]
-    assert [near.text for near in strips.rows[0][1]] == ["a <b>text 3", "a <b>text 1", "a <b>text 6"]
+    assert [near["text"] for near in strips["rows"][0][1]] == ["a <b>text 3", "a <b>text 1", "a <b>text 6"]
     build_embedding_map_section(builder)
     assert builder.script_data["maps"]["map-0"]["texts"][2] == "a <b>text 2"
 
@@ -396,14 +400,16 @@ def test_lists_the_most_confident_errors(make_run) -> None:
     builder = builder_of(make_run("images"), make_run("vectors", images=False))
     (*_, views, mistaken), (*_, of_vectors) = build_confusion_section(builder).template_variables["entries"]
     assert views == ["view0"]
-    assert [(one.item, one.true_class, one.predicted_class, one.probability) for one in mistaken] == [
+    assert [
+        tuple(one[key] for key in ("item", "true_class", "predicted_class", "probability")) for one in mistaken
+    ] == [
         (7, "zero", "one", 0.98),
         (12, "zero", "one", 0.7),
         (3, "two", "zero", 0.5),
     ]
-    assert [one.item_key for one in mistaken] == ["", "", ""]
+    assert [one["key"] for one in mistaken] == ["", "", ""]
     drawn = builder.script_data["sketches"]
-    assert [drawn[one.sketch_indices[0]]["is"] for one in (*mistaken, *of_vectors)] == ["image"] * 3 + ["vector"] * 3
+    assert [drawn[one["sketches"][0]]["is"] for one in (*mistaken, *of_vectors)] == ["image"] * 3 + ["vector"] * 3
 
 
 def test_errors_are_named_by_their_keys(make_run) -> None:
@@ -510,7 +516,7 @@ def test_cosines_are_averaged_within_and_between_classes(make_run) -> None:
     cosines = np.array([[1.0, 0.8, 0.1], [0.8, 1.0, 0.3], [0.1, 0.3, 1.0]])
     write_arrays(made.samples_path, made.page_arrays() | {"cosines": cosines, "cosine_labels": labels})
     (one,) = build_geometry_section(builder_of(made)).template_variables["cosines"]
-    assert (one.within, one.between) == (pytest.approx(0.8), pytest.approx(0.2))
+    assert (one["within"], one["between"]) == (pytest.approx(0.8), pytest.approx(0.2))
 
 
 def test_cosines_share_a_scale_and_name_their_classes(make_run) -> None:
@@ -615,16 +621,16 @@ def test_differences_of_several_runs_are_shifted(make_run) -> None:
 def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
     builder = builder_of(make_run(audited=True))
     (one,) = build_pair_audit_section(builder).template_variables["audits"]
-    assert (one.mismatch_rate, one.rate_low, one.rate_high) == (0.1, 0.05, 0.15)
-    assert [pair.pair_index for pair in one.lowest_pairs] == list(range(10))
-    assert one.lowest_pairs[0].better_partner_index == 7
-    assert one.lowest_pairs[9].better_partner_index is None
-    assert one.view_names == ("image", "text")
-    drawn = [builder.script_data["sketches"][place] for place in one.lowest_pairs[3].sketch_indices]
+    assert (one["rate"], one["low"], one["high"]) == (0.1, 0.05, 0.15)
+    assert [pair["index"] for pair in one["lowest_pairs"]] == list(range(10))
+    assert one["lowest_pairs"][0]["better_partner"] == 7
+    assert one["lowest_pairs"][9]["better_partner"] is None
+    assert one["view_names"] == ["image", "text"]
+    drawn = [builder.script_data["sketches"][place] for place in one["lowest_pairs"][3]["sketches"]]
     assert [view["is"] for view in drawn] == ["image", "text", "text"]
     assert drawn[1]["text"] == "<b>pair 3"
     found = builder.runs[0].audit_arrays
-    assert [pair.fdr for pair in one.lowest_pairs] == pytest.approx(
+    assert [pair["fdr"] for pair in one["lowest_pairs"]] == pytest.approx(
         estimate_fdr(found["scores"], found["mismatched"], 0.1)[:10]
     )
     bars = builder.plots["scores-0"]["data"]
@@ -632,7 +638,7 @@ def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
     made = make_run("first", audited=True)
     made.save_pair_scores(made.pair_scores() | {"partners": np.full(60, 0)})
     ((first,),) = [build_pair_audit_section(builder_of(made)).template_variables["audits"]]
-    assert first.lowest_pairs[0].better_partner_index == 0
+    assert first["lowest_pairs"][0]["better_partner"] == 0
     assert build_pair_audit_section(builder_of(make_run("plain"))) is None
 
 
@@ -641,7 +647,7 @@ def test_pairs_without_stored_sketches_are_shown_by_index(make_run) -> None:
     write_arrays(made.samples_path, made.page_arrays() | {"worst": np.arange(10)[::-1]})
     builder = builder_of(made)
     (one,) = build_pair_audit_section(builder).template_variables["audits"]
-    assert one.lowest_pairs[0].sketch_indices is None
+    assert one["lowest_pairs"][0]["sketches"] is None
     assert "sketches" not in builder.script_data
 
 

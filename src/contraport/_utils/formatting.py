@@ -103,6 +103,15 @@ def format_significant(number: float, digits: int = 2) -> str:
     return f"{float(f'{number:.{digits}g}'):,.15g}"
 
 
+def lower_first_letter(title: str) -> str:
+    """Convert the first letter of a title to lower case unless it begins an acronym.
+
+    >>> lower_first_letter("Linear probe"), lower_first_letter("kNN"), lower_first_letter("NMI")
+    ('linear probe', 'kNN', 'NMI')
+    """
+    return f"{title[0].lower()}{title[1:]}" if title[1:2].islower() else title
+
+
 def join_names(names: Sequence[str]) -> str:
     """Join names with commas and a final "and".
 

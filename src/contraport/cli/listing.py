@@ -64,7 +64,7 @@ def _reading(metric: Metric) -> str:
 
 def _suites() -> _Rows:
     # Here, not above: the other lists need no torch.
-    from contraport.comparison.suites import find_suite_paths, load_suite
+    from contraport.comparison.grid import find_suite_paths, load_suite
 
     return [
         {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contraport._utils.files import format_csv
-from contraport._utils.formatting import join_names
+from contraport._utils.formatting import join_names, lower_first_letter
 from contraport.comparison.result_statistics import ClaimVerdict, EpochMean, TableEntry, to_record
 from contraport.comparison.seed_intervals import MAX_SEEDS
 from contraport.metrics import Metric, select_metrics_keeping_order
@@ -334,9 +334,9 @@ def _best_clause(comparison: Comparison, metric: Metric, entries: Sequence[Table
     best, unit = _best_entry(metric, entries), "%" if metric.in_percent else ""
     value = f"{format_mean_with_interval(metric, best)}{unit}"
     if len(comparison.rows) == 1:
-        return f"{best.row} has {value} on {_title_in_sentence(metric)}"
+        return f"{best.row} has {value} on {lower_first_letter(metric.title)}"
     superlative = "highest" if metric.better_direction == "neither" else "best"
-    return f"{best.row} has the {superlative} {_title_in_sentence(metric)}, {value}"
+    return f"{best.row} has the {superlative} {lower_first_letter(metric.title)}, {value}"
 
 
 def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entries: Sequence[TableEntry]) -> list[str]:
@@ -395,11 +395,6 @@ def _shorten(names: Sequence[str]) -> str:
     """
     quoted = [f"“{name}”" if "," in name and len(names) > 1 else name for name in names]
     return join_names(quoted if len(quoted) <= 4 else [*quoted[:3], f"{len(quoted) - 3} others"])
-
-
-def _title_in_sentence(metric: Metric) -> str:
-    title = metric.title
-    return f"{title[0].lower()}{title[1:]}" if title[1:2].islower() and title != "kNN" else title
 
 
 def _trials_table(trials: Sequence[Mapping[str, Any]]) -> str:

@@ -1,24 +1,31 @@
-"""Builds the grid of a comparison from its options and a suite file."""
+"""Builder of a comparison grid: parses rows (objectives) and columns (settings), and checks them together."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from contraport._utils.formatting import format_options
+from contraport._utils.spec_parser import parse_number_or_text, split_at_commas, strip_quotes
+from contraport.catalog import OBJECTIVES, RECIPES
+from contraport.catalog.option_parsers import AUGMENTS
 from contraport.comparison.config import DATA_OPTIONS, CompareOptions
-from contraport.comparison.grid import Claim, Column, Grid, OptionMap, Row
-from contraport.comparison.grid_parsing import (
-    check_options,
-    collect_named_entries,
-    expand_over,
-    parse_column,
-    parse_row,
-    split_entries,
+from contraport.comparison.grid import (
+    SUITE_KEYS,
+    Claim,
+    Column,
+    Grid,
+    OptionMap,
+    Row,
+    load_suite,
+    merge_options,
+    parse_claim,
 )
-from contraport.comparison.suites import SUITE_KEYS, load_suite, parse_claim
-from contraport.errors import check, unknown_name_error
+from contraport.errors import UsageError, check, unknown_name_error
 from contraport.metrics import select_metrics_keeping_order
 from contraport.options import replace_deprecated_names
 from contraport.training.config import OPTIONS
@@ -118,3 +125,187 @@ def _check_claims(
                 for name in claimed:
                     if name not in known:
                         raise unknown_name_error(f"claims: {claim.says}", name, known)
+
+
+_RESERVED = ("data", "seed", "out", "resume", "overwrite", "dry_run", "progress", "device", "root", "validation")
+"""Options of a training that the comparison sets itself."""
+
+
+def collect_named_entries(key: str, *grids: OptionMap) -> dict[str, OptionMap]:
+    """Return the rows or columns of saved grids, by the name under which they were saved."""
+    return {str(name): one for grid in grids for one in grid.get(key, ()) if isinstance(one, Mapping) for name in one}
+
+
+def split_entries(values: Iterable[str | OptionMap], saved: Mapping[str, OptionMap]) -> list[str | OptionMap]:
+    """Split texts at commas into entries.
+
+    A part without a colon before its ``=`` continues the settings before it.
+    Quoted values keep their commas. The name of a saved entry is replaced by that entry.
+
+    >>> split_entries(["info-nce,gca-uot:relaxation=0.2,temperature=0.1", "U(a, b)"], {"U(a, b)": {"U(a, b)": "iot"}})
+    ['info-nce', 'gca-uot:relaxation=0.2,temperature=0.1', {'U(a, b)': 'iot'}]
+    """
+    entries: list[str | OptionMap] = []
+    for value in values:
+        if not isinstance(value, str) or value in saved:
+            entries.append(saved[value] if isinstance(value, str) else value)
+            continue
+        for position, part in enumerate(split_at_commas(value)):
+            continues = position > 0 and "=" in part.partition(":")[0]
+            if continues and isinstance(entries[-1], str):
+                entries[-1] = f"{entries[-1]},{part}"
+            else:
+                entries.append(part.strip())
+    return entries
+
+
+def parse_row(value: str | OptionMap, saved: OptionMap) -> Row:
+    """Parse a row of the table from an objective with settings as text, or from a name with options.
+
+    Args:
+        value: the entry.
+        saved: names of saved rows, which an error suggests too.
+
+    Raises:
+        UsageError: unknown objective, option or setting.
+    """
+    if isinstance(value, str):
+        return Row(value, _parse_objective(value, saved))
+    name, options = _named_options("objectives", value)
+    if isinstance(options, str):
+        return Row(name, _parse_objective(options))
+    return Row(name, _with_objective_settings(f"objectives: {name}", dict(options)))
+
+
+def _named_options(argument: str, value: OptionMap) -> tuple[str, Any]:
+    is_single = isinstance(value, Mapping) and len(value) == 1
+    check(is_single, f"{argument}: must be a name, or one name with its options, got {value!r}.", "entry")
+    ((name, options),) = value.items()
+    is_options = isinstance(options, str | Mapping)
+    check(is_options, f"{argument}: {name} must have options of contraport train, got {options!r}.", "entry")
+    return str(name), options
+
+
+def _parse_objective(text: str, others: Iterable[str] = ()) -> dict[str, Any]:
+    """Parse a name with settings after a colon into options; for an unknown name, the error also suggests `others`.
+
+    >>> _parse_objective("gca-uot:relaxation=0.2,temperature=0.1")
+    {'recipe': 'gca-uot', 'temperature': 0.1, 'objective_settings': {'relaxation': 0.2}}
+    >>> _parse_objective("gca-ince:target='domains:alpha=0.5,beta=0'")
+    {'recipe': 'gca-ince', 'target': 'domains:alpha=0.5,beta=0'}
+    """
+    name, _, rest = text.partition(":")
+    if name not in RECIPES and name not in OBJECTIVES:
+        raise unknown_name_error("objectives", name, {*RECIPES, *OBJECTIVES, *others})
+    options: dict[str, Any] = {"recipe" if name in RECIPES else "objective": name}
+    parts = [part.partition("=") for part in split_at_commas(rest)]
+    for key, equals, value in parts:
+        check(bool(equals), f"objectives: must have the form {name}:setting=value, got {text!r}.", "syntax")
+        options[key] = _parse_value(value)
+    try:
+        return _with_objective_settings(f"objectives: {name}", options)
+    except UsageError as error:
+        cut = next((f"{key}='{value},...'" for key, _, value in parts[:-1] if ":" in value), None)
+        if cut is None:
+            raise
+        raise UsageError(f"{error} Quote a value that contains commas: {cut}.", kind="unquoted") from error
+
+
+def _parse_value(value: str) -> Any:
+    """Return the number or Boolean that a text stands for, or the text."""
+    text = strip_quotes(value)
+    return {"true": True, "false": False}.get(text, parse_number_or_text(text))
+
+
+def _with_objective_settings(argument: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Move options that are not options of `train` to `objective_settings`.
+
+    Raises:
+        UsageError: the objective does not have such a setting either.
+    """
+    options = replace_deprecated_names(OPTIONS, options)
+    top = {key: value for key, value in options.items() if key in OPTIONS}
+    own = {key: value for key, value in options.items() if key not in OPTIONS}
+    parameters = get_objective_parameters(top)
+    for key in own:
+        if key not in parameters:
+            raise unknown_name_error(f"{argument}: setting", key, [*OPTIONS, *parameters])
+    check_options(argument, top)
+    return merge_options(top, {"objective_settings": own}) if own else top
+
+
+def get_objective_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of the objective selected by the options, by name."""
+    recipe = RECIPES.get(str(options.get("recipe")))
+    name = options.get("objective", "nt-xent" if recipe is None else recipe.settings.get("objective"))
+    return inspect.signature(OBJECTIVES[name].build).parameters if name in OBJECTIVES else {}
+
+
+def check_options(argument: str, options: OptionMap) -> None:
+    """Raise `UsageError` for an option that `train` does not have, that is reserved, or that has a wrong value."""
+    for key, value in options.items():
+        if key not in OPTIONS:
+            raise unknown_name_error(argument, key, OPTIONS)
+        check(key not in _RESERVED, f"{argument}: {key} is set by the comparison itself, got {value!r}.", "reserved")
+        OPTIONS[key].validate(value)
+
+
+def expand_over(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
+    """Expand rows: one copy of each row for each value of the options in `over`, such as ``temperature=0.1,0.2``."""
+    expanded = tuple(rows)
+    for text in over:
+        key, equals, values = text.partition("=")
+        check(bool(equals and values), f"over: must have the form option=value,value, got {text!r}.", "syntax")
+        expanded = tuple(
+            Row(f"{row.name}, {key} {value}", merge_options(row.options, _single_option(row, key, value)))
+            for row in expanded
+            for value in map(_parse_value, split_at_commas(values))
+        )
+    return expanded
+
+
+def _single_option(row: Row, key: str, value: Any) -> dict[str, Any]:
+    objective = {key: row.options[key] for key in ("recipe", "objective") if key in row.options}
+    return _with_objective_settings(f"over: {row.name}", {**objective, key: value})
+
+
+_SETTING_OPTIONS = {
+    "corrupt": ("corrupt", "noise:3"),
+    "mismatched": ("mismatch", "0.2"),
+    "domains": ("domains", "style"),
+    "imbalanced": ("imbalance", "100"),
+}
+"""Words of a setting besides augmentations: the option of `contraport.train` and its default value."""
+
+_SETTINGS = ("plain", *AUGMENTS, *_SETTING_OPTIONS)
+_JOIN = re.compile(rf"\+|-(?={'|'.join(_SETTINGS)})")
+
+
+def parse_column(value: str | OptionMap, others: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
+    """Parse a column into its name and options: words joined by ``+``, or by ``-`` as in papers.
+
+    >>> parse_column("strong+mismatched:0.2")
+    ('strong+mismatched:0.2', {'augment': 'strong', 'mismatch': 0.2})
+    >>> parse_column("corrupt-strong")
+    ('corrupt+strong', {'corrupt': 'noise:3', 'augment': 'strong'})
+    """
+    if not isinstance(value, str):
+        name, options = _named_options("settings", value)
+        if isinstance(options, str):
+            return name, parse_column(options)[1]
+        options = replace_deprecated_names(OPTIONS, options)
+        check_options(f"settings: {name}", options)
+        return name, options
+    options = {}
+    parts = _JOIN.split(value)
+    for part in parts:
+        name, _, rest = part.partition(":")
+        if name not in _SETTINGS:
+            raise unknown_name_error("settings", name, {*_SETTINGS, *others})
+        if name in AUGMENTS:
+            options["augment"] = part
+        elif name != "plain":
+            option, default = _SETTING_OPTIONS[name]
+            options[option] = _parse_value(rest or default)
+    check_options(f"settings: {value}", options)
+    return "+".join(parts), options

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch.quasirandom import SobolEngine
 
 from contraport.comparison.grid import Cell, Column, Grid, OptionMap, Row, merge_options
-from contraport.comparison.grid_parsing import get_objective_parameters
+from contraport.comparison.grid_builder import get_objective_parameters
 from contraport.metrics import Metric
 
 

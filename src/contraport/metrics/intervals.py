@@ -161,6 +161,9 @@ class Difference(NamedTuple):
         """Whether the confidence interval excludes zero."""
         return self.low > 0 or self.high < 0
 
+    def __neg__(self) -> Difference:
+        return Difference(-self.value, -self.high, -self.low)
+
 
 def draw_bootstrap_values(
     results: Mapping[K, MetricResult], *, resamples: int = RESAMPLES, seed: int = 0

@@ -214,6 +214,13 @@ def format_interval(metric: Metric, low: float, high: float) -> str:
     return "–".join([ends[0].removesuffix("%"), ends[1]])
 
 
+def format_gain(metric: Metric, gain: Difference) -> str:
+    """Format a difference with its confidence interval, in percentage points for shares."""
+    scale, digits, unit = (100, 1, " points") if metric.in_percent else (1, 3, "")
+    value, low, high = (f"{scale * number:z.{digits}f}".replace("-", "−") for number in gain)  # z: no negative zero
+    return f"{value}{unit} ({low} to {high})"
+
+
 def _format_seconds(value: float | None) -> str:
     if value is None:
         return MISSING_VALUE

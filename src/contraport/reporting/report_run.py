@@ -31,9 +31,9 @@ class ReportRun:
         encoder: names of the encoders, joined by " + ".
         config: settings of the training, by option name.
         metrics_rows: rows of `metrics.jsonl`, one per logged step; empty if nothing is logged yet.
-        evaluation: content of `evaluation.json`; None if the run is not evaluated.
-        figure_arrays: arrays that the evaluation stored for figures; None if the run is not evaluated.
-        audit_arrays: arrays of the online audit of training pairs; None without an audit.
+        evaluation: content of `evaluation.json`; empty if the run is not evaluated.
+        figure_arrays: arrays that the evaluation stored for figures; empty if the run is not evaluated.
+        audit_arrays: arrays of the online audit of training pairs; empty without an audit.
     """
 
     name: str
@@ -42,9 +42,9 @@ class ReportRun:
     encoder: str
     config: dict[str, Any]
     metrics_rows: list[MetricsRow]
-    evaluation: dict[str, Any] | None
-    figure_arrays: dict[str, np.ndarray] | None
-    audit_arrays: dict[str, np.ndarray] | None = None
+    evaluation: dict[str, Any]
+    figure_arrays: dict[str, np.ndarray]
+    audit_arrays: dict[str, np.ndarray]
 
     @property
     def color(self) -> str:
@@ -64,7 +64,7 @@ class ReportRun:
     @property
     def test_set_key(self) -> tuple[str, int | None]:
         """Name of the evaluation data and number of test items; runs with equal keys can be compared."""
-        return self.data_name, (self.evaluation or {}).get("test_items")
+        return self.data_name, self.evaluation.get("test_items")
 
     @property
     def training_seconds(self) -> float | None:
@@ -77,7 +77,7 @@ class ReportRun:
 
         The encoders are ``trained``, the baselines such as ``raw``, and ``epoch 1``, ``epoch 2``, ....
         """
-        return dict((self.evaluation or {}).get("rows", {}))
+        return dict(self.evaluation.get("rows", {}))
 
     def metric_value(self, key: str, row: str = "trained") -> float | None:
         """Return the value of a metric for the trained encoder, or for another row of the results; None if missing."""
@@ -90,7 +90,7 @@ class ReportRun:
         None unless both were evaluated together on the same items. Another run is found by its values, as its folder
         may have moved; if it was evaluated again, stored differences from its older values no longer match.
         """
-        stored = {row: of[key] for row, of in (self.evaluation or {}).get("differences", {}).items() if key in of}
+        stored = {row: of[key] for row, of in self.evaluation.get("differences", {}).items() if key in of}
         if isinstance(other, str):
             return Difference(**stored[other]) if other in stored else None
         own, others = self.rows_by_encoder.get("trained", {}), other.rows_by_encoder.get("trained", {})
@@ -108,7 +108,7 @@ class ReportRun:
     @property
     def class_names(self) -> list[str]:
         """Names of the classes in the order of their integer labels; empty without labels."""
-        if self.figure_arrays is None or "labels" not in self.figure_arrays:
+        if "labels" not in self.figure_arrays:
             return []
         if "class_names" in self.figure_arrays:
             return [str(name) for name in self.figure_arrays["class_names"]]
@@ -132,9 +132,9 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
             encoder=_join_encoder_names(run),
             config=run.config(),
             metrics_rows=run.metrics() if run.metrics_path.exists() else [],
-            evaluation=run.evaluation() if run.evaluation_path.exists() else None,
-            figure_arrays=run.page_arrays() if run.samples_path.exists() else None,
-            audit_arrays=run.pair_scores() if run.pairs_path.exists() else None,
+            evaluation=run.evaluation() if run.evaluation_path.exists() else {},
+            figure_arrays=run.page_arrays() if run.samples_path.exists() else {},
+            audit_arrays=run.pair_scores() if run.pairs_path.exists() else {},
         )
         for position, run in enumerate(opened)
     ]

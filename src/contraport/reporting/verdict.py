@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 
-from contraport._utils.formatting import join_names
+from contraport._utils.formatting import join_names, lower_first_letter
 from contraport.metrics import Metric, titles_by_metric_name
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINES
 from contraport.reporting.html_page import PageBuilder, Section
-from contraport.reporting.metric_tables import compare_settings, list_evaluated_metrics
+from contraport.reporting.metric_tables import compare_settings, format_gain, list_evaluated_metrics
 from contraport.reporting.report_run import ReportRun
 from contraport.training.config import RECORDED_OPTIONS
 
@@ -37,9 +37,9 @@ def write_verdict_sentences(runs: Sequence[ReportRun]) -> list[str]:
     """Write the sentences of the verdict: comparisons of metrics, then settings and items to inspect."""
     sentences = write_run_comparisons(runs)
     if len(runs) > 1:
-        sentences += _describe_differing_settings(runs)
-    sentences += [_describe_mismatch_rate(run) for run in runs if run.audit_arrays is not None]
-    if any("mistaken" in (run.figure_arrays or {}) for run in runs):
+        sentences.append(_describe_differing_settings(runs))
+    sentences += [_describe_mismatch_rate(run) for run in runs if run.audit_arrays]
+    if any("mistaken" in run.figure_arrays for run in runs):
         sentences.append("The most confident errors of the linear probe are listed under Confusion.")
     return sentences
 
@@ -50,7 +50,7 @@ def write_run_comparisons(runs: Sequence[ReportRun]) -> list[str]:
     Only runs that were evaluated on the same test items are compared.
     """
     sentences: list[str] = []
-    evaluated = [run for run in runs if run.evaluation is not None]
+    evaluated = [run for run in runs if run.evaluation]
     test_sets = dict.fromkeys(run.test_set_key for run in evaluated)
     for data, items in test_sets:
         group = [run for run in evaluated if run.test_set_key == (data, items)]
@@ -61,24 +61,23 @@ def write_run_comparisons(runs: Sequence[ReportRun]) -> list[str]:
             sentences += [_describe_best_run(metric, group) for metric in headlines]
             sentences += _suggest_joint_evaluation(group, headlines)
             sentences += _count_better_metrics(group)
-            sentences += _describe_simultaneous_intervals(group)
-            sentences += [
-                sentence for metric in headlines for sentence in _compare_all_runs_with_baselines(metric, group)
-            ]
-        sentences += _describe_weight_of_one_item(items, f" of {data}" if len(test_sets) > 1 else "", headlines)
-    return sentences + _describe_different_test_sets(test_sets)
-
-
-def _describe_different_test_sets(test_sets: Iterable[tuple[str, int | None]]) -> list[str]:
-    sizes: dict[str, list[int]] = {}
-    for data, items in test_sets:
-        sizes.setdefault(data, []).extend([] if items is None else [items])
-    return [
-        f"On {data} the numbers of test items differ ({join_names([f'{size:,}' for size in of])}); only runs with "
-        "equal numbers are compared."
-        for data, of in sizes.items()
-        if len(of) > 1
-    ]
+            if (pairs := max(run.evaluation.get("pairs_of_runs", 0) for run in group)) > 1:
+                sentences.append(f"The intervals between runs hold simultaneously for all {pairs} pairs.")
+            for metric in headlines:
+                sentences += _compare_all_runs_with_baselines(metric, group)
+        if items is not None and items < FEW_TEST_ITEMS and any(metric.in_percent for metric in headlines):
+            of_data = f" of {data}" if len(test_sets) > 1 else ""
+            sentences.append(
+                f"1 of the {items:,} test items{of_data} = {100 / items:.2g} points; smaller differences are noise."
+            )
+    for data in dict.fromkeys(data for data, _ in test_sets):
+        sizes = [f"{items:,}" for name, items in test_sets if name == data and items is not None]
+        if len(sizes) > 1:
+            sentences.append(
+                f"On {data} the numbers of test items differ ({join_names(sizes)}); only runs with equal numbers are "
+                "compared."
+            )
+    return sentences
 
 
 def _choose_headline_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
@@ -91,7 +90,7 @@ def _choose_headline_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
     for group in _HEADLINE_GROUPS:
         in_group = [m for m in metrics if m.group == group and all(run.metric_value(m.key) is not None for run in runs)]
         if in_group:
-            directions = [way for run in runs for way in (run.evaluation or {}).get("directions", {}).values()]
+            directions = [way for run in runs for way in run.evaluation.get("directions", {}).values()]
             complete = len(directions) >= len(runs) and group == "accuracy"
             cross = [metric for metric in metrics if complete and all(metric.key in way for way in directions)]
             return in_group[:NUM_HEADLINES] + cross[:1]
@@ -105,23 +104,23 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
     )
     best, others = ranked[0], ranked[1:]
     name = _title_in_sentence(metric)
-    differences = {run.name: best.paired_difference(run, metric.key) for run in others}
-    known = {run: difference for run, difference in differences.items() if difference is not None}
-    if len(known) < len(differences):
+    leads = {run.name: _difference_in_favor(metric, best, run) for run in others}
+    known = {run: lead for run, lead in leads.items() if lead is not None}
+    if len(known) < len(leads):
         end = "highest" if metric.better_direction == "higher" else "lowest"
         return f"{best.name} has the {end} value on {name}, {_format_value(best, metric)}; no interval is known."
     if len(others) == 1:
-        ((other, difference),) = known.items()
-        size = _format_difference(metric, difference)
+        ((other, lead),) = known.items()
+        size = format_gain(metric, lead)
         high, low = (_format_value(run, metric) for run in ranked)
-        if difference.is_significant:
+        if lead.is_significant:
             return f"{best.name} is better than {other} on {name}, {high} against {low}: by {size}."
         return f"{best.name} and {other} do not differ significantly on {name}, {high} and {low}: {size}."
-    level = [run for run, difference in known.items() if not difference.is_significant]
-    behind = [run for run, difference in known.items() if difference.is_significant]
+    level = [run for run, lead in known.items() if not lead.is_significant]
+    behind = [run for run, lead in known.items() if lead.is_significant]
     if not level:
-        lead = _format_difference(metric, known[others[0].name])
-        return f"{best.name} is the best on {name}, ahead of the next by {lead}."
+        size = format_gain(metric, known[others[0].name])
+        return f"{best.name} is the best on {name}, ahead of the next by {size}."
     if not behind:
         return f"On {name} none of the {len(runs)} runs differs significantly from the best, {best.name}."
     rest = join_names(behind) if len(behind) <= MAX_LISTED else f"{len(behind)} others"
@@ -163,7 +162,7 @@ def _count_better_metrics(runs: Sequence[ReportRun]) -> list[str]:
         if gain.is_significant:
             signs[metric.key.partition("@")[0]].add(gain.value > 0)
     better = {
-        run: [_lower_first_letter(titles[family]) for family in titles if signs[family] == {sign}]
+        run: [lower_first_letter(titles[family]) for family in titles if signs[family] == {sign}]
         for run, sign in ((one.name, True), (other.name, False))
     }
     if not any(better.values()):
@@ -175,11 +174,6 @@ def _count_better_metrics(runs: Sequence[ReportRun]) -> list[str]:
     return [f"Of {len(titles)} metrics {parts[0]}, {parts[1]}."]
 
 
-def _describe_simultaneous_intervals(runs: Sequence[ReportRun]) -> list[str]:
-    pairs = max((run.evaluation or {}).get("pairs_of_runs", 0) for run in runs)
-    return [f"The intervals between runs hold simultaneously for all {pairs} pairs."] if pairs > 1 else []
-
-
 def _compare_run_with_baselines(metric: Metric, run: ReportRun) -> str:
     """Write a sentence that compares one run with the baselines in a metric."""
     better, worse, neither = [], [], []
@@ -188,11 +182,11 @@ def _compare_run_with_baselines(metric: Metric, run: ReportRun) -> str:
         if gain is None:
             continue
         if gain.low > 0:
-            better.append(f"than {title}, by {_format_gain(metric, gain)}")
+            better.append(f"than {title}, by {format_gain(metric, gain)}")
         elif gain.high < 0:
-            worse.append(f"than {title}, by {_format_gain(metric, _negate_difference(gain))}")
+            worse.append(f"than {title}, by {format_gain(metric, -gain)}")
         else:
-            neither.append(f"{title}, {_format_gain(metric, gain)}")
+            neither.append(f"{title}, {format_gain(metric, gain)}")
     parts = [f"significantly better {', and '.join(better)}"] if better else []
     parts += [f"significantly worse {', and '.join(worse)}"] if worse else []
     parts += [f"not significantly different from {', nor from '.join(neither)}"] if neither else []
@@ -218,11 +212,11 @@ def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) 
         if not not_ahead:
             better.append((title, min(gains.values())))
         elif len(behind) == len(runs):
-            worse.append((title, min(map(_negate_difference, behind))))
+            worse.append((title, min(-gain for gain in behind)))
         elif len(not_ahead) == len(runs) and not behind:
             neither.append((title, max(gains.values())))
         else:
-            sizes = [f"{run} by {_format_gain(metric, gains[run])}" for run in not_ahead[:MAX_LISTED]]
+            sizes = [f"{run} by {format_gain(metric, gains[run])}" for run in not_ahead[:MAX_LISTED]]
             yield f"On {name} not all runs are significantly better than {title}: {'; '.join(sizes)}."
     for lead, kind, joint, end, entries in (
         (f"{every} significantly better", "smallest gain", " and ", min, better),
@@ -231,18 +225,12 @@ def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) 
     ):
         if entries:
             titles = joint.join(title for title, _ in entries)
-            size = _format_gain(metric, end(difference for _, difference in entries))
+            size = format_gain(metric, end(difference for _, difference in entries))
             yield f"{lead} than {titles} on {name}; the {kind} is {size}."
 
 
-def _describe_weight_of_one_item(items: int | None, of_data: str, headlines: Sequence[Metric]) -> list[str]:
-    if items is None or items >= FEW_TEST_ITEMS or not any(metric.in_percent for metric in headlines):
-        return []
-    return [f"1 of the {items:,} test items{of_data} = {100 / items:.2g} points; smaller differences are noise."]
-
-
 def _describe_mismatch_rate(run: ReportRun) -> str:
-    assert run.audit_arrays is not None
+    assert run.audit_arrays
     rate, low, high = (100 * float(run.audit_arrays[name]) for name in ("rate", "low", "high"))
     pairs = len(run.audit_arrays["scores"])
     return (
@@ -251,37 +239,21 @@ def _describe_mismatch_rate(run: ReportRun) -> str:
     )
 
 
-def _describe_differing_settings(runs: Sequence[ReportRun]) -> list[str]:
+def _describe_differing_settings(runs: Sequence[ReportRun]) -> str:
     # Options of the machine, such as the number of threads, are not a difference between methods.
     machine = {name for name, option in RECORDED_OPTIONS.items() if option.lifetime == "machine"}
     differing = [(key, values) for key, values, differs in compare_settings(runs) if differs and key not in machine]
     if not differing:
-        return ["The runs have the same settings."]
+        return "The runs have the same settings."
     named = [f"{key} ({'; '.join(values)})" for key, values in differing[:MAX_LISTED]]
     further = len(differing) - len(named)
-    return [f"The runs differ in {join_names(named)}{f', and in {further} further settings' if further else ''}."]
+    return f"The runs differ in {join_names(named)}{f', and in {further} further settings' if further else ''}."
 
 
 def _difference_in_favor(metric: Metric, run: ReportRun, other: str | ReportRun) -> Difference | None:
     """Return the difference of a run from a baseline or another run, signed so that positive means better."""
     difference = run.paired_difference(other, metric.key)
-    return difference if difference is None or metric.better_direction == "higher" else _negate_difference(difference)
-
-
-def _negate_difference(gain: Difference) -> Difference:
-    return Difference(-gain.value, -gain.high, -gain.low)
-
-
-def _format_difference(metric: Metric, difference: Difference) -> str:
-    """Format the lead of the best run over another run as a positive difference, whether higher or lower is better."""
-    return _format_gain(metric, difference if metric.better_direction == "higher" else _negate_difference(difference))
-
-
-def _format_gain(metric: Metric, gain: Difference) -> str:
-    """Format a difference with its confidence interval, in percentage points for shares."""
-    if metric.in_percent:  # z: no negative zero
-        return f"{100 * gain.value:z.1f} points ({100 * gain.low:z.1f} to {100 * gain.high:z.1f})".replace("-", "−")
-    return f"{gain.value:z.3f} ({gain.low:z.3f} to {gain.high:z.3f})".replace("-", "−")
+    return difference if difference is None or metric.better_direction == "higher" else -difference
 
 
 def _format_value(run: ReportRun, metric: Metric) -> str:
@@ -292,14 +264,5 @@ def _format_value(run: ReportRun, metric: Metric) -> str:
 
 def _title_in_sentence(metric: Metric) -> str:
     """Return the title of a metric as it reads within a sentence: "the linear probe", "kNN" or "recall@1"."""
-    title = _lower_first_letter(metric.title)
+    title = lower_first_letter(metric.title)
     return title if title == metric.title or title[-1].isdigit() else f"the {title}"
-
-
-def _lower_first_letter(title: str) -> str:
-    """Convert the first letter of a title to lower case unless it begins an acronym.
-
-    >>> _lower_first_letter("Linear probe"), _lower_first_letter("kNN"), _lower_first_letter("NMI")
-    ('linear probe', 'kNN', 'NMI')
-    """
-    return f"{title[0].lower()}{title[1:]}" if title[1:2].islower() else title

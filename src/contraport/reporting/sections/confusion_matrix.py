@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,32 +27,12 @@ MAX_CLASSES_DRAWN = 120
 NUM_CONFUSIONS, NUM_CONFUSIONS_WITHOUT_MATRIX = 3, 12
 
 
-class MisclassifiedItem(NamedTuple):
-    """Test item that the linear probe misclassifies with high probability.
-
-    Attributes:
-        item: index of the item among the test items.
-        item_key: name of the item in the data, such as a file path; empty if it has none.
-        true_class: name of the true class.
-        predicted_class: name of the predicted class.
-        probability: probability of the predicted class, 0 to 1.
-        sketch_indices: indices of the sketches of the item's views among all sketches of the page.
-    """
-
-    item: int
-    item_key: str
-    true_class: str
-    predicted_class: str
-    probability: float
-    sketch_indices: tuple[int, ...]
-
-
 def build_confusion_section(builder: PageBuilder) -> Section | None:
     """Build the section of confusion matrices; return None if no run has a fitted linear probe."""
     entries = []
     for run in builder.runs:
-        counts = None if run.figure_arrays is None else run.figure_arrays.get("confusion")
-        if run.figure_arrays is None or counts is None or len(counts) < 2:
+        counts = run.figure_arrays.get("confusion")
+        if counts is None or len(counts) < 2:
             continue
         names = [run.class_names[k] if k < len(run.class_names) else str(k) for k in range(len(counts))]
         drawn = len(counts) <= MAX_CLASSES_DRAWN
@@ -65,17 +45,22 @@ def build_confusion_section(builder: PageBuilder) -> Section | None:
     return Section("confusion", "Confusion", {"entries": entries}) if entries else None
 
 
-def add_misclassified_items(builder: PageBuilder, run: ReportRun, names: list[str]) -> list[MisclassifiedItem]:
+def add_misclassified_items(builder: PageBuilder, run: ReportRun, names: list[str]) -> list[dict[str, Any]]:
     """Return the most confident errors of a run's linear probe, and add the sketches of these items to the page."""
-    samples = run.figure_arrays or {}
-    if "mistaken" not in samples:
+    arrays = run.figure_arrays
+    if "mistaken" not in arrays:
         return []
-    places = [builder.add_sketches(samples[f"mistaken_{view}"]) for view in range(len(samples["mistaken_views"]))]
-    keys = samples.get("mistaken_keys", [""] * len(samples["mistaken"]))
-    columns = (samples[f"mistaken{part}"] for part in ("", "_true", "_told", "_sure"))
+    sketches = [builder.add_sketches(arrays[f"mistaken_{view}"]) for view in range(len(arrays["mistaken_views"]))]
     return [
-        MisclassifiedItem(int(item), str(key), names[int(true)], names[int(told)], float(sure), tuple(sketches))
-        for item, true, told, sure, key, *sketches in zip(*columns, keys, *places, strict=True)
+        {
+            "item": int(item),
+            "key": str(arrays["mistaken_keys"][place]) if "mistaken_keys" in arrays else "",
+            "true_class": names[int(arrays["mistaken_true"][place])],
+            "predicted_class": names[int(arrays["mistaken_told"][place])],
+            "probability": float(arrays["mistaken_sure"][place]),
+            "sketches": [of_view[place] for of_view in sketches],
+        }
+        for place, item in enumerate(arrays["mistaken"])
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def build_embedding_map_section(builder: PageBuilder) -> Section | None:
     """Build the section of embedding maps, one per run; return None if no run has a projection to the plane."""
     maps: list[tuple[ReportRun, PlotElement, str]] = []
     for run in builder.runs:
-        if run.figure_arrays is None or "points" not in run.figure_arrays:
+        if "points" not in run.figure_arrays:
             continue
         points, method = run.figure_arrays["points"], str(run.figure_arrays.get("projection", "a projection"))
         coloring = "colored by class" if run.class_names else "without labels"
@@ -56,7 +56,6 @@ def draw_embedding_map(run: ReportRun) -> Figure:
 
     The script of the page adds the hover text.
     """
-    assert run.figure_arrays is not None
     points = run.figure_arrays["points"].astype(np.float32).round(3)
     positions = np.arange(len(points))
     labels = run.figure_arrays.get("labels", np.zeros(len(points), dtype=int))
@@ -98,7 +97,7 @@ def _class_name_annotations(run: ReportRun, points: np.ndarray, labels: np.ndarr
 
 def build_point_data(run: ReportRun, sheet: str) -> dict[str, Any]:
     """Return the data that the page's script needs for a map: items, classes, neighbors and colorings."""
-    samples = run.figure_arrays or {}
+    samples = run.figure_arrays
     result: dict[str, Any] = {"name": run.name, "sheet": sheet, "classes": run.class_names, "data": run.data_name}
     result |= {name: samples[name] for name in ("ids", "labels", "neighbors", "texts") if name in samples}
     colors: dict[str, Any] = {"label": {}} if run.class_names else {}
@@ -125,75 +124,43 @@ NUM_QUERIES = 10
 NUM_NEIGHBORS = 8
 
 
-class NeighborItem(NamedTuple):
-    """Test item in a row of nearest neighbors: the query item or one of its neighbors.
-
-    Attributes:
-        sheet_index: index of the thumbnail on the sprite sheet.
-        item_id: id of the test item.
-        class_name: name of the class; empty without labels.
-        text: text of the item; empty if the item is no text.
-        is_same_class: whether the neighbor has the class of the query item; None for the query or without labels.
-    """
-
-    sheet_index: int
-    item_id: int
-    class_name: str
-    text: str
-    is_same_class: bool | None
-
-
-class RunNeighbors(NamedTuple):
-    """Nearest neighbors of some test items by the features of one run.
-
-    Attributes:
-        run: run whose encoder computed the features.
-        sprite_sheet_key: key of the sprite sheet of thumbnails; empty without images.
-        rows: query items, each with its nearest neighbors.
-        same_class_share: share of all neighbors that have the class of their query item; None without labels.
-    """
-
-    run: ReportRun
-    sprite_sheet_key: str
-    rows: list[tuple[NeighborItem, list[NeighborItem]]]
-    same_class_share: float | None
-
-
 def build_neighbors_section(builder: PageBuilder) -> Section | None:
     """Build the section of nearest neighbors, with the same query items for each run; None without neighbors."""
-    strips = []
-    for run in builder.runs:
-        if (
-            run.figure_arrays is not None
-            and "neighbors" in run.figure_arrays
-            and run.figure_arrays["neighbors"].shape[1] > 0
-        ):
-            strips.append(_build_strips(run, builder.add_thumbnails(run.figure_arrays.get("thumbnails"))))
-    by_class = all(
-        each.same_class_share is not None and len({item.class_name for item, _ in each.rows}) == len(each.rows)
-        for each in strips
+    strips = [
+        _build_strips(run, builder.add_thumbnails(run.figure_arrays.get("thumbnails")))
+        for run in builder.runs
+        if "neighbors" in run.figure_arrays and run.figure_arrays["neighbors"].shape[1] > 0
+    ]
+    has_one_row_per_class = all(
+        one["same_class_share"] is not None and len({item["class_name"] for item, _ in one["rows"]}) == len(one["rows"])
+        for one in strips
     )
-    values = {"strips": strips, "by_class": by_class}
+    values = {"strips": strips, "by_class": has_one_row_per_class}
     return Section("neighbors", "Nearest neighbors", values) if strips else None
 
 
-def _build_strips(run: ReportRun, sheet: str) -> RunNeighbors:
-    assert run.figure_arrays is not None
+def _build_strips(run: ReportRun, sprite_sheet_key: str) -> dict[str, Any]:
     nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
     ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
 
-    def item(place: int, query: int | None) -> NeighborItem:
-        name = "" if labels is None else run.class_names[int(labels[place])]
-        text = "" if texts is None else str(texts[place])
-        same = None if labels is None or query is None else bool(labels[place] == labels[query])
-        return NeighborItem(place, int(ids[place]), name, text, same)
+    def describe_item(item: int, query: int | None) -> dict[str, Any]:
+        return {
+            "sheet_index": item,
+            "id": int(ids[item]),
+            "class_name": "" if labels is None else run.class_names[int(labels[item])],
+            "text": "" if texts is None else str(texts[item]),
+            "is_same_class": None if labels is None or query is None else bool(labels[item] == labels[query]),
+        }
 
-    rows = [
-        (item(query, None), [item(int(other), query) for other in nearest[query][:NUM_NEIGHBORS]])
-        for query in _choose_query_items(labels, len(nearest))
-    ]
-    same_class_share = None if labels is None else float((labels[nearest] == labels[:, None]).mean())
-    return RunNeighbors(run, sheet, rows, same_class_share)
+    return {
+        "run": run,
+        "sprite_sheet_key": sprite_sheet_key,
+        "rows": [
+            (describe_item(query, None), [describe_item(int(other), query) for other in nearest[query][:NUM_NEIGHBORS]])
+            for query in _choose_query_items(labels, len(nearest))
+        ],
+        "same_class_share": None if labels is None else float((labels[nearest] == labels[:, None]).mean()),
+    }
 
 
 def _choose_query_items(labels: np.ndarray | None, items: int) -> list[int]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
 from contraport.metrics.registry import BEFORE_TRAINING
-from contraport.reporting.html_page import PageBuilder, PlotElement, Section
+from contraport.plots.feature_plots import MAX_NAMED_CLASSES, SPECTRUM_FLOOR
+from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
     CURVE_HEIGHT,
@@ -28,39 +29,18 @@ from contraport.reporting.plotly_figures import (
 from contraport.reporting.report_run import ReportRun
 from contraport.reporting.sections.metric_curves import list_row_names_by_epoch
 
-SPECTRUM_FLOOR = 1e-7
-"""Singular values below this ratio to the largest are rounding errors and are not drawn."""
-
-MAX_NAMED_CLASSES = 24
-
 LOG_TICKS = {10.0**-k: "1" if k == 0 else f"10<sup>−{k}</sup>" for k in range(8)}
 
 CHAR_WIDTH = 0.0125
 """Width of a character of a class name beside a heatmap, relative to the width of both."""
 
 
-class CosineSummary(NamedTuple):
-    """Cosines between test items of one run, as a heatmap and as means.
-
-    Attributes:
-        run: run whose encoder computed the features.
-        heatmap: heatmap of the cosines.
-        within: mean cosine of two items of one class; None without labels.
-        between: mean cosine of two items of different classes; None without labels.
-    """
-
-    run: ReportRun
-    heatmap: PlotElement
-    within: float | None
-    between: float | None
-
-
 def build_geometry_section(builder: PageBuilder) -> Section | None:
     """Build the section of cosines, singular values, alignment and uniformity; return None if no run has them."""
     lowest = _color_scale_start(builder.runs)
-    cosines = [summary for run in builder.runs if (summary := _summarize(builder, run, lowest)) is not None]
-    sampled = [run for run in builder.runs if run.figure_arrays is not None and "spectrum" in run.figure_arrays]
-    spectrum = builder.add_plot("spectrum", *draw_spectra(sampled)) if sampled else None
+    cosines = [_summarize(builder, run, lowest) for run in builder.runs if "cosines" in run.figure_arrays]
+    with_spectrum = [run for run in builder.runs if "spectrum" in run.figure_arrays]
+    spectrum = builder.add_plot("spectrum", *draw_spectra(with_spectrum)) if with_spectrum else None
     paths = [run for run in builder.runs if len(_alignment_uniformity_path(run)) > 1]
     sphere = builder.add_plot("sphere", *draw_alignment_uniformity(paths)) if paths else None
     if not cosines and spectrum is None and sphere is None:
@@ -74,17 +54,13 @@ def _color_scale_start(runs: Sequence[ReportRun]) -> float:
 
     It is the smallest 1% quantile of the cosines, rounded down to a tenth.
     """
-    quantiles = [
-        float(np.quantile(run.figure_arrays["cosines"], 0.01))
-        for run in runs
-        if run.figure_arrays and "cosines" in run.figure_arrays
-    ]
+    cosines = [run.figure_arrays["cosines"] for run in runs if "cosines" in run.figure_arrays]
+    quantiles = [float(np.quantile(one, 0.01)) for one in cosines]
     return min(0.9, math.floor(10 * min(quantiles, default=0.0)) / 10)
 
 
-def _summarize(builder: PageBuilder, run: ReportRun, lowest: float) -> CosineSummary | None:
-    if run.figure_arrays is None or "cosines" not in run.figure_arrays:
-        return None
+def _summarize(builder: PageBuilder, run: ReportRun, lowest: float) -> dict[str, Any]:
+    """Draw the cosines between test items of a run, and average them within and between classes."""
     cosines, labels = run.figure_arrays["cosines"], run.figure_arrays.get("cosine_labels")
     within = between = None
     label = f"cosines of {len(cosines)} test items"
@@ -97,8 +73,8 @@ def _summarize(builder: PageBuilder, run: ReportRun, lowest: float) -> CosineSum
     figure = draw_cosine_heatmap(cosines, labels, run.class_names, lowest)
     names = figure["layout"]["yaxis"].get("ticktext", [""])
     ratio = 1 / (1 - CHAR_WIDTH * max(map(len, names)))  # a square, and room for the names beside it
-    plot = builder.add_plot(f"cosines-{run.position}", figure, f"{run.name}: {label}.", "square", ratio)
-    return CosineSummary(run, plot, within, between)
+    heatmap = builder.add_plot(f"cosines-{run.position}", figure, f"{run.name}: {label}.", "square", ratio)
+    return {"run": run, "heatmap": heatmap, "within": within, "between": between}
 
 
 def draw_cosine_heatmap(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest: float) -> Figure:
@@ -128,7 +104,6 @@ def draw_spectra(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
     """Draw singular values divided by the largest, one line per run; also return a description."""
     lines, ranks = [], []
     for run in runs:
-        assert run.figure_arrays is not None
         values = run.figure_arrays["spectrum"].astype(float)
         ratios = values / (values[0] or 1)
         ratios = ratios[ratios > SPECTRUM_FLOOR]

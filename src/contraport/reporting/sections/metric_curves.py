@@ -123,7 +123,7 @@ def build_epoch_curves_section(builder: PageBuilder) -> Section | None:
 
 def list_row_names_by_epoch(run: ReportRun) -> list[tuple[int, str]]:
     """Return each evaluated epoch with the row name of its metrics; epoch 0 is before training."""
-    last = (run.evaluation or {}).get("epochs")
+    last = run.evaluation.get("epochs")
     epochs = [(int(name.removeprefix("epoch ")), name) for name in run.rows_by_encoder if name.startswith("epoch ")]
     epochs += [(0, row) for row in BEFORE_TRAINING if row in run.rows_by_encoder]
     epochs += [(last, "trained")] if last is not None else []
@@ -160,7 +160,7 @@ def draw_epoch_curves(runs: Sequence[ReportRun], metric: Metric) -> Figure:
 
 def _metric_by_epoch(run: ReportRun, metric: Metric) -> tuple[list[int], list[float], list[float], list[float]]:
     """Return epochs, metric values, and distances of the interval ends above and below the values."""
-    intervals = (run.evaluation or {}).get("intervals", {})
+    intervals = run.evaluation.get("intervals", {})
     x, y, high, low = [], [], [], []
     for epoch, row in list_row_names_by_epoch(run):
         value = run.rows_by_encoder[row].get(metric.key)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from contraport.plots.figure_setup import Array
 from contraport.plots.plan_plots import DECADES, LogScale, excludes_self_pairs, share_on_target
-from contraport.reporting.html_page import PageBuilder, PlotElement, Section
+from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
     CURVE_HEIGHT,
@@ -74,30 +75,6 @@ class PlanSnapshot(NamedTuple):
         return excludes_self_pairs(self.plan, self.target)
 
 
-class RunPlan(NamedTuple):
-    """Transport plans of one run, in the form that the report page shows.
-
-    Attributes:
-        run: run whose encoder and objective give the plans.
-        last_snapshot: plan and target after the last epoch.
-        plan_plot: heatmap of the last plan.
-        target_plot: heatmap of the last target.
-        snapshots: plans and targets of all evaluated epochs; the page has a slider if there are several.
-        most_dropped_items: index, class name and share of kept mass of the items that lose the most mass.
-        sprite_sheet_keys: keys of the sprite sheets of both views; empty strings without images.
-        lines_alt_text: description, for screen readers, of the lines between items.
-    """
-
-    run: ReportRun
-    last_snapshot: PlanSnapshot
-    plan_plot: PlotElement
-    target_plot: PlotElement
-    snapshots: list[PlanSnapshot]
-    most_dropped_items: list[tuple[int, str, float]]
-    sprite_sheet_keys: tuple[str, str]
-    lines_alt_text: str
-
-
 def build_plans_section(builder: PageBuilder) -> Section | None:
     """Build the section of transport plans; return None if no run has a stored plan."""
     snapshots = {run.position: load_plan_snapshots(run) for run in builder.runs}
@@ -108,7 +85,7 @@ def build_plans_section(builder: PageBuilder) -> Section | None:
     plans = [
         _build_run_plan(builder, run, snapshots[run.position], scale) for run in builder.runs if snapshots[run.position]
     ]
-    several = [plan for plan in plans if len(plan.snapshots) > 1]
+    several = [(run, snapshots[run.position]) for run in builder.runs if len(snapshots[run.position]) > 1]
     over_epochs = builder.add_plot("on-target", *draw_mass_on_target_curves(several)) if several else None
     values = {"plans": plans, "scale": scale, "decades": DECADES, "over_epochs": over_epochs, "lines": MAX_LINE_ITEMS}
     return Section("plans", "Plans", values)
@@ -116,23 +93,27 @@ def build_plans_section(builder: PageBuilder) -> Section | None:
 
 def load_plan_snapshots(run: ReportRun) -> list[PlanSnapshot]:
     """Return the stored plans and targets of a run in the order of epochs."""
-    samples = run.figure_arrays or {}
+    samples = run.figure_arrays
     if "plan" not in samples:
         return []
     if "plans" in samples:
         epochs = zip(samples["plan_epochs"], samples["plans"], samples["targets"], strict=True)
         return [PlanSnapshot(int(epoch), plan.astype(float), target.astype(float)) for epoch, plan, target in epochs]
-    epoch = (run.evaluation or {}).get("epochs")
+    epoch = run.evaluation.get("epochs")
     return [PlanSnapshot(epoch, samples["plan"].astype(float), samples["target"].astype(float))]
 
 
-def _build_run_plan(builder: PageBuilder, run: ReportRun, snapshots: list[PlanSnapshot], scale: LogScale) -> RunPlan:
-    assert run.figure_arrays is not None
+def _build_run_plan(
+    builder: PageBuilder, run: ReportRun, snapshots: list[PlanSnapshot], scale: LogScale
+) -> dict[str, Any]:
+    """Draw the plans of a run, and add the data with which the page's script draws its lines and other epochs."""
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
     kept = mass_kept_per_item(last, items)
-    dropped = [(int(k), classes[k], float(kept[k])) for k in _items_with_most_dropped_mass(last, kept)]
+    drops_mass = last.total_mass < 1 - MASS_TOLERANCE
+    least = [k for k in np.argsort(kept, kind="stable")[:NUM_DROPPED] if drops_mass and kept[k] < 1 - MASS_TOLERANCE]
+    dropped = [(int(k), classes[k], float(kept[k])) for k in least]
     key = f"plan-{run.position}"
     first, second = (str(name) for name in samples.get("plan_view_names", ("view 1", "view 2")))
     labels_by_epoch = [
@@ -166,22 +147,22 @@ def _build_run_plan(builder: PageBuilder, run: ReportRun, snapshots: list[PlanSn
         for mass in (last.plan, last.target)
     )
     target_label = f"target of {run.name}: mass {last.target.sum():.3f}"
-    return RunPlan(
-        run,
-        last,
-        builder.add_plot(key, plan, labels_by_epoch[-1], "square"),
-        builder.add_plot(f"target-{run.position}", target, target_label, "square"),
-        snapshots,
-        dropped,
-        (first_sheet, second_sheet),
-        line_labels[-1],
-    )
+    return {
+        "run": run,
+        "last_snapshot": last,
+        "plan_plot": builder.add_plot(key, plan, labels_by_epoch[-1], "square"),
+        "target_plot": builder.add_plot(f"target-{run.position}", target, target_label, "square"),
+        "snapshots": snapshots,
+        "most_dropped_items": dropped,
+        "sprite_sheet_key": first_sheet,
+        "lines_alt_text": line_labels[-1],
+    }
 
 
 def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
     """Map masses to bytes from 0 to 255 on a logarithmic scale; masses below the scale become 0."""
     logs = np.log10(np.maximum(mass, 10**scale.log10_low))
-    result: np.ndarray[Any, Any] = (logs - scale.log10_low) / ((scale.log10_high - scale.log10_low) or 1) * 255
+    result: Array = (logs - scale.log10_low) / ((scale.log10_high - scale.log10_low) or 1) * 255
     return result.round().clip(0, 255).astype(np.uint8)
 
 
@@ -194,24 +175,18 @@ def mass_kept_per_item(snapshot: PlanSnapshot, items: int) -> np.ndarray[Any, An
     return np.asarray(by_item[0] / np.maximum(by_item[1], 1e-12))
 
 
-def draw_mass_on_target_curves(plans: list[RunPlan]) -> tuple[Figure, str]:
+def draw_mass_on_target_curves(plans: Sequence[tuple[ReportRun, Sequence[PlanSnapshot]]]) -> tuple[Figure, str]:
     """Draw the share of mass on target over the epochs, one line per run; also return a description."""
     hover = "%{y:.1%}<extra>%{fullData.name}</extra>"
     lines = []
-    for plan in plans:
-        epochs, values = [one.epoch for one in plan.snapshots], [one.share_on_target for one in plan.snapshots]
-        lines.append(build_line_trace(plan.run, epochs, values, mode="lines+markers", hovertemplate=hover))
-    ends = "; ".join(f"{plan.run.name}: {plan.last_snapshot.share_on_target:.0%}" for plan in plans)
-    x = build_axis_from_zero("epoch", max(plan.last_snapshot.epoch or 0 for plan in plans))
+    for run, snapshots in plans:
+        epochs, values = [one.epoch for one in snapshots], [one.share_on_target for one in snapshots]
+        lines.append(build_line_trace(run, epochs, values, mode="lines+markers", hovertemplate=hover))
+    ends = "; ".join(f"{run.name}: {of[-1].share_on_target:.0%}" for run, of in plans)
+    x = build_axis_from_zero("epoch", max(of[-1].epoch or 0 for _, of in plans))
     y = {"tickformat": PERCENT, "rangemode": "tozero"}
     figure = build_figure(lines, height=CURVE_HEIGHT - 60, hovermode="x unified", x=x, y=y)
     return figure, f"Share of the plan’s mass on target over the epochs; last values: {ends}."
-
-
-def _items_with_most_dropped_mass(snapshot: PlanSnapshot, kept: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return indices of the items that lose the most mass; empty if the plan keeps all mass."""
-    least = np.argsort(kept, kind="stable")[:NUM_DROPPED]
-    return least[(kept[least] < 1 - MASS_TOLERANCE) & (snapshot.total_mass < 1 - MASS_TOLERANCE)]
 
 
 def _describe_mass(mass: float) -> str:

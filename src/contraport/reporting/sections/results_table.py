@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, collect_metrics_from_rows
-from contraport.metrics.intervals import Difference
 from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.metric_tables import (
     MISSING_VALUE,
     MetricCell,
     build_metric_tables,
     compare_settings,
+    format_gain,
     format_interval,
     list_evaluated_metrics,
     summarize_training_speed,
@@ -44,12 +44,12 @@ def build_results_section(builder: PageBuilder) -> Section:
 def list_run_problems(runs: Sequence[ReportRun]) -> list[str]:
     """Write notes on runs without metrics or evaluation, on diverged losses, and the notes of the evaluations."""
     notes = [f"{run.name} has no curves: no metrics are logged yet." for run in runs if not run.metrics_rows]
-    notes += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if run.evaluation is None]
+    notes += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if not run.evaluation]
     for run in runs:
         diverged = (row["step"] for row in run.metrics_rows if not math.isfinite(row.get("loss") or 0.0))
         if (step := next(diverged, None)) is not None:
             notes.append(f"{run.name}: the loss is not finite at step {step:,}.")
-    evaluated = {run.name: run.evaluation.get("notes", []) for run in runs if run.evaluation is not None}
+    evaluated = {run.name: run.evaluation.get("notes", []) for run in runs if run.evaluation}
     for note in dict.fromkeys(note for of_run in evaluated.values() for note in of_run):
         names = [name for name, of_run in evaluated.items() if note in of_run]
         notes.append(note if len(names) == len(runs) else f"{join_names(names)}: {note}")
@@ -99,7 +99,7 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
                     "marker": {"color": run.color, "size": 9, "symbol": SYMBOLS[place % len(SYMBOLS)]},
                     "name": escape_tags(run.name),
                     "meta": run.position,
-                    "customdata": [_format_points(gain) for _, gain in own],
+                    "customdata": [format_gain(metric, gain) for metric, gain in own],
                     "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>",
                 }
             )
@@ -108,7 +108,7 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
         title = f"difference from {escape_tags(first.name)}, points"
         x = build_titled_axis(title, zeroline=True, zerolinecolor=MUTED, zerolinewidth=1.5)
         figure = build_figure(traces, height=height, x=x, y={**ticks, "showgrid": False, "linecolor": GRID})
-        parts = "; ".join(f"{metric.title}, {run.name}: {_format_points(gain)}" for metric, run, gain in gains)
+        parts = "; ".join(f"{metric.title}, {run.name}: {format_gain(metric, gain)}" for metric, run, gain in gains)
         label = f"Differences from {first.name} on {data}: {parts}."
         result.append((first, builder.add_plot(f"differences-{first.position}", figure, label, "forest")))
     return result
@@ -118,7 +118,7 @@ def _build_direction_cells(
     runs: Sequence[ReportRun],
 ) -> tuple[list[Metric], list[tuple[ReportRun, dict[str, list[MetricCell]]]]]:
     """Return the metrics of cross-view retrieval, and table cells of each run by direction of retrieval."""
-    evaluated = [(run, ways) for run in runs if (ways := (run.evaluation or {}).get("directions"))]
+    evaluated = [(run, ways) for run in runs if (ways := run.evaluation.get("directions"))]
     metrics = collect_metrics_from_rows(values for _, ways in evaluated for values in ways.values())
     return metrics, [
         (run, {way: [_build_cell(metric, values) for metric in metrics] for way, values in ways.items()})
@@ -131,7 +131,3 @@ def _build_cell(metric: Metric, values: Mapping[str, Mapping[str, float]]) -> Me
     if entry is None:
         return MetricCell(MISSING_VALUE, False)
     return MetricCell(metric.format(entry["value"]), False, format_interval(metric, entry["low"], entry["high"]))
-
-
-def _format_points(gain: Difference) -> str:
-    return f"{100 * gain.value:z.1f} points ({100 * gain.low:z.1f} to {100 * gain.high:z.1f})".replace("-", "−")
