@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from contraport._utils.lazy import make_package_lazy
+from contraport._utils.lazy_imports import make_package_lazy
 
 
 def test_submodule_does_not_hide_function_of_same_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,9 @@ import pytest
 
 from contraport._utils.formatting import use_flag_style
 from contraport.cli.parsing import parse
-from contraport.command import Command
 from contraport.comparison.grid_builder import build_grid
 from contraport.estimators import ContrastiveEncoder
-from contraport.options import int_in_range, option
+from contraport.options import Command, int_in_range, option
 from contraport.runs import Run
 from contraport.training.config import Settings
 from tests.errors import raises_usage_error

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import contraport
-from contraport._utils import public_names
+from contraport._utils import lazy_imports
 from tests import wheel
 
 CORE_ONLY = """
@@ -34,7 +34,7 @@ def with_core_only(code: str) -> subprocess.CompletedProcess[str]:
 def test_public_names_load_the_same_objects():
     first = {name: getattr(contraport, name) for name in contraport.__all__}
     assert {name: getattr(contraport, name) for name in contraport.__all__} == first
-    assert {name: public_names.load_public_name(name) for name in contraport.__all__} == first
+    assert {name: lazy_imports.load_public_name(name) for name in contraport.__all__} == first
 
 
 def test_dir_lists_public_names_and_errors_offer_the_nearest():
@@ -46,7 +46,7 @@ def test_dir_lists_public_names_and_errors_offer_the_nearest():
         _ = contraport.nothing
 
 
-@pytest.mark.parametrize(("old", "new"), public_names.DEPRECATED.items())
+@pytest.mark.parametrize(("old", "new"), lazy_imports.DEPRECATED.items())
 def test_deprecated_names_still_work_with_a_warning(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(vars(contraport), old, raising=False)
     with pytest.warns(FutureWarning, match=new):
@@ -81,8 +81,8 @@ sys.exit(main(["list", "objectives"]))
     done = with_core_only(code)
     assert done.returncode == 0, done.stderr
     extras = {
-        name: public_names.EXTRA_BY_PACKAGE.get(f"{module}.".split(".")[1])
-        for name, module in public_names.module_by_name().items()
+        name: lazy_imports.EXTRA_BY_PACKAGE.get(f"{module}.".split(".")[1])
+        for name, module in lazy_imports.module_by_name().items()
     }
     del extras["doctor"]  # runs without its optional packages
     assert {"train", "demo", "export", "SNE", "report"} < {name for name, extra in extras.items() if extra}

@@ -7,14 +7,14 @@ the extras. `__init__.pyi` lists all public names; each is imported on first use
 
 from typing import Any
 
-from contraport._utils import public_names
+from contraport._utils import lazy_imports
 
 
 def __getattr__(name: str) -> Any:
-    value = public_names.public_names() if name == "__all__" else public_names.load_public_name(name)
+    value = lazy_imports.public_names() if name == "__all__" else lazy_imports.load_public_name(name)
     globals()[name] = value  # so that the next access does not come here
     return value
 
 
 def __dir__() -> list[str]:
-    return public_names.public_names()
+    return lazy_imports.public_names()

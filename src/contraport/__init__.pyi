@@ -1,5 +1,5 @@
 # The public names of `contraport`, listed here and nowhere else. Editors and type checkers read this file;
-# `contraport._utils.public_names` reads it to find the module of a name. ("as" makes a name of a stub public.)
+# `contraport._utils.lazy_imports` reads it to find the module of a name. ("as" makes a name of a stub public.)
 
 from contraport import engine as engine
 from contraport import integrations as integrations

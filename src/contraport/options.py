@@ -1,7 +1,14 @@
-"""Declaration of options: dataclass fields with a type, default, check and help text, used by Python and the CLI."""
+"""Declaration of options and commands, used by Python functions and the command line alike.
+
+Options are dataclass fields with a type, default, check and help text. A command is declared in the `config` module of
+the package that implements it. The command line lists, explains and parses it from this declaration alone, and the
+Python function of the same name takes its options as keywords. So a `config` module imports nothing heavy: what a
+command needs is imported when it runs.
+"""
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import logging
@@ -11,13 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from contraport._utils.formatting import format_option_name, is_flag_style_active
-from contraport.errors import UsageError, bind_arguments, check, check_integer, unknown_name_error
+from contraport.errors import UsageError, bind_arguments, check, check_integer, hint_on_error, unknown_name_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
 
 Check = Callable[[str, Any], None]
 """Check of an option's name and value; raises `UsageError`."""
@@ -29,6 +37,17 @@ MAX_COUNT = 2**31 - 1
 
 REMOVAL = "0.3"
 """Version in which deprecated names are removed."""
+
+
+def to_config_value(value: Any) -> Any:
+    """Convert an option value to plain data for `config.yaml`; objects become their name in angle brackets."""
+    if isinstance(value, Mapping):
+        return {str(key): to_config_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_config_value(item) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return get_value_name(value) if isinstance(value, Path) else f"<{get_value_name(value)}>"
 
 
 @dataclass(frozen=True)
@@ -47,8 +66,6 @@ class Option:
         lifetime: How long a value holds: for a run, a machine or a call.
         may_increase_on_resume: Whether the value may be increased when a run is resumed.
         is_cli_flag: Whether the option is a flag on the command line although it is positional in Python.
-        check_exists: Function that raises if the target of a value, such as a run, is missing. The command checks this
-            too; the parser calls it first if another required option is missing, so that the first mistake is reported.
         deprecated_name: Old name that is still accepted, with a warning; empty for none.
     """
 
@@ -57,13 +74,12 @@ class Option:
     default: Any
     is_python_positional: bool
     help: str
-    group: str
-    check: Check | None
-    serialize: Callable[[Any], Any]
-    lifetime: Lifetime
-    may_increase_on_resume: bool
+    group: str = ""
+    check: Check | None = None
+    serialize: Callable[[Any], Any] = to_config_value
+    lifetime: Lifetime = "run"
+    may_increase_on_resume: bool = False
     is_cli_flag: bool = False
-    check_exists: Check | None = None
     deprecated_name: str = ""
 
     @property
@@ -86,17 +102,6 @@ class Option:
             raise UsageError(f"{self.name}: must be {describe_type(self.type)}, got {value!r}.")
 
 
-def to_config_value(value: Any) -> Any:
-    """Convert an option value to plain data for `config.yaml`; objects become their name in angle brackets."""
-    if isinstance(value, Mapping):
-        return {str(key): to_config_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_config_value(item) for item in value]
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return get_value_name(value) if isinstance(value, Path) else f"<{get_value_name(value)}>"
-
-
 def has_object_placeholder(value: Any) -> bool:
     """Return whether a value from `config.yaml` is or contains a placeholder ``<name>`` for an object."""
     if isinstance(value, list | Mapping):
@@ -109,19 +114,8 @@ def get_value_name(value: Any) -> str:
     return str(value) if isinstance(value, str | Path) else str(getattr(value, "name", type(value).__name__))
 
 
-def option_metadata(
-    help: str,
-    *,
-    check: Check | None = None,
-    serialize: Callable[[Any], Any] = to_config_value,
-    lifetime: Lifetime = "run",
-    may_increase_on_resume: bool = False,
-    group: str | None = None,
-    is_cli_flag: bool = False,
-    check_exists: Check | None = None,
-    deprecated_name: str = "",
-) -> dict[str, Any]:
-    """Build the metadata of a dataclass field that declares an option; see `Option`.
+def option_metadata(help: str, **metadata: Any) -> dict[str, Any]:
+    """Build the metadata of a dataclass field that declares an option, with attributes of `Option`.
 
     Needed for a required option only, as a type checker takes a field from `option` for one with a default.
 
@@ -131,21 +125,11 @@ def option_metadata(
     >>> get_declared_options(Walk)["way"].required, get_declared_options(Walk)["way"].is_cli_positional
     (True, True)
     """
-    return {
-        "help": help,
-        "check": check,
-        "serialize": serialize,
-        "lifetime": lifetime,
-        "may_increase_on_resume": may_increase_on_resume,
-        "group": group,
-        "is_cli_flag": is_cli_flag,
-        "check_exists": check_exists,
-        "deprecated_name": deprecated_name,
-    }
+    return {"help": help, **metadata}
 
 
 def option(default: T, help: str, **metadata: Any) -> T:
-    """Declare an option with a default: a dataclass field with the metadata of `option_metadata`.
+    """Declare an option with a default: a dataclass field with attributes of `Option`, such as `check`.
 
     A group also applies to the options after it.
     """
@@ -158,7 +142,7 @@ def get_declared_options(options_class: Callable[..., object]) -> Mapping[str, O
     types, group = get_type_hints(options_class), ""
     options: dict[str, Option] = {}
     for one in fields(cast(type, options_class)):
-        group = one.metadata["group"] or group
+        group = one.metadata.get("group", group)
         default = inspect.Parameter.empty if one.default is MISSING else one.default
         metadata = {**one.metadata, "group": group}
         options[one.name] = Option(one.name, types[one.name], default, not one.kw_only, **metadata)
@@ -175,21 +159,11 @@ class BaseOptions:
                 one.validate(value)
 
     def replace_unchecked(self, **values: Any) -> Self:
-        """Return a copy with some values replaced, without validation; for values that the library computes.
-
-        >>> @dataclass(frozen=True, kw_only=True)
-        ... class Walk(BaseOptions):
-        ...     steps: int = option(1, "Number of steps.", check=int_in_range(1), group="the way")
-        >>> Walk(steps=3).replace_unchecked(steps=4)
-        Walk(steps=4)
-        """
-        derived, names = (
-            object.__new__(type(self)),
-            get_declared_options(cast(Callable[..., object], type(self))).keys(),
-        )
-        if not values.keys() <= names:
-            raise TypeError(f"unknown options: {', '.join(values.keys() - names)}")
-        vars(derived).update({name: getattr(self, name) for name in names} | values)
+        """Return a copy with some values replaced, without validation; for values that the library computes."""
+        if unknown := values.keys() - get_declared_options(cast(Callable[..., object], type(self))).keys():
+            raise TypeError(f"unknown options: {', '.join(unknown)}")
+        derived = copy.copy(self)
+        vars(derived).update(values)
         return derived
 
 
@@ -221,17 +195,30 @@ def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
         warnings.warn(message, FutureWarning, stacklevel=stacklevel)
 
 
-def accept_deprecated(**old_names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator: accept deprecated keyword names, declared as ``new="old"``, with a warning."""
+def accept_deprecated(**old_names: str) -> Callable[[C], C]:
+    """Decorator of a function or dataclass: accept deprecated keywords, given as ``new="old"``, with a warning.
 
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+    >>> @accept_deprecated(width="wide")
+    ... @dataclass
+    ... class Box:
+    ...     width: int
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     Box(wide=3).width
+    3
+    """
+
+    def decorate(target: Any) -> Any:
+        if isinstance(target, type):
+            target.__init__ = decorate(target.__init__)  # type: ignore[misc]
+            return target
+
+        @functools.wraps(target)
+        def call(*args: Any, **kwargs: Any) -> Any:
             for new, old in old_names.items():
                 if old in kwargs:
                     warn_renamed(old, new, stacklevel=3)
                     kwargs[new] = kwargs.pop(old)
-            return function(*args, **kwargs)
+            return target(*args, **kwargs)
 
         return call
 
@@ -248,25 +235,6 @@ def keep_deprecated_attributes(**new_names: str) -> Callable[[type[T]], type[T]]
 
         for old, new in new_names.items():
             setattr(cls, old, property(functools.partial(read, old=old, new=new)))
-        return cls
-
-    return decorate
-
-
-def accept_deprecated_fields(**formerly: str) -> Callable[[type[T]], type[T]]:
-    """Decorator of a dataclass: accept the deprecated names of fields, given as ``new="old"``, with a warning.
-
-    >>> @accept_deprecated_fields(width="wide")
-    ... @dataclass
-    ... class Box:
-    ...     width: int
-    >>> with warnings.catch_warnings(action="ignore"):
-    ...     Box(wide=3).width
-    3
-    """
-
-    def decorate(cls: type[T]) -> type[T]:
-        cls.__init__ = accept_deprecated(**formerly)(cls.__init__)  # type: ignore[method-assign]
         return cls
 
     return decorate
@@ -453,3 +421,61 @@ _WORDS = {
     Path: "a path",
     Any: "an object",
 }
+
+
+GETTING_STARTED = "getting started"
+TRAIN_AND_EVALUATE = "train and evaluate"
+USE_ENCODER = "use a trained encoder"
+PAIRS = "pairs"
+GROUPS = (GETTING_STARTED, TRAIN_AND_EVALUATE, USE_ENCODER, PAIRS)
+"""Headings of this package's commands in `contraport --help`, in order."""
+
+EXTRA = "train,report"
+"""Extras with the packages that the commands of this package need."""
+
+
+@dataclass(frozen=True)
+class Command(Generic[P]):
+    """Declaration of a command.
+
+    Attributes:
+        options_class: Dataclass of the options of the command.
+        function_path: Location of the function, ``module:function``, imported when the command runs.
+        summary: One sentence on what the command does.
+        details: Further text for the help and the docstring of the function.
+        examples: Example command lines for the help.
+        printer_path: Location of the function that prints the result unless `--json` is passed; empty for none.
+        failure_check_path: Location of a function that raises if the result is a failure, called after printing; empty
+            for none.
+        resolve_options: Function that adds options that follow from others, such as the settings of a recipe.
+        required_extra: Extra of contraport that installs the required packages; empty for none.
+        group: Heading of the command in `contraport --help`.
+        short_help_options: Options shown by `--help`; all if empty. `--help_all` always shows all.
+        docs_page: Documentation page about the command, as in `contraport docs PAGE`; empty for none.
+    """
+
+    options_class: Callable[P, object]
+    function_path: str
+    summary: str
+    details: str = ""
+    examples: tuple[str, ...] = ()
+    printer_path: str = ""
+    failure_check_path: str = ""
+    resolve_options: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    required_extra: str = ""
+    group: str = ""
+    short_help_options: tuple[str, ...] = ()
+    docs_page: str = ""
+
+    @property
+    def options(self) -> Mapping[str, Option]:
+        """Declared options of the command, by name."""
+        return get_declared_options(self.options_class)
+
+    def with_option_parameters(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
+        """Decorator: turn a function that takes a dict of options into one that takes them as documented keywords.
+
+        Errors get a note with the documentation page of the command; see `with_options_as_parameters`.
+        """
+        hinted = hint_on_error(f"contraport docs {self.docs_page}")(function) if self.docs_page else function
+        return with_options_as_parameters(self.options_class, self.details)(hinted)

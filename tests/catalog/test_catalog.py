@@ -9,7 +9,7 @@ import pytest
 from tests.errors import raises_usage_error
 from torch import nn
 
-from contraport._utils.lazy import import_object
+from contraport._utils.lazy_imports import import_object
 from contraport.catalog import (
     DATASETS,
     ENCODERS,

@@ -14,7 +14,7 @@ VERB = '''
 from dataclasses import dataclass, field
 
 from contraport.options import BaseOptions, int_in_range, option, option_metadata
-from contraport.command import Command
+from contraport.options import Command
 
 
 @dataclass(frozen=True, kw_only=True)

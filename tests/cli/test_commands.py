@@ -8,7 +8,7 @@ import docstring_parser
 import pytest
 
 import contraport
-from contraport._utils.lazy import import_object
+from contraport._utils.lazy_imports import import_object
 from contraport.cli import main
 from contraport.cli.commands import BUILTIN_COMMANDS, find_command
 from contraport.errors import UsageError

@@ -9,7 +9,7 @@ import pytest
 
 from contraport import __version__
 from contraport.cli.commands import BUILTIN_COMMANDS, find_command
-from contraport.command import GROUPS
+from contraport.options import GROUPS
 from contraport.training.config import OPTIONS
 
 from .conftest import Outcome

@@ -6,7 +6,7 @@ modules run audits, and import training.
 
 from typing import TYPE_CHECKING
 
-from contraport._utils.lazy import make_package_lazy
+from contraport._utils.lazy_imports import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.auditing.audit import audit

@@ -7,9 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contraport.command import EXTRA, PAIRS, Command
 from contraport.errors import check, check_nonnegative, check_positive
-from contraport.options import BaseOptions, int_in_range, matches_type, one_of, option, option_metadata
+from contraport.options import (
+    EXTRA,
+    PAIRS,
+    BaseOptions,
+    Command,
+    int_in_range,
+    matches_type,
+    one_of,
+    option,
+    option_metadata,
+)
 
 STATISTIC_NAMES = (
     "combined",

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from contraport._utils.formatting import use_flag_style
-from contraport._utils.lazy import import_object
+from contraport._utils.lazy_imports import import_object
 from contraport._version import __version__
 from contraport.cli.commands import command_summaries, run_command
 from contraport.errors import SelfTestError, UsageError, get_notes, out_of_memory_message

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import contraport
-from contraport._utils.lazy import import_object
-from contraport.command import EXTRA, GROUPS, Command
+from contraport._utils.lazy_imports import import_object
 from contraport.errors import UsageError, check, hint_on_error, one_line_reason, require_extra, unknown_name_error
-from contraport.options import Option
+from contraport.options import EXTRA, GROUPS, Command, Option
 
 ENTRY_POINT_GROUP = "contraport.commands"
 """Group of entry points for commands of other packages: the name of a command, and the location of its `Command`."""
@@ -73,7 +72,7 @@ def find_command(name: str) -> Command[...]:
         raise UsageError(message, kind="import_failed") from error
     check(
         isinstance(command, Command),
-        f"{where}: expected {point.value} to be a contraport.command.Command, got {type(command).__name__}.",
+        f"{where}: expected {point.value} to be a contraport.options.Command, got {type(command).__name__}.",
     )
     return cast(Command[...], command)
 

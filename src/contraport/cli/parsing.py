@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import inspect
-import itertools
 import re
 import shutil
 import textwrap
@@ -17,9 +16,8 @@ from typing import Any, Literal, NoReturn, Union, cast, get_args, get_origin
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
-from contraport.command import Command
 from contraport.errors import UsageError, unknown_name_error, unreadable_error
-from contraport.options import Option, describe_type, replace_deprecated_names, warn_renamed
+from contraport.options import Command, Option, describe_type, replace_deprecated_names, warn_renamed
 
 _MODE = "yaml-1.2"
 _MAX_VALUE = 60
@@ -105,7 +103,6 @@ class _Parser(ArgumentParser):
         options: Declared options of the command, by name.
         deprecated: Current option name by deprecated name.
         types: Type of each option, restricted to values that can be written on a command line.
-        positionals: Positional options of the command.
         stray_argument_option: Option that a stray argument is most likely meant for, if any.
         words: Arguments of the command line.
     """
@@ -113,7 +110,6 @@ class _Parser(ArgumentParser):
     options: Mapping[str, Option]
     deprecated: dict[str, str]
     types: dict[str, Any]
-    positionals: list[Option]
     stray_argument_option: str | None
     words: list[str]
 
@@ -182,7 +178,6 @@ class _Parser(ArgumentParser):
         if match := re.match(r"unrecognized arguments: (.+)", message):
             return self._unexpected(max((word for word in self.words if match[1].startswith(word)), key=len))
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
-            self._check_positionals()
             return UsageError(f"{match[1]}: required, got none. {self.options[match[1]].help}", kind="missing")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
             return unknown_name_error("config", match[1], self.types)
@@ -200,14 +195,6 @@ class _Parser(ArgumentParser):
         if match := re.match(r'Parser key "(\w+)\S*": (.*)', message):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)
-
-    def _check_positionals(self) -> None:
-        """Raise `UsageError` if the first positional option names something, such as a run, that does not exist."""
-        words = [*itertools.takewhile(lambda word: not word.startswith("-"), self.words)]
-        if words and self.positionals:
-            first = self.positionals[0]
-            if first.check_exists is not None:
-                first.check_exists(first.name, words if get_origin(self.types[first.name]) is list else words[0])
 
     def _unexpected(self, word: str) -> UsageError:
         """Return the error for an argument that belongs to no option."""
@@ -280,7 +267,6 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
     parser.options = options
     parser.deprecated = {option.deprecated_name: name for name, option in options.items() if option.deprecated_name}
     parser.types = {name: _words_type(option) for name, option in options.items()}
-    parser.positionals = [option for option in options.values() if option.is_cli_positional]
     flags = [name for name, option in options.items() if not option.is_cli_positional]
     parser.stray_argument_option = next((name for name in flags if options[name].required or name == "data"), None)
     headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.is_cli_positional)

@@ -8,10 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contraport._utils.lazy import import_object
-from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
+from contraport._utils.lazy_imports import import_object
 from contraport.errors import check
-from contraport.options import BaseOptions, get_declared_options, int_in_range, matches_type, one_of, option
+from contraport.options import (
+    EXTRA,
+    TRAIN_AND_EVALUATE,
+    BaseOptions,
+    Command,
+    get_declared_options,
+    int_in_range,
+    matches_type,
+    one_of,
+    option,
+)
 from contraport.training.config import DataPreparationSettings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}

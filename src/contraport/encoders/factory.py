@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from contraport._utils.formatting import describe_shape, format_options
-from contraport._utils.lazy import import_object
+from contraport._utils.lazy_imports import import_object
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
 from contraport.catalog.encoders import ENCODERS, OWN, TIMM
 from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder, is_transformers_folder

@@ -7,11 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from contraport._utils.lazy import import_object
-from contraport.command import EXTRA, TRAIN_AND_EVALUATE, USE_ENCODER, Command
+from contraport._utils.lazy_imports import import_object
 from contraport.errors import check
-from contraport.options import int_in_range, one_of, option, option_metadata
-from contraport.runs.config import VIEW, Run, RunEncoderOptions, SingleRunOptions, TrustOptions, check_run_folder
+from contraport.options import (
+    EXTRA,
+    TRAIN_AND_EVALUATE,
+    USE_ENCODER,
+    Command,
+    int_in_range,
+    one_of,
+    option,
+    option_metadata,
+)
+from contraport.runs.config import VIEW, Run, RunEncoderOptions, SingleRunOptions, TrustOptions
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
@@ -35,9 +43,7 @@ class EvaluateOptions(RunEncoderOptions):
 
     run: Sequence[str | Path | Run] | str | Path | Run = field(
         kw_only=False,
-        metadata=option_metadata(
-            "Run folder, or several, which are compared item by item.", check_exists=check_run_folder
-        ),
+        metadata=option_metadata("Run folder, or several, which are compared item by item."),
     )
     data: str | Path | Any | None = option(
         None,
@@ -162,7 +168,7 @@ class ExportOptions(TrustOptions):
     """Options of `contraport.export`."""
 
     run: str | Path | Run | Model = field(
-        kw_only=False, metadata=option_metadata("Run folder, or from Python a model.", check_exists=check_run_folder)
+        kw_only=False, metadata=option_metadata("Run folder, or from Python a model.")
     )
     format: Literal["onnx", "torch-export", "torchscript", "safetensors"] | None = option(
         None,

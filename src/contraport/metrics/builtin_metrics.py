@@ -9,7 +9,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from contraport._utils.lazy import lazy_module
+from contraport._utils.lazy_imports import lazy_module
 from contraport.metrics.registry import (
     AN_ITEM_PER_CLASS,
     CLASSES_ACROSS_DOMAINS,

@@ -16,7 +16,7 @@ from contraport._utils.html_repr import ReprMixin
 from contraport.engine import CacheEntry, Geometry, Kernel, LabelMask, SimilarityMask, cached, normalize
 from contraport.errors import UsageError, check, check_integer, is_number, unknown_name_error
 from contraport.objectives.pair_masks import PairIndicator
-from contraport.options import accept_deprecated_fields
+from contraport.options import accept_deprecated
 
 __all__ = [
     "AllViewPairs",
@@ -707,7 +707,7 @@ class GuidedNegatives(LayoutWrapper):
         return replace(block, pattern=replace(pattern, masks=(*pattern.masks, mask), has_no_empty_rows=False))
 
 
-@accept_deprecated_fields(centered="centred")
+@accept_deprecated(centered="centred")
 @dataclass(frozen=True, repr=False)
 class Coordinates(LayoutWrapper):
     """Layout wrapper that compares embedding coordinates instead of items (Barlow Twins): correlations over the batch.

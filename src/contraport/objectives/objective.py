@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport._utils.html_repr import format_html_mapping
-from contraport._utils.lazy import import_object
+from contraport._utils.lazy_imports import import_object
 from contraport.engine import Kernel, without_autocast
 from contraport.errors import UsageError, add_hint, check, unknown_name_error
 from contraport.objectives.constraints import Constraint, Marginals, PlanRequest, Rows

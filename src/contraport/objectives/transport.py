@@ -17,7 +17,7 @@ from contraport.objectives.constraints import Balanced, Marginals, PlanRequest
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.inputs import check_values, check_views
 from contraport.objectives.plan import Plan
-from contraport.options import accept_deprecated_fields, warn_renamed
+from contraport.options import accept_deprecated, warn_renamed
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +234,7 @@ def assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, iterat
         return shares
 
 
-@accept_deprecated_fields(item_weights="given")
+@accept_deprecated(item_weights="given")
 @dataclass(frozen=True, eq=False)
 class PlanWeights:
     """Weights of items or pairs from the balanced plan of the batch: ``weights=PlanWeights()`` or ``weights="plan"``.

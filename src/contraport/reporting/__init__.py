@@ -6,7 +6,7 @@ in the browser; figures in Python are `contraport.plots`.
 
 from typing import TYPE_CHECKING
 
-from contraport._utils.lazy import make_package_lazy
+from contraport._utils.lazy_imports import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.reporting.page import report

@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
-from contraport.options import BaseOptions, option, option_metadata
-from contraport.runs.config import Run, check_run_folder
+from contraport.options import EXTRA, TRAIN_AND_EVALUATE, BaseOptions, Command, option, option_metadata
+from contraport.runs.config import Run
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(BaseOptions):
     """Options of `contraport.report`."""
 
-    runs: Sequence[str | Path | Run] = field(
-        kw_only=False, metadata=option_metadata("Run folders.", check_exists=check_run_folder)
-    )
+    runs: Sequence[str | Path | Run] = field(kw_only=False, metadata=option_metadata("Run folders."))
     out: str | Path = field(metadata=option_metadata("HTML file to write."))
     overwrite: bool = option(False, "Replace `out` where it exists.")
 

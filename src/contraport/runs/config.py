@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contraport._utils.lazy import import_object
 from contraport.options import BaseOptions, int_in_range, option, option_metadata
 
 if TYPE_CHECKING:
@@ -20,12 +19,6 @@ VIEW = (
     "share an embedding space; default: the representation of the whole item."
 )
 """Help text of the option `view`."""
-
-
-def check_run_folder(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a path, or each path of a list, is a run folder."""
-    for one in value if isinstance(value, list) else [value]:
-        import_object("contraport.runs.run_folder:RunFolder")(one).check_is_run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,4 +60,4 @@ class RunEncoderOptions(TrustOptions):
 class SingleRunOptions(RunEncoderOptions):
     """Options of commands that embed data with the encoder of a single run."""
 
-    run: str | Path | Run = field(kw_only=False, metadata=option_metadata("Run folder.", check_exists=check_run_folder))
+    run: str | Path | Run = field(kw_only=False, metadata=option_metadata("Run folder."))

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from contraport._utils.lazy import make_package_lazy
+from contraport._utils.lazy_imports import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.similarity_search.cluster import Cluster, Clusters, cluster

@@ -7,9 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from contraport.command import EXTRA, PAIRS, USE_ENCODER, Command
 from contraport.errors import check
-from contraport.options import BaseOptions, int_in_range, matches_type, one_of, option, option_metadata
+from contraport.options import (
+    EXTRA,
+    PAIRS,
+    USE_ENCODER,
+    BaseOptions,
+    Command,
+    int_in_range,
+    matches_type,
+    one_of,
+    option,
+    option_metadata,
+)
 from contraport.runs.config import Run, TrustOptions
 
 

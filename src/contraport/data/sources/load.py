@@ -16,7 +16,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
 from contraport._utils.formatting import describe_item_shape, join_names
-from contraport._utils.lazy import import_object
+from contraport._utils.lazy_imports import import_object
 from contraport._utils.text_bytes import check_nonempty_texts
 from contraport.catalog import DATASETS
 from contraport.data.arrays import as_array

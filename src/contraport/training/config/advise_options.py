@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contraport.command import EXTRA, GETTING_STARTED, Command
-from contraport.options import BaseOptions, int_in_range, option, option_metadata
+from contraport.options import EXTRA, GETTING_STARTED, BaseOptions, Command, int_in_range, option, option_metadata
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contraport._utils.lazy import import_object
+from contraport._utils.lazy_imports import import_object
 from contraport.errors import check, check_nonnegative, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option, subset_of
 from contraport.schedules import SHAPES

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from contraport.catalog import apply_recipe
-from contraport.command import EXTRA, TRAIN_AND_EVALUATE, Command
 from contraport.errors import UsageError, check
-from contraport.options import get_declared_options, get_value_name, matches_type
+from contraport.options import EXTRA, TRAIN_AND_EVALUATE, Command, get_declared_options, get_value_name, matches_type
 from contraport.training.config.data_options import (
     DataPreparationSettings,
     DataSettings,
