@@ -95,7 +95,7 @@ def test_runs_and_suites_with_deprecated_names_are_read(tmp_path: Path) -> None:
         grid = build_grid({"suite": tmp_path / "old.yaml", "out": tmp_path})
     assert grid.common_options == {"lr_scheduler": "constant", "max_items": 64}
     assert grid.rows[0].options == {"objective": "info-nce", "optimizer": "sgd"}
-    assert list(grid.options.metrics) == ["knn"]
+    assert list(grid.compare_options.metrics) == ["knn"]
 
 
 def test_deprecated_estimator_parameter_works_with_a_warning() -> None:

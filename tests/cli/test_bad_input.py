@@ -158,7 +158,7 @@ def test_other_commands_reject_input_with_one_line(
 @pytest.mark.parametrize("name", ["photos.npz", "photos.npy", "photos.parquet"])
 def test_rejects_a_file_in_place_of_a_run(command: Command, tmp_path: Path, name: str) -> None:
     write_features(tmp_path / name, Features(np.ones((3, 2), np.float32), np.arange(3), np.full(3, "test")))
-    for argv in (["evaluate", name], ["report", name]):
+    for argv in (["evaluate", name], ["report", name, "--out", "page.html"]):
         line = reject(command, tmp_path, *argv)
         assert line.startswith("contraport: run: ")
         assert name in line
