@@ -27,7 +27,7 @@ from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.embed import embed
 from contraport.evaluation.loaded_run import LoadedRun
 from contraport.runs import Run
-from contraport.training.components.objective_builder import resolve_target_option
+from contraport.training.components.step_builder import resolve_target_option
 
 ROWS, FEATURES = 120, 4
 

@@ -20,8 +20,7 @@ from contraport.training.components.model_builder import (
     infer_encoder_settings,
     load_initial_weights,
 )
-from contraport.training.components.objective_builder import build_loss_schedules, build_objective
-from contraport.training.components.step_builder import build_training_module
+from contraport.training.components.step_builder import build_loss_schedules, build_objective, build_training_module
 
 __all__ = [
     "Components",

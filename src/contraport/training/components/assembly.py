@@ -28,8 +28,7 @@ from contraport.training.components.data_builder import (
     num_cached_draws,
     steps_per_epoch,
 )
-from contraport.training.components.objective_builder import build_objective
-from contraport.training.components.step_builder import build_training_module
+from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
 from contraport.training.optimization import check_optimizer
 from contraport.training.parallelism import check_strategy
