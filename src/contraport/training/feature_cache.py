@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from contraport._utils.array_cache import cached_bytes, load_or_build_arrays
 from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
-from contraport.data import Dataset, Views, build_loader
+from contraport.data import Views, build_loader
 from contraport.data.image_cache import dataset_digest
 from contraport.data.stores import Store
 from contraport.embedding import LoaderConfig, check_finite, evaluation_mode, fixed_seed
@@ -68,11 +68,6 @@ def use_cached_features(components: Components, settings: Settings, folder: Path
 
     The seed of the training determines the random views. Without augmentation there is one view per item.
 
-    Args:
-        components: components of the training; all encoders are frozen.
-        settings: settings of the training.
-        folder: cache folder.
-
     Raises:
         UsageError: a feature is not finite, or the folder is not writable.
     """
@@ -115,23 +110,19 @@ def _compute_features(
     )
     model.to(reader.device)
     views.to(reader.device)
-    with fixed_seed(settings.seed, reader.device), evaluation_mode(model):
-        for draw in range(cache_key["draws"]):
-            first = 0
-            for part in _encode_draw(model, views, components.dataset, reader, f"features, draw {draw + 1}"):
-                check_finite(part)
-                for file, features in zip(files, part.split([shape[-1] for shape in shapes], dim=1), strict=True):
-                    file[first : first + len(part), draw] = features.numpy()
-                first += len(part)
-
-
-def _encode_draw(model: Model, views: Views, dataset: Dataset, reader: LoaderConfig, title: str) -> Iterator[Tensor]:
-    """Yield the features of one random draw of the views of all items, batch by batch; views are concatenated."""
 
     def encode(*inputs: Tensor) -> Tensor:
         return torch.cat(model.encode(inputs), dim=1)
 
-    return (part for part, _ in reader.iterate_outputs(encode, model, views, dataset, title))
+    with fixed_seed(settings.seed, reader.device), evaluation_mode(model):
+        for draw in range(cache_key["draws"]):
+            first = 0
+            title = f"features, draw {draw + 1}"
+            for part, _ in reader.iterate_outputs(encode, model, views, components.dataset, title):
+                check_finite(part)
+                for file, features in zip(files, part.split([shape[-1] for shape in shapes], dim=1), strict=True):
+                    file[first : first + len(part), draw] = features.numpy()
+                first += len(part)
 
 
 def _cache_key(components: Components, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
@@ -141,7 +132,8 @@ def _cache_key(components: Components, settings: Settings, views: Views, draws: 
     return {
         "version": __version__,
         "data": dataset_digest(components.dataset),
-        "networks": [_architecture_digest(encoder) for encoder in model.encoders],
+        # The architecture includes what weights do not determine, such as activations; without addresses of objects.
+        "networks": [hashlib.sha256(_ADDRESS.sub("", repr(each)).encode()).hexdigest() for each in model.encoders],
         "weights": _weights_digest(model),
         "views": [views.augment, [list(shape) for shape in views.shapes]],
         "draws": draws,
@@ -149,11 +141,6 @@ def _cache_key(components: Components, settings: Settings, views: Views, draws: 
         "shapes": [[items, draws, width] for width in widths],
         "dtype": "float32",
     }
-
-
-def _architecture_digest(encoder: nn.Module) -> str:
-    """Return a digest of an encoder's architecture, including what weights do not determine, such as activations."""
-    return hashlib.sha256(_ADDRESS.sub("", repr(encoder)).encode()).hexdigest()
 
 
 def _weights_digest(model: Model) -> str:

@@ -51,15 +51,6 @@ def fit(
 ) -> Meter:
     """Train until all epochs are complete, starting from the last checkpoint, and return the meter.
 
-    Args:
-        components: the components of the training.
-        run: the run folder.
-        settings: settings of the training.
-        start: progress of earlier sessions.
-        loggers: receive the rows of metrics too.
-        console: shows the progress.
-        online_eval: creates the evaluation data of the online metrics on a device.
-
     Raises:
         FloatingPointError: the loss or its gradient is not finite.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the message has the command to resume.

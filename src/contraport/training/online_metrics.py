@@ -36,11 +36,6 @@ class OnlineMetrics(Callback):
 
     It precedes the meter in the list of callbacks, so that the row is not yet written. Weights, buffers and random
     state do not change.
-
-    Args:
-        scheduled: metrics with their intervals in epochs.
-        build_context: creates the evaluation data on a device.
-        meter: writes the rows.
     """
 
     def __init__(self, scheduled: Sequence[ScheduledMetric], build_context: EvalContextFactory, meter: Meter) -> None:
@@ -62,10 +57,7 @@ def build_online_eval_data(settings: Settings, components: Components, dataset: 
     The data are a fixed random subset of the training items, at most `MONITOR_ITEMS`: one half to fit probes, the other
     to score them. No test item is used.
 
-    Args:
-        settings: settings of the training.
-        components: components of the training.
-        dataset: the training items, before pairs are mismatched on purpose.
+    `dataset` has the training items before pairs are mismatched on purpose.
 
     Raises:
         UsageError: a metric cannot be computed on these items.

@@ -64,10 +64,7 @@ def select_training_device(name: str) -> torch.device:
 def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: str = "ddp") -> nn.Module:
     """Wrap the training module so that gradients are averaged over processes; unchanged for a single process.
 
-    Args:
-        module: the module, on the device.
-        device: device of this process.
-        strategy: `ddp`, each process has all weights; or `fsdp`, the weights of the encoders are sharded.
+    With the strategy `ddp` each process has all weights; with `fsdp` the weights of the encoders are sharded.
     """
     if current_processes().size == 1:
         return module

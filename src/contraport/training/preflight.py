@@ -53,13 +53,8 @@ def log_preflight_warnings(
 ) -> None:
     """Log the numbers of items and steps, and warn of settings with which an encoder learns little.
 
-    Args:
-        settings: settings of the training.
-        dataset: the training items.
-        module: computes the loss of a batch.
-        steps: number of steps of the whole training.
-        options: the explicit options, to which a suggested command adds its changes.
-        path: the run folder, if it exists.
+    A suggested command adds its changes to `options`, the explicit options of the call. `path` is the run folder, if it
+    exists.
     """
     if dataset.num_random_test_items:
         log.info("%s held out for evaluation (--test_fraction)", pluralize(dataset.num_random_test_items, "item"))
@@ -151,10 +146,7 @@ def suggest_small_batch_size(items: int, most: int) -> int:
 def format_changed_command(options: Mapping[str, Any], changes: Mapping[str, Any], path: Path | None = None) -> str:
     """Format the command line of a call with some options changed; if options are Python objects, only the changes.
 
-    Args:
-        options: the explicit options of the call.
-        changes: options that replace or extend them.
-        path: the existing run folder: the command names another one.
+    With `path`, an existing run folder, the command names another one.
 
     >>> options = {"data": "my photos", "target": "labels"}
     >>> print(format_changed_command(options, {"encoder": "gradients"}, Path("runs/a")))
@@ -196,12 +188,7 @@ def suggest_encoder(
 
     None also for named data, which serve for experiments.
 
-    Args:
-        settings: settings of the training.
-        dataset: the training items.
-        options: the explicit options.
-        changes: options suggested for more steps.
-        path: the run folder, if it exists.
+    The command also has the `changes` that are suggested for more steps.
     """
     items = len(dataset)
     is_named = isinstance(settings.data, str) and settings.data in DATASETS

@@ -16,36 +16,39 @@ log = logging.getLogger("contraport")
 
 
 @contextmanager
+def _logging_to(*handlers: logging.Handler, level: int) -> Iterator[None]:
+    before = log.level
+    log.setLevel(level)
+    for handler in handlers:
+        log.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            log.removeHandler(handler)
+        log.setLevel(before)
+
+
+@contextmanager
 def console_logging(*, progress: bool) -> Iterator[None]:
     """Context manager that logs INFO and above to the console, unless `progress` is false."""
-    level = log.level
-    log.setLevel(logging.INFO)
-    try:
-        with _attached(_ConsoleHandler(make_console(stderr=True, quiet=not progress))):
-            yield
-    finally:
-        log.setLevel(level)
+    handler = _ConsoleHandler(make_console(stderr=True, quiet=not progress))
+    with _logging_to(handler, level=logging.INFO):
+        yield
 
 
 @contextmanager
 def first_process_logging() -> Iterator[None]:
     """Context manager that silences the logs of all processes but the first."""
-    level = log.level
-    if not is_main_process():
-        log.setLevel(logging.CRITICAL + 1)
-    try:
+    with _logging_to(level=log.level if is_main_process() else logging.CRITICAL + 1):
         yield
-    finally:
-        log.setLevel(level)
 
 
 @contextmanager
 def run_logging(run: Run, *, progress: bool) -> Iterator[Console]:
     """Context manager that logs to `train.log` and to the console; yields the console.
 
-    The console receives INFO and above, and nothing if `progress` is false.
-
-    Only the first process logs; see `first_process_logging`.
+    The console receives INFO and above, and nothing if `progress` is false. Only the first process logs.
 
     Raises:
         UsageError: `train.log` cannot be written.
@@ -57,31 +60,16 @@ def run_logging(run: Run, *, progress: bool) -> Iterator[Console]:
     with run.translate_write_errors():
         to_file = _LogFileHandler(run)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    to_console = _ConsoleHandler(console)
-    level = log.level
-    log.setLevel(logging.DEBUG)
     try:
-        with _attached(to_file, to_console):
+        with _logging_to(to_file, _ConsoleHandler(console), level=logging.DEBUG):
             try:
                 yield console
             except (KeyboardInterrupt, FloatingPointError) as reason:
                 log.debug("stopped: %s", reason)
                 raise
     finally:
-        log.setLevel(level)
         with run.translate_write_errors():
             to_file.close()
-
-
-@contextmanager
-def _attached(*handlers: logging.Handler) -> Iterator[None]:
-    for handler in handlers:
-        log.addHandler(handler)
-    try:
-        yield
-    finally:
-        for handler in handlers:
-            log.removeHandler(handler)
 
 
 class _ConsoleHandler(logging.Handler):

@@ -71,10 +71,7 @@ def _check_unchanged(name: str, value: Any, recorded: Any, out: object) -> None:
 def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | None = None) -> Position:
     """Create a run folder, or reset an existing one to its last checkpoint; return the position of the training.
 
-    Args:
-        run: the run folder.
-        settings: settings of the training.
-        record: digests of the items, which must not change on resume; None for a stream.
+    `record` has digests of the items, which must not change on resume; it is None for a stream.
 
     Raises:
         UsageError: the folder is occupied or not writable, or the checkpoint is corrupt or of other items; nothing was

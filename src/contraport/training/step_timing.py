@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,6 @@ from contraport._utils.files import atomic_write, write_text
 from contraport._utils.formatting import format_significant
 from contraport._utils.progress import ProgressBars
 from contraport.data import Batch
-from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.distributed import current_processes
 from contraport.embedding import evaluation_mode
 from contraport.runs import Run
@@ -187,7 +187,7 @@ def measure_training_steps(settings: Settings, components: Components) -> DryRun
 
 def _seconds_to_encode(components: Components, device: torch.device, bars: ProgressBars) -> float:
     """Return the median seconds to encode the random views of a batch."""
-    module, batches, seconds = components.module, _repeat(components.batches), []
+    module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
         for _ in bars.track(_STEPS, "timing the encoder", len(_STEPS)):
             start = time.perf_counter()
@@ -195,11 +195,6 @@ def _seconds_to_encode(components: Components, device: torch.device, bars: Progr
             _synchronize(device)
             seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[SKIPPED:])
-
-
-def _repeat(batches: BatchLoader | StreamLoader) -> Iterator[Batch]:
-    while True:
-        yield from batches
 
 
 def _synchronize(device: torch.device) -> None:
@@ -295,11 +290,7 @@ def measure_step_seconds(module: TrainingModule, batch: Batch, settings: Setting
 
 
 class ProfilerCallback(Callback):
-    """Callback that profiles some steps of a session; writes `profile/trace.json` and `profile/steps.txt`.
-
-    Args:
-        run: the run folder.
-    """
+    """Callback that profiles some steps of a session; writes `profile/trace.json` and `profile/steps.txt`."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -83,10 +83,8 @@ class Checkpoints(Callback):
     Checkpoints are written only between two optimizer steps, since accumulated gradients are not saved.
 
     Args:
-        run: the run folder.
         minutes: minutes between two checkpoints within an epoch.
         keep_every: number of epochs between two checkpoints that are kept in addition to the last; None: none.
-        stop: request to stop by a signal.
     """
 
     def __init__(self, run: Run, *, minutes: float, keep_every: int | None, stop: StopRequest) -> None:

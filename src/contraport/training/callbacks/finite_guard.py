@@ -85,8 +85,6 @@ class FailedStepRecorder(FiniteGuard):
     last checkpoint (`NonFiniteEarlierStep`) and checks each step before it is taken.
 
     Args:
-        run: the run folder.
-        seed: seed of the run.
         every: number of steps between two readings.
     """
 

@@ -153,11 +153,7 @@ def check_loggers(names: Iterable[str]) -> None:
 def open_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, step: int) -> list[Logger]:
     """Open the loggers of a run; a resumed run continues its sessions.
 
-    Args:
-        names: keys of `LOGGERS`.
-        run: the run; local files go to its folder `loggers/`.
-        config: the settings, recorded by new sessions.
-        step: number of steps done.
+    Local files go to the folder `loggers/` of the run. New sessions record the settings `config`.
 
     Raises:
         UsageError: a logger cannot be opened, such as a server that does not respond.

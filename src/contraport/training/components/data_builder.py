@@ -48,10 +48,7 @@ def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, chosen: bool
 
     For a stream, `steps` stays and is the length of an epoch.
 
-    Args:
-        settings: settings of the training.
-        dataset: the training items.
-        chosen: whether `epochs` was given.
+    `chosen` is whether `epochs` was given.
 
     Raises:
         UsageError: a stream without steps, or both steps and epochs for other data.

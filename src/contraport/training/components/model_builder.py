@@ -33,9 +33,7 @@ def load_initial_weights(settings: Settings, run: Run | None = None) -> InitialW
 
     Torch's global random state does not change.
 
-    Args:
-        settings: settings of the training.
-        run: the resumed run, if any; its folder stores the initial weights.
+    The folder of a resumed `run` stores them.
 
     Raises:
         UsageError: the weights are unavailable, or belong to another encoder.
@@ -93,10 +91,7 @@ def infer_encoder_settings(settings: Settings, initial_weights: InitialWeights |
 def build_untrained_copy(settings: Settings, model: Model, encoder: Encoders = None) -> Model:
     """Build the untrained version of a model: same architecture, random weights of the training seed.
 
-    Args:
-        settings: settings of the training.
-        model: the trained model.
-        encoder: the module that was passed as encoder, or one per view, if any.
+    `encoder` is the module that was passed as encoder, or one per view, if any.
     """
     with seeded_weight_initialization(settings):
         return Model(**model.config | {"encoder": model.encoder_sources if encoder is None else encoder})
@@ -117,11 +112,7 @@ def build_model(
 ) -> Model:
     """Build the encoders, one per view or shared, and the projection heads.
 
-    Args:
-        settings: settings of the training.
-        views: the views to encode.
-        initial_weights: initial weights; None: random.
-        architecture: folder with tokenizer and architecture of transformers encoders, of a resumed run.
+    `architecture` is the folder with tokenizer and architecture of transformers encoders, of a resumed run.
     """
     message = (
         "shared_encoder: false requires items of several views, such as an image and a caption; got the single view "

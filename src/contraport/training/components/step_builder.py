@@ -218,14 +218,6 @@ def build_training_module(
 
     Torch's global random state does not change.
 
-    Args:
-        settings: settings of the training.
-        dataset: the training items.
-        objective: the objective, see `build_objective`.
-        steps_per_epoch: number of optimizer steps per epoch.
-        initial_weights: initial weights of the encoders; default: random.
-        architecture: see `build_model`.
-
     Raises:
         UsageError: settings that do not fit the data or one another.
 

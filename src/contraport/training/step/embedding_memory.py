@@ -28,13 +28,7 @@ class EmbeddingMemory(nn.Module, ABC):
 
     @abstractmethod
     def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
-        """Return positives ``(b, d)`` and stored negatives for a view; no negatives while the memory is empty.
-
-        Args:
-            view: number of the view.
-            keys: its current embeddings, ``(b, d)``.
-            ids: their items, ``(b,)``.
-        """
+        """Return positives ``(b, d)`` and stored negatives for the embeddings `keys` of the items `ids` in a view."""
 
     @abstractmethod
     def write(self, keys: Tensor, ids: Tensor) -> None:

@@ -50,11 +50,7 @@ class EmbeddedBatch(NamedTuple):
     weights_from_plan: PlanWeights | None = None
 
     def objective_kwargs(self, *views: int) -> dict[str, Any]:
-        """Return the keyword arguments `present` and `weights` for the objective, as far as they are needed.
-
-        Args:
-            views: numbers of the views that the objective compares; default: all.
-        """
+        """Return the keyword arguments `present` and `weights` for the objective, as far as they are needed."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
@@ -145,11 +141,7 @@ class ObjectiveLoss(StepLoss):
     ) -> Tensor:
         """Return the loss value of the objective for some embeddings.
 
-        Args:
-            batch: the items.
-            embeddings: the embeddings to compare.
-            pair: the ordered pair of views that they are, which selects buffers; default: all views.
-            kwargs: keywords in addition to those of the batch.
+        `pair` is the ordered pair of views that the embeddings are, which selects buffers; None: all views.
         """
         if batch.weights is not None and not bool(gather(batch.weights).any()):
             return torch.stack([z[:0].sum() for z in embeddings]).sum()  # all weights are 0: no loss, gradients of 0
