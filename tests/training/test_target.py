@@ -101,7 +101,7 @@ def test_a_run_goes_on_with_its_teacher_and_is_judged_without(items: dict[str, A
     found = evaluate(grown, metrics=["knn"], progress=False)
     assert any("No plan of test items is drawn" in note and "features" in note for note in found["notes"])
     Path("teacher.npy").unlink()
-    with raises_usage_error("teacher.*", "teacher.npy", "No such file"):
+    with raises_usage_error("teacher.*", "teacher.npy", "no file"):
         train(resume=True, out="part", epochs=3, progress=False)
 
 
@@ -120,7 +120,7 @@ def test_a_run_goes_on_with_its_target(items: dict[str, Any]) -> None:
 def test_a_file_that_is_gone_is_told_on_resume(items: dict[str, Any]) -> None:
     train(**items, target="soft:teacher.npy", out="run")
     Path("teacher.npy").unlink()
-    with raises_usage_error("target.*", "teacher.npy", "No such file"):
+    with raises_usage_error("target.*", "teacher.npy", "no file"):
         train(resume=True, out="run", epochs=3, progress=False)
 
 

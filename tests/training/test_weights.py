@@ -123,7 +123,7 @@ def test_a_batch_of_which_nothing_counts_adds_nothing(table: dict[str, Any]) -> 
     ("wrong", "code", "value"),
     [
         ({"sample_weight": "wroth"}, "*unknown", "worth"),
-        ({"sample_weight": "none.npy"}, "sample_weight.*", "No such file"),
+        ({"sample_weight": "none.npy"}, "sample_weight.*", "no file"),
         ({"sample_weight": "pipe.npy"}, "sample_weight.*", "pipe.npy"),
         ({"sample_weight": "junk.npy"}, "sample_weight.unreadable", "junk.npy"),
         ({"sample_weight": "long.npy"}, "sample_weight.*", "(70,)"),
