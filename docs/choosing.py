@@ -22,7 +22,7 @@ def choosing() -> str:
     """Return the page on where to start, one screen."""
     runs = measured()
     rows = [
-        [case.name, case.starting_point, f"[{_certainty(case.basis, runs)}](evidence.md#{_slug(case.name)})"]
+        [case.name, case.starting_point, f"[{_certainty(case.evidence, runs)}](evidence.md#{_slug(case.name)})"]
         for case in USE_CASES
     ]
     parts = [
@@ -88,10 +88,10 @@ def _write_claims(runs: dict[str, list[Measured]]) -> None:
     CLAIMS.write_text(format_csv(("suite", "number", "claim", "data", "verdict", "difference"), rows))
 
 
-def _certainty(basis: tuple[ClaimReference, ...], runs: dict[str, list[Measured]]) -> str:
-    if not basis:
+def _certainty(evidence: tuple[ClaimReference, ...], runs: dict[str, list[Measured]]) -> str:
+    if not evidence:
         return "the baseline"
-    verdicts = [verdict_on(runs, *item) for item in basis]
+    verdicts = [verdict_on(runs, *item) for item in evidence]
     return CERTAINTY.get(together(verdicts), "not measured")
 
 

@@ -254,7 +254,7 @@ def test_typical_items_and_pictures_are_members_of_their_cluster(
     features = np.concatenate([wide, narrow]).astype(np.float32)
     given = Features(features, np.arange(28), np.full(28, "train"), labels=labels, class_names=names)
     setting(
-        monkeypatch, cluster, MAX_GROUP_PICTURES=3, kmeans_clusters=lambda z, k: np.minimum(np.arange(28) // 8, k - 1)
+        monkeypatch, cluster, MAX_SECTION_CARDS=3, kmeans_clusters=lambda z, k: np.minimum(np.arange(28) // 8, k - 1)
     )
     out, page = tmp_path / "clusters.csv", tmp_path / "clusters.html"
     cluster(given, k=1, out=out, page=page)
@@ -434,7 +434,7 @@ def test_page_of_duplicates_shows_the_largest_groups(tmp_path: Path, monkeypatch
     features = np.repeat(np.eye(4), [5, 1, 2, 2], axis=0)
 
     def shown(groups: int) -> str:
-        setting(monkeypatch, duplicates, MAX_GROUPS_SHOWN=groups, MAX_GROUP_PICTURES=2)
+        setting(monkeypatch, duplicates, MAX_GROUPS_SHOWN=groups, MAX_SECTION_CARDS=2)
         duplicates(features, page=tmp_path / "same.html", overwrite=True)
         return (tmp_path / "same.html").read_text()
 

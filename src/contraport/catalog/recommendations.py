@@ -42,13 +42,13 @@ class UseCase(NamedTuple):
     Attributes:
         name: Kind of data or goal.
         starting_point: Recommended starting point, in one or two sentences of Markdown.
-        basis: Benchmark claims that support the starting point; empty for the baseline.
+        evidence: Benchmark claims that support the starting point; empty for the baseline.
         recommendations: Recommendations in order of importance.
     """
 
     name: str
     starting_point: str
-    basis: tuple[ClaimReference, ...]
+    evidence: tuple[ClaimReference, ...]
     recommendations: tuple[Recommendation, ...]
 
 

@@ -17,8 +17,8 @@ from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.metrics.clustering import kmeans_clusters
 from contraport.similarity_search.config import CLUSTER, ItemClusteringOptions
-from contraport.similarity_search.nearest_rows import find_most_similar, iterate_normalized_blocks
-from contraport.similarity_search.page import MAX_GROUP_PICTURES, CardSection, ItemCard, check_page, write_page
+from contraport.similarity_search.nearest_rows import find_most_similar, iterate_normalized_blocks, spread_evenly
+from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_page
 
 MAX_SAMPLE = 20_000
 """Items of the k-means that finds the initial centers; Lloyd's iterations over all items then move them."""
@@ -42,11 +42,10 @@ class Cluster(NamedTuple):
     class_name: str | None
     majority_class_size: int = 0
 
-    @property
-    def largest_class(self) -> str:
-        """Most frequent class with its number of items, as a text; a dash if the items have no classes.
+    def format_majority_class(self) -> str:
+        """Format the most frequent class with its number of items; a dash if the items have no classes.
 
-        >>> Cluster(32, (), "animals", 10).largest_class
+        >>> Cluster(32, (), "animals", 10).format_majority_class()
         'animals (10 of 32)'
         """
         return "-" if self.class_name is None else f"{self.class_name} ({self.majority_class_size:,} of {self.size:,})"
@@ -68,7 +67,7 @@ class Clusters(NamedTuple):
         with_class = any(one.class_name is not None for one in self.clusters)
         return [
             {"cluster": str(number), "items": str(one.size)}
-            | ({"largest class": one.largest_class} if with_class else {})
+            | ({"largest class": one.format_majority_class()} if with_class else {})
             | {"nearest to the center": ", ".join(one.typical)}
             for number, one in enumerate(self.clusters)
         ]
@@ -110,23 +109,28 @@ def cluster(values: dict[str, Any]) -> Clusters:
     order = order[sizes[order] > 0]  # equal items leave clusters empty
     rank = np.empty(options.k, dtype=np.int64)
     rank[order] = np.arange(len(order))
-    described = tuple(
-        _describe_cluster(features, np.flatnonzero(labels == label), centers[label]) for label in order.tolist()
-    )
-    result = Clusters(rank[labels], described)
+    labels, centers = rank[labels], centers[torch.from_numpy(order)]
+    members = [np.flatnonzero(labels == number) for number in range(len(order))]
+    nearest = [
+        find_most_similar(center, features.features, MAX_SECTION_CARDS, candidates=candidates)
+        for center, candidates in zip(centers, members, strict=True)
+    ]
+    clusters = [
+        _describe_cluster(features, *one) for one in zip(members, (places for _, places in nearest), strict=True)
+    ]
+    result = Clusters(labels, tuple(clusters))
     if out is not None:
         rows = ((position, features.item_name(position), int(label)) for position, label in enumerate(result.labels))
         with report_write_errors("out", out):
             write_csv(out, ["position", "name", "cluster"], rows)
     if options.page is not None:
-        _write_page(options.page, features, result, centers[torch.from_numpy(order)])
+        _write_page(options.page, features, result, nearest)
     return result
 
 
 def _fit_kmeans(features: np.ndarray, count: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
     """Fit k-means, and return the cluster of each item, ``(n,)``, and the centers, ``(k, F)``."""
-    spread = np.linspace(0, len(features) - 1, min(MAX_SAMPLE, len(features))).round().astype(np.int64)
-    sample = np.array(features[spread], dtype=np.float32)
+    sample = np.array(features[spread_evenly(len(features), MAX_SAMPLE)], dtype=np.float32)
     initial = torch.from_numpy(kmeans_clusters(torch.from_numpy(sample), count).astype(np.int64))
     centers = torch.zeros(count, features.shape[1], device=device)
     for first, rows in iterate_normalized_blocks(sample, device):
@@ -148,9 +152,8 @@ def _fit_kmeans(features: np.ndarray, count: int, device: torch.device) -> tuple
     return labels, centers
 
 
-def _describe_cluster(features: Features, members: np.ndarray, center: Tensor) -> Cluster:
-    _, places = find_most_similar(center, features.features, TYPICAL_ITEMS, candidates=members)
-    typical = tuple(map(features.item_name, places.tolist()))
+def _describe_cluster(features: Features, members: np.ndarray, nearest: Tensor) -> Cluster:
+    typical = tuple(map(features.item_name, nearest[:TYPICAL_ITEMS].tolist()))
     if features.labels is None:
         return Cluster(len(members), typical, None)
     classes, counts = np.unique(features.labels[members], return_counts=True)
@@ -158,16 +161,14 @@ def _describe_cluster(features: Features, members: np.ndarray, center: Tensor) -
     return Cluster(len(members), typical, features.class_name_at(example), int(counts.max()))
 
 
-def _write_page(path: str | Path, features: Features, result: Clusters, centers: Tensor) -> None:
+def _write_page(path: str | Path, features: Features, result: Clusters, nearest: list[tuple[Tensor, Tensor]]) -> None:
     sections = []
-    for number, (one, center) in enumerate(zip(result.clusters, centers, strict=True)):
-        members = np.flatnonzero(result.labels == number)
-        similarities, places = find_most_similar(center, features.features, MAX_GROUP_PICTURES, candidates=members)
+    for number, (one, (similarities, places)) in enumerate(zip(result.clusters, nearest, strict=True)):
         cards = [
             ItemCard(place, features.item_name(place), f"{similarity:.3f}")
             for place, similarity in zip(places.tolist(), similarities.tolist(), strict=True)
         ]
-        largest = f"largest class: {one.largest_class}" if one.class_name is not None else ""
+        largest = f"largest class: {one.format_majority_class()}" if one.class_name is not None else ""
         size = pluralize(one.size, "item")
         sections.append(CardSection(f"Cluster {number}", cards, (size, largest), one.size - len(cards)))
     lead = "The items of each cluster that are nearest to its center, with their cosine similarity to it."

@@ -26,7 +26,7 @@ from contraport.similarity_search.nearest_rows import (
     log_index_recommendation,
     normalize_rows,
 )
-from contraport.similarity_search.page import MAX_GROUP_PICTURES, CardSection, ItemCard, check_page, write_page
+from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_page
 
 log = logging.getLogger("contraport.similarity_search")
 
@@ -240,7 +240,7 @@ def _write_page(path: str | Path, features: Features, result: DuplicatesResult, 
     sections = []
     for number, group in enumerate(result[:MAX_GROUPS_SHOWN], start=1):
         cards = [ItemCard(*item) for item in zip(group.positions, group.names, strict=True)]
-        shown, more = cards[:MAX_GROUP_PICTURES], len(cards[MAX_GROUP_PICTURES:])
+        shown, more = cards[:MAX_SECTION_CARDS], len(cards[MAX_SECTION_CARDS:])
         sections.append(CardSection(f"Group {number}", shown, (pluralize(len(cards), "item"),), more))
     for number, pair in enumerate(result.pairs_below_threshold, start=1):
         cards = [ItemCard(*item) for item in zip(pair.positions, pair.names, strict=True)]

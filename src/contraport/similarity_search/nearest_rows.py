@@ -32,6 +32,25 @@ BLOCK = 16_384
 ROUNDING = 1e-6
 """Rounding error of a cosine in float32: equal features may have a cosine this much below 1."""
 
+SUGGESTED_ROWS = 1_000_000
+"""With more rows than this an index is suggested."""
+
+TRAINING_ROWS = 100_000
+"""Rows that the cells are fitted to."""
+
+PROBES = 32
+"""Cells searched for a query."""
+
+CANDIDATES_PER_RESULT = 10
+"""Candidates from the index for each result; they are compared exactly."""
+
+PAIRS_PER_ROW = 32
+"""Nearest rows considered as duplicates of a row."""
+
+_CPU = torch.device("cpu")
+
+log = logging.getLogger("contraport.similarity_search")
+
 
 def normalize_rows(features: np.ndarray, device: torch.device) -> Tensor:
     """Scale rows of features to unit length, ``(b, F)`` float32; rows of zeros stay zero.
@@ -45,6 +64,15 @@ def normalize_rows(features: np.ndarray, device: torch.device) -> Tensor:
     rows = torch.from_numpy(np.array(features, dtype=np.float32))
     check_finite(rows)
     return F.normalize(rows.to(device), dim=1)
+
+
+def spread_evenly(items: int, count: int) -> np.ndarray:
+    """Return the indices of at most `count` evenly spaced items.
+
+    >>> spread_evenly(10, 4)
+    array([0, 3, 6, 9])
+    """
+    return np.linspace(0, items - 1, min(count, items)).round().astype(np.int64)
 
 
 def iterate_normalized_blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, Tensor]]:
@@ -79,26 +107,6 @@ def find_most_similar(
         order = best.argsort(descending=True, stable=True)[:count]
         best, places = best[order], places[order]
     return best.cpu(), places.cpu()
-
-
-SUGGESTED_ROWS = 1_000_000
-"""With more rows than this an index is suggested."""
-
-TRAINING_ROWS = 100_000
-"""Rows that the cells are fitted to."""
-
-PROBES = 32
-"""Cells searched for a query."""
-
-CANDIDATES_PER_RESULT = 10
-"""Candidates from the index for each result; they are compared exactly."""
-
-PAIRS_PER_ROW = 32
-"""Nearest rows considered as duplicates of a row."""
-
-_CPU = torch.device("cpu")
-
-log = logging.getLogger("contraport.similarity_search")
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,11 @@ def load_or_build_index(features: np.ndarray, path: Path) -> FeatureIndex:
     if path.exists() and record_path.exists():
         check_regular_file("index", path)
         if read_json(record_path) == record:
-            return FeatureIndex(_read_index(faiss, path), features)
+            try:
+                return FeatureIndex(faiss.read_index(str(path)), features)
+            except RuntimeError as error:
+                message = f"index: {path} cannot be read: {one_line_reason(error)}. Delete it."
+                raise UsageError(message, kind="unreadable") from error
         log.warning("Rebuilding the index in %s: it was built from other features or by another faiss.", path)
     else:
         check(not path.exists(), f"index: {path} exists and is not an index of features. Name another file.", "exists")
@@ -172,23 +184,15 @@ def _build_index(faiss: Any, features: np.ndarray) -> Any:
     items, width = features.shape
     cells = max(1, min(round(4 * math.sqrt(items)), items // 39))  # faiss requires 39 training rows a cell
     faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
-    spread = np.linspace(0, items - 1, min(max(TRAINING_ROWS, 64 * cells), items)).round().astype(np.int64)
-    faiss_index.train(normalize_rows(features[spread], _CPU).numpy())
+    training_rows = spread_evenly(items, max(TRAINING_ROWS, 64 * cells))
+    faiss_index.train(normalize_rows(features[training_rows], _CPU).numpy())
     for _, rows in iterate_normalized_blocks(features, _CPU):
         faiss_index.add(rows.numpy())
     faiss_index.nprobe = min(PROBES, cells)
     return faiss_index
 
 
-def _read_index(faiss: Any, path: Path) -> Any:
-    try:
-        return faiss.read_index(str(path))
-    except RuntimeError as error:
-        message = f"index: {path} cannot be read: {one_line_reason(error)}. Delete it."
-        raise UsageError(message, kind="unreadable") from error
-
-
 def _sample_digest(features: np.ndarray) -> str:
     """Return a digest of at most 1,000 evenly spaced rows, which identifies the features."""
-    spread = np.linspace(0, len(features) - 1, min(1_000, len(features))).round().astype(np.int64)
-    return hashlib.sha256(np.ascontiguousarray(features[spread]).tobytes()).hexdigest()
+    sample = features[spread_evenly(len(features), 1_000)]
+    return hashlib.sha256(np.ascontiguousarray(sample).tobytes()).hexdigest()

@@ -20,7 +20,9 @@ from contraport.runs import Run
 from contraport.training.components import build_dataset
 
 PICTURE_SIDE = 128
-MAX_GROUP_PICTURES = 12
+
+MAX_SECTION_CARDS = 12
+"""Items of a group or cluster on a page, at most."""
 
 NO_PICTURES = "There are no pictures: the items are neither image files nor images of the training data."
 
@@ -47,10 +49,10 @@ class CardSection(NamedTuple):
     """Section of the page: cards of items under one heading.
 
     Attributes:
-        title: heading of the group.
+        title: heading of the section.
         cards: cards of the items shown.
         notes: short texts beside the heading.
-        num_hidden: number of items of the group that are not shown.
+        num_hidden: number of items that are not shown.
     """
 
     title: str
@@ -68,7 +70,7 @@ def check_page(path: str | Path | None, *, overwrite: bool) -> None:
 
 
 def write_page(path: str | Path, features: Features, title: str, lead: str, sections: Sequence[CardSection]) -> None:
-    """Write the page atomically, with pictures of the items that have any.
+    """Write a page of search results atomically, with pictures of the items that have any.
 
     Args:
         path: the .html file.

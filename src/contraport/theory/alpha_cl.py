@@ -164,7 +164,7 @@ def _check_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
 @keep_deprecated_attributes(energies="energy_by_iteration", optimum="max_energy")
 @dataclass(frozen=True, eq=False)
 class LinearEncoderTraining:
-    """Linear encoder with orthonormal rows, trained by alpha-CL with fixed pair weights.
+    """Training of a linear encoder with orthonormal rows by alpha-CL with fixed pair weights.
 
     Attributes:
         weight: weight matrix of the encoder, (k, d).
@@ -248,7 +248,7 @@ def train_linear_encoder(
 )
 @dataclass(frozen=True, eq=False)
 class DeepLinearTraining:
-    """Deep linear encoder with layers of unit norm, trained by alpha-CL with fixed pair weights.
+    """Training of a deep linear encoder with layers of unit norm by alpha-CL with fixed pair weights.
 
     Attributes:
         weights: weight matrices of the L layers, in the order they are applied.

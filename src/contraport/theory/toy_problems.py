@@ -1,4 +1,4 @@
-"""Gaussian mixture and L-BFGS optimizer of the theory studies."""
+"""Toy problems of the theory studies: points of a Gaussian mixture, and minimization by L-BFGS."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def minimize_uniformity_loss(
 @keep_deprecated_attributes(embeddings="clean_embeddings")
 @dataclass(frozen=True, eq=False)
 class FiveGaussiansTraining:
-    """Points of five Gaussians, embedded on the circle by a trained encoder.
+    """Training of an encoder that maps five Gaussians to the circle: embeddings, alignment and uniformity.
 
     Attributes:
         data: points of the Gaussian mixture that were embedded.
