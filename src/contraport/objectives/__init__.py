@@ -1,8 +1,9 @@
 """Contrastive objectives: layout, kernel, constraint, target and divergence, combined into one loss."""
 
-from contraport.objectives import constraints, divergences, layouts, targets
+from contraport.objectives import constraints, divergences, layout_wrappers, layouts, targets
 from contraport.objectives.constraints import *
 from contraport.objectives.divergences import *
+from contraport.objectives.layout_wrappers import *
 from contraport.objectives.layouts import *
 from contraport.objectives.loss_schedules import Loosen, TemperatureSchedule, Tighten
 from contraport.objectives.objective import Loss, Objective
@@ -28,5 +29,6 @@ __all__ = [
 ]
 __all__ += constraints.__all__
 __all__ += divergences.__all__
+__all__ += layout_wrappers.__all__
 __all__ += layouts.__all__
 __all__ += targets.__all__

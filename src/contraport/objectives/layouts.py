@@ -1,37 +1,26 @@
-"""Layouts: turn the views of a batch into blocks of compared pairs of embeddings."""
+"""Layouts: turn the views of a batch into blocks of compared pairs of embeddings.
+
+A block has the embeddings of its rows and columns, and the pattern of their items, masks and positives.
+"""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from contraport._utils.html_repr import ReprMixin
-from contraport.engine import CacheEntry, Geometry, Kernel, LabelMask, SimilarityMask, cached, normalize
-from contraport.errors import UsageError, check, check_integer, is_number, unknown_name_error
+from contraport.engine import CacheEntry, Geometry, Kernel, LabelMask, SimilarityMask, cached
+from contraport.errors import UsageError, check, unknown_name_error
 from contraport.objectives.pair_masks import PairIndicator
-from contraport.options import accept_deprecated
 
-__all__ = [
-    "AllViewPairs",
-    "Block",
-    "Coordinates",
-    "CoreViewPairs",
-    "Cross",
-    "GuidedNegatives",
-    "Joint",
-    "Layout",
-    "LayoutTraits",
-    "LeadingCoordinates",
-    "PairPattern",
-    "WithinView",
-]
+__all__ = ["Block", "Cross", "Joint", "Layout", "LayoutTraits", "PairPattern"]
+
+CANDIDATES = ("all", "both", "same", "other")
 
 Value = TypeVar("Value")
 
@@ -186,7 +175,7 @@ class PairPattern:
             masks += (LabelMask((row_ids, torch.cat([unequal, column_ids]))),)
         return replace(
             self,
-            column_items=torch.cat([self.column_items, _no_items(columns, self.column_items)]),
+            column_items=torch.cat([self.column_items, self.column_items.new_full((columns,), -1)]),
             masks=masks,
             reciprocal=False,
             num_extra_columns=self.num_extra_columns + columns,
@@ -298,10 +287,6 @@ def build_diagonal_pattern(
     )
 
 
-def _no_items(columns: int, like: Tensor) -> Tensor:
-    return like.new_full((columns,), -1)
-
-
 class LayoutTraits(NamedTuple):
     """Traits of a layout: properties that do not depend on the views.
 
@@ -393,14 +378,10 @@ class Cross(Layout):
     core: bool = False
 
     def __post_init__(self) -> None:
-        _check_booleans(self, "symmetric", "stop_gradient", "shared_columns", "decoupled", "core")
-        alone = not (self.symmetric and self.shared_columns)
-        check(alone, "shared_columns: requires symmetric=False.", "conflict")
-        check(
-            not (self.decoupled and self.shared_columns),
-            "decoupled: cannot be combined with shared_columns.",
-            "conflict",
-        )
+        check_booleans(self, "symmetric", "stop_gradient", "shared_columns", "decoupled", "core")
+        if self.shared_columns:
+            check(not self.symmetric, "shared_columns: requires symmetric=False.", "conflict")
+            check(not self.decoupled, "decoupled: cannot be combined with shared_columns.", "conflict")
 
     @property
     def traits(self) -> LayoutTraits:
@@ -423,14 +404,6 @@ class Cross(Layout):
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
         return shape
-
-
-CANDIDATES = {
-    "all": "every other embedding",
-    "both": "the negatives of both views",
-    "same": "the negatives of the row's own view",
-    "other": "the negatives of the other view",
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -459,7 +432,7 @@ class Joint(Layout):
     def __post_init__(self) -> None:
         if self.candidates not in CANDIDATES:
             raise unknown_name_error("candidates", self.candidates, CANDIDATES)
-        _check_booleans(self, "together")
+        check_booleans(self, "together")
 
     @property
     def traits(self) -> LayoutTraits:
@@ -485,7 +458,7 @@ def _prototype_pattern(size: int, columns: int, device: torch.device) -> PairPat
     items = torch.arange(size, device=device)
     positives = (items[:0],) * 2
     return PairPattern(
-        size, items, _no_items(columns, items), positives, num_extra_columns=columns, has_no_empty_rows=True
+        size, items, items.new_full((columns,), -1), positives, num_extra_columns=columns, has_no_empty_rows=True
     )
 
 
@@ -509,268 +482,7 @@ def _joint_pattern(size: int, views: int, candidates: str, device: torch.device)
     )
 
 
-class ViewPairLayout(Layout):
-    """Base class of layouts over pairs of views: a sum of blocks, each compared in both directions."""
-
-    traits = LayoutTraits(multi_view=True)
-
-    @abstractmethod
-    def view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Return the pairs of views to compare."""
-
-    def __call__(self, *views: Tensor) -> list[Block]:
-        """Return a block for each pair of views, (n, n)."""
-        check(len(views) >= 2, f"views: must be 2 or more for {self!r}, got {len(views)}.")
-        pattern = build_diagonal_pattern(len(views[0]), 1.0, True, views[0].device)
-        return [Block(pattern, one, other) for one, other in self.view_pairs(views)]
-
-
-@dataclass(frozen=True, repr=False)
-class AllViewPairs(ViewPairLayout):
-    """Layout that compares all pairs of V views (CMC, full graph), each in both directions.
-
-    There are V (V - 1) / 2 blocks, (n, n) each.
-
-    Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
-
-    >>> import torch, contraport as cp
-    >>> len(cp.AllViewPairs()(*torch.zeros(4, 3, 2)))
-    6
-    """
-
-    def view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        return list(combinations(views, 2))
-
-
-@dataclass(frozen=True, repr=False)
-class CoreViewPairs(ViewPairLayout):
-    """Layout that compares the first view with each other view (CMC, core view), in both directions.
-
-    There are V - 1 blocks, (n, n) each.
-
-    Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
-
-    >>> import torch, contraport as cp
-    >>> len(cp.CoreViewPairs()(*torch.zeros(4, 3, 2)))
-    3
-    """
-
-    def view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        return [(views[0], other) for other in views[1:]]
-
-
-@dataclass(frozen=True, repr=False)
-class WithinView(Layout):
-    """Layout that compares items within each view, averaged over the views.
-
-    Self pairs are positives, but are not compared.
-
-    Args:
-        summed: sum over the views rather than average.
-
-    Raises:
-        UsageError: in the call, additional columns (``negatives=``).
-
-    >>> import torch, contraport as cp
-    >>> [block.shape for block in cp.WithinView()(torch.zeros(3, 2), torch.zeros(3, 2))]
-    [(3, 3), (3, 3)]
-    """
-
-    summed: bool = False
-    traits = LayoutTraits(multi_view=True, views_are_positives=False, compares_positives=False)
-
-    def __call__(self, *views: Tensor) -> list[Block]:
-        """Return one block per view, (n, n) each."""
-        weight = 1.0 if self.summed else 1 / len(views)
-        pattern = build_diagonal_pattern(len(views[0]), weight, False, views[0].device, True)
-        return [Block(pattern, z, z) for z in views]
-
-    def transform_negatives(self, negatives: Tensor) -> Tensor:
-        """Raise `UsageError`: the layout compares views only with themselves, and accepts no negatives."""
-        raise UsageError(
-            "negatives: not accepted by WithinView, which compares each view with itself.", kind="conflict"
-        )
-
-
-class LayoutWrapper(Layout):
-    """Base class of layouts that modify another layout, to which they delegate the rest.
-
-    Attributes:
-        layout: The layout that is modified.
-    """
-
-    layout: Layout
-
-    def __call__(self, *views: Tensor) -> list[Block]:
-        return self.layout(*views)
-
-    @property
-    def traits(self) -> LayoutTraits:
-        return self.layout.traits
-
-    def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        return self.layout.mask_by_features(block, features)
-
-    def transform_negatives(self, negatives: Tensor) -> Tensor:
-        return self.layout.transform_negatives(negatives)
-
-
-@dataclass(frozen=True, repr=False)
-class LeadingCoordinates(LayoutWrapper):
-    """Layout wrapper that compares only the first coordinates of each embedding (DirectCLR).
-
-    Args:
-        dimensions: number of coordinates, at least 1.
-        layout: the other layout.
-
-    Raises:
-        UsageError: dimensions is not positive or, in the call, above the embedding dimension.
-
-    >>> import torch, contraport as cp
-    >>> (block,) = cp.LeadingCoordinates(2, cp.Cross())(torch.zeros(3, 5), torch.zeros(3, 5))
-    >>> block.x.shape
-    torch.Size([3, 2])
-    """
-
-    dimensions: int
-    layout: Layout
-
-    def __post_init__(self) -> None:
-        check_integer("dimensions", self.dimensions)
-
-    def __call__(self, *views: Tensor) -> list[Block]:
-        d = views[0].shape[1]
-        check(self.dimensions <= d, f"dimensions: must be at most {d}, the embedding dimension, got {self.dimensions}.")
-        return self.layout(*(z[:, : self.dimensions] for z in views))
-
-    def transform_negatives(self, negatives: Tensor) -> Tensor:
-        return self.layout.transform_negatives(negatives[:, : self.dimensions])
-
-
-@dataclass(frozen=True, repr=False)
-class GuidedNegatives(LayoutWrapper):
-    """Layout wrapper that removes the negatives that a teacher rates more similar than the positive (GISTEmbed).
-
-    The call needs the teacher's ``features=``. The pair (i, j) is excluded if cos(t_i, t_j) > cos(t_i, t_i+) - margin;
-    positives are never excluded; of several positives the least similar one counts. Additional columns
-    (``negatives=``) have no features and stay. The mask is evaluated within a tile, in O((N + M) k) memory.
-
-    Args:
-        layout: the other layout.
-        margin: in units of the cosine.
-
-    Raises:
-        UsageError: the margin is not a finite number, or the layout's columns are not items.
-
-    Source: Solatorio (2024), GISTEmbed: guided in-sample selection of training negatives, section 3.
-
-    >>> import torch, contraport as cp
-    >>> layout = cp.GuidedNegatives(cp.Cross(), 0.5)
-    >>> loss = cp.Objective(layout, cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.KL())
-    >>> loss.plan(torch.eye(3), torch.eye(3), features=torch.tensor([[1.0, 0], [1, 0.1], [0, 1]]))
-    tensor([[0.2437, 0.0000, 0.0896],
-            [0.0000, 0.2437, 0.0896],
-            [0.0706, 0.0706, 0.1920]])
-    """
-
-    layout: Layout
-    margin: float = 0.0
-
-    def __post_init__(self) -> None:
-        good = is_number(self.margin) and math.isfinite(self.margin)
-        check(good, f"margin: must be a finite number, got {self.margin!r}.")
-        traits = self.layout.traits
-        check(
-            traits.compares_items and not traits.shared_columns,
-            f"layout: must compare items with items, got {self.layout!r}.",
-        )
-
-    @property
-    def traits(self) -> LayoutTraits:
-        """Traits of the wrapped layout, with `requires_features` set to True.
-
-        With margin <= 0, features of whole items, equal in all views, exclude nothing: no pair is more similar than an
-        item with itself.
-        """
-        return self.layout.traits._replace(requires_features=True, requires_view_features=self.margin <= 0)
-
-    def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return a block without the pairs that the teacher rates more similar than the positive."""
-        block = super().mask_by_features(block, features)
-        pattern = block.pattern
-        x = normalize(features[0])
-        y = x if features[0] is features[1] else normalize(features[1])
-        rows, columns = pattern.positives
-        similarities = torch.linalg.vecdot(x[rows], y[columns])
-        limits = x.new_full((len(x),), torch.inf).scatter_reduce(0, rows, similarities, "amin") - self.margin
-        mask = SimilarityMask((x, y), (limits, x.new_zeros(len(y))), pattern.items)
-        return replace(block, pattern=replace(pattern, masks=(*pattern.masks, mask), has_no_empty_rows=False))
-
-
-@accept_deprecated(centered="centred")
-@dataclass(frozen=True, repr=False)
-class Coordinates(LayoutWrapper):
-    """Layout wrapper that compares embedding coordinates instead of items (Barlow Twins): correlations over the batch.
-
-    Views (n, d) become d vectors of n numbers, whose inner products are covariances and whose cosines are correlations.
-    The call takes no ``ids``, ``weights``, ``present`` or ``negatives``, which belong to items.
-
-    Args:
-        layout: the other layout.
-        centered: subtract each coordinate's mean and divide by sqrt(n - 1), so that inner products are unbiased
-            covariances; else divide by sqrt(n).
-        summed: sum over the coordinates rather than average.
-
-    Raises:
-        UsageError: in the call, a single item whose coordinates are to be centered.
-
-    >>> import torch
-    >>> from contraport.objectives import Cross
-    >>> (block,) = Coordinates(Cross())(torch.zeros(3, 2), torch.zeros(3, 2))
-    >>> block.shape
-    (2, 2)
-    """
-
-    layout: Layout
-    centered: bool = True
-    summed: bool = False
-
-    def __post_init__(self) -> None:
-        _check_booleans(self, "centered", "summed")
-
-    @property
-    def traits(self) -> LayoutTraits:
-        return self.layout.traits._replace(compares_items=False)
-
-    def __call__(self, *views: Tensor) -> list[Block]:
-        n, d = views[0].shape
-        check(n > 1 or not self.centered, "z0: must have at least 2 items for covariances, got 1.", "single_item")
-        wide = [z.to(torch.promote_types(z.dtype, torch.float32)) for z in views]
-        scaled = [_center(z) / (n - 1) ** 0.5 if self.centered else z / n**0.5 for z in wide]
-        blocks = self.layout(*(z.T for z in scaled))
-        return [replace(block, pattern=_scale_weight(block.pattern, d)) for block in blocks] if self.summed else blocks
-
-    def transform_negatives(self, negatives: Tensor) -> Tensor:
-        """Raise `UsageError`: the layout compares coordinates, and accepts no negatives."""
-        raise UsageError("negatives: not accepted by Coordinates, which compares coordinates.", kind="conflict")
-
-
-def _center(z: Tensor) -> Tensor:
-    """Subtract the mean of each coordinate.
-
-    Coordinates that vary by rounding only are 0 and have no gradient: their correlation would be noise.
-    """
-    centered = z - z.mean(0)
-    rounding = 8 * torch.finfo(z.dtype).eps * z.detach().abs().amax(0)
-    return torch.where(centered.detach().abs().amax(0) <= rounding, 0, centered)
-
-
-def _scale_weight(pattern: PairPattern, factor: int) -> PairPattern:
-    weight = factor * pattern.block_weight
-    return pattern.compute_once(("block_weight", factor), lambda: replace(pattern, block_weight=weight))
-
-
-def _check_booleans(layout: Layout, *names: str) -> None:
+def check_booleans(layout: Layout, *names: str) -> None:
     for name in names:
         value = getattr(layout, name)
         check(isinstance(value, bool), f"{name}: must be True or False, got {value!r}.")

@@ -7,7 +7,7 @@ run continues exactly. Steps are optimizer steps or epochs, whichever the loop c
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from contraport._utils.html_repr import ReprMixin
@@ -36,7 +36,7 @@ class LossSchedule(Protocol):
 
 
 @dataclass(frozen=True, repr=False)
-class TemperatureSchedule(ReprMixin):
+class TemperatureSchedule(ReprMixin, RampSchedule):
     """Temperature schedule: geometric interpolation from one value to another over a number of steps.
 
     Args:
@@ -55,13 +55,7 @@ class TemperatureSchedule(ReprMixin):
     [0.5, 0.158, 0.05, 0.05]
     """
 
-    start: float
-    end: float
-    steps: int
-    shape: str = "cosine"
-
-    def __post_init__(self) -> None:
-        self.value(0)  # checks the values
+    geometric: bool = field(default=True, init=False, repr=False)
 
     @classmethod
     def parse(cls, text: float | str, steps: int) -> TemperatureSchedule:
@@ -72,10 +66,6 @@ class TemperatureSchedule(ReprMixin):
         """
         schedule = parse_temperature_schedule(text, steps)
         return cls(schedule.start, schedule.end, schedule.steps, schedule.shape)
-
-    def value(self, step: int) -> float:
-        """Return the temperature at a step."""
-        return RampSchedule(self.start, self.end, self.steps, self.shape, geometric=True).value(step)
 
     def apply(self, loss: Loss, step: int) -> None:
         """Set the temperature of a loss for a step."""

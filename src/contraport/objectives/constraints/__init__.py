@@ -1,7 +1,6 @@
 """Constraints of the objectives: the set of transport plans that are allowed."""
 
-from contraport.objectives.constraints.constraint import Constraint, Free, Marginals, PlanRequest, Simplex
-from contraport.objectives.constraints.exact import Exact
+from contraport.objectives.constraints.constraint import Constraint, Exact, Free, Marginals, PlanRequest, Simplex
 from contraport.objectives.constraints.sinkhorn import Balanced, Columns, Rows, Unbalanced
 from contraport.objectives.constraints.tsallis import Tsallis, TsallisPlan
 
