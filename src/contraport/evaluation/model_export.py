@@ -52,16 +52,31 @@ def export(given: dict[str, Any]) -> Path:
     """
     options = ExportOptions(**given)
     path = Path(options.out)
-    name = _resolve_format(path, options.format)
+    implied = _FORMAT_BY_SUFFIX.get(path.suffix.lower())
+    hint = f"Choose another name, or --format {implied}."
+    message = f"out: {path} has the suffix of {implied}, not of {options.format}. {hint}"
+    check(None in (options.format, implied) or options.format == implied, message, "suffix")
+    name = options.format or implied or "onnx"
     format = _FORMATS[name]
+    is_folder = format.replacing is atomic_write_folder
     for package in format.packages:
         import_optional(package, "export", f"format: {name}")
-    _check_out(path, format, options.overwrite)
-    model = options.run if isinstance(options.run, Model) else _load_model(options.run, options.trust_remote_code)
+    kind = "folder" if is_folder else "file"
+    check(path.absolute().parent.is_dir(), f"out: folder {path.parent} does not exist.", "not_found")
+    check(not path.exists() or path.is_dir() == is_folder, f"out: {path} exists and is not a {kind}.", "type")
+    hint = f"Pass {format_options(overwrite=True)} to replace it."
+    check(options.overwrite or not path.exists(), f"out: {path} exists. {hint}", "exists")
+    if isinstance(options.run, Model):
+        model = options.run
+    else:
+        run = options.run if isinstance(options.run, Run) else Run(options.run)
+        model = run.model(trust_remote_code=options.trust_remote_code)
+        if warning := run.outdated_model_warning():
+            log.warning("%s", warning)
     model = model if options.view is None else model.single_view(options.view)
     has_tokenizer = any(isinstance(encoder, TransformersTextEncoder) for encoder in model.encoders)
     check(
-        format.is_folder or not has_tokenizer,
+        is_folder or not has_tokenizer,
         f"format: must be safetensors for an encoder with a tokenizer, which {name} cannot contain.",
         "tokenizer",
     )
@@ -98,25 +113,16 @@ def export(given: dict[str, Any]) -> Path:
     return path
 
 
-def _load_model(run: str | Path | Run, trust_remote_code: bool) -> Model:
-    run = run if isinstance(run, Run) else Run(run)
-    model = run.model(trust_remote_code=trust_remote_code)
-    if warning := run.outdated_model_warning():
-        log.warning("%s", warning)
-    return model
-
-
 def _random_views(model: Model, items: int) -> tuple[Tensor, ...]:
     """Return random items with the mean and standard deviation of the training data, one tensor per view."""
-    generator = torch_generator("export.check", items)
-
-    def random_view(view: int) -> Tensor:
+    generator, views = torch_generator("export.check", items), []
+    for view in model.representation_views:
         tower, shape = model.tower(view), model.shapes[view]
         if is_text_shape(shape):
-            return _random_texts(items, generator)
-        return tower.mean + tower.std * torch.randn(items, *shape, generator=generator)
-
-    return tuple(map(random_view, model.representation_views))
+            views.append(_random_texts(items, generator))
+        else:
+            views.append(tower.mean + tower.std * torch.randn(items, *shape, generator=generator))
+    return tuple(views)
 
 
 def _random_texts(items: int, generator: torch.Generator) -> Tensor:
@@ -190,10 +196,6 @@ def _read_torchscript(path: Path, _: Model) -> _ExportedModel:
     return loaded
 
 
-def _write_safetensors(model: Model, folder: Path) -> None:
-    model.save_pretrained(folder)
-
-
 def _read_safetensors(folder: Path, model: Model) -> _ExportedModel:
     # Named code was run by this process before, so it is trusted; modules without a name are taken from the model.
     names = model.config["encoder"]
@@ -206,50 +208,25 @@ def _read_safetensors(folder: Path, model: Model) -> _ExportedModel:
     )
 
 
-class _Format(NamedTuple):
-    write: Callable[[Model, Path], None]
-    read: Callable[[Path, Model], _ExportedModel]
-    replacing: Callable[[Path], AbstractContextManager[Path]]
-    is_folder: bool
-    packages: Sequence[str]
-
-
-_FORMATS = {
-    "onnx": _Format(_write_onnx, _read_onnx, atomic_write, False, ("onnx", "onnxscript", "onnxruntime")),
-    "torch-export": _Format(_write_torch_export, _read_torch_export, atomic_write, False, ()),
-    "torchscript": _Format(_write_torchscript, _read_torchscript, atomic_write, False, ()),
-    "safetensors": _Format(_write_safetensors, _read_safetensors, atomic_write_folder, True, ()),
-}
-
-
-_BY_SUFFIX = {".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript"}
-
-
-def _resolve_format(path: Path, requested: str | None) -> str:
-    """Return the requested export format, or that of the path's suffix; raise `UsageError` if that is another."""
-    implied = _BY_SUFFIX.get(path.suffix.lower())
-    check(
-        requested is None or implied in (None, requested),
-        f"out: {path} has the suffix of {implied}, not of {requested}; choose another name or format.",
-        "suffix",
-    )
-    name = requested or implied
-    if name is None:
-        message = f"out: must end in {' or '.join(_BY_SUFFIX)}, got {path}; or pass {format_options(format=...)}."
-        raise UsageError(message, kind="unknown_suffix")
-    return name
-
-
-def _check_out(path: Path, format: _Format, overwrite: bool) -> None:
-    kind = "folder" if format.is_folder else "file"
-    check(path.absolute().parent.is_dir(), f"out: folder {path.parent} does not exist.", "not_found")
-    check(not path.exists() or path.is_dir() == format.is_folder, f"out: {path} exists and is not a {kind}.", "type")
-    hint = f"Pass {format_options(overwrite=True)} to replace it."
-    check(overwrite or not path.exists(), f"out: {path} exists. {hint}", "exists")
-
-
 def _root_cause(error: BaseException) -> str:
     """Return the first line of the innermost error; outer errors only locate it within the exporter."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+class _Format(NamedTuple):
+    write: Callable[[Model, Path], object]
+    read: Callable[[Path, Model], _ExportedModel]
+    replacing: Callable[[Path], AbstractContextManager[Path]]
+    packages: Sequence[str] = ()
+
+
+_FORMATS = {
+    "onnx": _Format(_write_onnx, _read_onnx, atomic_write, ("onnx", "onnxscript", "onnxruntime")),
+    "torch-export": _Format(_write_torch_export, _read_torch_export, atomic_write),
+    "torchscript": _Format(_write_torchscript, _read_torchscript, atomic_write),
+    "safetensors": _Format(lambda model, folder: model.save_pretrained(folder), _read_safetensors, atomic_write_folder),
+}
+
+_FORMAT_BY_SUFFIX = {".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript"}

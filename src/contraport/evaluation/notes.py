@@ -10,7 +10,6 @@ import torch
 
 from contraport._utils.formatting import join_names
 from contraport._version import __version__
-from contraport.data import Dataset
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
 from contraport.evaluation.loaded_run import LoadedRun, find_epoch_checkpoints
@@ -23,6 +22,13 @@ CLASSES_NAMED = 5
 
 Results = Mapping[str, MetricResult | float]
 """Results of one encoder by metric key."""
+
+_ADVICE = {
+    "given": "More epochs, another --augment or a smaller --encoder_lr_scale may help.",
+    "untrained": "More epochs, another --augment or another --temperature may help.",
+    "raw": "Train for longer, use a larger encoder, or use the raw inputs.",
+}
+"""Advice if the trained features are worse than a baseline."""
 
 _Rows = Mapping[str, Mapping[str, float]]
 Differences = Mapping[str, Mapping[str, Difference]]
@@ -73,20 +79,18 @@ def note_caveats(loaded: LoadedRun, baselines: Mapping[str, Model | RawInputEnco
         SEVERAL_CLASSES in metric.requirements and metric.group != "clustering"
         for metric in collect_metrics_from_rows([results])
     )
-    return notes + (_unseen_class_notes(loaded.train, loaded.test) if uses_labels else [])
-
-
-def _unseen_class_notes(train: Dataset, test: Dataset) -> list[str]:
-    if train.labels is None or test.labels is None:
-        return []
-    unseen = test.labels[~torch.isin(test.labels, train.labels)]
-    if len(unseen) == 0:
-        return []
-    names = test.class_names
-    classes = [str(label) if names is None else names[label] for label in unseen.unique().tolist()]
-    shown = join_names(classes[:CLASSES_NAMED]) + (" and others" if len(classes) > CLASSES_NAMED else "")
-    which = "All test items" if len(unseen) == len(test) else f"{len(unseen):,} of {len(test):,} test items"
-    return [f"{which} are of classes without training items ({shown}). The probe and kNN misclassify all of them."]
+    train, test = loaded.train, loaded.test
+    if uses_labels and train.labels is not None and test.labels is not None:
+        unseen = test.labels[~torch.isin(test.labels, train.labels)]
+        names = test.class_names
+        classes = [str(label) if names is None else names[label] for label in unseen.unique().tolist()]
+        shown = join_names(classes[:CLASSES_NAMED]) + (" and others" if len(classes) > CLASSES_NAMED else "")
+        which = "All test items" if len(unseen) == len(test) else f"{len(unseen):,} of {len(test):,} test items"
+        if len(unseen) > 0:
+            notes.append(
+                f"{which} are of classes without training items ({shown}). The probe and kNN misclassify all of them."
+            )
+    return notes
 
 
 def note_zero_width_intervals(results: Results) -> list[str]:
@@ -96,16 +100,16 @@ def note_zero_width_intervals(results: Results) -> list[str]:
     items stays unseen among n with probability (1 - p)^n: at a level of 95 % it may be about 3 / n (Clopper and
     Pearson, 1934, "The use of confidence or fiducial limits").
 
-    Args:
-        results: results of one encoder.
-
     >>> results = {"knn": MetricResult(np.ones(24)), "linear_probe": MetricResult(np.arange(24) % 2)}
     >>> print(*note_zero_width_intervals(results))
     kNN: all 24 test items agree, so the interval has no width. Up to 12% of other items may differ.
     """
-    unanimous = {
-        key: result for key, result in results.items() if isinstance(result, MetricResult) and _all_agree(result)
-    }
+    unanimous: dict[str, MetricResult] = {}
+    for key, result in results.items():
+        if isinstance(result, MetricResult) and result.statistic is bootstrap_mean:
+            values = result.item_values
+            if np.isin(values, (0, 1)).all() and (values == values[:1]).all():
+                unanimous[key] = result
     if not unanimous:
         return []
     items = len(next(iter(unanimous.values())).item_values)
@@ -117,34 +121,18 @@ def note_zero_width_intervals(results: Results) -> list[str]:
     ]
 
 
-def _all_agree(result: MetricResult) -> bool:
-    items = result.item_values
-    return (
-        result.statistic is bootstrap_mean and bool(np.isin(items, (0, 1)).all()) and bool((items == items[:1]).all())
-    )
-
-
 def note_metrics_below_baseline(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
     """Return notes about metrics of the trained encoder that are worse than a baseline, with possible remedies.
 
-    Args:
-        rows: values by row and metric key.
-        differences: differences of the trained encoder from the baselines; those that are not significant are ignored.
+    Differences from a baseline that are not significant are ignored.
     """
     notes = []
     metrics = collect_metrics_from_rows([rows["trained"]])
     accuracy = [metric for metric in metrics if metric.group == "accuracy"]
-    for row, name, advice in (
-        ("given", BEFORE_TRAINING["given"], "More epochs, another --augment or a smaller --encoder_lr_scale may help."),
-        (
-            "untrained",
-            BEFORE_TRAINING["untrained"],
-            "More epochs, another --augment or another --temperature may help.",
-        ),
-        ("raw", "the raw inputs", "Train for longer, use a larger encoder, or use the raw inputs."),
-    ):
+    names = {**BEFORE_TRAINING, "raw": "the raw inputs"}
+    for row, advice in _ADVICE.items():
         if row in rows and (worse := _changed(rows, differences, row, accuracy, worse=True)):
-            notes.append(f"The trained features are worse than {name}: {worse}. {advice}")
+            notes.append(f"The trained features are worse than {names[row]}: {worse}. {advice}")
     # Training usually trades one for the other, so both are reported together.
     before = next((row for row in BEFORE_TRAINING if row in rows), None)
     geometry = [metric for metric in metrics if metric.key in ("alignment", "uniformity")]

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from contraport._utils.html_repr import format_html_rows
-from contraport.metrics import Metric, collect_metrics_from_rows
+from contraport.metrics import collect_metrics_from_rows
 from contraport.metrics.registry import BEFORE_TRAINING
 
 EPOCHS_SHOWN = 5
@@ -75,30 +75,23 @@ def tabulate_metrics_across_epochs(result: Mapping[str, Any]) -> list[dict[str, 
 
 def tabulate_metric_differences(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
     """Return a table row for each metric, with the difference of two runs and its interval (percentages in points)."""
-    return [
-        {
-            "metric": metric.title,
-            "difference": _without_percent(metric, differences[metric.key]["value"]) + " points" * metric.in_percent,
-            "95% interval": " to ".join(
-                _without_percent(metric, differences[metric.key][end]) for end in ("low", "high")
-            ),
-        }
-        for metric in collect_metrics_from_rows([differences])
-    ]
+    table = []
+    for metric in collect_metrics_from_rows([differences]):
+        value, low, high = (
+            metric.format(differences[metric.key][part]).removesuffix("%") for part in ("value", "low", "high")
+        )
+        points = " points" * metric.in_percent
+        table.append({"metric": metric.title, "difference": value + points, "95% interval": f"{low} to {high}"})
+    return table
 
 
 def tabulate_metrics_across_encoders(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
     """Return a table row for each metric, with a column for each encoder; missing values are dashes."""
     return [
         {"metric": metric.title}
-        | {name: _format_or_dash(metric, values.get(metric.key)) for name, values in columns.items()}
+        | {
+            name: "-" if (value := values.get(metric.key)) is None else metric.format(value)
+            for name, values in columns.items()
+        }
         for metric in collect_metrics_from_rows(columns.values())
     ]
-
-
-def _without_percent(metric: Metric, value: float) -> str:
-    return metric.format(value).removesuffix("%")
-
-
-def _format_or_dash(metric: Metric, value: float | None) -> str:
-    return "-" if value is None else metric.format(value)
