@@ -142,31 +142,60 @@ Statistics: TypeAlias = tuple[list[float], list[float]]
 
 
 @dataclass(frozen=True)
+class EncoderWeights:
+    """Weights of one trained encoder, with the image size and statistics of its training data.
+
+    Attributes:
+        name: name of the encoder, or None if unknown.
+        state_dict: the weights; None: random weights.
+        input_statistics: mean and standard deviation of the training data; None: those of the new data are used.
+        image_size: side of the training images in pixels, or None.
+        has_low_resolution_stem: whether the encoder is a ResNet with the stem for small images.
+        config_folder: folder with config and tokenizer of a transformers encoder; None: it is built by its name.
+    """
+
+    name: Any = None
+    state_dict: State | None = None
+    input_statistics: Statistics | None = None
+    image_size: int | None = None
+    has_low_resolution_stem: bool = False
+    config_folder: Path | None = None
+
+
+@dataclass(frozen=True)
 class InitialWeights:
-    """Weights of trained encoders, with the image size and statistics of their training data.
+    """Initial weights of the encoders of a model.
 
     Attributes:
         source: file, folder or run that the weights are from, for messages.
-        encoder_names: name of the encoder of all towers, names per tower, or a mapping from views to names; None if
-            unknown.
-        state_dicts: state dict of each encoder, or one entry for all encoders; None in it stands for random weights.
-        input_statistics: mean and standard deviation of the training data of each encoder, or one entry for all;
-            None: those of the new data are used.
-        image_size: side of the training images in pixels, or None.
-        has_low_resolution_stem: whether the encoder is a ResNet with the stem for small images.
+        encoders: weights for all towers, one per tower, or a mapping from views to weights.
         option_name: name of the option that maps views to encoders, for messages.
-        config_folders: folder with the config and tokenizer of each transformers encoder, or one entry for all
-            encoders; None in it stands for an encoder that is built by its name.
     """
 
     source: str
-    encoder_names: str | list[Any] | Mapping[str, Any] | None
-    state_dicts: Sequence[State | None]
-    input_statistics: Sequence[Statistics | None] = (None,)
-    image_size: int | None = None
-    has_low_resolution_stem: bool = False
+    encoders: EncoderWeights | Sequence[EncoderWeights] | Mapping[str, EncoderWeights]
     option_name: str = "encoder"
-    config_folders: Sequence[Path | None] = (None,)
+
+    @property
+    def encoder_names(self) -> Any:
+        """Name of the encoder of all towers, names per tower, or a mapping from views to names; None if unknown."""
+        if isinstance(self.encoders, EncoderWeights):
+            return self.encoders.name
+        if isinstance(self.encoders, Mapping):
+            return {view: weights.name for view, weights in self.encoders.items()}
+        names = [weights.name for weights in self.encoders]
+        return None if None in names else names
+
+    @property
+    def image_size(self) -> int | None:
+        """Side of the training images in pixels, if all encoders have the same, else None."""
+        sizes = {weights.image_size for weights in self._all() if weights.image_size is not None}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    @property
+    def has_low_resolution_stem(self) -> bool:
+        """Whether an encoder is a ResNet with the stem for small images."""
+        return any(weights.has_low_resolution_stem for weights in self._all())
 
     def load_into(self, model: Model) -> list[bool]:
         """Load the weights into the encoders of a model; return for each tower whether weights were loaded.
@@ -174,12 +203,11 @@ class InitialWeights:
         Raises:
             UsageError: the weights are of another architecture.
         """
-        places = self._encoder_indices(len(model.towers), model.view_names, model.shapes)
-        states = [None if place is None else self.state_dicts[place] for place in places]
-        for number, (place, state) in enumerate(zip(places, states, strict=True)):
-            if state is not None:
-                load_weights(model.tower(number).encoder, state, self._encoder_name(place or 0), self.source)
-        return [state is not None for state in states]
+        by_tower = self._by_tower(len(model.towers), model.view_names, model.shapes)
+        for number, weights in enumerate(by_tower):
+            if weights.state_dict is not None:
+                load_weights(model.tower(number).encoder, weights.state_dict, weights.name, self.source)
+        return [weights.state_dict is not None for weights in by_tower]
 
     def resolve_statistics(
         self, defaults: Sequence[Statistics], names: Sequence[str] = (), shapes: Sequence[Shape] = ()
@@ -192,77 +220,37 @@ class InitialWeights:
             shapes: of one item of each view.
         """
         result = []
-        for place, default in zip(self._encoder_indices(len(defaults), names, shapes), defaults, strict=True):
-            own = None if place is None else _value_at(self.input_statistics, place)
+        for weights, default in zip(self._by_tower(len(defaults), names, shapes), defaults, strict=True):
+            own = weights.input_statistics
             result.append(default if own is None or len(own[0]) != len(default[0]) else own)
         return result
 
     def config_folders_by_tower(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
         """Return each tower's folder with its transformers config and tokenizer; None for a tower built by name."""
-        return [
-            None if place is None else _value_at(self.config_folders, place)
-            for place in self._encoder_indices(towers, names, shapes)
-        ]
+        return [weights.config_folder for weights in self._by_tower(towers, names, shapes)]
 
-    def _encoder_indices(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[int | None]:
-        """Return the index in `state_dicts` of each tower's encoder, or None if it has no weights."""
-        if isinstance(self.encoder_names, Mapping):
-            numbered = {view: place for place, view in enumerate(self.encoder_names)}
-            return mapping_to_view_list(self.option_name, numbered, names, shapes)[:towers]
-        count = len(self.state_dicts)
-        check(count in (1, towers), f"init: must have {towers} encoders, one per view, got {count} in {self.source}.")
-        return [number if count > 1 else 0 for number in range(towers)]
+    def _all(self) -> list[EncoderWeights]:
+        if isinstance(self.encoders, EncoderWeights):
+            return [self.encoders]
+        return list(self.encoders.values() if isinstance(self.encoders, Mapping) else self.encoders)
 
-    def _encoder_name(self, place: int) -> str | None:
-        if isinstance(self.encoder_names, Mapping):
-            name = list(self.encoder_names.values())[place]
-        else:
-            name = _value_at(self.encoder_names, place) if isinstance(self.encoder_names, list) else self.encoder_names
-        return None if name is None else str(name)
-
-
-def _value_at(values: Sequence[Any], place: int) -> Any:
-    """Return the value at an index; a single value applies to all indices."""
-    return values[place if len(values) > 1 else 0]
-
-
-def combine_initial_weights(
-    parts: Sequence[InitialWeights | None], encoder: list[Any] | Mapping[str, Any], *, source: str, option_name: str
-) -> InitialWeights:
-    """Combine initial weights of single encoders into the initial weights of a model of several views.
-
-    Args:
-        parts: one per encoder; None: random weights.
-        encoder: name of each, as a list or as a mapping from views.
-        source: file, folder or run that the weights are from, for messages.
-        option_name: name of the option that maps views to encoders, for messages.
-    """
-    present = [part for part in parts if part is not None]
-    sizes = {part.image_size for part in present if part.image_size is not None}
-    return InitialWeights(
-        source,
-        encoder,
-        [None if part is None else part.state_dicts[0] for part in parts],
-        [None if part is None else part.input_statistics[0] for part in parts],
-        sizes.pop() if len(sizes) == 1 else None,
-        any(part.has_low_resolution_stem for part in present),
-        option_name,
-        [None if part is None else part.config_folders[0] for part in parts],
-    )
+    def _by_tower(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[EncoderWeights]:
+        if isinstance(self.encoders, Mapping):
+            by_view = mapping_to_view_list(self.option_name, self.encoders, names, shapes)
+            return [weights or EncoderWeights() for weights in by_view[:towers]]
+        own = self._all()
+        message = f"init: must have {towers} encoders, one per view, got {len(own)} in {self.source}."
+        check(len(own) in (1, towers), message)
+        return own if len(own) == towers else own * towers
 
 
 def combine_weights_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
     """Combine initial weights of single encoders, given by view, into those of a model."""
-    names = {
-        view: part.encoder_names[0] if isinstance(part.encoder_names, list) else part.encoder_names
-        for view, part in parts.items()
-    }
     source = ", ".join(dict.fromkeys(part.source for part in parts.values()))
-    return combine_initial_weights(list(parts.values()), names, source=source, option_name="init")
+    return InitialWeights(source, {view: part._all()[0] for view, part in parts.items()}, "init")
 
 
 _TIMM_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
-_STEM = "conv1.weight"
 _LOW_RESOLUTION_KERNEL = 3
 
 
@@ -281,9 +269,9 @@ def load_pretrained(encoder: Encoders) -> InitialWeights:
     names = list(encoder.values()) if isinstance(encoder, Mapping) else list(encoder)
     external = [name for name in names if _is_external(name)]
     check(len(external) > 0, f"pretrained: must have a timm or transformers encoder, got {names}.", "no_weights")
-    parts = [_load_one(name) if name in external else None for name in names]
-    by_view = dict(encoder) if isinstance(encoder, Mapping) else names
-    return combine_initial_weights(parts, by_view, source=", ".join(map(str, external)), option_name="encoder")
+    parts = [_load_one(name)._all()[0] if name in external else EncoderWeights(name) for name in names]
+    by_view = dict(zip(encoder, parts, strict=True)) if isinstance(encoder, Mapping) else parts
+    return InitialWeights(", ".join(map(str, external)), by_view)
 
 
 def _is_external(encoder: object) -> bool:
@@ -300,9 +288,8 @@ def _load_one(encoder: Any) -> InitialWeights:
 
 def _load_text(name: str, source: str) -> InitialWeights:
     """Load a transformers model from a folder or the hub."""
-    return InitialWeights(
-        source, name, [dict(build_transformers_text_encoder(name, TEXT_SHAPE, pretrained=True).state_dict())]
-    )
+    encoder = build_transformers_text_encoder(name, TEXT_SHAPE, pretrained=True)
+    return InitialWeights(source, EncoderWeights(name, dict(encoder.state_dict())))
 
 
 def _load_timm(name: str) -> InitialWeights:
@@ -386,18 +373,16 @@ def _read_model_folder(
     if not own:
         _check_same(requested, saved, source)
     sides = {side for shape in shapes if len(shape) == 3 for side in shape[1:]}
-    return InitialWeights(
-        source,
-        None if own else [str(name) for name in saved],
-        [dict(tower.encoder.state_dict()) for tower in towers],
-        [(tower.mean.flatten().tolist(), tower.std.flatten().tolist()) for tower in towers],
-        sides.pop() if len(sides) == 1 else None,
-        model.low_resolution,
-        config_folders=[
-            Path(model.encoder_sources[number]) if isinstance(tower.encoder, TransformersTextEncoder) else None
-            for number, tower in zip(numbers, towers, strict=True)
-        ],
-    )
+    image_size = sides.pop() if len(sides) == 1 else None
+    weights = []
+    for number, name, tower in zip(numbers, saved, towers, strict=True):
+        statistics = tower.mean.flatten().tolist(), tower.std.flatten().tolist()
+        is_text = isinstance(tower.encoder, TransformersTextEncoder)
+        files = Path(model.encoder_sources[number]) if is_text else None
+        state = dict(tower.encoder.state_dict())
+        own_name = None if own else str(name)
+        weights.append(EncoderWeights(own_name, state, statistics, image_size, model.low_resolution, files))
+    return InitialWeights(source, weights)
 
 
 def _read_timm_folder(folder: Path, config: Mapping[str, Any], encoder: Encoders, source: str) -> InitialWeights:
@@ -420,21 +405,17 @@ def _read_file(path: Path, encoder: Encoders) -> InitialWeights:
     state = read_state_dict(path)
     if isinstance(encoder, str) and timm.is_model(encoder):
         return _from_timm_state(encoder, state, _timm_config(encoder), str(path))
-    return InitialWeights(str(path), encoder if isinstance(encoder, str) else None, [state])
+    return InitialWeights(str(path), EncoderWeights(encoder if isinstance(encoder, str) else None, state))
 
 
 def _from_timm_state(name: str, state: State, config: Mapping[str, Any], source: str) -> InitialWeights:
     size = config.get("input_size")
     mean, std = (list(config[key]) if config.get(key) else None for key in ("mean", "std"))
-    stem = state.get(_STEM)
-    return InitialWeights(
-        source,
-        name,
-        [state],
-        [None if mean is None or std is None else (mean, std)],
-        int(size[-1]) if size else None,
-        stem is not None and stem.shape[-1] == _LOW_RESOLUTION_KERNEL,
-    )
+    statistics = None if mean is None or std is None else (mean, std)
+    stem = state.get("conv1.weight")
+    is_low_resolution = stem is not None and stem.shape[-1] == _LOW_RESOLUTION_KERNEL
+    side = int(size[-1]) if size else None
+    return InitialWeights(source, EncoderWeights(name, state, statistics, side, is_low_resolution))
 
 
 def _timm_config(name: str) -> dict[str, Any]:

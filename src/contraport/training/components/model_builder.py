@@ -73,7 +73,8 @@ def _encoder_of(encoder: Encoders, view: str) -> str | nn.Module | None:
 def infer_encoder_settings(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
     """Return settings in which encoder and image size default to those of the initial weights.
 
-    >>> weights = InitialWeights("runs/a", ["resnet18"], [{}], image_size=64)
+    >>> from contraport.encoders.initial_weights import EncoderWeights
+    >>> weights = InitialWeights("runs/a", [EncoderWeights("resnet18", {}, image_size=64)])
     >>> settings = infer_encoder_settings(Settings(image_size=32), weights)
     >>> settings.encoder, settings.image_size, infer_encoder_settings(Settings(), weights).image_size
     (['resnet18'], 32, 64)
