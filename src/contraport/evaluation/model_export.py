@@ -53,10 +53,13 @@ def export(given: dict[str, Any]) -> Path:
     options = ExportOptions(**given)
     path = Path(options.out)
     implied = _FORMAT_BY_SUFFIX.get(path.suffix.lower())
-    hint = f"Choose another name, or --format {implied}."
-    message = f"out: {path} has the suffix of {implied}, not of {options.format}. {hint}"
-    check(None in (options.format, implied) or options.format == implied, message, "suffix")
-    name = options.format or implied or "onnx"
+    message = f"out: {path} has the suffix of {implied}, not of {options.format}; choose another name or format."
+    check(options.format is None or implied in (None, options.format), message, "suffix")
+    name = options.format or implied
+    if name is None:
+        suffixes = " or ".join(_FORMAT_BY_SUFFIX)
+        message = f"out: must end in {suffixes}, got {path}; or pass {format_options(format=...)}."
+        raise UsageError(message, kind="unknown_suffix")
     format = _FORMATS[name]
     is_folder = format.replacing is atomic_write_folder
     for package in format.packages:
