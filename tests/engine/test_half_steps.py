@@ -22,6 +22,7 @@ from contraport.engine import (
     StudentT,
     backend,
     choose_backend,
+    half_steps,
     log_sums,
     run_half_steps,
     transport_cost,
@@ -142,6 +143,35 @@ def test_no_sum_overflows_with_one_long_side(name):
     for geometry in (Geometry(Gibbs("dot", 1.0)(x, y)), Geometry(Gibbs("dot", 1.0)(y, x))):
         with backend(name):
             assert_same([log_sums(geometry, "rows")], [torch.full((3,), 200.0)], 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "masked"), [(0.112, False), (0.37, True)], ids=["without masks", "an infeasible mask"]
+)
+def test_products_with_the_kernel_at_the_largest_exponents(monkeypatch, temperature, masked):
+    """The largest exponents whose exponentials are taken: rows are opposite to all columns but one."""
+    x = torch.eye(2, 3).repeat_interleave(8, 0)
+    x[-1] = -x[0]
+    y, labels = -x, torch.arange(16) // 15
+    chain = [HalfStep("columns" if k % 2 else "rows", k - 1 if k else None) for k in range(8)]
+    seen = []
+    products = half_steps._StepsOnKernel.apply
+    monkeypatch.setattr(half_steps._StepsOnKernel, "apply", lambda *given: seen.append(1) or products(*given))
+
+    def run(dtype, name):
+        sides = [side.to(dtype).requires_grad_() for side in (x, y)]
+        masks = (LabelMask((labels, labels)),) if masked else ()
+        uniform = torch.full((16,), 1 / 16, dtype=dtype).log()
+        with backend(name):
+            potentials = run_half_steps(
+                Geometry(Gibbs("cosine", temperature)(*sides), masks, True), chain, (uniform, uniform)
+            )
+        return torch.stack(potentials), *torch.autograd.grad((potentials[-1] * torch.arange(16)).sum(), sides)
+
+    expected = run(torch.float64, "stored")
+    for got, value in zip(run(torch.float32, "dense"), expected, strict=True):
+        torch.testing.assert_close(got.double(), value, rtol=1e-5, atol=1e-5 * value.detach().abs().max().item())
+    assert seen
 
 
 @pytest.mark.parametrize("name", ["dense", "stored", "streamed"])

@@ -18,13 +18,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from contraport.engine.autograd import differentiable_gradient, is_in_torch_func, without_autocast
 from contraport.engine.custom_op import BackwardArgs, DenseOperation
 from contraport.engine.pair_passes import PairPasses, RankOneTerm
+from contraport.engine.tensor_cache import constant_vector
 
 Axis: TypeAlias = Literal["rows", "columns"]
 
@@ -125,6 +127,7 @@ class Relaxation(NamedTuple):
         return self.dampings, self.bounds, *(self.references or (None, None))
 
 
+UNRELAXED = Relaxation()
 LOG2E = math.log2(math.e)
 
 MODERATE_EXPONENT = {torch.float32: 36.0, torch.float64: 300.0}
@@ -161,6 +164,85 @@ def _log(total: Tensor, empty_value: float | None, shift: Tensor | None = None) 
     return (log_total if shift is None else log_total + shift).masked_fill(weightless, empty_value)
 
 
+def _run_in_log_domain(
+    steps: tuple[HalfStep, ...],
+    s: Tensor,
+    log_marginals: tuple[Tensor, Tensor],
+    initial: Sequence[Tensor] = (),
+    relaxation: Relaxation = UNRELAXED,
+    empty_value: float | None = None,
+    kernel: Tensor | None = None,
+) -> list[Tensor]:
+    """Run half-steps on a matrix S, (N, M), in plain PyTorch; `kernel` is e^S, where its exponents are moderate."""
+    potentials = list(initial)
+    for k, step in enumerate(steps):
+        side = int(step.axis == "columns")
+        if step.source_index is None and kernel is not None:
+            log_sum = _log(kernel.sum(1 - side), empty_value)
+        else:
+            oriented = s.T if side else s
+            values = oriented if step.source_index is None else oriented + potentials[step.source_index]
+            log_sum = log_sum_exp(values, empty_value)
+        potentials.append(relaxation.potential(k, step.axis, log_marginals[side], log_sum))
+    return potentials[len(initial) :]
+
+
+class _StepsOnKernel(torch.autograd.Function):
+    """Autograd function of strict half-steps on a matrix S, (N, M): each is a product of K = e^S with a vector.
+
+    Backward is one such product per step, and K times a matrix of rank at most the number of steps; see the module.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, steps: tuple[HalfStep, ...], s: Tensor, log_a: Tensor, log_b: Tensor) -> tuple[Tensor, ...]:
+        kernel = s.mul(LOG2E).exp2_()
+        potentials: list[Tensor] = []
+        sums, scalings = [], []
+        for axis, source in steps:
+            matrix, log_marginal = (kernel, log_a) if axis == "rows" else (kernel.T, log_b)
+            scalings.append(constant_vector(matrix.shape[1], 1.0, s) if source is None else potentials[source].exp())
+            sums.append(matrix @ scalings[-1])
+            potentials.append(log_marginal - sums[-1].log())
+        ctx.steps = steps
+        ctx.save_for_backward(s, log_a, log_b, kernel, *sums, *scalings)
+        ctx.set_materialize_grads(False)
+        return tuple(potentials)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        steps, (s, log_a, log_b, kernel, *vectors) = ctx.steps, ctx.saved_tensors
+        with without_autocast(s):
+            if torch.is_grad_enabled():
+                return None, *differentiable_gradient(
+                    lambda s, *log_marginals: _run_in_log_domain(steps, s, log_marginals),
+                    [s, log_a, log_b],
+                    grad_outputs,
+                    ctx.needs_input_grad[1:],
+                )
+            cotangents, rows, columns = list(grad_outputs), [], []
+            d_marginals: list[Tensor | None] = [None, None]
+            for k in reversed(range(len(steps))):
+                (axis, source), cotangent, total, scaling = steps[k], cotangents[k], vectors[k], vectors[len(steps) + k]
+                if cotangent is None:
+                    continue
+                side = int(axis == "columns")
+                if ctx.needs_input_grad[2 + side]:
+                    previous = d_marginals[side]
+                    d_marginals[side] = cotangent if previous is None else previous + cotangent
+                weight = cotangent / total
+                rows.append(scaling if side else weight)
+                columns.append(weight if side else scaling)
+                if source is not None:
+                    through = ((kernel if side else kernel.T) @ weight).mul_(scaling)
+                    previous = cotangents[source]
+                    cotangents[source] = -through if previous is None else previous - through
+            d_s = None
+            if ctx.needs_input_grad[1] and rows:
+                d_s = torch.stack(rows, 1) @ torch.stack(columns)
+                d_s = d_s.mul_(kernel).neg_()
+            return None, d_s, *d_marginals
+
+
 @dataclass(frozen=True, eq=False)
 class HalfStepsOperation(DenseOperation):
     """Operation that runs Sinkhorn half-steps, with a gradient in a single pass over the pairs."""
@@ -172,22 +254,33 @@ class HalfStepsOperation(DenseOperation):
     empty_value: float
 
     def dense_outputs(self) -> list[Tensor]:
-        s, empty_value = self.geometry.dense(), None if self.geometry.has_full_support else self.empty_value
+        s = self.geometry.dense()
+        if self._runs_on_kernel(s.dtype):
+            potentials: tuple[Tensor, ...] = _StepsOnKernel.apply(self.steps, s, *self.log_marginals)
+            return list(potentials)
         # One exponential serves all steps that read no potential. MODERATE_EXPONENT bounds factors of which two are
         # multiplied; here is one, hence twice as far.
         moderate = self.geometry.log_kernel.static_bound <= 2 * MODERATE_EXPONENT.get(s.dtype, 0.0)
         kernel = s.exp() if moderate and self.steps[0].source_index is None else None
-        potentials = list(self.initial)
-        for k, step in enumerate(self.steps):
-            side = int(step.axis == "columns")
-            if step.source_index is None and kernel is not None:
-                log_sum = _log(kernel.sum(1 - side), empty_value)
-            else:
-                oriented = s.T if side else s
-                values = oriented if step.source_index is None else oriented + potentials[step.source_index]
-                log_sum = log_sum_exp(values, empty_value)
-            potentials.append(self.relaxation.potential(k, step.axis, self.log_marginals[side], log_sum))
-        return potentials[len(self.initial) :]
+        empty_value = None if self.geometry.has_full_support else self.empty_value
+        return _run_in_log_domain(self.steps, s, self.log_marginals, self.initial, self.relaxation, empty_value, kernel)
+
+    def _runs_on_kernel(self, dtype: torch.dtype) -> bool:
+        """Return whether no sum or product of e^S and exponentials of potentials can overflow or vanish.
+
+        Without masks, the potentials of strict half-steps differ among themselves by at most 2 B, where |S| <= B. With
+        masks, a half-step on M columns adds at most B + log(M) / 2 to half that difference.
+        """
+        if is_in_torch_func() or torch.compiler.is_compiling():
+            return False
+        limit, bound = MODERATE_EXPONENT.get(dtype, 0.0), self.geometry.log_kernel.static_bound
+        strict = not self.initial and all(v is None for v in self.relaxation) and self.geometry.has_full_support
+        repeated = any(step.source_index is not None for step in self.steps)
+        if not (strict and repeated):
+            return False
+        if not self.geometry.masks:
+            return 2 * bound <= limit
+        return len(self.steps) * (bound + math.log(max(self.geometry.shape)) / 2) <= 2 * limit
 
     @property
     def output_counts(self) -> tuple[int, int]:
