@@ -302,7 +302,8 @@ def _in_one_precision(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return all views in the widest of their floating-point types."""
     dtype = views[0].dtype
     for view in views:
-        dtype = torch.promote_types(dtype, view.dtype)
+        if view.dtype != dtype:  # promote_types is an operation, which most calls do without
+            dtype = torch.promote_types(dtype, view.dtype)
     for view in views:
         if view.dtype != dtype:
             return tuple(each.to(dtype) for each in views)
