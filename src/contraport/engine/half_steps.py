@@ -255,7 +255,7 @@ class HalfStepsOperation(DenseOperation):
 
     def dense_outputs(self) -> list[Tensor]:
         s = self.geometry.dense()
-        if self._runs_on_kernel(s.dtype):
+        if self.steps[-1].source_index is not None and self._runs_on_kernel(s.dtype):
             potentials: tuple[Tensor, ...] = _StepsOnKernel.apply(self.steps, s, *self.log_marginals)
             return list(potentials)
         # One exponential serves all steps that read no potential. MODERATE_EXPONENT bounds factors of which two are
@@ -275,8 +275,7 @@ class HalfStepsOperation(DenseOperation):
             return False
         limit, bound = MODERATE_EXPONENT.get(dtype, 0.0), self.geometry.log_kernel.static_bound
         strict = not self.initial and all(v is None for v in self.relaxation) and self.geometry.has_full_support
-        repeated = any(step.source_index is not None for step in self.steps)
-        if not (strict and repeated):
+        if not strict:
             return False
         if not self.geometry.masks:
             return 2 * bound <= limit
