@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -146,7 +147,7 @@ class Kernel(nn.Module, ABC):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
             tau, sides = self._call_temperature(x.dtype, temperature), (x, x if same else y)
-            return self.log_kernel(lambda unit: self._scaled_cost(*sides, unit, tau), tau)
+            return self.log_kernel(partial(self._scaled_cost, *sides, temperature=tau), tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
         """Return the log-kernel of a matrix of similarities, (N, M), instead of embeddings.
