@@ -82,7 +82,6 @@ def reject(command: Command, folder: Path, *argv: str) -> str:
         ("--config missing.yaml", "config.invalid", "missing.yaml"),
         ("--config typo.yaml", "config.unknown", "'epochs'"),
         ("--config wrong.yaml", "epochs.invalid", "'many'"),
-        ("--config one.yaml", "config.not_a_list", "online_metrics"),
         ("--config torn.yaml", "config.invalid", "line 1"),
         ("--config binary.yaml", "config.unreadable", "binary.yaml"),
         ("--config list.yaml", "config.invalid", "'- 1 - 2'"),
@@ -110,7 +109,6 @@ def test_train_rejects_input_with_one_line(
     (tmp_path / "file").write_text("")
     (tmp_path / "typo.yaml").write_text("epohcs: 3\n")
     (tmp_path / "wrong.yaml").write_text("epochs: many\n")
-    (tmp_path / "one.yaml").write_text("online_metrics: knn\n")
     (tmp_path / "torn.yaml").write_text("{epochs: 3\n")
     (tmp_path / "binary.yaml").write_bytes(bytes(range(256)))
     (tmp_path / "list.yaml").write_text("- 1\n- 2\n")

@@ -95,6 +95,12 @@ def test_resume_rejects_other_values(command: Command, data: str) -> None:
     assert "0.5" in outcome.err
 
 
+def test_config_file_takes_one_value_of_a_list(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("online_metrics: knn\n")
+    printed = command("train", "--data", "digits", "--config", "one.yaml", "--print_config")
+    assert yaml.safe_load(printed.out)["online_metrics"] == ["knn"]
+
+
 def test_print_config_and_config_are_inverse(command: Command, data: str, tmp_path: Path) -> None:
     argv = ("--data", data, "--objective", "gca-ince", "--objective_settings.iterations", "3", "--lr", "1e-3", *QUICK)
     printed = command("train", *argv, "--print_config")

@@ -9,13 +9,14 @@ import re
 import shutil
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, cast, get_args, get_origin
 
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
+from contraport._utils.spec_parser import parse_number_or_text
+from contraport.cli.docs import wrap_markdown
 from contraport.errors import UsageError, unknown_name_error, unreadable_error
 from contraport.options import Command, Option, describe_type, replace_deprecated_names, warn_renamed
 
@@ -56,7 +57,7 @@ def parse(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str,
 
 
 def _run(parser: _Parser, argv: Sequence[str], *, complete: bool = False) -> dict[str, Any]:
-    parser.words = [*argv]
+    parser.arguments = [*argv]
     options: dict[str, Any] = parser.parse_args(list(argv), defaults=complete).as_dict()
     options.pop("config", None)
     return options
@@ -100,35 +101,38 @@ class _Parser(ArgumentParser):
     """Argument parser that raises `UsageError` with a message of one line.
 
     Attributes:
-        options: Declared options of the command, by name.
+        declared_options: Declared options of the command, by name.
         deprecated: Current option name by deprecated name.
         types: Type of each option, restricted to values that can be written on a command line.
         stray_argument_option: Option that a stray argument is most likely meant for, if any.
-        words: Arguments of the command line.
+        arguments: Arguments of the command line.
     """
 
-    options: Mapping[str, Option]
+    declared_options: Mapping[str, Option]
     deprecated: dict[str, str]
     types: dict[str, Any]
     stray_argument_option: str | None
-    words: list[str]
+    arguments: list[str]
 
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().parse_path(path, *args, **kwargs)
         except UnicodeDecodeError as error:
             raise unreadable_error(f"config: {path}", "text in UTF-8", error) from error
-        except UsageError as error:
-            raise self._scalar_for_list(str(path)) or error from error
 
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Any:
+        """Parse a YAML file; deprecated names are replaced, and a single value of a list option becomes a list."""
         try:
             values = _load(content)
         except yaml.YAMLError:  # reported below
             values = None
-        if isinstance(values, dict) and self.deprecated.keys() & values.keys():
-            renamed = replace_deprecated_names(self.options, values)
-            content = yaml.safe_dump(renamed, sort_keys=False, allow_unicode=True)
+        if isinstance(values, dict):
+            resolved = replace_deprecated_names(self.declared_options, values)
+            for name, value in resolved.items():
+                if get_origin(self.types.get(name)) is list and isinstance(value, _SCALARS):
+                    resolved[name] = [value]
+            if resolved != values:
+                content = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
         return super().parse_string(content, *args, **kwargs)
 
     def replace_deprecated_flag(self, word: str) -> str:
@@ -139,46 +143,17 @@ class _Parser(ArgumentParser):
         warn_renamed(match[1], self.deprecated[match[1]])
         return f"--{self.deprecated[match[1]]}{word[match.end() :]}"
 
-    def _scalar_for_list(self, path: str) -> UsageError | None:
-        """Return the error for a config file with a single value where an option needs a list, if that is the cause."""
-        try:
-            values = _load(Path(path).read_text("utf-8"))
-        except (OSError, yaml.YAMLError):  # this is the error itself
-            return None
-        for name, value in values.items() if isinstance(values, dict) else ():
-            option_type = self.types.get(name)
-            if get_origin(option_type) is list and not isinstance(value, list) and value is not None:
-                expected = f"{describe_type(option_type)}, in brackets"
-                return UsageError(f"config: {name}: must be {expected}, got {value!r}.", kind="not_a_list")
-        return None
-
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise self._translate(" ".join(message.split())) from ex
 
     def _translate(self, message: str) -> UsageError:
         """Convert an error message of argparse or jsonargparse to a `UsageError`."""
         if match := re.match(r"unrecognized arguments: (-\S+)", message):
-            flag, positionals = match[1].split("=")[0], [one.dest for one in self._actions if not one.option_strings]
-            if (name := flag.removeprefix("--")) in positionals:
-                usage = " ".join([self.prog, *map(str.upper, positionals)])
-                return UsageError(f"{name}: must be passed without {flag}: {usage}.", kind="positional")
-            flags = [
-                "config",
-                "print_config",
-                "help",
-                "help_all",
-                *(one for one in self.types if one not in positionals),
-            ]
-            phrase = re.compile(rf"\b{re.escape(name.replace('_', ' '))}\b", re.IGNORECASE)
-            described = [one for one in flags if one in self.options and phrase.search(self.options[one].help)]
-            if described and not difflib.get_close_matches(name, flags):  # such as --k, the number of clusters
-                nearest = min(described, key=len)
-                return UsageError(f"option: unknown name {flag!r}; did you mean '--{nearest}'?", kind="unknown")
-            return unknown_name_error("option", flag, [f"--{one}" for one in flags])
+            return self._unknown_flag(match[1].split("=")[0])
         if match := re.match(r"unrecognized arguments: (.+)", message):
-            return self._unexpected(max((word for word in self.words if match[1].startswith(word)), key=len))
+            return self._unexpected(max((word for word in self.arguments if match[1].startswith(word)), key=len))
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
-            return UsageError(f"{match[1]}: required, got none. {self.options[match[1]].help}", kind="missing")
+            return UsageError(f"{match[1]}: required, got none. {self.declared_options[match[1]].help}", kind="missing")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
             return unknown_name_error("config", match[1], self.types)
         if match := re.match(r"Unexpected config: ?(.*)", message):
@@ -196,9 +171,24 @@ class _Parser(ArgumentParser):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)
 
+    def _unknown_flag(self, flag: str) -> UsageError:
+        """Return the error for an unknown flag; it suggests a similar flag, or one whose help text has its words."""
+        positionals = [one.dest for one in self._actions if not one.option_strings]
+        if (name := flag.removeprefix("--")) in positionals:
+            usage = " ".join([self.prog, *map(str.upper, positionals)])
+            return UsageError(f"{name}: must be passed without {flag}: {usage}.", kind="positional")
+        flags = [one for one in ("config", "print_config", "help", "help_all", *self.types) if one not in positionals]
+        phrase = re.compile(rf"\b{re.escape(name.replace('_', ' '))}\b", re.IGNORECASE)
+        flag_options = [one for one in self.declared_options.values() if not one.is_cli_positional]
+        described = [one.name for one in flag_options if phrase.search(one.help)]
+        if described and not difflib.get_close_matches(name, flags):
+            nearest = min(described, key=len)  # such as --k, "Number of clusters.", for --clusters
+            return UsageError(f"option: unknown name {flag!r}; did you mean '--{nearest}'?", kind="unknown")
+        return unknown_name_error("option", flag, [f"--{one}" for one in flags])
+
     def _unexpected(self, word: str) -> UsageError:
         """Return the error for an argument that belongs to no option."""
-        flags = [one.partition("=")[0] for one in self.words[: self.words.index(word)] if one.startswith("--")]
+        flags = [one.partition("=")[0] for one in self.arguments[: self.arguments.index(word)] if one.startswith("--")]
         if self.stray_argument_option is not None and flags[-1:] == [f"--{self.stray_argument_option}"]:
             hint = "; put the arrays of several views into one .npz" if self.stray_argument_option == "data" else ""
             message = f"unexpected argument {word!r}: --{self.stray_argument_option} takes one value{hint}."
@@ -232,22 +222,6 @@ _FLAGS = "\b[=flags]"
 """Metavar of `--print_config` in jsonargparse."""
 
 
-def _filled(text: str) -> str:
-    """Wrap paragraphs and list items to the width of the terminal."""
-    width = shutil.get_terminal_size().columns - 2
-    parts = re.split(r"\n\n|\n(?=- )", text)
-    filled = [
-        textwrap.fill(
-            " ".join(part.split()), width, subsequent_indent="  " * part.startswith("- "), break_on_hyphens=False
-        )
-        for part in parts
-    ]
-    return "".join(
-        one if not number else ("\n" if parts[number - 1].startswith("- ") and one.startswith("- ") else "\n\n") + one
-        for number, one in enumerate(filled)
-    )
-
-
 def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _Parser:
     options = command.options
     positional = [
@@ -255,16 +229,17 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
         for name, option in options.items()
         if option.is_cli_positional
     ]
+    description = f"{command.summary}\n\n{inspect.cleandoc(command.details)}".strip()
     parser = _Parser(
         prog=prog,
         usage=" ".join([prog, *positional, "[options]"]),
-        description=_filled("\n\n".join(filter(None, (command.summary, inspect.cleandoc(command.details))))),
+        description=wrap_markdown(description, shutil.get_terminal_size().columns - 2),
         epilog="\n\n".join(_epilog(command, prog, hidden=len(options) - len(shown))) or None,
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
         parser_mode=_MODE,
     )
-    parser.options = options
+    parser.declared_options = options
     parser.deprecated = {option.deprecated_name: name for name, option in options.items() if option.deprecated_name}
     parser.types = {name: _words_type(option) for name, option in options.items()}
     flags = [name for name, option in options.items() if not option.is_cli_positional]
@@ -336,12 +311,9 @@ def _add(parser: Any, option: Option, option_type: Any, *, shown: bool) -> None:
 
 def _number_or_text(value: Any) -> Any:
     """Convert a text to a number if possible; 1:0.1 is not read as a base-60 number, unlike in jsonargparse."""
-    for number_type in (int, float) if isinstance(value, str) else ():
-        try:
-            return number_type(value)
-        except ValueError:
-            continue
-    return None if value == "null" else value
+    if value == "null" or not isinstance(value, str):
+        return None if value == "null" else value
+    return parse_number_or_text(value)
 
 
 def _words_type(option: Option) -> Any:
