@@ -15,7 +15,7 @@ from contraport.seeding import torch_generator
 from contraport.training.callbacks.progress_bar import format_metrics_row
 from contraport.training.components import build_components
 from contraport.training.config import Settings
-from contraport.training.online_metrics import build_online_eval_data
+from contraport.training.online_metrics import build_eval_context_factory
 from tests.errors import raises_usage_error
 
 LABELS = [0, 1] * 15
@@ -88,7 +88,7 @@ def test_items_that_lack_a_view_are_left_out(tmp_path) -> None:
     second[::3] = np.nan
     data = from_arrays((first, second), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"])
-    judged = build_online_eval_data(settings, build_components(settings), data)(torch.device("cpu"))
+    judged = build_eval_context_factory(settings, build_components(settings), data)(torch.device("cpu"))
     assert (len(judged.train), len(judged.test)) == (30, 30)
     assert train(tmp_path / "run", data, encoder=None, batch_size=30, online_metrics=["knn"]).metrics()[-1]["knn"] <= 1
 
@@ -98,7 +98,7 @@ def test_pairs_that_are_mismatched_on_purpose_are_measured_as_they_are(views: in
     random = np.random.default_rng(0)
     data = from_arrays(tuple(random.normal(size=(90, 4)) for _ in range(views)), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"], mismatch=1.0)
-    judged = build_online_eval_data(settings, build_components(settings), data)(torch.device("cpu"))
+    judged = build_eval_context_factory(settings, build_components(settings), data)(torch.device("cpu"))
     drawn = torch.randperm(90, generator=torch_generator("training.monitor"))
     expected = data.__getitems__(drawn[1::2].tolist()).views
     assert same(judged.test.__getitems__(list(range(45))).views, expected)

@@ -264,11 +264,11 @@ def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
 
 def _in_display_order(metrics: Iterable[Metric]) -> list[Metric]:
     order = {name: position for position, name in enumerate(METRICS)}
-    num_key_views = []
+    count_key_views = []
     for entry in metrics:
         name, _, number = entry.key.partition(_AT)
-        num_key_views.append((order[name], int(number or 0), entry))
-    return [entry for _, _, entry in sorted(num_key_views, key=itemgetter(0, 1))]
+        count_key_views.append((order[name], int(number or 0), entry))
+    return [entry for _, _, entry in sorted(count_key_views, key=itemgetter(0, 1))]
 
 
 def titles_by_metric_name(metrics: Iterable[Metric]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from contraport.data.image_cache import dataset_digest
 from contraport.data.stores import Store
 from contraport.embedding import LoaderConfig, check_finite, evaluation_mode, fixed_seed
 from contraport.encoders import Model
-from contraport.training.components import Components, num_cached_draws
+from contraport.training.components import Components, count_cached_draws
 from contraport.training.config import Settings
 from contraport.training.parallelism import select_training_device
 
@@ -47,7 +47,7 @@ class CachedFeatures(Store):
 
     @property
     def digests(self) -> None:
-        """None; the content digests of the items are kept by the dataset itself."""
+        return None  # the dataset itself keeps the content digests of its items
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -57,7 +57,6 @@ class CachedFeatures(Store):
         return len(self.views[0])
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return all cached features of the items at some positions, ``(b, draws, F)`` per view."""
         return tuple(torch.from_numpy(view[positions.numpy()]) for view in self.views)
 
 
@@ -72,7 +71,7 @@ def use_cached_features(components: Components, settings: Settings, folder: Path
         UsageError: a feature is not finite, or the folder is not writable.
     """
     views = components.module.views
-    draws = 1 if views.augment == "none" else num_cached_draws(settings)
+    draws = 1 if views.augment == "none" else count_cached_draws(settings)
     cache_key = _cache_key(components, settings, views, draws)
     arrays = load_or_build_arrays(
         folder,

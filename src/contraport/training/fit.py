@@ -27,7 +27,7 @@ from contraport.training.callbacks.checkpoints import (
 from contraport.training.callbacks.finite_guard import FailedStepRecorder, NonFiniteEarlierStep
 from contraport.training.callbacks.loggers import Logger, close_loggers
 from contraport.training.callbacks.meter import Meter
-from contraport.training.callbacks.progress_bar import progress_callback
+from contraport.training.callbacks.progress_bar import build_progress_callback
 from contraport.training.components import Components
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
@@ -65,7 +65,7 @@ def fit(
     unsharded = copy.deepcopy(module.model).cpu() if settings.strategy == "fsdp" else None
     loss_module = wrap_data_parallel(module, device, settings.strategy)
     stop, succeeded = StopRequest(), False
-    check_every = finite_check_interval(device, settings)
+    check_every = choose_finite_check_interval(device, settings)
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     # Each step seeds torch's global generators; the fork returns them to the caller unchanged.
     with _interruptible(run), torch.random.fork_rng(devices=gpus):
@@ -87,7 +87,7 @@ def fit(
                 callbacks.append(Checkpoints(run, minutes=minutes, keep_every=keep_every, stop=stop))
                 if settings.profile and is_main_process():
                     callbacks.append(ProfilerCallback(run))
-                callbacks.append(progress_callback(console, meter))
+                callbacks.append(build_progress_callback(console, meter))
                 loop = _build_loop(components, settings, device, callbacks)
                 loop.loss_module = loss_module
                 if start.step > 0:
@@ -138,7 +138,7 @@ def _build_loop(
     )
 
 
-def finite_check_interval(device: torch.device, settings: Settings) -> int:
+def choose_finite_check_interval(device: torch.device, settings: Settings) -> int:
     """Return the number of steps between two checks that the loss is finite: 1 on a CPU, `log_every` on a GPU.
 
     Reading a number from a GPU waits for all queued work; on a CPU it is free.

@@ -42,14 +42,10 @@ class Trainable(Protocol):
     def after_step(self, step: int) -> None:
         """Update state after an optimizer step, such as the weights of a momentum encoder."""
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Return the parameters of the module."""
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """Return all parameters and buffers by name."""
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> object:
-        """Restore all parameters and buffers from their values by name."""
+    # As in `torch.nn.Module`.
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def state_dict(self) -> Mapping[str, Any]: ...
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> object: ...
 
 
 class Loop:

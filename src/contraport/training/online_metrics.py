@@ -51,7 +51,9 @@ class OnlineMetrics(Callback):
         self._meter.add_online_values(values, seconds=time.perf_counter() - start)
 
 
-def build_online_eval_data(settings: Settings, components: Components, dataset: Dataset) -> EvalContextFactory | None:
+def build_eval_context_factory(
+    settings: Settings, components: Components, dataset: Dataset
+) -> EvalContextFactory | None:
     """Build a function that maps a device to the evaluation data of the online metrics; None without `online_metrics`.
 
     The data are a fixed random subset of the training items, at most `MONITOR_ITEMS`: one half to fit probes, the other

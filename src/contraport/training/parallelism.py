@@ -187,7 +187,6 @@ class CrossProcessBatchNorm(_BatchNorm):
     """
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the normalized inputs."""
         if not (self.training or self.running_mean is None):
             return F.batch_norm(inputs, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
         values = inputs.to(torch.promote_types(inputs.dtype, torch.float32))  # bfloat16 is too coarse for the sums
@@ -220,7 +219,6 @@ class _CrossProcessBatchNormAct(CrossProcessBatchNorm):
     act: nn.Module
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the normalized, activated inputs."""
         activated: Tensor = self.act(self.drop(super().forward(inputs)))
         return activated
 

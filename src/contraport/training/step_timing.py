@@ -24,7 +24,7 @@ from contraport.data import Batch
 from contraport.distributed import current_processes
 from contraport.embedding import evaluation_mode
 from contraport.runs import Run
-from contraport.training.components import Components, num_cached_draws
+from contraport.training.components import Components, count_cached_draws
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
 from contraport.training.loop import SECTIONS, Callback, Loop
@@ -154,7 +154,7 @@ def measure_training_steps(settings: Settings, components: Components) -> DryRun
             compile_encoders(model)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    draws, feature_cache_seconds = num_cached_draws(settings), 0.0
+    draws, feature_cache_seconds = count_cached_draws(settings), 0.0
     batches: Any = components.batches
     if draws > 0:
         feature_cache_seconds = (
@@ -250,7 +250,7 @@ def choose_thread_count(settings: Settings, components: Components) -> int | Non
     if settings.threads is not None or settings.resume:
         return settings.threads
     is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or current_processes().size > 1
-    if is_chosen or select_training_device(settings.device).type != "cpu" or num_cached_draws(settings) > 0:
+    if is_chosen or select_training_device(settings.device).type != "cpu" or count_cached_draws(settings) > 0:
         return None
     if sum(weights.numel() for weights in module.parameters()) >= LARGE_NETWORK:
         return most
@@ -312,7 +312,7 @@ class ProfilerCallback(Callback):
             self._profiler.step()
 
     def on_end(self, loop: Loop) -> None:
-        """Stop the profiler; a session shorter than the recorded steps is recorded up to its end."""
+        # A session shorter than the recorded steps is recorded up to its end.
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
@@ -323,7 +323,7 @@ class ProfilerCallback(Callback):
             )
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
-        """Stop the profiler without writing its files."""
+        # The files of a failed session are not written.
         if self._profiler is not None:
             self._profiler.on_trace_ready = None
             self._profiler.stop()

@@ -40,10 +40,10 @@ from contraport.training.components import (
     build_dataset,
     build_held_out_dataset,
     check_component_settings,
+    count_cached_draws,
     feature_cache_blocker,
     infer_encoder_settings,
     load_initial_weights,
-    num_cached_draws,
     unify_freeze_setting,
     with_epochs_from_steps,
 )
@@ -51,7 +51,7 @@ from contraport.training.config import TRAIN, Settings
 from contraport.training.feature_cache import use_cached_features
 from contraport.training.fit import fit
 from contraport.training.loop import Position
-from contraport.training.online_metrics import EvalContextFactory, build_online_eval_data
+from contraport.training.online_metrics import EvalContextFactory, build_eval_context_factory
 from contraport.training.preflight import log_preflight_warnings, suggest_small_batch_size
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
 from contraport.training.run_setup import create_or_resume_run, resolve_settings, rollback_on_failure
@@ -94,8 +94,8 @@ def train(options: dict[str, Any]) -> Run:
             settings, notes = _fit_batch_size(settings, dataset, chosen="batch_size" in options)
             settings = with_epochs_from_steps(settings, dataset, chosen="epochs" in options)
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
-            components = components._replace(notes=notes)
-            online_eval = build_online_eval_data(settings, components, dataset)
+            components = components._replace(adjustment_notes=notes)
+            online_eval = build_eval_context_factory(settings, components, dataset)
             settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
             path = settings.out or default_path(components.dataset.name, settings.method)
             run = Run(path, settings.user_encoder_modules)
@@ -194,7 +194,7 @@ def _fit(
         log_preflight_warnings(
             settings, components.dataset, components.module, steps=steps, options=options, path=run.path
         )
-        if num_cached_draws(settings) > 0:
+        if count_cached_draws(settings) > 0:
             components = use_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":
             components = _cache_decoded(components, settings, Path(settings.decoded or run.decoded_path))
@@ -268,7 +268,7 @@ def _log_start(run: Run, settings: Settings, components: Components) -> None:
         log.info("no feature cache, each step runs the frozen encoder: %s", blocker)
     if (note := _missing_views_note(dataset)) is not None:
         log.warning("%s", note)
-    for note in components.notes:
+    for note in components.adjustment_notes:
         log.warning("%s", note)
     if settings.threads is not None:
         log.info("CPU threads: %d (--threads)", settings.threads)

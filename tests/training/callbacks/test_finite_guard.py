@@ -80,7 +80,7 @@ def test_an_estimator_stops_at_an_infinite_gradient() -> None:
 @pytest.fixture
 def read_late(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the guard's numbers as on a GPU: many at once."""
-    monkeypatch.setattr(fit, "finite_check_interval", lambda device, settings: 100)
+    monkeypatch.setattr(fit, "choose_finite_check_interval", lambda device, settings: 100)
     settings.update(batch_size=10, epochs=3, log_every=2)  # 7 steps an epoch
 
 

@@ -98,11 +98,6 @@ class Checkpoints(Callback):
         self._stop.listen()
 
     def after_batch(self, loop: Loop) -> None:
-        """Write a checkpoint if one is due or a stop was requested.
-
-        Raises:
-            TrainingStopped: a stop was requested.
-        """
         # The last batch is followed by after_epoch, which saves.
         if loop.completed_micro_batches > 0 or loop.is_last_batch:
             return
@@ -121,7 +116,7 @@ class Checkpoints(Callback):
             raise TrainingStopped
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
-        """Write a checkpoint if a stream of data failed between two steps, so that the run can resume there."""
+        # A stream of data failed between two steps: the run can resume there.
         if isinstance(error, StreamReadError) and loop.step > 0 and loop.completed_micro_batches == 0:
             self._save(loop)
 
@@ -197,7 +192,7 @@ def restore_last_checkpoint(loop: Loop, run: Run) -> None:
             if callback_state is not None:
                 callback.restore(callback_state)
     except Exception as error:  # a checkpoint of another training raises arbitrary exceptions
-        reason, remedy = one_line_reason(error), checkpoint_remedy(run)
+        reason, remedy = one_line_reason(error), format_checkpoint_remedy(run)
         message = f"resume: {run.last_checkpoint} does not fit the run: {reason}{remedy}"
         raise_on_one_rank(UsageError(message, kind="checkpoint"))
 
@@ -241,7 +236,7 @@ def _from_lightning(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def checkpoint_remedy(run: Run) -> str:
+def format_checkpoint_remedy(run: Run) -> str:
     """Return the end of an error message: what to do about an unusable last checkpoint."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
@@ -264,4 +259,4 @@ def read_position(run: Run) -> Position:
             raise ValueError(f"epochs, batches and steps must be integers >= 0, got {tuple(position)}")
         return position
 
-    return read_run_file(run.last_checkpoint, reader, checkpoint_remedy(run))
+    return read_run_file(run.last_checkpoint, reader, format_checkpoint_remedy(run))

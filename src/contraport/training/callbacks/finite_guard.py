@@ -48,15 +48,9 @@ class FiniteGuard(Callback):
         self._has_warned = False
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Record the loss of a micro-batch; a step has several with gradient accumulation."""
         self._losses.append(loss)
 
     def before_step(self, loop: Loop) -> None:
-        """Check the losses and the gradient norm of the step.
-
-        Raises:
-            UsageError: one of them is not finite; the step was not taken.
-        """
         losses, self._losses = self._losses, []
         numbers = _Step(tuple(losses), loop.grad_norm).numbers().tolist()
         if not all(map(math.isfinite, numbers)):
@@ -106,18 +100,11 @@ class FailedStepRecorder(FiniteGuard):
                 file.unlink(missing_ok=True)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Record the loss; if every step is checked, record the items of the batch as well."""
         super().after_backward(loop, batch, loss)
         if self._reads_each_step:
             self._batches.append(batch)
 
     def before_step(self, loop: Loop) -> None:
-        """Check the loss and gradient of this step, or of all steps since the last check if one is due.
-
-        Raises:
-            FloatingPointError: the loss or gradient of this step is not finite; the step was not taken.
-            NonFiniteEarlierStep: that of an earlier step was not finite.
-        """
         if self._reads_each_step:
             super().before_step(loop)
             self._batches = []
@@ -128,7 +115,6 @@ class FailedStepRecorder(FiniteGuard):
             self._check_unread()
 
     def before_save(self, loop: Loop) -> None:
-        """Check all steps since the last check, so that no checkpoint contains a step with non-finite values."""
         self._check_unread()
         self._has_checkpoint = True
 

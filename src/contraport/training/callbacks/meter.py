@@ -67,7 +67,6 @@ class Meter(Callback):
         self._steps_of_row = 0
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: seconds of all sessions, and losses since the last row."""
         return {
             "seconds": self._earlier_seconds + self.session_seconds,
             "losses": _to_floats(self._losses),
@@ -84,11 +83,11 @@ class Meter(Callback):
         self._totals_at_last_row = (0, 0.0, loop.data_wait_seconds)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Record the loss without reading its value, since reading from a GPU waits for all queued work."""
+        # The value is not read here: reading from a GPU waits for all queued work.
         self._losses.append(loss)
 
     def before_step(self, loop: Loop) -> None:
-        """Count the step, and record learning rate, temperature and plan mass before the step changes them."""
+        # The step changes learning rate, temperature and plan mass.
         self.session_steps += 1
         self._steps_of_row += 1
         if self._steps_of_row == self._every or loop.is_last_batch:

@@ -49,7 +49,6 @@ class ProgressBar(Callback):
         self._progress.stop()
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
-        """Remove the bar and restore the cursor."""
         self._progress.stop()
 
 
@@ -87,7 +86,7 @@ class ProgressLines(Callback):
         )
 
 
-def progress_callback(console: Console, meter: Meter) -> Callback:
+def build_progress_callback(console: Console, meter: Meter) -> Callback:
     """Return the progress callback of a console: a bar in a terminal, otherwise lines."""
     return ProgressBar(console, meter) if console.is_terminal else ProgressLines(console, meter)
 

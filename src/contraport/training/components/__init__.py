@@ -10,8 +10,8 @@ from contraport.training.components.data_builder import (
     build_held_out_dataset,
     build_unaugmented_views,
     build_views,
+    count_cached_draws,
     feature_cache_blocker,
-    num_cached_draws,
     unify_freeze_setting,
     with_epochs_from_steps,
 )
@@ -35,10 +35,10 @@ __all__ = [
     "build_untrained_copy",
     "build_views",
     "check_component_settings",
+    "count_cached_draws",
     "feature_cache_blocker",
     "infer_encoder_settings",
     "load_initial_weights",
-    "num_cached_draws",
     "unify_freeze_setting",
     "with_epochs_from_steps",
 ]

@@ -24,9 +24,9 @@ from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
     check_stream_settings,
+    count_cached_draws,
+    count_steps_per_epoch,
     mismatch_pairs,
-    num_cached_draws,
-    steps_per_epoch,
 )
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
@@ -46,7 +46,7 @@ class Components(NamedTuple):
         module: training module, which computes the loss of a batch.
         steps_per_epoch: number of optimizer steps per epoch.
         pair_filter: filter of the online audit, which drops suspected mismatches; None without `audit`.
-        notes: notes on adjusted settings, for the log.
+        adjustment_notes: notes on adjusted settings, for the log.
         mismatched_partners: partner of each item if pairs were mismatched on purpose, (n,); None otherwise.
     """
 
@@ -55,7 +55,7 @@ class Components(NamedTuple):
     module: TrainingModule
     steps_per_epoch: int
     pair_filter: PairFilter | None = None
-    notes: tuple[str, ...] = ()
+    adjustment_notes: tuple[str, ...] = ()
     mismatched_partners: Tensor | None = None
 
 
@@ -93,8 +93,8 @@ def build_components(
     limit = f"{len(dataset)}, the number of items of {dataset.name!r}"
     message = f"batch_size: must be at most {limit}, got {settings.batch_size}."
     check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), message, "few_items")
-    num_cached_draws(settings)  # raises if the feature cache is requested and not supported
-    epoch = steps_per_epoch(settings, dataset)
+    count_cached_draws(settings)  # raises if the feature cache is requested and not supported
+    epoch = count_steps_per_epoch(settings, dataset)
     architecture = None if run is None else run.initial_path
     module = build_training_module(
         settings,
@@ -142,5 +142,5 @@ def check_component_settings(settings: Settings) -> nn.Module | None:
     check_optimizer(settings.optimizer, settings.lr)
     check_strategy(settings)
     check_loggers(settings.logger)
-    num_cached_draws(settings)
+    count_cached_draws(settings)
     return objective

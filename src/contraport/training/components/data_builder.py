@@ -60,10 +60,10 @@ def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, chosen: bool
         return settings
     check(not chosen, "steps: cannot be combined with epochs. Give one of the two.", "conflict")
     by_epochs = replace(settings, steps=None)
-    return replace(by_epochs, epochs=math.ceil(settings.steps / max(1, steps_per_epoch(by_epochs, dataset))))
+    return replace(by_epochs, epochs=math.ceil(settings.steps / max(1, count_steps_per_epoch(by_epochs, dataset))))
 
 
-def steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
+def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
     """Return the number of optimizer steps per epoch, without incomplete batches."""
     return settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
 
@@ -97,7 +97,7 @@ def unify_freeze_setting(settings: Settings, dataset: Dataset) -> Settings:
     return settings
 
 
-def num_cached_draws(settings: Settings) -> int:
+def count_cached_draws(settings: Settings) -> int:
     """Return the number of random views per item and view in the feature cache; 0 without a cache.
 
     Raises:

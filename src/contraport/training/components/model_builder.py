@@ -213,13 +213,13 @@ def apply_lora(model: Model, settings: Settings) -> Model:
     Raises:
         UsageError: an encoder has no layer to adapt, or `peft` is not installed.
     """
-    for encoder, rank in zip(model.encoders, option_per_tower("lora", settings.lora, model), strict=True):
+    for encoder, rank in zip(model.encoders, resolve_option_per_tower("lora", settings.lora, model), strict=True):
         if rank is not None:
             add_lora(encoder, rank)
     return model
 
 
-def option_per_tower(argument: str, value: Any, model: Model) -> list[Any]:
+def resolve_option_per_tower(argument: str, value: Any, model: Model) -> list[Any]:
     """Return the value of an option for each tower, from a mapping by view or from a single value for all."""
     towers = len(model.towers)
     if isinstance(value, Mapping):
@@ -229,7 +229,7 @@ def option_per_tower(argument: str, value: Any, model: Model) -> list[Any]:
 
 def _check_trained(argument: str, settings: Settings, model: Model, trained: Sequence[bool]) -> None:
     """Raise `UsageError` if `freeze` or `lora` would freeze an encoder with random weights."""
-    frozen = option_per_tower(argument, getattr(settings, argument), model)
+    frozen = resolve_option_per_tower(argument, getattr(settings, argument), model)
     for number, (is_frozen, is_trained) in enumerate(zip(frozen, trained, strict=True)):
         encoder, view = model.encoder_sources[number], model.view_names[number]
         may_be_trained = isinstance(encoder, nn.Module) or bool(custom_code_names(encoder))

@@ -33,7 +33,7 @@ from contraport.training.components.model_builder import (
     build_model,
     check_encoder_accepts_views,
     list_projection_sizes,
-    option_per_tower,
+    resolve_option_per_tower,
     seeded_weight_initialization,
 )
 from contraport.training.config import Settings
@@ -45,11 +45,11 @@ from contraport.training.step.step_losses import (
     QueryKeyLoss,
     ReconstructionLoss,
     StepLoss,
-    accepted_keywords,
+    list_accepted_keywords,
 )
 from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
 from contraport.training.step.target_spec import build_target_function, read_teacher_features
-from contraport.training.step.training_module import TrainingModule, num_key_views
+from contraport.training.step.training_module import TrainingModule, count_key_views
 
 _log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def check_sample_weights(
             "constraint: marginals=weights requires sample weights; add --sample_weight with a column or an .npy file."
         )
         check(not (isinstance(objective, Loss) and objective.requires_weights), message, "no_weights")
-    if dataset.weights is not None and (objective is None or "weights" not in accepted_keywords(objective)):
+    if dataset.weights is not None and (objective is None or "weights" not in list_accepted_keywords(objective)):
         loss = "predict" if objective is None else f"{type(objective).__name__}, whose call has no keyword `weights`"
         raise UsageError(f"sample_weight: not supported by {loss}.", kind="unsupported")
 
@@ -263,8 +263,10 @@ def _build_freezer(
     if not (settings.freezes_some_encoder or settings.freeze_epochs or settings.lora):
         return None
     steps = settings.freeze_epochs * steps_per_epoch or None
-    frozen = option_per_tower("freeze", settings.freezes_all_encoders or steps is not None or settings.freeze, model)
-    adapted = option_per_tower("lora", settings.lora, model)
+    frozen = resolve_option_per_tower(
+        "freeze", settings.freezes_all_encoders or steps is not None or settings.freeze, model
+    )
+    adapted = resolve_option_per_tower("lora", settings.lora, model)
 
     def select(source: Model | None, selected: Sequence[Any]) -> list[nn.Module]:
         if source is None:
@@ -308,7 +310,7 @@ def _build_objective_loss(
     sizes, number = list_projection_sizes(model), len(views.shapes)
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")
-    memory = _build_memory(settings, dataset, num_key_views(model, views.shapes), sizes[0])
+    memory = _build_memory(settings, dataset, count_key_views(model, views.shapes), sizes[0])
     target = resolve_target_option(settings, dataset, objective, number)
     loss: ObjectiveLoss
     if settings.prototypes is not None:

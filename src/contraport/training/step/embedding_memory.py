@@ -81,11 +81,9 @@ class Queue(EmbeddingMemory):
         return Negatives(self.embeddings[: int(self.written), view], self.ids[: int(self.written)])
 
     def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
-        """Return the current embeddings as positives, and the queue as negatives."""
         return keys, self.entries(view) if self.written > 0 else None
 
     def write(self, keys: Tensor, ids: Tensor) -> None:
-        """Overwrite the oldest embeddings by new ones."""
         size = len(self.embeddings)
         places = torch.arange(int(self.written), int(self.written) + len(keys), device=keys.device)[-size:] % size
         self.embeddings[places], self.ids[places] = keys[-size:], ids[-size:]
@@ -120,12 +118,10 @@ class ItemBank(EmbeddingMemory):
         self.register_buffer("embeddings", F.normalize(torch.randn(items, views, dimensions), dim=2))
 
     def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
-        """Return the bank entries of the items as positives, and random entries of the bank as negatives."""
         # All processes seed the generator of the loss alike, so all draw the same entries; on the CPU, for any device.
         drawn = torch.randint(len(self.embeddings), (self.draws,)).to(ids.device)
         return self.embeddings[ids, view], Negatives(self.embeddings[drawn, view], drawn)
 
     def write(self, keys: Tensor, ids: Tensor) -> None:
-        """Update the moving averages of the items by their new embeddings."""
         mixed = torch.lerp(F.normalize(keys, dim=2), self.embeddings[ids], BANK_MOMENTUM)
         self.embeddings[ids] = F.normalize(mixed, dim=2)

@@ -115,7 +115,7 @@ class ObjectiveLoss(StepLoss):
         teacher: Tensor | None = None,
     ) -> None:
         super().__init__(objective)
-        self._accepted = accepted_keywords(objective)
+        self._accepted = list_accepted_keywords(objective)
         self.views = views
         self.target = target
         self.teacher = teacher
@@ -363,6 +363,6 @@ class ReconstructionLoss(StepLoss):
         return torch.stack(losses).mean()
 
 
-def accepted_keywords(objective: nn.Module) -> frozenset[str]:
+def list_accepted_keywords(objective: nn.Module) -> frozenset[str]:
     """Return the parameter names of the `forward` method of an objective."""
     return frozenset(inspect.signature(objective.forward).parameters)

@@ -67,7 +67,7 @@ class TrainingModule(nn.Module):
         self.cache_chunk = cache_chunk
         self.encoder_freezer = encoder_freezer
         self.uses_cached_features = False
-        self._key_views = num_key_views(model, views.shapes)
+        self._key_views = count_key_views(model, views.shapes)
 
     @property
     def objective(self) -> nn.Module | None:
@@ -184,7 +184,7 @@ def draw_cached_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(drawn)
 
 
-def num_key_views(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
+def count_key_views(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
     """Return the number of views, counted from the first, that are used as keys.
 
     With a shared encoder these are the views of the first view's size (multi-crop: the large ones), else all.
