@@ -7,7 +7,7 @@ from PIL import Image
 from tests.errors import raises_usage_error
 
 from contraport.catalog.option_parsers import CORRUPTIONS, SEVERITIES
-from contraport.data.corruptions import corrupt
+from contraport.data.perturbations import corrupt
 
 
 def pictures(channels: int = 3, side: int = 32) -> torch.Tensor:

@@ -54,7 +54,7 @@ _ENTRIES = (
         "docstrings",
         "about 4,000 functions of Python's standard library: name and docstring as 2 texts, modules as classes",
         "included in Python",
-        "contraport.data.sources.docstrings:load_stdlib_docstrings",
+        "contraport.data.sources.benchmark_data:load_stdlib_docstrings",
     ),
 )
 

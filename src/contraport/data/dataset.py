@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.text_bytes import is_text_shape
-from contraport.data.channel_statistics import channel_range, compute_mean_and_std
-from contraport.data.duplicate_groups import has_repeats, number_contents
+from contraport.data.duplicates import has_repeats, number_contents
 from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore
 from contraport.errors import UsageError, check
 
@@ -342,7 +341,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         ([2.0, 5.0], [1.0, 1.0])
         """
         check(0 <= view < len(self.shapes), f"view: must be from 0 to {len(self.shapes) - 1}, got {view}.")
-        return ([], []) if is_text_shape(self.shapes[view]) else compute_mean_and_std(self._sample(view))
+        return ([], []) if is_text_shape(self.shapes[view]) else _compute_mean_and_std(self._sample(view))
 
     def channel_range(self, view: int = 0) -> tuple[list[float], list[float]] | None:
         """Return the minimum and maximum of each channel of an image view, or None if all values are within [0, 1].
@@ -357,7 +356,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """
         if next(self._sample(view, most=1)).dtype == torch.uint8:  # decoding one image file shows the type of all
             return None
-        return channel_range(self._sample(view))
+        return _compute_range(self._sample(view))
 
     def _sample(self, view: int, most: int = STATISTICS_ITEMS) -> Iterator[Tensor]:
         """Yield one view of a sample of evenly spaced items, block by block; items that lack the view are left out."""
@@ -383,3 +382,34 @@ def _renumber(
         return codes, names
     joined = tuple(dict.fromkeys([*leading, *names]))
     return torch.tensor([joined.index(name) for name in names])[codes], joined
+
+
+def _compute_mean_and_std(blocks: Iterator[Tensor]) -> tuple[list[float], list[float]]:
+    """Compute the mean and the standard deviation of each channel over blocks of items ``(b, channels, ...)``."""
+    shift: Tensor | float = 0.0
+    total: Tensor | float = 0.0
+    square: Tensor | float = 0.0
+    count = 0
+    for number, items in enumerate(blocks):
+        values = _by_channel(items.double().div_(255.0 if items.dtype == torch.uint8 else 1.0))
+        if number == 0:
+            shift = values.mean(dim=1, keepdim=True)  # squares about a nearby mean lose no digits
+        values = values - shift
+        total, square, count = total + values.sum(1), square + values.square().sum(1), count + values.shape[1]
+    offset, square = torch.as_tensor(total) / count, torch.as_tensor(square) / count
+    mean = offset + torch.as_tensor(shift).flatten()
+    std = (square - offset.square()).clamp(min=0).sqrt()
+    std = torch.where(std <= 1e-7 * mean.abs(), 1.0, std)  # variation by float32 rounding alone counts as constant
+    return mean.tolist(), std.tolist()
+
+
+def _compute_range(blocks: Iterator[Tensor]) -> tuple[list[float], list[float]] | None:
+    lows, highs = zip(*((values.amin(1), values.amax(1)) for values in map(_by_channel, blocks)), strict=True)
+    low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)
+    if bool((low >= 0).all() and (high <= 1).all()):
+        return None
+    return low.tolist(), torch.where(high > low, high, low + 1).tolist()
+
+
+def _by_channel(items: Tensor) -> Tensor:
+    return items.transpose(0, 1).flatten(1)  # (channels, values)

@@ -12,13 +12,20 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torchvision.io import decode_jpeg, encode_jpeg
 from torchvision.transforms.v2 import functional as transforms
 
 from contraport._utils.text_bytes import is_text_shape
-from contraport.catalog.option_parsers import DOMAINS, CorruptionSpec, DomainSpec, MismatchSpec
-from contraport.data.corruptions import NOISE, corrupt
+from contraport.catalog.option_parsers import (
+    CORRUPTIONS,
+    DOMAINS,
+    SEVERITIES,
+    CorruptionSpec,
+    DomainSpec,
+    MismatchSpec,
+)
 from contraport.data.dataset import Batch, Dataset
-from contraport.data.duplicate_groups import permute_partners
+from contraport.data.duplicates import permute_partners
 from contraport.data.stores import ArrayStore, StoreWrapper
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, numpy_generator, seed_torch_generators
@@ -30,6 +37,13 @@ _RANDOM = ("noise", "occlusion")
 _NOISE_FACTOR = 5.0
 """Noise of vectors and series is that of images times this factor, in units of their own standard deviation."""
 _BLOCK = 1_000
+
+NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)  # standard deviation, relative to the pixel range
+_BLUR = (0.010, 0.020, 0.030, 0.045, 0.060)  # standard deviation, relative to the side
+_BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)  # offset, relative to the pixel range
+_CONTRAST = (0.7, 0.5, 0.35, 0.2, 0.1)  # remaining fraction of the distance from the mean
+_OCCLUSION = (0.05, 0.1, 0.2, 0.3, 0.4)  # fraction of the area under a square of the mean gray
+_JPEG = (50, 25, 15, 10, 5)  # quality
 
 
 class MismatchedDataset(Dataset):
@@ -180,7 +194,7 @@ def _apply_to_items(dataset: Dataset, change: Change) -> Dataset:
 def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
     """Apply one or more corruptions to a dataset in turn; the same item is always corrupted in the same way.
 
-    Images are corrupted as in `contraport.data.corruptions`. Noise is added to vectors and time series, in units of
+    Images are corrupted as in `corrupt`. Noise is added to vectors and time series, in units of
     the standard deviation of each feature or channel in this split.
 
     Raises:
@@ -232,6 +246,79 @@ class _CorruptItems:
                 changed = corrupt(view, kind, severity)
                 view = (changed * 255).round().byte() if view.dtype == torch.uint8 else changed
         return view
+
+
+def corrupt(images: Tensor, kind: str, severity: int) -> Tensor:
+    """Corrupt images `(b, C, H, W)`, uint8 or float in [0, 1]: six kinds at five severities; returns floats in [0, 1].
+
+    Severity 1 is barely visible, 5 leaves the image barely recognizable. Lengths are relative to the side of the image,
+    so that small and large images are degraded alike. Random parts (noise, places of squares) are drawn from torch's
+    generator on the device of the images.
+
+    Source: after Hendrycks and Dietterich (2019), Benchmarking neural network robustness to common corruptions and
+    perturbations.
+
+    Raises:
+        UsageError: an unknown kind or severity, or JPEG with other than 1 or 3 channels.
+
+    >>> corrupt(torch.full((1, 1, 8, 8), 0.25), "brightness", 3).unique()
+    tensor([0.5500])
+    """
+    check(kind in CORRUPTIONS, f"kind: must be one of {', '.join(CORRUPTIONS)}, got {kind!r}.", "unknown")
+    check(severity in SEVERITIES, f"severity: must be an integer from 1 to {SEVERITIES[-1]}, got {severity!r}.")
+    floats = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+    return _CORRUPTIONS[kind](floats, severity - 1).clamp(0, 1)
+
+
+def _corrupt_noise(images: Tensor, level: int) -> Tensor:
+    return images + NOISE[level] * torch.randn_like(images)
+
+
+def _corrupt_blur(images: Tensor, level: int) -> Tensor:
+    sigma = _BLUR[level] * min(images.shape[2:])
+    reach = max(1, round(3 * sigma))
+    sizes = [max(1, min(2 * reach + 1, 2 * (side // 2) - 1)) for side in (images.shape[3], images.shape[2])]
+    blurred: Tensor = transforms.gaussian_blur(images, sizes, [sigma, sigma])
+    return blurred
+
+
+def _corrupt_brightness(images: Tensor, level: int) -> Tensor:
+    return images + _BRIGHTNESS[level]
+
+
+def _corrupt_contrast(images: Tensor, level: int) -> Tensor:
+    mean = images.mean(dim=(1, 2, 3), keepdim=True)
+    return mean + _CONTRAST[level] * (images - mean)
+
+
+def _corrupt_occlusion(images: Tensor, level: int) -> Tensor:
+    items, _, height, width = images.shape
+    spans = []
+    for length in (height, width):
+        side = max(1, round(length * _OCCLUSION[level] ** 0.5))
+        first = torch.randint(length - side + 1, (items, 1), device=images.device)
+        places = torch.arange(length, device=images.device)
+        spans.append((places >= first) & (places < first + side))
+    square = spans[0][:, None, :, None] & spans[1][:, None, None, :]
+    return images.where(~square, images.mean(dim=(1, 2, 3), keepdim=True))
+
+
+def _corrupt_jpeg(images: Tensor, level: int) -> Tensor:
+    check(images.shape[1] in (1, 3), f"images: JPEG requires 1 or 3 channels, got {images.shape[1]}.", "channels")
+    pixels = (images.clamp(0, 1) * 255).round().byte().cpu()
+    compressed = encode_jpeg(list(pixels), quality=_JPEG[level])
+    decompressed = torch.stack([decode_jpeg(image) for image in compressed])
+    return decompressed.to(images.device).float() / 255
+
+
+_CORRUPTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "noise": _corrupt_noise,
+    "blur": _corrupt_blur,
+    "brightness": _corrupt_brightness,
+    "contrast": _corrupt_contrast,
+    "occlusion": _corrupt_occlusion,
+    "jpeg": _corrupt_jpeg,
+}
 
 
 def apply_domain_shifts(dataset: Dataset, version: DomainSpec) -> Dataset:

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset as AnyDataset
 from contraport._utils.progress import ProgressBars
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.data import Batch, Dataset
-from contraport.data.sources.torch_datasets import is_stream
+from contraport.data.sources.external_datasets import is_stream
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, iter_embedded_batches
 from contraport.errors import check, check_new_file, report_write_errors

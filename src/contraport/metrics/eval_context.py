@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, Views, from_arrays
-from contraport.data.corruptions import corrupt
+from contraport.data.perturbations import corrupt
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_features, fixed_seed
 from contraport.encoders import Model
 from contraport.metrics.clustering import kmeans_clusters

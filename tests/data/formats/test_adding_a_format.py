@@ -60,4 +60,4 @@ def test_rejects_two_formats_of_one_name(mine):
 
 
 def test_the_order_is_that_of_what_is_recognised_most_narrowly():
-    assert [entry.name for entry in FORMATS.values() if entry.is_fallback] == ["a folder of images or texts"]
+    assert [name for name, entry in FORMATS.items() if entry.is_fallback] == ["a folder of images or texts"]

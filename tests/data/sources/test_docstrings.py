@@ -9,7 +9,7 @@ from tests.errors import raises_usage_error
 
 from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import Dataset, load
-from contraport.data.sources import docstrings as source
+from contraport.data.sources import benchmark_data as source
 
 MODULE = '''
 class HTTPThing:

@@ -3,7 +3,7 @@ import torch
 
 from contraport.catalog.option_parsers import parse_augment
 from contraport.data import from_arrays
-from contraport.data.views.noise_mixup import MAX_MIX, NOISE, Mixup, Noise
+from contraport.data.views.numeric_views import MAX_MIX, NOISE, Mixup, Noise
 from contraport.data.views.random_draws import RandomDraws
 from contraport.data.views.views import _transform
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from contraport.data.views.numeric_views import VECTORS, VectorStrength, VectorTransform
 from contraport.data.views.random_draws import RandomDraws
-from contraport.data.views.vectors import VECTORS, VectorStrength, VectorTransform
 
 MEAN, STD = torch.tensor([0.0, 100.0]), torch.tensor([1.0, 1000.0])
 

@@ -9,7 +9,7 @@ from tests.processes import reports_of
 from contraport.catalog.option_parsers import AUGMENTS
 from contraport.data import BatchShare, Views, from_arrays, load
 from contraport.data.views.images import to_lab
-from contraport.data.views.noise_mixup import MAX_MIX, NOISE
+from contraport.data.views.numeric_views import MAX_MIX, NOISE
 
 STRENGTHS = ("weak", "standard", "strong")
 

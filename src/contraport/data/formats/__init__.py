@@ -1,14 +1,105 @@
-"""Formats of files and folders, one module each.
+"""Formats of data in files and folders, one module each, and their registry.
 
 All modules here are imported, so a new format is added by a file of its own with a reader under `data_format`.
 """
 
-import pkgutil
-from importlib import import_module
+from __future__ import annotations
 
-from contraport.data.formats.format import FORMATS, Format, data_format, find_format, list_file_suffixes
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from contraport.data.dataset import Dataset
+from contraport.data.formats.column_roles import check_no_columns
+from contraport.errors import check
+
+__all__ = ["FORMATS", "Format", "data_format", "find_format", "list_file_suffixes"]
+
+LoadOption = Literal["image_size", "columns", "test_fraction", "ignore_labels"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """Format of data in files or folders, with its reader.
+
+    Attributes:
+        suffixes: suffixes of the format's files.
+        recognizes: function that returns whether data at a path, as the user gave it, have the format.
+        read: function that reads one split, called with the path, the split, and the given ones of `options`.
+        options: options of `contraport.data.load` that the reader accepts.
+        is_fallback: whether the format is tried after all others, because it recognizes their paths too.
+    """
+
+    suffixes: tuple[str, ...]
+    recognizes: Callable[[str], bool]
+    read: Callable[..., Dataset]
+    options: tuple[LoadOption, ...]
+    is_fallback: bool
+
+    def load(self, data: str, split: str, **options: Any) -> Dataset:
+        """Load one split of the data at a path.
+
+        Raises:
+            UsageError: columns are given for a format without columns, or as the reader.
+        """
+        if "columns" not in self.options:
+            check_no_columns(options.get("columns"), repr(data))
+        dataset = self.read(data, split, **{name: options[name] for name in self.options})
+        return dataset.without_labels() if options.get("ignore_labels") else dataset
+
+
+FORMATS: dict[str, Format] = {}
+"""All formats by name."""
+
+
+def data_format(
+    name: str,
+    *,
+    suffixes: Sequence[str] = (),
+    recognizes: Callable[[str], bool] | None = None,
+    options: Sequence[LoadOption] = ("test_fraction",),
+    fallback: bool = False,
+) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
+    """Register the decorated reader as a format; see `Format` for the arguments.
+
+    By default a format is recognized by the suffixes of its files.
+
+    >>> import tempfile, numpy as np
+    >>> from contraport.data import from_arrays, load
+    >>> @data_format("numbers in a text", suffixes=[".dat"], options=[])
+    ... def load_text(path, split):
+    ...     return from_arrays(np.loadtxt(path, ndmin=2), name=path, split=split)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savetxt(f"{folder}/rows.dat", np.ones((4, 3)))
+    ...     load(f"{folder}/rows.dat").shapes
+    ((3,),)
+    >>> del FORMATS["numbers in a text"]
+    """
+
+    def has_suffix(data: str) -> bool:
+        return Path(data).suffix in suffixes and Path(data).is_file()
+
+    def register(read: Callable[..., Dataset]) -> Callable[..., Dataset]:
+        check(name not in FORMATS, f"data_format: there is a format {name!r} already.", "exists")
+        FORMATS[name] = Format(tuple(suffixes), recognizes or has_suffix, read, tuple(options), fallback)
+        return read
+
+    return register
+
+
+def find_format(data: str) -> Format | None:
+    """Return the format of the data at a path, or None if no format recognizes it."""
+    ordered = sorted(FORMATS.values(), key=lambda entry: entry.is_fallback)
+    return next((entry for entry in ordered if entry.recognizes(data)), None)
+
+
+def list_file_suffixes() -> list[str]:
+    """Return the suffixes of the files of all formats."""
+    return [suffix for entry in FORMATS.values() for suffix in entry.suffixes]
+
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
-
-__all__ = ["FORMATS", "Format", "data_format", "find_format", "list_file_suffixes"]

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from contraport.data.dataset import Dataset
+from contraport.data.formats import data_format
 from contraport.data.formats.arrow import TableRows, dataset_from_rows
-from contraport.data.formats.format import data_format
 from contraport.data.splits import TEST_NAMES
 from contraport.errors import check, check_regular_file, import_optional, unreadable_error
 

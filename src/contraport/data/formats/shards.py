@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import sys
+import tarfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,20 +21,20 @@ from torch import Tensor
 from contraport._utils.text_bytes import TEXT_SHAPE, texts_to_tensor
 from contraport.data.arrays import as_view_tensor, factorize
 from contraport.data.dataset import Dataset
+from contraport.data.formats import data_format
 from contraport.data.formats.column_roles import DOMAIN_NAMES, LABEL_NAMES
-from contraport.data.formats.format import data_format
-from contraport.data.formats.image_folder import list_files
-from contraport.data.formats.tar_index import ArchiveMembers, iterate_members
+from contraport.data.formats.image_and_text_files import list_files
 from contraport.data.image_decoding import SUFFIXES
 from contraport.data.item_metadata import ItemMetadata, View
-from contraport.data.splits import TEST_NAMES
+from contraport.data.splits import TEST_NAMES, Positions
 from contraport.data.stores import DecodingStore, Shape, UndecodedItems
-from contraport.errors import check, check_regular_file, unreadable_error
+from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 
 _IMAGE, _ARRAY, _TEXT, _CLASS, _JSON = "image", "npy", "txt", "cls", "json"
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MAX_ARCHIVES = 1_000_000
+_BLOCK = tarfile.BLOCKSIZE
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 
 _log = logging.getLogger(__name__)
@@ -324,3 +325,99 @@ def _read_array(members: UndecodedItems, position: int) -> np.ndarray:
         "archive",
     )
     return array
+
+
+class ArchiveMember(NamedTuple):
+    """Path, position and size of a file in a tar archive.
+
+    Attributes:
+        path: path inside the archive.
+        offset: position of its first byte.
+        size: number of bytes.
+    """
+
+    path: str
+    offset: int
+    size: int
+
+
+def iterate_members(archive: str, ignored: Counter[str]) -> Iterator[ArchiveMember]:
+    """Yield the files in an uncompressed tar archive, in order, and count everything else in `ignored`.
+
+    Nothing is extracted: a path inside is only a name.
+
+    Raises:
+        UsageError: the archive is compressed, corrupt or truncated.
+    """
+    try:
+        with tarfile.open(archive, "r:") as tar:
+            end = 0
+            while (info := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # otherwise all headers stay in memory
+                message = f"data: {archive} is corrupt: the member {info.name!r} has a negative size."
+                check(tar.offset > end, message, "unreadable")
+                end = tar.offset
+                if info.isfile() and not info.issparse():
+                    yield ArchiveMember(info.name, info.offset_data, info.size)
+                elif not info.isdir():
+                    ignored["link, device, pipe or sparse file"] += 1
+            _check_end(archive, tar.offset)
+    except UsageError:
+        raise
+    except Exception as error:  # the parser raises anything on hostile bytes
+        raise unreadable_error(f"data: {archive}", "an uncompressed tar archive", error) from error
+
+
+def _check_end(archive: str, offset: int) -> None:
+    """Raise `UsageError` unless the archive ends with a block of zeros, which `tarfile` does not check."""
+    with open(archive, "rb") as file:
+        file.seek(offset)
+        block = file.read(_BLOCK)
+    check(len(block) == _BLOCK, f"data: {archive} is truncated after {offset} bytes.", "unreadable")
+    check(not any(block), f"data: {archive} is corrupt: no header of a member at byte {offset}.", "unreadable")
+
+
+@dataclass(frozen=True)
+class ArchiveMembers(UndecodedItems):
+    """One field of each sample in tar archives, as a sequence of undecoded items.
+
+    Each access opens the archive, so that processes can share the object.
+
+    Attributes:
+        archives: path of each archive.
+        keys: key of each sample.
+        field: suffix of the members.
+        archive_indices: index of the archive of each sample, ``(n,)``.
+        offsets: position of each member in its archive, in bytes, ``(n,)``.
+        sizes: size of each member in bytes, ``(n,)``.
+    """
+
+    archives: tuple[str, ...]
+    keys: tuple[str, ...]
+    field: str
+    archive_indices: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, position: int) -> bytes:
+        size = int(self.sizes[position])
+        with open(self.archives[self.archive_indices[position]], "rb") as file:
+            file.seek(int(self.offsets[position]))
+            content = file.read(size)
+        message = f"data: {self.item_name(position)} is truncated; the archive was complete before."
+        check(len(content) == size, message, "unreadable")
+        return content
+
+    def take(self, positions: Positions) -> ArchiveMembers:
+        keys = tuple(self.keys[position] for position in positions.tolist())
+        places = self.archive_indices[positions], self.offsets[positions], self.sizes[positions]
+        return ArchiveMembers(self.archives, keys, self.field, *places)
+
+    def item_name(self, position: int) -> str:
+        return f"{self.archives[self.archive_indices[position]]}: {self.keys[position]}.{self.field}"
+
+    def source_files(self) -> Sequence[str]:
+        return self.archives

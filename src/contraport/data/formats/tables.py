@@ -19,10 +19,10 @@ import pyarrow.parquet
 
 from contraport._utils.files import atomic_write
 from contraport.data.dataset import Dataset
+from contraport.data.formats import data_format
 from contraport.data.formats.arrow import TableRows, dataset_from_rows, explode_text_lists, resolve_roles
 from contraport.data.formats.column_roles import DOMAIN_NAMES, KEY_NAMES, LABEL_NAMES
 from contraport.data.formats.columns import holds_strings, holds_texts, is_number_text
-from contraport.data.formats.format import data_format
 from contraport.errors import UsageError, check, unreadable_error
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")

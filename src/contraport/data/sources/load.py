@@ -29,8 +29,8 @@ from contraport.data.formats.huggingface import dataset_from_huggingface
 from contraport.data.image_decoding import SUFFIXES, ImageFiles, crop_to_square, median_size
 from contraport.data.item_metadata import ItemMetadata
 from contraport.data.sources.benchmark_data import download_folder
+from contraport.data.sources.external_datasets import from_stream, from_torch, is_stream
 from contraport.data.sources.remote import download, is_remote
-from contraport.data.sources.torch_datasets import from_stream, from_torch, is_stream
 from contraport.data.splits import Positions, check_fraction, check_split_name
 from contraport.data.stores import ArrayStore, Shape, StoreWrapper, TextStoreBuilder
 from contraport.errors import UsageError, check, hint_on_error, unknown_name_error, unreadable_error

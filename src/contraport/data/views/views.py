@@ -24,11 +24,18 @@ from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, StoreWrapper
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, wrap_custom_transform
 from contraport.data.views.images import build_image_transform, choose_image_strength, to_lab
-from contraport.data.views.noise_mixup import Mixup, Noise, isotropic_std
+from contraport.data.views.numeric_views import (
+    SERIES,
+    VECTORS,
+    AdjacentWindows,
+    Mixup,
+    Noise,
+    SeriesTransform,
+    VectorTransform,
+    isotropic_std,
+)
 from contraport.data.views.random_draws import RandomDraws
-from contraport.data.views.series import SERIES, AdjacentWindows, SeriesTransform
 from contraport.data.views.text_views import TEXTS, TextTransform
-from contraport.data.views.vectors import VECTORS, VectorTransform
 from contraport.errors import UsageError, check, is_integer, unknown_name_error
 
 COLOR = "colour"

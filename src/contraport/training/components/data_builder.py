@@ -25,7 +25,7 @@ from contraport.data.perturbations import (
     make_imbalanced,
     with_partners,
 )
-from contraport.data.sources.torch_datasets import is_stream
+from contraport.data.sources.external_datasets import is_stream
 from contraport.data.splits import Positions, draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import TransformedDataset, wrap_custom_transform

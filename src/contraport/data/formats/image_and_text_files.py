@@ -1,4 +1,4 @@
-"""Format of folders of images or texts, or both side by side; classes and domains come from subfolders."""
+"""Formats of folders of images or texts, with classes and domains from subfolders, and of files of text lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contraport._utils.formatting import format_options
 from contraport._utils.text_bytes import check_nonempty_texts
 from contraport.data.arrays import factorize
 from contraport.data.dataset import Dataset
-from contraport.data.formats.format import data_format
+from contraport.data.formats import data_format
 from contraport.data.image_decoding import SUFFIXES, ImageFiles
 from contraport.data.item_metadata import ItemMetadata, View
 from contraport.data.splits import TEST_NAMES, Masks
@@ -77,6 +77,24 @@ def load_folder(
     views: list[View] = [images, TextStoreBuilder(captions)]
     items = replace(items, present=present)
     return items.build_dataset(split, views, image_size=image_size, view_names=("image", "text"))
+
+
+@data_format("texts", suffixes=[".txt"])
+def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dataset:
+    """Load one split of a UTF-8 `.txt` file with one item per line; empty lines are skipped.
+
+    `test_fraction` of the lines is held out, by default 0.2.
+
+    Raises:
+        UsageError: the file is not text, or has no line.
+    """
+    lines = [line.strip() for line in read_text_file(path).split("\n")]
+    rows = [row for row, line in enumerate(lines) if line]
+    check(len(rows) > 0, f"data: {path} has no line.", "empty")
+    items = ItemMetadata(path, len(rows), source_rows=np.array(rows), test_fraction=test_fraction)
+    return items.build_dataset(
+        split, [TextStoreBuilder([lines[row] for row in rows], f"data: {path}")], view_names=("text",)
+    )
 
 
 def split_folders(folder: Path) -> tuple[Path, Path | None]:

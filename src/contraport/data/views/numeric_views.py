@@ -1,0 +1,169 @@
+"""Random views of vectors and time series, and noise and mixup for any numeric data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from contraport.data.views.images import resample_affine
+from contraport.data.views.random_draws import RandomDraws
+
+MAX_MIX = 0.5
+NOISE = MAX_MIX * math.sqrt(2 / 3)
+"""Default standard deviation of the noise, relative to that of the data; moves an item as far as mixup (RMS)."""
+
+
+@dataclass(frozen=True)
+class VectorStrength:
+    """Ranges and probabilities of the random changes of vectors."""
+
+    noise: float  # standard deviation, relative to that of each feature
+    masked: float  # probability that a feature is replaced by its mean
+    scaling: float  # largest relative change of the distance from the mean
+
+
+VECTORS = {
+    "weak": VectorStrength(noise=0.1, masked=0.1, scaling=0.1),
+    "standard": VectorStrength(noise=0.3, masked=0.2, scaling=0.2),
+    "strong": VectorStrength(noise=0.6, masked=0.4, scaling=0.4),
+}
+
+
+class VectorTransform(nn.Module):
+    """Scale, mask and jitter vectors (b, d) about the mean of the data, in units of its standard deviation."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, strength: VectorStrength, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.strength = strength
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
+
+    def forward(self, vectors: Tensor, draws: RandomDraws) -> Tensor:
+        """Return one random view of each vector."""
+        features = vectors.shape[1]
+        scale = draws.uniform(1 - self.strength.scaling, 1 + self.strength.scaling, 1)
+        unmasked = draws.uniform(0, 1, features) >= self.strength.masked
+        noise = self.strength.noise * self.std * draws.normal(features)
+        return self.mean + (vectors - self.mean) * scale * unmasked + noise
+
+
+@dataclass(frozen=True)
+class SeriesStrength:
+    """Ranges of the random changes of time series."""
+
+    crop: float  # smallest fraction of the time that a crop retains
+    noise: float  # standard deviation, relative to that of each channel
+    scaling: float  # largest relative change of each channel's distance from its mean
+    masked: float  # largest fraction of the time in which all channels are replaced by their means
+
+
+SERIES = {
+    "weak": SeriesStrength(crop=0.9, noise=0.05, scaling=0.1, masked=0.1),
+    "standard": SeriesStrength(crop=0.7, noise=0.1, scaling=0.2, masked=0.3),
+    "strong": SeriesStrength(crop=0.4, noise=0.3, scaling=0.4, masked=0.5),
+}
+
+
+class SeriesTransform(nn.Module):
+    """Crop series (b, C, T) in time and resample to the same length, then scale, mask a span, and jitter."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, strength: SeriesStrength, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.strength = strength
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
+
+    def forward(self, series: Tensor, draws: RandomDraws) -> Tensor:
+        """Return one random view of each series."""
+        channels, length = series.shape[1:]
+        cropped = _crop(series, self.strength.crop, draws)
+        scale = draws.uniform(1 - self.strength.scaling, 1 + self.strength.scaling, channels, 1)
+        unmasked = ~draws.span_mask(self.strength.masked, length)[:, None]
+        noise = self.strength.noise * self.std * draws.normal(channels, length)
+        return self.mean + (cropped - self.mean) * scale * unmasked + noise
+
+
+def _crop(series: Tensor, least: float, draws: RandomDraws) -> Tensor:
+    """Crop a random stretch of each series and resample it to the full length."""
+    fraction = draws.uniform(least, 1)
+    start = (1 - fraction) * draws.uniform(-1, 1)
+    zero, one = torch.zeros_like(fraction), torch.ones_like(fraction)
+    maps = torch.stack([fraction, zero, start, zero, one, zero], dim=1).view(-1, 2, 3)
+    return resample_affine(series.unsqueeze(2), maps, (1, series.shape[2])).squeeze(2)
+
+
+class AdjacentWindows(nn.Module):
+    """Cut two adjacent windows out of a time series at a random place, ``(b, C, T)`` to two of ``(b, C, length)``.
+
+    Args:
+        length: steps of a window.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, series: Tensor, draws: RandomDraws) -> tuple[Tensor, Tensor]:
+        """Return the earlier and the later window of each series."""
+        both = 2 * self.length
+        starts = draws.integers(series.shape[2] - both + 1)
+        places = starts[:, None] + torch.arange(both, device=series.device)
+        stretch = series.gather(2, places[:, None].expand(-1, series.shape[1], -1))
+        return stretch[..., : self.length], stretch[..., self.length :]
+
+
+class Noise(nn.Module):
+    """Add Gaussian noise to each item.
+
+    Values may leave the range of the data: clipped, the noise would no longer be Gaussian.
+
+    Args:
+        std: standard deviation of each channel or feature for scaled noise, or one number for isotropic noise.
+        strength: standard deviation of delta, relative to `std`.
+    """
+
+    std: Tensor
+
+    def __init__(self, std: Tensor, strength: float = NOISE) -> None:
+        super().__init__()
+        self.strength = strength
+        self.register_buffer("std", std, persistent=False)
+
+    def forward(self, items: Tensor, draws: RandomDraws) -> Tensor:
+        """Return one random view of each item."""
+        return items + self.strength * self.std * draws.normal(*items.shape[1:])
+
+
+def isotropic_std(std: Tensor) -> Tensor:
+    """Return one standard deviation for all features, ``()``: the root mean square of those of the features.
+
+    >>> isotropic_std(torch.tensor([3.0, 4.0])).square()
+    tensor(12.5000)
+    """
+    return std.square().mean().sqrt()
+
+
+class Mixup(nn.Module):
+    """Mixup: interpolate each item with a random item of the batch, x_i + lambda (x_j - x_i).
+
+    Args:
+        strength: largest lambda, which is uniform between 0 and this.
+    """
+
+    def __init__(self, strength: float = MAX_MIX) -> None:
+        super().__init__()
+        self.strength = strength
+
+    def forward(self, items: Tensor, draws: RandomDraws) -> Tensor:
+        """Return one random view of each item."""
+        share = draws.uniform(0, self.strength, *[1] * (items.ndim - 1))
+        return torch.lerp(items, draws.mixup_partners(items), share)
