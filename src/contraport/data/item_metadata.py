@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -24,8 +24,8 @@ from contraport.data.splits import (
 from contraport.data.stores import Store, UndecodedItems, combine_views
 from contraport.errors import UsageError, check
 
-View: TypeAlias = UndecodedItems | Callable[[Positions], Store]
-"""A view of all items: encoded images, or a function that builds a store of the items at some positions."""
+View: TypeAlias = UndecodedItems | Store
+"""A view of all items: encoded images, or a store of one view."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,9 @@ class ItemMetadata:
         digests = self._digests(views) if self.is_test is None else None
         chosen = self._positions(split, digests)
         encoded = [
-            (view, self._positions_with_view(number, chosen)) for number, view in enumerate(views) if not callable(view)
+            (view, self._positions_with_view(number, chosen))
+            for number, view in enumerate(views)
+            if not isinstance(view, Store)
         ]
         bad = find_unreadable(encoded, what=f"images of the {split} split") if encoded else {}
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
@@ -151,11 +153,10 @@ class ItemMetadata:
         """Return the digests of all items in all views, int64 ``(n, views)``; None if a store has none."""
         columns, everything = [], np.arange(self.num_items)
         for number, view in enumerate(views):
-            if callable(view):
-                digests = view(everything).digests
-                if digests is None:
+            if isinstance(view, Store):
+                if view.digests is None:
                     return None
-                columns.append(digests[:, 0])
+                columns.append(view.digests[:, 0])
                 continue
             having = self._positions_with_view(number, everything)
             column = torch.zeros(self.num_items, dtype=torch.int64)
@@ -170,8 +171,8 @@ class ItemMetadata:
     def _store(
         self, number: int, view: View, positions: Positions, training: Positions, image_size: int | None
     ) -> Store:
-        if callable(view):
-            return view(positions)
+        if isinstance(view, Store):
+            return view.take(positions)
         size = image_size or default_image_size(view, self._positions_with_view(number, training).tolist())
         if self.present is not None and len(having := self._positions_with_view(number, positions)) > 0:
             # A missing image is replaced by an existing one: it is never used, but a fetch has to decode something.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
@@ -48,6 +48,10 @@ class Store(ABC):
         """Yield the paths of the files that the store reads; none if it is in memory or cannot list them."""
         yield from ()
 
+    def take(self, positions: Positions) -> Store:
+        """Return a store of the items at some positions."""
+        return SubsetStore(self, torch.from_numpy(positions))
+
     @abstractmethod
     def __len__(self) -> int: ...
 
@@ -73,6 +77,9 @@ class ArrayStore(Store):
     @cached_property
     def digests(self) -> Tensor:
         return torch.stack([digest_rows(view) for view in self.views], dim=1)
+
+    def take(self, positions: Positions) -> ArrayStore:
+        return ArrayStore(self.fetch(torch.from_numpy(positions)))
 
     def __len__(self) -> int:
         return len(self.views[0])
@@ -134,22 +141,6 @@ class PackedTextStore(Store):
         return (torch.where(inside, self.utf8_bytes[torch.where(inside, places, 0)], 0),)
 
 
-@dataclass(frozen=True)
-class TextStoreBuilder:
-    """Function that packs texts, those at given positions, into a store.
-
-    Attributes:
-        texts: one text per item.
-        argument: name of the data, for messages.
-    """
-
-    texts: Sequence[str]
-    argument: str = "data"
-
-    def __call__(self, positions: Positions) -> PackedTextStore:
-        return PackedTextStore.from_texts([self.texts[position] for position in positions.tolist()], self.argument)
-
-
 class UndecodedItems(Protocol):
     """Protocol of sequences of undecoded items, such as JPEG images in files, a table column or an archive."""
 
@@ -180,6 +171,9 @@ class DecodingStore(Store):
 
     def source_files(self) -> Iterator[str]:
         yield from self.encoded.source_files()
+
+    def take(self, positions: Positions) -> Self:
+        return replace(self, encoded=self.encoded.take(positions))
 
     def __len__(self) -> int:
         return len(self.encoded)

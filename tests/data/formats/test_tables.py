@@ -13,6 +13,7 @@ from tests.errors import raises_usage_error
 from contraport._utils.formatting import use_flag_style
 from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import from_arrays, load
+from contraport.data.formats import tables
 from contraport.data.formats.tables import read_table, recombine_rows
 from contraport.data.views import Views
 
@@ -205,6 +206,12 @@ def test_lists_in_parquet_are_vectors_series_and_images(tmp_path):
     assert batch.views[2].dtype == torch.uint8
 
 
+def as_png(pixels):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
 def png(value, size=(9, 12)):
     content = io.BytesIO()
     Image.new("RGB", size, (value,) * 3).save(content, "PNG")
@@ -359,6 +366,31 @@ TEXTS = ["a red bag", "größer", *(f"text {number}" for number in range(8))]
 
 def texts_of(dataset, view=0):
     return tensor_to_texts(dataset.__getitems__(list(range(len(dataset)))).views[view])
+
+
+@pytest.mark.parametrize("captions", [False, True])
+def test_images_of_a_parquet_file_stay_in_files(tmp_path, captions, monkeypatch):
+    monkeypatch.setattr(tables, "_BYTES_READ", 2**19)
+    noise = np.random.default_rng(0).integers(256, size=(400, 100, 100, 3), dtype=np.uint8)
+    columns = {"image": [as_png(image) for image in noise], "split": ["train", "test", "train", "val"] * 100}
+    if captions:
+        columns["caption"] = [[f"a picture {row}", f"picture number {row}"] for row in range(400)]
+    pq.write_table(pa.table(columns), tmp_path / "data.parquet", row_group_size=20)
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        dataset = load(tmp_path / "data.parquet", image_size=8)
+        items = [399, 5] if captions else [199, 5]
+        images = dataset.__getitems__(items).views[0]
+    finally:
+        pa.set_memory_pool(before)
+    expected = [
+        Image.fromarray(noise[row]).resize((8, 8), Image.Resampling.BILINEAR) for row in (398, 10 - 6 * captions)
+    ]
+    assert torch.equal(images, torch.stack([torch.from_numpy(np.array(one)).permute(2, 0, 1) for one in expected]))
+    assert (tmp_path / "data.parquet").stat().st_size > 10e6
+    assert pool.max_memory() < 5e6
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])

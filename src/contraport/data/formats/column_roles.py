@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -41,31 +41,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """Roles of table columns: columns of each view, of labels, of weights and others.
+    """Roles of table columns: the columns of each view, and the column of each other role.
 
     Attributes:
         views: columns of each view.
-        labels: column of the classes.
-        numbers: column of the regression targets.
-        domains: column of the domains.
-        split: column of the splits.
-        weights: column of the training weights.
-        sequence: column whose equal values mark the frames of one time series.
-        keys: column with the name of each row.
+        by_role: column of the classes ("labels"), regression targets ("numbers"), "domains", splits ("split"), training
+            "weights", names of the rows ("keys"), and of what is equal in the frames of one time series ("sequence");
+            None for a role without a column.
         maybe_files: columns of strings beside columns of numbers. They may be names of files, or texts to learn from.
         undeclared_texts: columns of strings that are views although neither their names nor the user declare them.
     """
 
     views: tuple[tuple[str, ...], ...]
-    labels: str | None
-    numbers: str | None
-    domains: str | None
-    split: str | None
-    weights: str | None = None
-    sequence: str | None = None
-    keys: str | None = None
-    maybe_files: tuple[str, ...] = field(default=(), repr=False)
-    undeclared_texts: tuple[str, ...] = field(default=(), repr=False)
+    by_role: dict[str, str | None]
+    maybe_files: tuple[str, ...] = ()
+    undeclared_texts: tuple[str, ...] = ()
 
 
 def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
@@ -88,7 +78,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
 
     >>> schema = pa.schema([("x", pa.float32()), ("y", pa.int64()), ("site", pa.string()), ("z", pa.float32())])
     >>> roles = infer_roles(schema, {"domains": "site"}, "table.csv")
-    >>> roles.views, roles.labels, roles.domains, roles.split
+    >>> roles.views, roles.by_role["labels"], roles.by_role["domains"], roles.by_role["split"]
     ((('x', 'z'),), 'y', 'site', None)
     """
     explicit = dict(columns or {})
@@ -98,16 +88,17 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     for role in explicit:
         if role not in ROLES:
             raise unknown_name_error("columns", role, ROLES)
-    single = {
+    by_role = {
         role: _find_explicit(explicit[role], role, names, where)
         if role in explicit
         else _find_by_name(role, implied, names, where)
         for role, implied in _NAMES_BY_ROLE.items()
     }
-    if single["labels"] and single["numbers"] is None and pa.types.is_floating(schema.field(single["labels"]).type):
-        _log.info("%s: column %r holds regression targets, not classes", where, single["labels"])
-        single |= {"labels": None, "numbers": single["labels"]}
-    used = [name for name in single.values() if name is not None]
+    labels = by_role["labels"]
+    if labels and by_role["numbers"] is None and pa.types.is_floating(schema.field(labels).type):
+        _log.info("%s: column %r holds regression targets, not classes", where, labels)
+        by_role |= {"labels": None, "numbers": labels}
+    used = [name for name in by_role.values() if name is not None]
     maybe_files: tuple[str, ...] = ()
     undeclared_texts: tuple[str, ...] = ()
     if explicit.get("views") is None:
@@ -121,7 +112,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     used += [name for view in views for name in view]
     twice = sorted({name for name in used if used.count(name) > 1})
     check(not twice, f"columns: {where}: each column may have one role, got {twice} in two.", "conflict")
-    return ColumnRoles(tuple(views), **single, maybe_files=maybe_files, undeclared_texts=undeclared_texts)
+    return ColumnRoles(tuple(views), by_role, maybe_files, undeclared_texts)
 
 
 def check_no_columns(columns: Mapping[str, Any] | None, where: str) -> None:

@@ -215,18 +215,16 @@ def group_sequences(
     return pa.table(columns), frames[:, 0]
 
 
-def explode_text_column(table: pa.Table, name: str) -> tuple[pa.Table, np.ndarray]:
-    """Repeat the rows of a table so that each has one text of a column of lists; return the table and the source rows.
+def explode_text_lists(table: pa.Table, name: str) -> tuple[pa.Array, np.ndarray]:
+    """Concatenate the lists of texts in a column; return the texts and the row of each. An empty list is an empty text.
 
-    >>> table = pa.table({"image": ["a.png", "b.png"], "captions": [["a bag", "a red bag"], []]})
-    >>> exploded, rows = explode_text_column(table, "captions")
-    >>> exploded.to_pydict(), rows.tolist()
-    ({'image': ['a.png', 'a.png', 'b.png'], 'captions': ['a bag', 'a red bag', '']}, [0, 0, 1])
+    >>> texts, rows = explode_text_lists(pa.table({"captions": [["a bag", "a red bag"], []]}), "captions")
+    >>> texts.to_pylist(), rows.tolist()
+    (['a bag', 'a red bag', ''], [0, 0, 1])
     """
     lists = [texts or [""] for texts in unwrap_column(table, name).to_pylist()]
     rows = np.repeat(np.arange(len(lists)), [len(texts) for texts in lists])
-    flat = pa.array([text for texts in lists for text in texts], pa.string())
-    return table.take(pa.array(rows)).set_column(table.schema.get_field_index(name), name, flat), rows
+    return pa.array([text for texts in lists for text in texts], pa.string()), rows
 
 
 def find_empty_rows(table: pa.Table) -> np.ndarray:

@@ -18,7 +18,7 @@ from contraport.data.formats import data_format
 from contraport.data.image_decoding import SUFFIXES, ImageFiles
 from contraport.data.item_metadata import ItemMetadata, View
 from contraport.data.splits import TEST_NAMES, Masks
-from contraport.data.stores import TextStoreBuilder
+from contraport.data.stores import PackedTextStore
 from contraport.errors import check, check_regular_file, unreadable_error
 
 TEXTS = frozenset((".txt",))
@@ -68,13 +68,13 @@ def load_folder(
     if _suffix(files[0]) in TEXTS:
         contents = [read_text(file) for file in files]
         check_nonempty_texts(f"data: {folder}", contents)
-        return items.build_dataset(split, [TextStoreBuilder(contents)], view_names=("text",))
+        return items.build_dataset(split, [PackedTextStore.from_texts(contents, "data")], view_names=("text",))
     images, captions = ImageFiles(tuple(files)), _read_captions(files, texts, folder)
     if captions is None:
         return items.build_dataset(split, [images], image_size=image_size)
     nonempty = np.array([bool(caption) for caption in captions])
     present = None if nonempty.all() else np.stack([np.ones_like(nonempty), nonempty], axis=1)
-    views: list[View] = [images, TextStoreBuilder(captions)]
+    views: list[View] = [images, PackedTextStore.from_texts(captions, "data")]
     items = replace(items, present=present)
     return items.build_dataset(split, views, image_size=image_size, view_names=("image", "text"))
 
@@ -93,7 +93,7 @@ def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dat
     check(len(rows) > 0, f"data: {path} has no line.", "empty")
     items = ItemMetadata(path, len(rows), source_rows=np.array(rows), test_fraction=test_fraction)
     return items.build_dataset(
-        split, [TextStoreBuilder([lines[row] for row in rows], f"data: {path}")], view_names=("text",)
+        split, [PackedTextStore.from_texts([lines[row] for row in rows], f"data: {path}")], view_names=("text",)
     )
 
 

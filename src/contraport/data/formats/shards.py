@@ -297,9 +297,9 @@ def _view(archives: list[str], samples: list[_Sample], field: str) -> View:
     if field.endswith(_IMAGE):
         return members
     if field.endswith(_TEXT):
-        return lambda positions: TextMemberStore(members.take(positions))
+        return TextMemberStore(members)
     shape = tuple(_read_arrays(members, [0]).shape[1:])
-    return lambda positions: ArrayMemberStore(members.take(positions), shape)
+    return ArrayMemberStore(members, shape)
 
 
 def _read_arrays(members: UndecodedItems, positions: list[int]) -> Tensor:

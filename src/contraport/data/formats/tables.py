@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import tempfile
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,21 +15,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+import pyarrow.ipc
 import pyarrow.json
 import pyarrow.parquet
 
 from contraport._utils.files import atomic_write
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
-from contraport.data.formats.arrow import TableRows, dataset_from_rows, explode_text_lists, resolve_roles
 from contraport.data.formats.column_roles import DOMAIN_NAMES, KEY_NAMES, LABEL_NAMES
-from contraport.data.formats.columns import holds_strings, holds_texts, is_number_text
+from contraport.data.formats.columns import explode_text_lists, holds_strings, holds_texts, is_number_text
+from contraport.data.formats.table_rows import TableRows, dataset_from_rows, find_text_lists, resolve_roles
 from contraport.errors import UsageError, check, unreadable_error
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 _MAX_BLOCK = 2**31 - 1
 _MAX_HEADER = 100_000
+_BYTES_READ = 2**22
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _NAME_ROLES = {
     **dict.fromkeys(LABEL_NAMES, "labels"),
@@ -79,13 +82,31 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
         elif file.suffix == ".jsonl":
             table = _read_json_lines(file)
         else:
-            table = pa.parquet.read_table(file, partitioning=None)
+            table = _map_parquet(file)
         table.validate(full=True)  # Arrow itself follows corrupt offsets out of its memory
     except UsageError:
         raise
     except Exception as error:  # parsers raise anything on hostile bytes
         raise unreadable_error(f"data: {path}", file.suffix, error) from error
     return table
+
+
+def _map_parquet(path: Path) -> pa.Table:
+    """Copy a `.parquet` file block by block to a temporary file, and return the memory-mapped table.
+
+    So the rows can be read in any order, and the table is never in memory as a whole. The file has no name any more,
+    and its space is freed with the table.
+    """
+    file = pa.parquet.ParquetFile(path, memory_map=True, pre_buffer=False)
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    size = sum(group.total_byte_size for group in groups)
+    rows = max(1, _BYTES_READ * file.metadata.num_rows // max(size, 1))
+    with tempfile.NamedTemporaryFile(suffix=".arrow") as temporary:
+        with pa.ipc.new_stream(temporary, file.schema_arrow) as writer:
+            for batch in file.iter_batches(batch_size=rows):
+                writer.write_batch(batch)
+        temporary.flush()
+        return pa.ipc.open_stream(pa.memory_map(temporary.name)).read_all()
 
 
 def write_table(table: pa.Table, path: Path) -> None:
@@ -111,8 +132,11 @@ def explode_texts(table: pa.Table, columns: Mapping[str, Any] | None, where: str
         columns: roles of its columns; see `resolve_roles`.
         where: name of the table in messages.
     """
-    rows, sources = explode_text_lists(TableRows(table), resolve_roles(TableRows(table), columns, where).views)
-    return rows.read(), sources
+    name = find_text_lists(table.schema, resolve_roles(TableRows(table), columns, where).views)
+    if name is None:
+        return table, np.arange(len(table))
+    texts, rows = explode_text_lists(table, name)
+    return table.take(pa.array(rows)).set_column(table.schema.get_field_index(name), name, texts), rows
 
 
 def recombine_rows(
@@ -141,7 +165,11 @@ def recombine_rows(
         there: future path of the table.
     """
     roles = resolve_roles(TableRows(table), columns, where)
-    check(roles.sequence is None, f"data: {where}: must have one item per row, got sequences of rows.", "sequences")
+    check(
+        roles.by_role["sequence"] is None,
+        f"data: {where}: must have one item per row, got sequences of rows.",
+        "sequences",
+    )
     for name in roles.views[view]:
         place = written.schema.get_field_index(name)
         written = written.set_column(place, written.schema.field(place), written.column(name).take(pa.array(partners)))

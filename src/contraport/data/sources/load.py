@@ -23,16 +23,15 @@ from contraport.data.arrays import as_array
 from contraport.data.dataset import Dataset
 from contraport.data.formats import find_format, list_file_suffixes
 from contraport.data.formats.array_files import dataset_from_arrays
-from contraport.data.formats.arrow import TableRows, dataset_from_rows
 from contraport.data.formats.column_roles import check_no_columns
-from contraport.data.formats.huggingface import dataset_from_huggingface
+from contraport.data.formats.table_rows import TableRows, dataset_from_huggingface, dataset_from_rows
 from contraport.data.image_decoding import SUFFIXES, ImageFiles, crop_to_square, median_size
 from contraport.data.item_metadata import ItemMetadata
 from contraport.data.sources.benchmark_data import download_folder
 from contraport.data.sources.external_datasets import from_stream, from_torch, is_stream
 from contraport.data.sources.remote import download, is_remote
-from contraport.data.splits import Positions, check_fraction, check_split_name
-from contraport.data.stores import ArrayStore, Shape, StoreWrapper, TextStoreBuilder
+from contraport.data.splits import check_fraction, check_split_name
+from contraport.data.stores import ArrayStore, PackedTextStore, Shape, StoreWrapper
 from contraport.errors import UsageError, check, hint_on_error, unknown_name_error, unreadable_error
 
 _MAX_IMAGE_SIZE = 2**14
@@ -269,14 +268,15 @@ def _from_list(data: Sequence[Any], split: str, size: int | None, test_fraction:
     if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in SUFFIXES:
         check_nonempty_texts("data", data)
         return ItemMetadata("texts", len(data), test_fraction=test_fraction).build_dataset(
-            split, [TextStoreBuilder(data)]
+            split, [PackedTextStore.from_texts(data, "data")]
         )
     if all(isinstance(item, str | Path) for item in data):
         files = tuple(map(str, data))
         items = ItemMetadata("files", len(files), keys=files, test_fraction=test_fraction)
         return items.build_dataset(split, [ImageFiles(files)], image_size=size)
     if all(isinstance(item, Image.Image) for item in data):
-        view = _ImageStoreBuilder(data, size or median_size([min(image.size) for image in data]))
+        side = size or median_size([min(image.size) for image in data])
+        view = ArrayStore((torch.stack([crop_to_square(image, side) for image in data]),))
         return ItemMetadata("images", len(data), test_fraction=test_fraction).build_dataset(split, [view])
     odd = next((item for item in data if not isinstance(item, np.ndarray | Tensor)), None)
     message = f"data: must be a list of texts, of paths, of PIL images or of arrays, got a {type(odd).__name__} in it."
@@ -287,15 +287,3 @@ def _from_list(data: Sequence[Any], split: str, size: int | None, test_fraction:
     return dataset_from_arrays(
         {"x": np.stack([as_array("data", item) for item in data])}, "arrays", split, test_fraction
     )
-
-
-@dataclass(frozen=True)
-class _ImageStoreBuilder:
-    """Function that builds an in-memory store of the PIL images at given positions, made square."""
-
-    images: Sequence[Image.Image]
-    size: int
-
-    def __call__(self, positions: Positions) -> ArrayStore:
-        pixels = [crop_to_square(self.images[position], self.size) for position in positions.tolist()]
-        return ArrayStore((torch.stack(pixels),))

@@ -1,0 +1,492 @@
+"""Datasets from the rows of an Arrow table or of a Hugging Face dataset; images and vectors in files stay there."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+from torch import Tensor
+
+from contraport._utils.formatting import format_options, join_names
+from contraport.data.arrays import as_view_tensor, factorize, parse_numbers, parse_weights
+from contraport.data.dataset import Dataset
+from contraport.data.formats import data_format
+from contraport.data.formats.column_roles import ColumnRoles, infer_roles, name_views
+from contraport.data.formats.columns import (
+    explode_text_lists,
+    find_empty_rows,
+    group_sequences,
+    holds_images,
+    holds_lists_of_texts,
+    holds_strings,
+    holds_texts,
+    read_categories,
+    read_file_names,
+    read_number_columns,
+    read_texts,
+)
+from contraport.data.image_decoding import ImageFiles
+from contraport.data.item_metadata import ItemMetadata, View
+from contraport.data.splits import TEST_NAMES, Masks, Positions, split_masks
+from contraport.data.stores import ArrayStore, PackedTextStore, Shape, Store, UndecodedItems
+from contraport.errors import UsageError, check, check_regular_file, import_optional, unreadable_error
+
+MAX_CLASSES = 100
+"""A text column with at most this many distinct values, each ten times or more on average, is taken for labels."""
+
+_MARKERS = ("dataset_dict.json", "dataset_info.json", "state.json")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of a table, read as Arrow tables; the columns that are not read stay where they are.
+
+    Attributes:
+        source: an Arrow table, or a `datasets.Dataset` in the format "arrow", whose rows are in files.
+        indices: index in the source of each row; None if every row of the source is a row.
+        texts: table of one column, the texts that stand in place of the lists of texts in the source; or None.
+    """
+
+    source: Any
+    indices: Positions | None = None
+    texts: pa.Table | None = None
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the source is an Arrow table, whose columns are cheap to read as a whole."""
+        return isinstance(self.source, pa.Table)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns of the source."""
+        return self.source.schema if self.is_table else self.source.features.arrow_schema
+
+    def __len__(self) -> int:
+        return len(self.source) if self.indices is None else len(self.indices)
+
+    def read(self, positions: Positions | None = None) -> pa.Table:
+        """Return the rows at some positions, or all."""
+        if self.indices is not None:
+            positions = self.indices if positions is None else self.indices[positions]
+        if self.is_table:
+            return self.source if positions is None else self.source.take(pa.array(positions))
+        return self.source[:] if positions is None else self.source[positions.tolist()]
+
+    def read_row(self, position: int) -> pa.Table:
+        """Return one row; `read` would copy all rows, if the table consists of several chunks."""
+        index = position if self.indices is None else int(self.indices[position])
+        return self.source.slice(index, 1) if self.is_table else self.source[index]
+
+    def find_empty(self) -> np.ndarray:
+        """Return the mask of the rows whose columns are all empty.
+
+        Of rows in files only strings are examined, as everything else would have to be read.
+        """
+        if not (self.is_table or holds_only_strings(self)):
+            return np.zeros(len(self), dtype=np.bool_)
+        empty = find_empty_rows(self.source if self.is_table else self.source[:])
+        return empty if self.indices is None else empty[self.indices]
+
+    def select_columns(self, names: Sequence[str]) -> TableRows:
+        """Return the rows with only some of the columns."""
+        if self.texts is not None and self.texts.schema.names == list(names):
+            return TableRows(self.texts)
+        source = self.source.select(names) if self.is_table else self.source.select_columns(list(names))
+        return TableRows(source, self.indices)
+
+    def take(self, positions: Positions) -> TableRows:
+        """Return the rows at some positions, without reading them."""
+        indices = positions if self.indices is None else self.indices[positions]
+        texts = None if self.texts is None else self.texts.take(pa.array(positions))
+        return TableRows(self.source, indices, texts)
+
+    def explode(self, views: Sequence[Sequence[str]]) -> tuple[TableRows, Positions]:
+        """Repeat rows with lists of texts so that each row has one text; return the new rows and their source rows."""
+        name = find_text_lists(self.schema, views)
+        if name is None:
+            return self, np.arange(len(self))
+        texts, source_rows = explode_text_lists(self.select_columns([name]).read(), name)
+        return replace(self.take(source_rows), texts=pa.table({name: texts})), source_rows
+
+
+def find_text_lists(schema: pa.Schema, views: Sequence[Sequence[str]]) -> str | None:
+    """Return the name of the view that is a column of lists of texts, or None."""
+    names = [names[0] for names in views if len(names) == 1 and holds_lists_of_texts(schema.field(names[0]))]
+    check(len(names) < 2, f"data: columns {names} hold lists of texts; at most one may.", "several_text_lists")
+    return names[0] if names else None
+
+
+def holds_only_strings(rows: TableRows) -> bool:
+    """Return whether the only column of a table holds strings."""
+    return len(rows.schema.names) == 1 and holds_strings(rows.schema.field(0))
+
+
+@dataclass(frozen=True)
+class NumberColumnStore(Store):
+    """Store of one view of numbers in table columns, read and checked at each fetch."""
+
+    rows: TableRows
+    names: tuple[str, ...]
+    where: str
+    shape: Shape
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return (self.shape,)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return (_read_numbers(self.rows, self.names, self.where, positions.numpy()),)
+
+
+@dataclass(frozen=True)
+class ImageColumn(UndecodedItems):
+    """Encoded images in a table column: bytes, or Hugging Face's struct of bytes and file path."""
+
+    rows: TableRows
+    column: str
+    folder: Path
+    where: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, position: int) -> Path | bytes:
+        value = self.rows.read_row(position).column(self.column)[0].as_py()
+        if isinstance(value, dict):
+            value = value["bytes"] if value["bytes"] is not None else value["path"]
+        check(value is not None, "no image in this row")
+        return value if isinstance(value, bytes) else self.folder / value
+
+    def take(self, positions: Positions) -> ImageColumn:
+        return replace(self, rows=self.rows.take(positions))
+
+    def item_name(self, position: int) -> str:
+        return f"{self.where}, column {self.column!r}, row {position}"
+
+    def source_files(self) -> Sequence[str]:
+        """Return the path of the table's file, or of all files in its folder if the table is a folder."""
+        below = sorted(str(file) for file in Path(self.where).rglob("*") if file.is_file())
+        return below or [self.where]
+
+
+def dataset_from_rows(
+    rows: TableRows,
+    split: str,
+    *,
+    path: Path,
+    columns: Mapping[str, Any] | None,
+    image_size: int | None,
+    test_fraction: float | None = None,
+    is_test: Masks | None = None,
+    class_names: Mapping[str, tuple[str, ...]] | None = None,
+) -> Dataset:
+    """Build the dataset of one split from the rows of a table.
+
+    Args:
+        rows: rows of all splits.
+        split: "train" or "test".
+        path: file or folder of the table; names of image files are relative to its folder.
+        columns: roles of columns that their names do not imply; see `infer_roles`.
+        image_size: side of the square images, in pixels.
+        test_fraction: fraction of each class to hold out; default: 0.2.
+        is_test: which rows are the test split; default: by the column of splits, or else a fraction is held out.
+        class_names: names of the integers in some columns.
+
+    Raises:
+        UsageError: a column or its values are invalid; the message names both.
+    """
+    where = str(path)
+    check(len(rows) > 0, f"data: {where} has no row.", "empty")
+    roles = resolve_roles(rows, columns, where)
+    by_role = roles.by_role
+    row_keys = _read_keys(rows, by_role["keys"] or by_role["sequence"], columns or {}, where)
+    view_names = name_views(roles.views)
+    views_of_columns = roles.views
+    rows, source_rows = rows.explode(roles.views)
+    if (sequence := by_role["sequence"]) is not None:
+        message = f"columns: {where}: sequence: requires a column of splits instead of split files."
+        check(is_test is None, message, "conflict")
+        constant = [name for role, name in by_role.items() if name and role not in ("sequence", "keys")]
+        table, source_rows = group_sequences(rows.read(), sequence, roles.views, constant, where)
+        rows, views_of_columns = TableRows(table), tuple((names[0],) for names in roles.views)
+    if (column := by_role["split"]) is not None and is_test is None:
+        names = read_categories(rows.select_columns([column]).read(), column, where)
+        is_test, neither = split_masks(names, f"{where}: column {column!r}")
+        rows, is_test = rows.take(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
+        source_rows = source_rows[~neither]
+    labels, label_names = _read_codes(rows, by_role["labels"], class_names or {}, where)
+    domains, domain_names = _read_codes(rows, by_role["domains"], class_names or {}, where)
+    view_rows = [rows.select_columns(names) for names in views_of_columns]
+    present = None
+    if len(view_rows) > 1:
+        present = ~np.stack([part.find_empty() for part in view_rows], axis=1)
+        view_rows = [_fill(part, mask, where) for part, mask in zip(view_rows, present.T, strict=True)]
+        present = None if present.all() else present
+    folder = path if path.is_dir() else path.parent
+    views = [
+        _view(part, names, folder, where, texts=names[0] not in roles.maybe_files)
+        for part, names in zip(view_rows, views_of_columns, strict=True)
+    ]
+    files = _file_keys(views, present, source_rows, where)
+    message = f"columns: {where}: keys: must not be given, as image files are named by their paths."
+    check(files is None or (columns or {}).get("keys") is None, message, "conflict")
+    items = ItemMetadata(
+        where,
+        len(rows),
+        labels=labels,
+        class_names=label_names,
+        domains=domains,
+        domain_names=domain_names,
+        is_test=is_test,
+        test_fraction=test_fraction,
+        present=present,
+        weights=_read_per_item(parse_weights, rows, by_role["weights"], where),
+        regression_targets=_read_per_item(parse_numbers, rows, by_role["numbers"], where),
+        source_rows=source_rows,
+        keys=row_keys[source_rows].tolist() if files is None and row_keys is not None else files,
+    )
+    return items.build_dataset(split, views, image_size=image_size, view_names=view_names)
+
+
+def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
+    """Determine the role of each column: by `infer_roles`, except for text columns with few distinct values.
+
+    Such a column is no view unless its name or the user declares it a text; it holds the labels if it is the only one
+    and no other column does.
+
+    Raises:
+        UsageError: as `infer_roles`, or several columns may hold the labels.
+    """
+    roles = infer_roles(rows.schema, columns, where)
+    counts = {name: _count_few(rows, name) for name in roles.undeclared_texts} if len(roles.views) > 1 else {}
+    few = {name: count for name, count in counts.items() if count}
+    if not few:
+        return roles
+    names, numbers = list(few), join_names([f"{count:,}" for count in few.values()])
+    views = tuple(view for view in roles.views if view[0] not in few)
+    subject = f"column {names[0]!r} has" if len(few) == 1 else f"columns {names} have"
+    message = f"{where}: {subject} {numbers} distinct values in {len(rows):,} rows"
+    if len(few) == 1 and roles.by_role["labels"] is None and "labels" not in (columns or {}):
+        every = format_options(columns={"views": [name for view in roles.views for name in view]})
+        _log.info("%s, and is taken as the labels; %s makes it a view", message, every)
+        return ColumnRoles(views, roles.by_role | {"labels": names[0]}, roles.maybe_files)
+    others = [view[0] for view in views] or names
+    as_labels = "" if roles.by_role["labels"] else f"the classes by {format_options(columns={'labels': names[0]})}, or "
+    as_views = f"the views by {format_options(columns={'views': others})}"
+    message = f"data: {message}, too few for texts to learn from; set {as_labels}{as_views}."
+    raise UsageError(message, kind="ambiguous_columns")
+
+
+def _count_few(rows: TableRows, name: str) -> int:
+    """Return the number of distinct texts in a column, or 0 if it has many distinct ones or none."""
+    table = rows.select_columns([name]).read()
+    if not holds_texts(table, name):
+        return 0
+    distinct = len(set(table.column(name).to_pylist()) - {None, ""})
+    return distinct if distinct <= min(MAX_CLASSES, len(rows) // 10) else 0
+
+
+def _file_keys(
+    views: Sequence[View], present: np.ndarray | None, source_rows: Positions, where: str
+) -> Sequence[str] | None:
+    """Return the name of the first image file of each row, or the row number; None if no view consists of files."""
+    of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
+    if not of_files or present is None:
+        return of_files[0][1] if of_files else None
+    names = np.array([f"{where}, row {row}" for row in source_rows.tolist()], dtype=np.object_)
+    for number, files in reversed(of_files):
+        names = np.where(present[:, number], np.array(files, dtype=np.object_), names)
+    keys: list[str] = names.tolist()
+    return keys
+
+
+def _read_keys(rows: TableRows, name: str | None, columns: Mapping[str, Any], where: str) -> np.ndarray | None:
+    """Return the key of each row; None without a key column, or if an inferred key column has empty cells."""
+    if name is None:
+        return None
+    try:
+        return read_categories(rows.select_columns([name]).read(), name, where).astype(np.str_)
+    except UsageError as error:
+        if name in columns.values():
+            raise
+        _log.info("%s: rows are identified by their numbers, as some have no name: %s", where, error)
+        return None
+
+
+def _fill(rows: TableRows, present: np.ndarray, where: str) -> TableRows:
+    """Fill rows that lack a view with the first row that has it; these placeholders are never used."""
+    if present.all():
+        return rows
+    existing = np.flatnonzero(present)
+    check(len(existing) > 0, f"data: {where}: columns {rows.schema.names} have empty cells only.", "empty_column")
+    return rows.take(np.where(present, np.arange(len(present)), existing[0]))
+
+
+def _read_codes(
+    rows: TableRows, name: str | None, class_names: Mapping[str, tuple[str, ...]], where: str
+) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
+    if name is None:
+        return None, None
+    values = read_categories(rows.select_columns([name]).read(), name, where)
+    if name not in class_names:
+        return factorize(f"data: {where}: column {name!r}", values)
+    if (values == -1).all():  # Hugging Face's mark of unlabeled data
+        return None, None
+    names = class_names[name]
+    good = (values >= 0) & (values < len(names))
+    message = f"data: {where}: column {name!r}: must be classes 0..{len(names) - 1}, got {values[~good][:1]}."
+    check(bool(good.all()), message, "class_range")
+    return values.astype(np.int64), names
+
+
+def _read_per_item(
+    parse: Callable[[str, np.ndarray], Tensor], rows: TableRows, name: str | None, where: str
+) -> Tensor | None:
+    if name is None:
+        return None
+    values = read_number_columns(rows.select_columns([name]).read(), [name], where)
+    return parse(f"data: {where}: column {name!r}", values[:, 0] if values.shape[1:] == (1,) else values)
+
+
+def _view(rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, texts: bool) -> View:
+    """Build a view of all rows from its columns; texts, and numbers of an Arrow table, are held in memory."""
+    if holds_only_strings(rows):
+        table = rows.read()
+        if texts and holds_texts(table, names[0]):
+            return PackedTextStore.from_texts(read_texts(table, names[0], where), f"data: {where}: column {names[0]!r}")
+        return ImageFiles(tuple(str(folder / file) for file in read_file_names(table, names[0], where)))
+    if len(names) == 1 and holds_images(rows.schema.field(names[0])):
+        return ImageColumn(rows, names[0], folder, where)
+    if rows.is_table:
+        return ArrayStore((_read_numbers(rows, names, where),))
+    first = _read_numbers(rows, names, where, np.zeros(1, dtype=np.int64))
+    return NumberColumnStore(rows, names, where, tuple(first.shape[1:]))
+
+
+def _read_numbers(rows: TableRows, names: tuple[str, ...], where: str, positions: Positions | None = None) -> Tensor:
+    numbers = read_number_columns(rows.read(positions), names, where)
+    return as_view_tensor(f"data: {where}: columns {list(names)}", numbers)
+
+
+def is_huggingface_folder(folder: str) -> bool:
+    """Return whether a folder was written by `datasets.Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
+    return any(Path(folder, name).is_file() for name in _MARKERS)
+
+
+@data_format(
+    "a dataset of Hugging Face",
+    recognizes=is_huggingface_folder,
+    options=["image_size", "columns", "test_fraction"],
+)
+def load_huggingface_folder(folder: str, split: str, **options: Any) -> Dataset:
+    """Load one split of a folder written by `save_to_disk`; the options are those of `dataset_from_huggingface`.
+
+    Raises:
+        UsageError: the package `datasets` is missing, the folder is corrupt, or a column is invalid.
+    """
+    datasets = import_optional("datasets", "data", f"data: {folder}, a folder of Hugging Face,")
+    try:
+        _validate(Path(folder))
+        loaded = datasets.load_from_disk(folder)
+    except Exception as error:  # parsers raise anything on hostile files
+        raise unreadable_error(f"data: {folder}", "a dataset of Hugging Face", error) from error
+    return dataset_from_huggingface(loaded, split, Path(folder), **options)
+
+
+def dataset_from_huggingface(
+    loaded: Any,
+    split: str,
+    path: Path,
+    *,
+    image_size: int | None = None,
+    columns: Mapping[str, Any] | None = None,
+    test_fraction: float | None = None,
+) -> Dataset:
+    """Build one split of a `datasets.Dataset` or `DatasetDict`.
+
+    A `DatasetDict` has splits of its own, ``train`` and ``test`` (or ``validation``). Of a `Dataset`, `test_fraction`
+    of each class is held out, by default 0.2. A `ClassLabel` keeps its names.
+
+    Args:
+        loaded: the dataset.
+        split: "train" or "test".
+        path: name of the data in messages; names of image files are relative to it.
+        image_size: side of the square images, in pixels.
+        columns: roles of the columns; see `contraport.data.formats.column_roles.infer_roles`.
+        test_fraction: fraction of each class to hold out if there is one split only.
+
+    Raises:
+        UsageError: a column is invalid.
+    """
+    datasets = import_optional("datasets", "data", f"data: {path}, of Hugging Face,")
+    train, test = _select_splits(loaded, str(path)) if isinstance(loaded, datasets.DatasetDict) else (loaded, None)
+    whole = train if test is None else datasets.concatenate_datasets([train, test])
+    names = {name: tuple(kind.names) for name, kind in whole.features.items() if isinstance(kind, datasets.ClassLabel)}
+    return dataset_from_rows(
+        TableRows(whole.with_format("arrow")),
+        split,
+        path=path,
+        columns=columns,
+        image_size=image_size,
+        test_fraction=test_fraction,
+        is_test=None if test is None else np.arange(len(whole)) >= len(train),
+        class_names=names,
+    )
+
+
+def _validate(folder: Path) -> None:
+    """Raise `UsageError` unless the tables of a folder are intact; Arrow would read outside its memory if they are not.
+
+    Only offsets and texts are read, so this is cheap for images and numbers.
+    """
+    for file in _table_files(folder):
+        check_regular_file("data", file)
+        with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as batches:
+            for batch in batches:
+                batch.validate(full=True)
+
+
+def _table_files(folder: Path) -> Iterator[Path]:
+    """Yield the files with the rows of all splits."""
+    if (folder / "dataset_dict.json").is_file():
+        for split in _read_json(folder / "dataset_dict.json")["splits"]:
+            yield from _table_files(_inside(folder, split))
+    else:
+        check_regular_file("data", folder / "dataset_info.json")
+        for file in _read_json(folder / "state.json")["_data_files"]:
+            yield _inside(folder, file["filename"])
+
+
+def _read_json(file: Path) -> Any:
+    check_regular_file("data", file)
+    return json.loads(file.read_text("utf-8"))
+
+
+def _inside(folder: Path, name: str) -> Path:
+    check(Path(name).name == name, f"{name!r} must be a name within {folder}.")
+    return folder / name
+
+
+def _select_splits(loaded: Mapping[str, Any], folder: str) -> tuple[Any, Any]:
+    check("train" in loaded, f"data: {folder} must have a split 'train', got {sorted(loaded)}.", "no_train_split")
+    found = [name for name in TEST_NAMES if name in loaded]
+    unused = sorted(set(loaded) - {"train", *found[:1]})
+    if unused:
+        _log.info("%s: the splits %s are not used", folder, unused)
+    if found:
+        same = loaded["train"].features == loaded[found[0]].features
+        message = f"data: {folder} must have the same columns in the splits 'train' and {found[0]!r}."
+        check(same, message, "splits_differ")
+    return loaded["train"], loaded[found[0]] if found else None
