@@ -8,7 +8,7 @@ import numpy as np
 
 from contraport.data.coupling import from_coupling, positions_by_key
 from contraport.data.dataset import Dataset
-from contraport.data.formats.format import data_format
+from contraport.data.formats import data_format
 from contraport.data.formats.tables import SUFFIXES, load_table, read_table
 from contraport.data.splits import split_masks
 from contraport.errors import check
