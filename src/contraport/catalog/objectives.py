@@ -122,23 +122,14 @@ def get_entry(name: str) -> ObjectiveEntry:
         return OBJECTIVES[key]
     prefix, colon, _ = key.partition(":")
     if colon and prefix in OBJECTIVES:  # the form of the rows of a comparison
-        raise UsageError(
-            f"objective: must be a name alone, such as {prefix!r}, got {name!r}; set its options with "
-            "--objective_settings.NAME VALUE.",
-            kind="settings",
-        )
+        message = f"objective: must be a name alone, such as {prefix!r}, got {name!r}"
+        raise UsageError(f"{message}; set its options with --objective_settings.NAME VALUE.", kind="settings")
     # Imported here, as recipes build on objectives.
     from contraport.catalog.recipes import RECIPES
 
-    recipe = RECIPES.get(key.lower())
-    if recipe is not None:
-        own = recipe.settings.get("objective")
-        alternative = f", or its objective alone with {format_options(objective=own)}" if own else ""
-        raise UsageError(
-            f"objective: must be an objective, got the recipe {name!r}; "
-            f"use {format_options(recipe=key.lower())}{alternative}.",
-            kind="recipe",
-        )
+    if key.lower() in RECIPES:
+        message = f"objective: must be an objective, got the recipe {name!r}; use {format_options(recipe=key.lower())}."
+        raise UsageError(message, kind="recipe")
     raise unknown_name_error("objective", name, OBJECTIVES)
 
 

@@ -6,7 +6,6 @@ with its claims and their verdicts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -311,18 +310,10 @@ USE_CASES = (
 """All use cases."""
 
 
-def list_recommendations() -> Iterator[tuple[UseCase, Recommendation]]:
-    """Yield all recommendations, each with its use case."""
-    for use_case in USE_CASES:
-        for recommendation in use_case.recommendations:
-            yield use_case, recommendation
-
-
 def list_use_cases(objective: str) -> list[str]:
     """Return the names of the use cases that an objective is recommended for.
 
     >>> list_use_cases("sup-con")
     ['labels']
     """
-    cases = (case.name for case, recommendation in list_recommendations() if objective in recommendation.objectives)
-    return list(dict.fromkeys(cases))
+    return [case.name for case in USE_CASES if any(objective in one.objectives for one in case.recommendations)]
