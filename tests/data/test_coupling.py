@@ -15,6 +15,8 @@ import contraport
 from contraport.data import Dataset, from_coupling, load
 from contraport.data.split_record import SplitRecord
 from contraport.objectives import Cross, Joint, SimilarityMatrix
+from contraport.training.components import build_components
+from contraport.training.config import Settings
 
 rng = np.random.default_rng(0)
 ROWS, COLUMNS = rng.normal(size=(30, 4)).astype("float32"), rng.normal(size=(12, 3)).astype("float32")
@@ -166,3 +168,28 @@ def test_training_rejects_an_objective_that_compares_rows_with_rows(
 ) -> None:
     with raises_usage_error("target.layout"):
         contraport.train(data=preferences[0], objective="nt-xent", out=tmp_path / "run", epochs=1, progress=False)
+
+
+ONE_DIRECTION = {"objective": "info-nce", "objective_settings": {"symmetric": False}, "log_q": True}
+
+
+def test_log_q_weights_columns_by_their_inverse_count(preferences: tuple[Dataset, Dataset]) -> None:
+    settings = Settings(data=preferences[0], batch_size=32, device="cpu", **ONE_DIRECTION)
+    loss = build_components(settings, None, preferences[0]).module.comparison
+    columns = preferences[0].entity_ids[:, 1]
+    counts = [int((columns == column).sum()) for column in columns.tolist()]
+    torch.testing.assert_close(loss.column_weights, 1 / torch.tensor(counts).float())
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [({"objective_settings": None}, "log_q.two_directions"), ({"data": ROWS}, "log_q.no_coupling")]
+)
+def test_rejects_log_q_where_it_has_no_meaning(
+    options: dict[str, object], code: str, preferences: tuple[Dataset, Dataset], tmp_path: Path
+) -> None:
+    with raises_usage_error(code):
+        contraport.train(
+            **{"data": preferences[0], "out": tmp_path / "run", "epochs": 1, "progress": False}
+            | ONE_DIRECTION
+            | options
+        )

@@ -62,21 +62,25 @@ class LinkRanking:
         return float(shown / (pairs_of_partners.sum() / self.popularity.sum()))
 
 
-def rank_links(rows: Tensor, columns: Tensor, train_pairs: Tensor, test_pairs: Tensor) -> LinkRanking:
-    """Rank all columns for each row of the test pairs by cosine.
+def rank_links(
+    rows: Tensor, columns: Tensor, train_pairs: Tensor, test_pairs: Tensor, *, normalize: bool = True
+) -> LinkRanking:
+    """Rank all columns for each row of the test pairs by cosine, or by inner product without `normalize`.
 
     Args:
         rows: embeddings of the rows, (R, d).
         columns: embeddings of the columns, (C, d).
         train_pairs: row and column of each training pair, int64 (n, 2); these columns are left out of the ranking.
         test_pairs: the same of the held-out pairs, (m, 2).
+        normalize: whether to scale the embeddings to unit length.
 
     >>> eye = torch.eye(3)
     >>> ranking = rank_links(eye, eye, torch.tensor([[0, 0]]), torch.tensor([[0, 1], [1, 1]]))
     >>> ranking.recall(1).tolist(), ranking.is_new_row.tolist()
     ([True, True], [False, True])
     """
-    rows, columns = F.normalize(rows.float(), dim=1), F.normalize(columns.float(), dim=1)
+    if normalize:
+        rows, columns = F.normalize(rows.float(), dim=1), F.normalize(columns.float(), dim=1)
     chosen = test_pairs[:, 0].unique()
     place = torch.full((len(rows),), -1)
     place[chosen] = torch.arange(len(chosen))

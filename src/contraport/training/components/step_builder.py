@@ -20,7 +20,7 @@ from contraport.data.streams import Stream
 from contraport.distributed import local_batch
 from contraport.encoders import InitialWeights, Model
 from contraport.errors import UsageError, check
-from contraport.objectives import Loss, Objective, Pairs, Target, TemperatureSchedule
+from contraport.objectives import Cross, Loss, Objective, Pairs, Target, TemperatureSchedule
 from contraport.objectives.loss_schedules import (
     LossSchedule,
     PlanWeightsSchedule,
@@ -320,10 +320,13 @@ def _build_objective_loss(
         teacher = None
         if settings.teacher is not None:
             teacher = read_teacher_features("teacher", str(settings.teacher), len(dataset), views=number)
+        kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
+        if settings.log_q:
+            kwargs["column_weights"] = _inverse_column_counts(dataset, objective)
         if memory is not None or settings.momentum is not None or settings.predictor:
-            loss = QueryKeyLoss(objective, memory, views=number, target=target_of_batch, teacher=teacher)
+            loss = QueryKeyLoss(objective, memory, **kwargs)
         else:
-            loss = AllViewsLoss(objective, views=number, target=target_of_batch, teacher=teacher)
+            loss = AllViewsLoss(objective, **kwargs)
     try:
         check_objective_accepts(loss, dataset, sizes[0], plan_weights, predictor=settings.predictor)
     except UsageError as error:
@@ -337,6 +340,18 @@ def _build_objective_loss(
             error.add_note(f"Items of {dataset.name!r} share content; {format_options(target='pairs')} ignores this.")
         raise
     return loss
+
+
+def _inverse_column_counts(dataset: Dataset, objective: nn.Module) -> Tensor:
+    """Return one over the number of training pairs of each pair's column, (n,): the weights of the log-q correction."""
+    if dataset.entity_ids is None:
+        message = f"log_q: requires pairs between two sets, see contraport.data.from_coupling; got {dataset.name!r}."
+        raise UsageError(message, kind="no_coupling")
+    one_direction = isinstance(objective, Objective) and objective.layout == Cross(symmetric=False)
+    message = f"log_q: requires one direction, such as info-nce with symmetric=false, got {objective!r}."
+    check(one_direction, message, "two_directions")
+    columns = dataset.entity_ids[:, 1]
+    return 1 / columns.bincount()[columns].float()
 
 
 def _build_memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -> EmbeddingMemory | None:

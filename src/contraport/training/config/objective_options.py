@@ -68,6 +68,11 @@ class ObjectiveSettings(BaseOptions):
         "File with a teacher's features of the training items, for objectives that require them, such as guided and "
         "x-clr: an .npy of shape (items, k) or (items, views, k), or an .npz written by `contraport embed`.",
     )
+    log_q: bool = option(
+        False,
+        "For a coupling and an objective in one direction (--objective_settings.symmetric false): divide each column's "
+        "weight among the negatives by its number of training pairs, as batches contain columns in proportion to it.",
+    )
     negatives: str = option(
         "in-batch",
         "Source of negatives: in-batch; queue, which adds embeddings of earlier batches; or bank, a memory bank with "
@@ -131,7 +136,7 @@ class ObjectiveSettings(BaseOptions):
     def _check_predict(self) -> None:
         if self.predict is None:
             return
-        contrastive = ("objective", "objective_settings", "temperature", "constraint", "target", "teacher")
+        contrastive = ("objective", "objective_settings", "temperature", "constraint", "target", "teacher", "log_q")
         others = [name for name in (*contrastive, "momentum", "predictor", "prototypes") if getattr(self, name)]
         others += ["negatives"] * (self.negatives != "in-batch")
         if others:

@@ -99,9 +99,10 @@ class ObjectiveLoss(StepLoss):
             its own buffers, such as the normalizer of noise contrastive estimation; parameters are shared.
         target: the target plan of each batch; default: that of the objective.
         teacher: features of a teacher per training item, ``(items, k)`` or ``(items, views, k)``.
+        column_weights: weight of each training item as a column, ``(items,)``; see `Loss.forward`.
 
     Raises:
-        UsageError: the call of the objective has no keyword for the target or the teacher's features.
+        UsageError: the call of the objective has no keyword for the target, the teacher's features or the weights.
     """
 
     objective: nn.Module
@@ -113,13 +114,19 @@ class ObjectiveLoss(StepLoss):
         views: int = 2,
         target: TargetOfBatch | None = None,
         teacher: Tensor | None = None,
+        column_weights: Tensor | None = None,
     ) -> None:
         super().__init__(objective)
         self._accepted = list_accepted_keywords(objective)
         self.views = views
         self.target = target
         self.teacher = teacher
-        for argument, keyword, value in (("target", "target", target), ("teacher", "features", teacher)):
+        self.column_weights = column_weights
+        for argument, keyword, value in (
+            ("target", "target", target),
+            ("teacher", "features", teacher),
+            ("log_q", "column_weights", column_weights),
+        ):
             self._check_accepts(argument, keyword, value)
         buffers = {} if self._loss is None else dict(self._loss.named_buffers())
         self._pair_buffers = {name: f"each_{name.replace('.', '_')}" for name in buffers}
@@ -169,6 +176,8 @@ class ObjectiveLoss(StepLoss):
             kwargs["target"] = target
         if self.teacher is not None:
             kwargs["features"] = select_batch_rows(self.teacher, batch)
+        if self.column_weights is not None:
+            kwargs["column_weights"] = select_batch_rows(self.column_weights, batch)
         if self._loss is not None and self._loss.requires_ids:
             kwargs["ids"] = batch.ids
         return kwargs
