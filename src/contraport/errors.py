@@ -62,12 +62,6 @@ def hint_on_error(command: str) -> Iterator[None]:
 
     Python prints the note below the message, the command line behind it. A note added further in stays, as it is more
     specific. Also works as a decorator.
-
-    >>> with hint_on_error("contraport docs data"):
-    ...     raise UsageError("data: there is no file or folder 'a.csv'.")
-    Traceback (most recent call last):
-    contraport.errors.UsageError: data: there is no file or folder 'a.csv'.
-    More: contraport docs data
     """
     try:
         yield
@@ -78,13 +72,8 @@ def hint_on_error(command: str) -> Iterator[None]:
 
 def add_hint(error: UsageError | FloatingPointError, command: str) -> None:
     """Add a hint, a command that explains more, to an error unless it already has a note."""
-    if not get_notes(error):
+    if not getattr(error, "__notes__", ()):
         error.add_note(f"More: {command}")
-
-
-def get_notes(error: BaseException) -> Sequence[str]:
-    """Return the notes attached to an error."""
-    return getattr(error, "__notes__", ())
 
 
 class FolderInUseError(UsageError):
@@ -168,10 +157,6 @@ def bind_arguments(
 
     Raises:
         TypeError: the values do not fit the signature.
-
-    >>> bind_arguments("shorten", inspect.signature(lambda *, width=3: None), (), {"widht": 1})
-    Traceback (most recent call last):
-    TypeError: shorten() got an unexpected keyword argument 'widht'; did you mean 'width'?
     """
     try:
         return signature.bind(*args, **kwargs)
@@ -235,35 +220,20 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 
 def check_integer(argument: str, value: object, least: int = 1) -> None:
-    """Raise `UsageError` unless a value is an integer >= `least`.
-
-    >>> check_integer("iterations", 0)
-    Traceback (most recent call last):
-    contraport.errors.UsageError: iterations: must be an integer >= 1, got 0.
-    """
+    """Raise `UsageError` unless a value is an integer >= `least`."""
     if not is_integer(value) or value < least:
         raise UsageError(f"{argument}: must be an integer >= {least}, got {value!r}.")
 
 
 def check_positive(argument: str, value: float, *, allow_infinity: bool = False) -> None:
-    """Raise `UsageError` unless a value is a positive finite number (or infinity, if allowed).
-
-    >>> check_positive("temperature", -1)
-    Traceback (most recent call last):
-    contraport.errors.UsageError: temperature: must be a positive finite number, got -1.
-    """
+    """Raise `UsageError` unless a value is a positive finite number (or infinity, if allowed)."""
     valid = is_number(value) and value > 0 and (allow_infinity or value != float("inf"))
     expected = "a positive number" if allow_infinity else "a positive finite number"
     check(valid, f"{argument}: must be {expected}, got {value!r}.")
 
 
 def check_nonnegative(argument: str, value: object) -> None:
-    """Raise `UsageError` unless a value is a finite number >= 0.
-
-    >>> check_nonnegative("weight", float("nan"))
-    Traceback (most recent call last):
-    contraport.errors.UsageError: weight: must be a finite number >= 0, got nan.
-    """
+    """Raise `UsageError` unless a value is a finite number >= 0."""
     valid = is_number(value) and 0 <= value < float("inf")
     check(valid, f"{argument}: must be a finite number >= 0, got {value!r}.")
 
@@ -299,12 +269,7 @@ def check_all_values(argument: str, values: Any, valid: Any, expected: str) -> N
 
 
 def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
-    """Raise `UsageError` if a file cannot be written: its folder is missing, or it exists and `overwrite` is false.
-
-    >>> check_new_file("out", Path("/nowhere/report.html"), overwrite=False)
-    Traceback (most recent call last):
-    contraport.errors.UsageError: out: the folder /nowhere does not exist.
-    """
+    """Raise `UsageError` if a file cannot be written: its folder is missing, or it exists and `overwrite` is false."""
     check(not path.is_dir(), f"{argument}: must be a file, got the folder {path}.", "is_folder")
     replaceable = overwrite or not path.exists()
     check(replaceable, f"{argument}: {path} exists; pass {format_options(overwrite=True)} to replace it.", "exists")
@@ -318,10 +283,6 @@ def check_regular_file(argument: str, path: str | Path) -> None:
 
     Raises:
         OSError: the path does not exist.
-
-    >>> check_regular_file("data", "/dev/zero")
-    Traceback (most recent call last):
-    contraport.errors.UsageError: data: must be a regular file, got /dev/zero (a pipe, device or socket).
     """
     mode = os.stat(path).st_mode
     if stat.S_ISREG(mode):
@@ -332,12 +293,7 @@ def check_regular_file(argument: str, path: str | Path) -> None:
 
 
 def check_existing_file(argument: str, path: str | Path) -> None:
-    """Raise `UsageError` unless a path is an existing regular file or a link to one.
-
-    >>> check_existing_file("weights", "missing.npy")
-    Traceback (most recent call last):
-    contraport.errors.UsageError: weights: there is no file 'missing.npy'.
-    """
+    """Raise `UsageError` unless a path is an existing regular file or a link to one."""
     check(os.path.exists(path), f"{argument}: there is no file {str(path)!r}.", "not_found")
     check_regular_file(argument, path)
 

@@ -84,11 +84,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file, or None if it is missing or damaged.
-
-    >>> read_json(Path("missing.json")) is None
-    True
-    """
+    """Return the content of a JSON file, or None if it is missing or damaged."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -139,11 +135,7 @@ def format_csv(heading: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def checksum_path(path: Path) -> Path:
-    """Return the path of the checksum file of a file.
-
-    >>> checksum_path(Path("model.safetensors")).name
-    'model.safetensors.sha256'
-    """
+    """Return the path of the checksum file of a file."""
     return path.with_name(path.name + CHECKSUM_SUFFIX)
 
 

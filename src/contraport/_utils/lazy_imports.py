@@ -85,11 +85,7 @@ class _LazyModule:
 
 
 def lazy_module(name: str) -> Any:
-    """Return a stand-in for a module that is imported when an attribute is first used.
-
-    >>> lazy_module("math").sqrt(4)
-    2.0
-    """
+    """Return a stand-in for a module that is imported when an attribute is first used."""
     return _LazyModule(name)
 
 

@@ -73,11 +73,7 @@ def split_at_commas(text: str) -> list[str]:
 
 
 def strip_quotes(text: str) -> str:
-    """Remove the quotes around a value.
-
-    >>> strip_quotes("'noise:3,blur:2'"), strip_quotes("0.5")
-    ('noise:3,blur:2', '0.5')
-    """
+    """Remove the quotes around a value."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 

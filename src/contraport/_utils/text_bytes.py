@@ -27,11 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_text_shape(shape: Sequence[int]) -> bool:
-    """Return whether an item shape is that of a text.
-
-    >>> is_text_shape(()), is_text_shape((3,))
-    (True, False)
-    """
+    """Return whether an item shape is that of a text."""
     return len(shape) == 0
 
 
@@ -45,21 +41,12 @@ def channel_count(shape: Sequence[int]) -> int:
 
 
 def is_text_batch(items: Tensor) -> bool:
-    """Return whether a batch holds texts.
-
-    >>> images = torch.zeros(3, 1, 8, 8).byte()
-    >>> is_text_batch(texts_to_tensor(["a text"])), is_text_batch(torch.zeros(3, 2)), is_text_batch(images)
-    (True, False, False)
-    """
+    """Return whether a batch holds texts."""
     return items.dtype == torch.uint8 and items.ndim == 2
 
 
 def item_shape(items: Tensor) -> tuple[int, ...]:
-    """Return the shape of one item of a batch.
-
-    >>> item_shape(texts_to_tensor(["a", "b"])), item_shape(torch.zeros(3, 2))
-    ((), (2,))
-    """
+    """Return the shape of one item of a batch."""
     return TEXT_SHAPE if is_text_batch(items) else tuple(items.shape[1:])
 
 
@@ -70,12 +57,6 @@ def as_string_list(argument: str, values: Any) -> list[str] | None:
 
     Raises:
         UsageError: only some of the values are texts.
-
-    >>> as_string_list("views", np.array(["a", "b"])), as_string_list("views", np.ones(3))
-    (['a', 'b'], None)
-    >>> as_string_list("views", ["a", 3])
-    Traceback (most recent call last):
-    contraport.errors.UsageError: views: must be texts in all rows, got 3 in row 1.
     """
     if not isinstance(values, list):
         kind = getattr(values, "dtype", None)
@@ -94,12 +75,7 @@ def as_string_list(argument: str, values: Any) -> list[str] | None:
 
 
 def check_nonempty_texts(argument: str, texts: Sequence[str]) -> None:
-    """Raise `UsageError` if any text is empty or only white space.
-
-    >>> check_nonempty_texts("views", ["a", " "])
-    Traceback (most recent call last):
-    contraport.errors.UsageError: views: must not be empty texts, got 1 of 2 empty, the first in row 1.
-    """
+    """Raise `UsageError` if any text is empty or only white space."""
     empty = [row for row, text in enumerate(texts) if not text.strip()]
     check(
         not empty,
@@ -139,10 +115,6 @@ def texts_to_tensor(texts: Sequence[str], argument: str = "texts") -> Tensor:
 
     Raises:
         UsageError: a text contains a surrogate or a null character.
-
-    >>> texts_to_tensor(["a", "bc"])
-    tensor([[97,  0],
-            [98, 99]], dtype=torch.uint8)
     """
     encoded = encode_utf8(texts, argument)
     longest = max([1, *map(len, encoded)])
@@ -151,20 +123,12 @@ def texts_to_tensor(texts: Sequence[str], argument: str = "texts") -> Tensor:
 
 
 def tensor_to_texts(items: Tensor) -> list[str]:
-    """Convert a tensor of UTF-8 bytes to texts.
-
-    >>> tensor_to_texts(texts_to_tensor(["a", "größer"]))
-    ['a', 'größer']
-    """
+    """Convert a tensor of UTF-8 bytes to texts."""
     return [bytes(row).rstrip(b"\0").decode("utf-8", "replace") for row in items.cpu().numpy()]
 
 
 def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate batches of items; texts are padded to the longest.
-
-    >>> concatenate_batches([texts_to_tensor(["a"]), texts_to_tensor(["bc", "d"])]).shape
-    torch.Size([3, 2])
-    """
+    """Concatenate batches of items; texts are padded to the longest."""
     if not is_text_batch(parts[0]):
         return torch.cat(list(parts))
     longest = max(part.shape[1] for part in parts)
@@ -172,11 +136,7 @@ def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
 
 
 def create_blank_items(items: int, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
-    """Create blank items of a shape: zeros, or empty texts.
-
-    >>> create_blank_items(2, (3,)).shape, create_blank_items(2, ()).dtype
-    (torch.Size([2, 3]), torch.uint8)
-    """
+    """Create blank items of a shape: zeros, or empty texts."""
     if is_text_shape(shape):
         return torch.zeros(items, 1, dtype=torch.uint8, device=device)
     return torch.zeros(items, *shape, device=device)

@@ -11,7 +11,7 @@ from contraport._utils.formatting import use_flag_style
 from contraport._utils.lazy_imports import import_object
 from contraport._version import __version__
 from contraport.cli.commands import command_summaries, run_command
-from contraport.errors import SelfTestError, UsageError, get_notes, out_of_memory_message
+from contraport.errors import SelfTestError, UsageError, out_of_memory_message
 
 __all__ = ["main"]
 
@@ -98,7 +98,7 @@ def _format_commands() -> str:
 
 def _fail(error: BaseException, status: int, code: str, argument: str | None = None, *, as_json: bool) -> int:
     """Print an error with its notes on one line (with `as_json` also as JSON), and return the exit status."""
-    message, *notes = [" ".join(part.split()) for part in (str(error), *get_notes(error))]
+    message, *notes = [" ".join(part.split()) for part in (str(error), *getattr(error, "__notes__", ()))]
     if as_json:
         print(json.dumps({"error": {"message": message, "code": code, "argument": argument}}, ensure_ascii=False))
     if notes and message[-1:] not in ".:;?!":  # messages of other libraries may end without a period
