@@ -82,11 +82,11 @@ def note_caveats(loaded: LoadedRun, baselines: Mapping[str, Model | RawInputEnco
     train, test = loaded.train, loaded.test
     if uses_labels and train.labels is not None and test.labels is not None:
         unseen = test.labels[~torch.isin(test.labels, train.labels)]
-        names = test.class_names
-        classes = [str(label) if names is None else names[label] for label in unseen.unique().tolist()]
-        shown = join_names(classes[:CLASSES_NAMED]) + (" and others" if len(classes) > CLASSES_NAMED else "")
-        which = "All test items" if len(unseen) == len(test) else f"{len(unseen):,} of {len(test):,} test items"
         if len(unseen) > 0:
+            names = test.class_names
+            classes = [str(label) if names is None else names[label] for label in unseen.unique().tolist()]
+            shown = join_names(classes[:CLASSES_NAMED]) + (" and others" if len(classes) > CLASSES_NAMED else "")
+            which = "All test items" if len(unseen) == len(test) else f"{len(unseen):,} of {len(test):,} test items"
             notes.append(
                 f"{which} are of classes without training items ({shown}). The probe and kNN misclassify all of them."
             )
