@@ -129,7 +129,8 @@ def test_wheel_runs_without_packages_of_the_environment(tmp_path: Path, monkeypa
     [
         ("engine", "explain", "explain_backend"),
         ("engine", "scale", "run_half_steps"),
-        ("distributed", "local", "local_batch"),
+        ("engine", "transport_cost", "row_transport_costs"),
+        ("distributed", "local_batch", "use_local_batch"),
     ],
 )
 def test_deprecated_names_of_packages_still_work_with_a_warning(package: str, old: str, new: str) -> None:

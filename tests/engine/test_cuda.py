@@ -17,7 +17,7 @@ from contraport.engine import (
     Geometry,
     Gibbs,
     LabelMask,
-    LogFunction,
+    LogOfFunction,
     MatrixLogKernel,
     backend,
     choose_backend,
@@ -53,10 +53,10 @@ def test_the_interpreter_agrees(which):
 def test_falls_back_without_a_kernel():
     x = torch.randn(2000, 3)
     matrix = Geometry(MatrixLogKernel(torch.zeros(2000, 2000)))
-    link = Geometry(Gibbs("dot", 1.0)(x, x)).with_link(LogFunction(torch.sigmoid))
+    link = Geometry(Gibbs("dot", 1.0)(x, x)).with_link(LogOfFunction(torch.sigmoid))
     double = Geometry(Gibbs()(x.double(), x.double()))
     with backend("cuda"):
-        for geometry, reason in [(matrix, "inner products"), (link, "LogFunction"), (double, "float64")]:
+        for geometry, reason in [(matrix, "inner products"), (link, "LogOfFunction"), (double, "float64")]:
             assert choose_backend(geometry) == "stored"
             assert reason in explain_backend(geometry)
         assert choose_backend(Geometry(Gibbs()(x, x))) == "cuda"
@@ -107,10 +107,10 @@ HOPPER_SHARED_MEMORY = 227 << 10
         pytest.param("sums_kernel", "bf16", "tf32", 128, marks=pytest.mark.slow),
         pytest.param("sums_kernel", "fp32", "tf32", 768, marks=pytest.mark.slow),
         ("sums_kernel", "fp32", "ieee", 128),
-        pytest.param("gradient_kernel", "bf16", "tf32", 256, marks=pytest.mark.slow),
-        pytest.param("gradient_kernel", "fp16", "tf32", 128, marks=pytest.mark.slow),
-        ("gradient_kernel", "fp32", "tf32", 128),
-        pytest.param("gradient_kernel", "fp32", "ieee", 32, marks=pytest.mark.slow),
+        pytest.param("weighted_products_kernel", "bf16", "tf32", 256, marks=pytest.mark.slow),
+        pytest.param("weighted_products_kernel", "fp16", "tf32", 128, marks=pytest.mark.slow),
+        ("weighted_products_kernel", "fp32", "tf32", 128),
+        pytest.param("weighted_products_kernel", "fp32", "ieee", 32, marks=pytest.mark.slow),
         ("weights_kernel", "bf16", "tf32", 768),
         pytest.param("weights_kernel", "fp32", "tf32", 768, marks=pytest.mark.slow),
         pytest.param("weights_kernel", "fp32", "ieee", 128, marks=pytest.mark.slow),

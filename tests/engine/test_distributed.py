@@ -218,7 +218,7 @@ def work(rank, report, sizes):
         # The gradient is taken outside of the block that the loss was computed in, and is that of the block all the
         # same.
         make, name = case
-        with contraport.engine.backend(backend), contraport.distributed.local_batch():
+        with contraport.engine.backend(backend), contraport.distributed.use_local_batch():
             value, sources = make(name, slice(None))
         value, gradient = value.detach(), flat(torch.autograd.grad(value, sources))
         with contraport.engine.backend(backend):

@@ -14,8 +14,8 @@ from contraport.engine import (
     Gibbs,
     HalfStep,
     LabelMask,
-    LogFunction,
     LogHinge,
+    LogOfFunction,
     LogPower,
     RationalQuadratic,
     Relaxation,
@@ -24,8 +24,8 @@ from contraport.engine import (
     choose_backend,
     half_steps,
     log_sums,
+    row_transport_costs,
     run_half_steps,
-    transport_cost,
 )
 from contraport.engine.kernels import Kernel
 
@@ -112,7 +112,9 @@ def test_backends_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, 
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     torch.manual_seed(0)
     x, y = torch.randn(11, 5, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)
-    masks = (LabelMask((torch.arange(11) % 4, torch.arange(9) % 4), exceptions=(torch.arange(11), torch.arange(9))),)
+    masks = (
+        LabelMask((torch.arange(11) % 4, torch.arange(9) % 4), exception_labels=(torch.arange(11), torch.arange(9))),
+    )
     kernel = kernels()[kernel].double()
     oracle = outcome("dense", CHAINS[chain], kernel, x, y, masks, damping, bound)
     assert_same(outcome(name, CHAINS[chain], kernel, x, y, masks, damping, bound), oracle)
@@ -263,7 +265,7 @@ def test_transport_cost_with_a_fixed_plan(monkeypatch, name, kernel):
         f, g = (torch.randn(n, dtype=torch.float64) for n in (9, 6))
         masks = (LabelMask((torch.arange(9), torch.arange(6))),)
         with backend(backend_name):
-            sums = transport_cost(Geometry(kernel(x, y), masks), f, g)
+            sums = row_transport_costs(Geometry(kernel(x, y), masks), f, g)
         return [sums.detach(), *torch.autograd.grad(sums, [x, y], torch.arange(9.0).double())]
 
     assert_same(result(name), result("dense"))
@@ -281,7 +283,7 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
     for link, psi in [
         (LogPower(2), lambda t: t.clamp_min(0) ** 2),
         (LogHinge(3), lambda t: (1 + t).clamp_min(0) ** 3),
-        (LogFunction(torch.sigmoid), torch.sigmoid),
+        (LogOfFunction(torch.sigmoid), torch.sigmoid),
     ]:
         geometry = Geometry(kernel(x, y)).with_link(link, scale=1.5, row_bias=bias)
         with backend(name):

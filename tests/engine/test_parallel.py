@@ -59,7 +59,7 @@ def work(rank, report):
     contraport.engine.backends.tiled.TILE = 4, 8
     for name in LOSSES:
         for backend in ("dense", "streamed"):
-            with contraport.distributed.local_batch():
+            with contraport.distributed.use_local_batch():
                 alone = train(name, backend, lambda batch: (batch[0][0], batch[-1][1]), lambda learner: learner)
             together = train(name, backend, lambda batch: batch[rank], DistributedDataParallel)
             if not all(torch.allclose(a, b, rtol=1e-8, atol=1e-10) for a, b in zip(alone, together, strict=True)):

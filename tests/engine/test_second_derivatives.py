@@ -14,9 +14,9 @@ from contraport.engine import (
     HalfStep,
     Relaxation,
     backend,
+    row_transport_costs,
     run_half_steps,
     solve_fixed_point,
-    transport_cost,
 )
 
 N = 300  # past the size at which small batches are one matrix and plain autograd
@@ -147,7 +147,9 @@ def test_transport_cost(name):
     def product(chosen):
         with backend(chosen):
             return hessian_vector(
-                lambda x: (transport_cost(Geometry(contraport.StudentT(3.0)(x, y)), f, g) * numbers(FEW, seed=5)).sum(),
+                lambda x: (
+                    row_transport_costs(Geometry(contraport.StudentT(3.0)(x, y)), f, g) * numbers(FEW, seed=5)
+                ).sum(),
                 x,
                 v,
             )[0]

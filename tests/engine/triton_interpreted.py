@@ -24,11 +24,11 @@ from contraport.engine import (
     backend,
     log_sums,
     precision,
+    row_transport_costs,
     run_half_steps,
-    transport_cost,
 )
-from contraport.engine.backends.selection import configure_backend
-from contraport.engine.pair_passes import RankOneTerm
+from contraport.engine.backends.selection import resolve_backend_config
+from contraport.engine.pair_passes import WeightTerm
 
 CHAINS = {
     "rows": [HalfStep("rows", None)],
@@ -53,7 +53,7 @@ def outcome(name, kernel, chain, x, y, masks=(), damping=1.0, operands="float32"
     log_a, log_b = (x.new_full((n,), -math.log(n)) for n in geometry.shape)
     with backend(name), precision(operands):
         potentials = run_half_steps(geometry, chain, (log_a, log_b), Relaxation(x.new_full((len(chain),), damping)))
-        sums = transport_cost(geometry, potentials[0].detach(), torch.zeros_like(log_b))
+        sums = row_transport_costs(geometry, potentials[0].detach(), torch.zeros_like(log_b))
     generator = torch.Generator().manual_seed(3)
     weights = [torch.randn(len(p), generator=generator).to(p) for p in potentials]
     value = sums @ weights[0] + sum(p @ w for p, w in zip(potentials, weights, strict=True))
@@ -70,7 +70,7 @@ def problem(n, m, d, device="cpu"):
     generator = torch.Generator().manual_seed(0)
     x, y = (2 * d**-0.5 * torch.randn(k, d, generator=generator).to(device) for k in (n, m))
     rows, columns = (torch.arange(k, device=device) for k in (n, m))
-    return x, y, (LabelMask((rows % 4, columns % 4), exceptions=(rows, columns)), LabelMask((rows, columns)))
+    return x, y, (LabelMask((rows % 4, columns % 4), exception_labels=(rows, columns)), LabelMask((rows, columns)))
 
 
 @pytest.mark.parametrize("dimensions", [5, 40], ids=["whole", "in pieces"])
@@ -119,9 +119,11 @@ def test_terms_far_apart_have_an_exponential_each(dimensions):
     x, y, _ = problem(17, 23, dimensions)
     geometry = Geometry(Gibbs("cosine", 0.5)(x, y))
     near, far, columns = torch.zeros(17), torch.linspace(-200, 0, 17), torch.zeros(23)
-    terms = [RankOneTerm(a, columns, "rows", torch.ones(17)) for a in (near, far)]
+    terms = [WeightTerm(a, columns, "rows", torch.ones(17)) for a in (near, far)]
     with backend("cuda"):
-        found, *_ = configure_backend(geometry).create_passes(geometry).gradient(terms, [True, False, False, False])
+        found, *_ = (
+            resolve_backend_config(geometry).create_passes(geometry).gradient(terms, [True, False, False, False])
+        )
     kernel = geometry.log_kernel.dense().double().exp()
     weight = kernel * (near.double().exp() + far.double().exp())[:, None]
     assert_near([found], [weight @ geometry.log_kernel.y.double()], 5e-5)

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import contraport
-from contraport.distributed import local_batch
+from contraport.distributed import use_local_batch
 from contraport.integrations import MemoryBankLoss, SentenceTransformerLoss
 from tests.processes import reports_of
 
@@ -42,7 +42,7 @@ def compare(rank, report):
         for chunk in (None, 2):
             for name, settings in (("info-nce", {"symmetric": False}), ("info-nce", {})):
                 alone, together = Encoder(), DistributedDataParallel(Encoder())
-                with local_batch():
+                with use_local_batch():
                     loss = SentenceTransformerLoss(alone, contraport.objective(name, **settings))
                     value, slope = stepped(loss, slice(None), labels, alone)
                 loss = SentenceTransformerLoss(together, contraport.objective(name, **settings), mini_batch_size=chunk)
@@ -52,7 +52,7 @@ def compare(rank, report):
     bank = MemoryBankLoss((6, 4)).double()
     key = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     bank(key[own].clone().requires_grad_(), key[own])
-    with local_batch():
+    with use_local_batch():
         one = MemoryBankLoss((6, 4)).double()
         one(key.clone().requires_grad_(), key)
     if not torch.equal(bank.bank, one.bank):

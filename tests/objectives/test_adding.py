@@ -12,7 +12,7 @@ from contraport.catalog import OBJECTIVES, register_objective
 from contraport.data import from_arrays
 from contraport.engine import backend
 from contraport.engine.kernels import Kernel
-from contraport.engine.links import LogDecay
+from contraport.engine.links import PolynomialTail
 from contraport.objectives import Constraint, DenseTarget, Divergence, Layout, LayoutTraits, Plan, Target
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.layouts import Block, build_diagonal_pattern
@@ -43,7 +43,7 @@ class Cauchy(Kernel):
         super().__init__("sqeuclidean", temperature, learnable=False)
 
     def log_kernel(self, scaled_cost, temperature):
-        return scaled_cost(temperature).with_link(LogDecay(1.0))
+        return scaled_cost(temperature).with_link(PolynomialTail(1.0))
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from contraport.catalog import apply_recipe
 from contraport.data import Batch, BatchShare, Dataset, from_arrays
-from contraport.distributed import local_batch
+from contraport.distributed import use_local_batch
 from contraport.training.components import build_objective, build_training_module
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
@@ -123,7 +123,7 @@ def compare_gaps(rank: int, report: Report) -> None:
 
 def compare(dataset: Dataset, kinds: dict[str, dict[str, Any]], rank: int, report: Report) -> None:
     for kind, chosen in kinds.items():
-        with local_batch():
+        with use_local_batch():
             wanted = shared_results(dataset, chosen, 0, 1)
         found = shared_results(dataset, chosen, rank, 2)
         if found.keys() != wanted.keys():

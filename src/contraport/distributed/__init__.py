@@ -3,7 +3,7 @@
 import warnings
 from typing import Any
 
-from contraport.distributed.collectives import Processes, current_processes, gather, local_batch
+from contraport.distributed.collectives import Processes, current_processes, gather, use_local_batch
 from contraport.distributed.coordination import (
     any_process,
     broadcast_object,
@@ -11,7 +11,7 @@ from contraport.distributed.coordination import (
     is_main_process,
     machine_layout,
     propagate_errors,
-    raise_on_one_rank,
+    raise_once_across_ranks,
     torchrun_process_group,
 )
 
@@ -23,14 +23,14 @@ __all__ = [
     "first_non_none",
     "gather",
     "is_main_process",
-    "local_batch",
     "machine_layout",
     "propagate_errors",
-    "raise_on_one_rank",
+    "raise_once_across_ranks",
     "torchrun_process_group",
+    "use_local_batch",
 ]  # fmt: skip
 
-_DEPRECATED = {"local": "local_batch"}
+_DEPRECATED = {"local": "use_local_batch", "local_batch": "use_local_batch"}
 
 
 def __getattr__(name: str) -> Any:

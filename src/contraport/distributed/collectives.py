@@ -7,11 +7,10 @@ the tiles of each pass over the pairs are shared out: work falls with the number
 Gradients. DistributedDataParallel averages over processes; the average is the gradient of one process on the whole
 batch. The adjoint of `Processes.gather` adds up the gradients of all processes and takes the own rows, so that a
 process may return the part of the gradient that comes from its own tiles, times the number of processes. A value that
-is replicated on all processes (a temperature, prototypes) passes through `Processes.as_replicated`, whose adjoint is
-the mean.
+is replicated on all processes (a temperature, prototypes) passes through `Processes.with_averaged_gradient`.
 
 An operation takes its `Processes` when it starts and keeps them for its gradient, so that it makes no difference where
-and in which thread backward runs. With one process, or within `local_batch`, everything here is the identity.
+and in which thread backward runs. With one process, or within `use_local_batch`, everything here is the identity.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _is_local: ContextVar[bool] = ContextVar("contraport_local", default=False)
 
 
 @contextmanager
-def local_batch() -> Iterator[None]:
+def use_local_batch() -> Iterator[None]:
     """Context manager: compute losses on the batch of this process only, without `torch.distributed`.
 
     An operation that starts within the block stays local: its gradient may be taken outside.
@@ -76,8 +75,8 @@ class Processes(NamedTuple):
         """Return the number of rows on the processes of lower rank."""
         return 0 if self.size == 1 else sum(self._sizes(value)[: self.rank])
 
-    def as_replicated(self, value: Tensor) -> Tensor:
-        """Return a value that is equal on all processes; its gradient is averaged over them."""
+    def with_averaged_gradient(self, value: Tensor) -> Tensor:
+        """Return a value, equal on all processes, whose gradient is averaged over the processes."""
         if self.size == 1:
             return value
         same: Tensor = _Replicated.apply(self, value)
@@ -138,7 +137,7 @@ _DISTRIBUTED = dist.is_available()
 
 
 def current_processes() -> Processes:
-    """Return the processes that currently share a batch: all, or one within `local_batch`."""
+    """Return the processes that currently share a batch: all, or one within `use_local_batch`."""
     if not _DISTRIBUTED or not dist.is_initialized() or _is_local.get():
         return _ALONE
     return Processes(dist.get_rank(), dist.get_world_size())

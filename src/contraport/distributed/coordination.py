@@ -79,7 +79,7 @@ def propagate_errors() -> Iterator[None]:
     if processes > 1:
         dist.all_gather_object(failed, failure is not None, group=_error_group())
     if any(failed):
-        raise_on_one_rank(failure, rank=failed.index(True))
+        raise_once_across_ranks(failure, rank=failed.index(True))
 
 
 def _error_group() -> dist.ProcessGroup:
@@ -91,8 +91,8 @@ def _error_group() -> dist.ProcessGroup:
     return _error_groups[dist.group.WORLD]
 
 
-def raise_on_one_rank(error: BaseException | None, *, rank: int = 0, status: int = 2) -> None:
-    """Raise an error that all processes have on one rank only; the other processes exit quietly.
+def raise_once_across_ranks(error: BaseException | None, *, rank: int = 0, status: int = 2) -> None:
+    """Raise an error that occurs on all processes on one rank only; the other processes exit without a message.
 
     Raises:
         SystemExit: on the other ranks.

@@ -36,16 +36,16 @@ from contraport.engine.kernels import (
 from contraport.engine.links import (
     CostWeightedLink,
     Link,
-    LogDecay,
-    LogFunction,
     LogHinge,
+    LogOfFunction,
     LogPower,
     LogSoftplus,
+    PolynomialTail,
     SquaredKernelLink,
 )
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, PairWeights
-from contraport.engine.operations import log_sums, run_half_steps, solve_fixed_point, transport_cost
-from contraport.engine.tensor_cache import CacheEntry, cached, constant_vector, log_size
+from contraport.engine.operations import log_sums, row_transport_costs, run_half_steps, solve_fixed_point
+from contraport.engine.tensor_cache import CacheEntry, cached, constant_vector, log_of_size
 
 __all__ = [
     "BACKENDS",
@@ -63,14 +63,14 @@ __all__ = [
     "LabelMask",
     "LearnedTemperature",
     "Link",
-    "LogDecay",
-    "LogFunction",
     "LogHinge",
     "LogKernel",
+    "LogOfFunction",
     "LogPower",
     "LogSoftplus",
     "MatrixLogKernel",
     "PairWeights",
+    "PolynomialTail",
     "RationalQuadratic",
     "Relaxation",
     "SimilarityMask",
@@ -85,21 +85,27 @@ __all__ = [
     "disable_autocast_in_backward",
     "explain_backend",
     "is_in_torch_func",
-    "log_size",
+    "log_of_size",
     "log_sums",
     "map_row_blocks",
     "normalize",
     "parameter_value",
     "precision",
+    "row_transport_costs",
     "run_half_steps",
     "run_host_loop",
     "scalar_parameter",
     "solve_fixed_point",
-    "transport_cost",
     "without_autocast",
 ]  # fmt: skip
 
-_DEPRECATED = {"explain": "explain_backend", "scale": "run_half_steps"}
+_DEPRECATED = {
+    "explain": "explain_backend",
+    "scale": "run_half_steps",
+    "LogDecay": "PolynomialTail",
+    "LogFunction": "LogOfFunction",
+    "transport_cost": "row_transport_costs",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -89,7 +89,7 @@ class Operation(ABC):
         """Compute the outputs; those that are not differentiable are saved for the gradient."""
 
     @abstractmethod
-    def empty_outputs(self) -> list[Tensor]:
+    def allocate_outputs(self) -> list[Tensor]:
         """Return uninitialized tensors with the shapes of the outputs, for tracing."""
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Operation(ABC):
     def double_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return the gradients with respect to the tensors of the operation, themselves differentiable."""
+        """Return the gradients with respect to the tensors of the operation; the gradients are differentiable."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ class DenseOperation(Operation):
     def double_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return differentiable gradients by autograd through the dense definition."""
+        """Return differentiable gradients, by autograd through the dense implementation of the operation."""
 
         def outputs(*views: Tensor) -> list[Tensor]:
             operation: DenseOperation = unflatten(structure, views)
@@ -211,7 +211,7 @@ class HostLoop(ABC):
         """Run the loop and return the outputs."""
 
     @abstractmethod
-    def empty_outputs(self) -> list[Tensor]:
+    def allocate_outputs(self) -> list[Tensor]:
         """Return uninitialized tensors with the shapes of the outputs, for tracing."""
 
 
@@ -257,7 +257,7 @@ def _apply(structure: int, tensors: list[Tensor]) -> list[Tensor]:
 def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     operation: Operation = unflatten(_structures[structure], tensors)
     config = operation.config
-    return [*operation.empty_outputs(), *config.passes_class.empty_saved(operation.geometry, config.processes)]
+    return [*operation.allocate_outputs(), *config.passes_class.allocate_saved(operation.geometry, config.processes)]
 
 
 @torch.library.custom_op("contraport::gradient", mutates_args=())
@@ -298,7 +298,7 @@ def _run_loop(structure: int, tensors: list[Tensor]) -> list[Tensor]:
 @_run_loop.register_fake
 def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     loop: HostLoop = unflatten(_structures[structure], tensors)
-    return loop.empty_outputs()
+    return loop.allocate_outputs()
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[int, list[Tensor]], output: list[Tensor]) -> None:

@@ -31,7 +31,7 @@ from contraport.engine.autograd import differentiable_gradient
 from contraport.engine.custom_op import BackwardArgs, Operation
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, Relaxation, log_sum_exp
-from contraport.engine.pair_passes import PairPasses, RankOneTerm
+from contraport.engine.pair_passes import PairPasses, WeightTerm
 from contraport.engine.pytree import TreeStructure, unflatten
 
 MAX_CG_STEPS = 500
@@ -54,7 +54,7 @@ class FixedPointOperation(Operation):
 
     @property
     def output_counts(self) -> tuple[int, int]:
-        """Five outputs, of which the two potentials are differentiable."""
+        """Numbers of outputs: five in total, of which two, the potentials, are differentiable."""
         return 5, 2
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
@@ -66,7 +66,9 @@ class FixedPointOperation(Operation):
             assert log_sum is not None
             return log_sum.masked_fill(log_sum == -torch.inf, 0)
 
-        start = torch.zeros_like(log_b) if relaxation.references is None else relaxation.references[1]
+        start = (
+            torch.zeros_like(log_b) if relaxation.reference_potentials is None else relaxation.reference_potentials[1]
+        )
         f = relaxation.potential(0, "rows", log_a, log_sums(start, None))
         for iteration in range(1, self.iterations + 1):
             column_sums = log_sums(None, f)
@@ -86,7 +88,7 @@ class FixedPointOperation(Operation):
             )
         return outputs
 
-    def empty_outputs(self) -> list[Tensor]:
+    def allocate_outputs(self) -> list[Tensor]:
         sides = 2 * self.log_marginals
         return [*(side.new_empty(side.shape) for side in sides), torch.empty((), dtype=torch.int64)]
 
@@ -115,14 +117,14 @@ class FixedPointOperation(Operation):
         return _FixedPoint((f, g), (row_sums, column_sums), self.log_marginals, self.relaxation)
 
     def _cotangents(self, args: BackwardArgs) -> tuple[Tensor, Tensor]:
-        """Return the gradients with respect to the potentials f and g; zeros for None."""
+        """Return the gradients with respect to the potentials f and g, with zeros in place of None."""
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
         return f_bar, g_bar
 
 
 class _FixedPoint(NamedTuple):
-    """Fixed point of the Sinkhorn iteration, with the quantities that the gradient needs there."""
+    """Fixed point of the Sinkhorn iteration, with the quantities needed for its gradient."""
 
     potentials: tuple[Tensor, Tensor]
     log_sums: tuple[Tensor, Tensor]
@@ -141,13 +143,13 @@ def _implicit_gradient(
     (f, g), (row_sums, column_sums), log_marginals, relaxation = point
     f_bar, g_bar = cotangents
 
-    def from_rows(u: Tensor) -> RankOneTerm:
-        return RankOneTerm(-row_sums, g, "rows", u)
+    def from_rows(u: Tensor) -> WeightTerm:
+        return WeightTerm(-row_sums, g, "rows", u)
 
-    def from_columns(v: Tensor) -> RankOneTerm:
-        return RankOneTerm(f, -column_sums, "columns", v)
+    def from_columns(v: Tensor) -> WeightTerm:
+        return WeightTerm(f, -column_sums, "columns", v)
 
-    def weighted_sum(term: RankOneTerm) -> Tensor:
+    def weighted_sum(term: WeightTerm) -> Tensor:
         return passes.weighted_sum([term])[0]
 
     s, t = point.slopes()
@@ -207,7 +209,7 @@ def _solve_densely(
 
 
 def _is_balanced(s: Tensor, t: Tensor) -> bool:
-    """Return whether all derivatives are 1, as they are without relaxation of the marginals."""
+    """Return whether all given derivatives are 1, which holds if the marginals are not relaxed."""
     return bool((s == 1).all() and (t == 1).all())
 
 

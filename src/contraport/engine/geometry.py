@@ -34,7 +34,7 @@ class PairMask(ABC):
         """Return the mask with additional columns, in which no pair is excluded."""
 
     @property
-    def symmetric(self) -> bool:
+    def is_symmetric(self) -> bool:
         """True if the mask is symmetric: (i, j) and (j, i) are both excluded or neither. False if unknown."""
         return False
 
@@ -60,31 +60,32 @@ class LabelMask(PairMask):
 
     Attributes:
         labels: Integer labels of the rows, (N,), and of the columns, (M,).
-        exceptions: Exception labels of the rows, (N,), and of the columns, (M,); None for no exceptions.
+        exception_labels: Exception labels of the rows, (N,), and of the columns, (M,); None for no exception_labels.
     """
 
     labels: tuple[Tensor, Tensor]
-    exceptions: tuple[Tensor, Tensor] | None = None
+    exception_labels: tuple[Tensor, Tensor] | None = None
 
     @property
     def T(self) -> LabelMask:
-        return LabelMask(self.labels[::-1], None if self.exceptions is None else self.exceptions[::-1])
+        return LabelMask(self.labels[::-1], None if self.exception_labels is None else self.exception_labels[::-1])
 
     def take_rows(self, rows: slice) -> LabelMask:
-        exceptions = None if self.exceptions is None else (self.exceptions[0][rows], self.exceptions[1])
+        exceptions = self.exception_labels
+        exceptions = None if exceptions is None else (exceptions[0][rows], exceptions[1])
         return LabelMask((self.labels[0][rows], self.labels[1]), exceptions)
 
     def append_columns(self, columns: int) -> LabelMask:
-        unused = (self.labels[0].amin() - 1).expand(columns)  # a label that no row has
-        labels = self.labels[0], torch.cat([self.labels[1], unused])
-        if self.exceptions is None:
-            return LabelMask(labels)
-        return LabelMask(labels, (self.exceptions[0], torch.cat([self.exceptions[1], unused.to(self.exceptions[1])])))
+        (rows, old), exceptions = self.labels, self.exception_labels
+        unused = (rows.amin() - 1).expand(columns)  # a label that no row has
+        if exceptions is not None:
+            exceptions = exceptions[0], torch.cat([exceptions[1], unused.to(exceptions[1])])
+        return LabelMask((rows, torch.cat([old, unused])), exceptions)
 
     @property
-    def symmetric(self) -> bool:
-        exceptions = self.exceptions or (None, None)
-        return self.labels[0] is self.labels[1] and exceptions[0] is exceptions[1]
+    def is_symmetric(self) -> bool:
+        exception_labels = self.exception_labels or (None, None)
+        return self.labels[0] is self.labels[1] and exception_labels[0] is exception_labels[1]
 
     @cached_property
     def _matrix(self) -> Tensor:
@@ -97,44 +98,44 @@ class LabelMask(PairMask):
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
         excluded = self.labels[0][rows, None] == self.labels[1][columns]
-        if self.exceptions is None:
+        if self.exception_labels is None:
             return excluded
-        return excluded & (self.exceptions[0][rows, None] != self.exceptions[1][columns])
+        return excluded & (self.exception_labels[0][rows, None] != self.exception_labels[1][columns])
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         excluded = self.labels[0][rows] == self.labels[1][columns]
-        if self.exceptions is None:
+        if self.exception_labels is None:
             return excluded
-        return excluded & (self.exceptions[0][rows] != self.exceptions[1][columns])
+        return excluded & (self.exception_labels[0][rows] != self.exception_labels[1][columns])
 
 
 @dataclass(frozen=True, eq=False)
 class SimilarityMask(PairMask):
-    """Mask that excludes pairs whose similarity in other features exceeds a limit, with exceptions by label.
+    """Mask that excludes pairs whose similarity in other features exceeds a limit, with exception_labels by label.
 
     The pair (i, j) is excluded where <x_i, y_j> > r_i + c_j; it costs a product within a tile and O((N + M) k) memory.
     A limit belongs to a row, so that the mask is not symmetric.
 
     Attributes:
         features: Constant features of the rows, (N, k), and of the columns, (M, k).
-        limits: Row part, (N,), and column part, (M,), of the limit; the limit of a pair is their sum.
-        exceptions: Exception labels of the rows, (N,), and of the columns, (M,); pairs with equal ones are kept.
+        limit_parts: Row part, (N,), and column part, (M,), of the limit; the limit of a pair is their sum.
+        exception_labels: Exception labels of the rows, (N,), and of the columns, (M,); pairs with equal ones are kept.
     """
 
     features: tuple[Tensor, Tensor]
-    limits: tuple[Tensor, Tensor]
-    exceptions: tuple[Tensor, Tensor]
+    limit_parts: tuple[Tensor, Tensor]
+    exception_labels: tuple[Tensor, Tensor]
 
     @property
     def T(self) -> SimilarityMask:
-        return SimilarityMask(self.features[::-1], self.limits[::-1], self.exceptions[::-1])
+        return SimilarityMask(self.features[::-1], self.limit_parts[::-1], self.exception_labels[::-1])
 
     def take_rows(self, rows: slice) -> SimilarityMask:
-        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limits, self.exceptions
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limit_parts, self.exception_labels
         return SimilarityMask((x[rows], y), (r[rows], c), (row_labels[rows], column_labels))
 
     def append_columns(self, columns: int) -> SimilarityMask:
-        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limits, self.exceptions
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limit_parts, self.exception_labels
         unused = (row_labels.amin() - 1).expand(columns).to(column_labels)
         return SimilarityMask(
             (x, torch.cat([y, y.new_zeros(columns, y.shape[1])])),
@@ -143,12 +144,12 @@ class SimilarityMask(PairMask):
         )
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
-        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limits, self.exceptions
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limit_parts, self.exception_labels
         exceeds: Tensor = torch.mm(x[rows], y[columns].T) > r[rows, None] + c[columns]
         return exceeds & (row_labels[rows, None] != column_labels[columns])
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limits, self.exceptions
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limit_parts, self.exception_labels
         exceeds: Tensor = torch.linalg.vecdot(x[rows], y[columns]) > r[rows] + c[columns]
         return exceeds & (row_labels[rows] != column_labels[columns])
 
@@ -168,13 +169,13 @@ class Geometry:
     has_no_empty_rows: bool = False
 
     @property
-    def has_full_support(self) -> bool:
+    def has_positive_sums(self) -> bool:
         """True if every row and every column has positive weight; then no log-sum is minus infinity."""
         return self.has_no_empty_rows and self.log_kernel.is_finite
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, M)."""
+        """Number of rows and number of columns, (N, M)."""
         return self.log_kernel.shape
 
     @property
@@ -211,6 +212,6 @@ class Geometry:
         )
 
     @property
-    def symmetric(self) -> bool:
+    def is_symmetric(self) -> bool:
         """Whether the pairs (i, j) and (j, i) have equal kernel values and masks, so that half of the pairs suffice."""
-        return self.log_kernel.symmetric and all(mask.symmetric for mask in self.masks)
+        return self.log_kernel.is_symmetric and all(mask.is_symmetric for mask in self.masks)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from contraport.engine.autograd import differentiable_gradient, is_in_torch_func, without_autocast
 from contraport.engine.custom_op import BackwardArgs, DenseOperation
-from contraport.engine.pair_passes import PairPasses, RankOneTerm
+from contraport.engine.pair_passes import PairPasses, WeightTerm
 from contraport.engine.tensor_cache import constant_vector
 
 Axis: TypeAlias = Literal["rows", "columns"]
@@ -47,33 +47,33 @@ class HalfStep(NamedTuple):
 
 
 class Relaxation(NamedTuple):
-    """Relaxation of half-steps for unbalanced transport.
+    """Damping and clamping of the potentials in half-steps, for unbalanced transport.
 
     The potential is p = r + clamp(damping (log a - r - log sum), -bound, bound).
 
     Attributes:
         dampings: Damping factor in (0, 1] of each step, (steps,); None is 1. A Kullback-Leibler penalty on the
             marginal gives it.
-        bounds: Largest distance of each potential from its reference, (steps,); None is infinity. A total
+        max_shifts: Largest distance of each potential from its reference, (steps,); None is infinity. A total
             variation penalty on the marginal gives it.
-        references: Reference potentials r of the rows, (N,), and of the columns, (M,); None is zero.
+        reference_potentials: Reference potentials r of the rows, (N,), and of the columns, (M,); None is zero.
     """
 
     dampings: Tensor | None = None
-    bounds: Tensor | None = None
-    references: tuple[Tensor, Tensor] | None = None
+    max_shifts: Tensor | None = None
+    reference_potentials: tuple[Tensor, Tensor] | None = None
 
     def potential(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
         """Compute the relaxed potential of step k from its log-sum."""
         step = self._unrelaxed(axis, log_marginal, log_sum)
         step = step if self.dampings is None else self.dampings[k] * step
-        step = step if self.bounds is None else torch.clamp(step, -self.bounds[k], self.bounds[k])
-        return step if self.references is None else self.references[axis == "columns"] + step
+        step = step if self.max_shifts is None else torch.clamp(step, -self.max_shifts[k], self.max_shifts[k])
+        return step if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + step
 
     def slope(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the derivative of the potential of step k with respect to log a - log sum, per row or column."""
+        """Return, per row or column, the derivative of the potential of step k with respect to (log a - log sum)."""
         slope = torch.ones_like(log_sum) if self.dampings is None else self.dampings[k].expand_as(log_sum)
-        if self.bounds is None:
+        if self.max_shifts is None:
             return slope
         return slope.masked_fill(self._is_clamped(k, self._unrelaxed(axis, log_marginal, log_sum)), 0)
 
@@ -86,18 +86,18 @@ class Relaxation(NamedTuple):
         cotangent: Tensor,
         gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Propagate the gradient of the potential of step k back to log a - log sum.
+        """Backpropagate the gradient of the potential of step k to the unrelaxed step, log a - log sum.
 
-        The gradients in log a, log b, the dampings, the bounds and the references are added to `gradients` in place;
-        an entry is None where no gradient is needed.
+        The gradients in log a, log b, the dampings, the bounds and the references are added to `gradients` in place; an
+        entry is None where no gradient is needed.
         """
         side = int(axis == "columns")
         d_log_marginal, d_dampings, d_bounds, d_reference = gradients[side], *gradients[2:4], gradients[4 + side]
         if d_reference is not None:
             d_reference += cotangent
-        if self.bounds is not None or d_dampings is not None:
+        if self.max_shifts is not None or d_dampings is not None:
             step = self._unrelaxed(axis, log_marginals[side], log_sum)
-            if self.bounds is not None:
+            if self.max_shifts is not None:
                 clamped = self._is_clamped(k, step)
                 if d_bounds is not None:
                     d_bounds[k] = (cotangent * step.sign() * clamped).sum()
@@ -113,18 +113,18 @@ class Relaxation(NamedTuple):
 
     def _unrelaxed(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
         """Return the step before damping and clamping, log a - r - log sum."""
-        if self.references is None:
+        if self.reference_potentials is None:
             return log_marginal - log_sum
-        return log_marginal - self.references[axis == "columns"] - log_sum
+        return log_marginal - self.reference_potentials[axis == "columns"] - log_sum
 
     def _is_clamped(self, k: int, step: Tensor) -> Tensor:
         """Return a mask of the entries that the bound of step k clamps."""
-        assert self.bounds is not None
-        return (step if self.dampings is None else self.dampings[k] * step).abs() > self.bounds[k]
+        assert self.max_shifts is not None
+        return (step if self.dampings is None else self.dampings[k] * step).abs() > self.max_shifts[k]
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """Return the dampings, the bounds and both references, None where they are not set."""
-        return self.dampings, self.bounds, *(self.references or (None, None))
+        """Return the damping, bound and reference tensors of the relaxation; None for those that are not set."""
+        return self.dampings, self.max_shifts, *(self.reference_potentials or (None, None))
 
 
 UNRELAXED = Relaxation()
@@ -260,9 +260,9 @@ class HalfStepsOperation(DenseOperation):
             return list(potentials)
         # One exponential serves all steps that read no potential. MODERATE_EXPONENT bounds factors of which two are
         # multiplied; here is one, hence twice as far.
-        moderate = self.geometry.log_kernel.static_bound <= 2 * MODERATE_EXPONENT.get(s.dtype, 0.0)
+        moderate = self.geometry.log_kernel.absolute_bound <= 2 * MODERATE_EXPONENT.get(s.dtype, 0.0)
         kernel = s.exp() if moderate and self.steps[0].source_index is None else None
-        empty_value = None if self.geometry.has_full_support else self.empty_value
+        empty_value = None if self.geometry.has_positive_sums else self.empty_value
         return _run_in_log_domain(self.steps, s, self.log_marginals, self.initial, self.relaxation, empty_value, kernel)
 
     def _runs_on_kernel(self, dtype: torch.dtype) -> bool:
@@ -273,8 +273,8 @@ class HalfStepsOperation(DenseOperation):
         """
         if is_in_torch_func() or torch.compiler.is_compiling():
             return False
-        limit, bound = MODERATE_EXPONENT.get(dtype, 0.0), self.geometry.log_kernel.static_bound
-        strict = not self.initial and all(v is None for v in self.relaxation) and self.geometry.has_full_support
+        limit, bound = MODERATE_EXPONENT.get(dtype, 0.0), self.geometry.log_kernel.absolute_bound
+        strict = not self.initial and all(v is None for v in self.relaxation) and self.geometry.has_positive_sums
         if not strict:
             return False
         if not self.geometry.masks:
@@ -283,7 +283,7 @@ class HalfStepsOperation(DenseOperation):
 
     @property
     def output_counts(self) -> tuple[int, int]:
-        """Twice the number of steps: one potential (differentiable) and one log-sum per step."""
+        """Number of outputs: two per step, a differentiable potential and a log-sum."""
         return 2 * len(self.steps), len(self.steps)
 
     def _batches(self) -> Iterator[list[int]]:
@@ -309,7 +309,7 @@ class HalfStepsOperation(DenseOperation):
                 log_sum = sums[side]
                 assert log_sum is not None
                 filled = log_sum
-                if not self.geometry.has_full_support:
+                if not self.geometry.has_positive_sums:
                     # The gradient divides by the sums: an empty row keeps a log-sum of 0 there, so that its weights,
                     # exp(-inf - 0), vanish instead of becoming NaN.
                     weightless = log_sum == -torch.inf
@@ -321,7 +321,7 @@ class HalfStepsOperation(DenseOperation):
                 potentials.append(self.relaxation.potential(k, axis, self.log_marginals[side], filled))
         return [*potentials[len(self.initial) :], *log_sums]
 
-    def empty_outputs(self) -> list[Tensor]:
+    def allocate_outputs(self) -> list[Tensor]:
         sides = [self.log_marginals[step.axis == "columns"] for step in self.steps]
         return [side.new_empty(side.shape) for side in 2 * sides]
 
@@ -338,9 +338,9 @@ class HalfStepsOperation(DenseOperation):
         ]
         needs_initial = args.needs_grad[len(outer) : len(outer) + num_initial]
         needs_inputs = args.needs_grad[len(outer) + num_initial :]
-        terms: list[RankOneTerm] = []
+        terms: list[WeightTerm] = []
         for batch in reversed(list(self._batches())):
-            sources: list[tuple[int, RankOneTerm]] = []
+            sources: list[tuple[int, WeightTerm]] = []
             for k in batch:
                 step, cotangent = steps[k], cotangents[num_initial + k]
                 if cotangent is None:
@@ -349,8 +349,8 @@ class HalfStepsOperation(DenseOperation):
                 # The softmax weights of a row step are exp(S + A + B) with A minus its log-sums and B the potential
                 # that it read; of a column step with A and B exchanged.
                 exponents = -log_sums[k], self._read(potentials, step)
-                log_rows, log_columns = exponents if step.axis == "rows" else exponents[::-1]
-                term = RankOneTerm(log_rows, log_columns, step.axis, -cotangent)
+                row_exponents, column_exponents = exponents if step.axis == "rows" else exponents[::-1]
+                term = WeightTerm(row_exponents, column_exponents, step.axis, -cotangent)
                 terms.append(term)
                 if step.source_index is not None and (
                     step.source_index >= num_initial or needs_initial[step.source_index]
@@ -365,7 +365,7 @@ class HalfStepsOperation(DenseOperation):
         return [*outer, *cotangents[:num_initial], *inputs]
 
     def _read(self, potentials: Sequence[Tensor], step: HalfStep) -> Tensor:
-        """Return the potential that a step reads, one entry per row or column of the summed axis."""
+        """Return the potential that a half-step takes as input, one entry per row or column of the axis summed over."""
         if step.source_index is not None:
             return potentials[step.source_index]
         return torch.zeros_like(self.log_marginals[step.axis == "rows"])

@@ -13,8 +13,14 @@ from torch import Tensor, nn
 
 from contraport.distributed import current_processes
 from contraport.engine.autograd import disable_autocast_in_backward, is_in_torch_func, normalize, without_autocast
-from contraport.engine.links import LogDecay, PowerDecay
-from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, CostFunction, LogKernel, MatrixLogKernel
+from contraport.engine.links import PolynomialTail, PoweredCost
+from contraport.engine.log_kernels import (
+    CallableLogKernel,
+    CostFunction,
+    InnerProductLogKernel,
+    LogKernel,
+    MatrixLogKernel,
+)
 from contraport.engine.tensor_cache import constant_vector
 from contraport.errors import UsageError, check, check_nonnegative, check_positive, unknown_name_error
 
@@ -33,7 +39,7 @@ TemperatureLike: TypeAlias = float | Tensor | Literal["learn"]
 """A temperature as a kernel accepts it: a number, a tensor that the caller owns, or ``"learn"``."""
 
 ScaledCost: TypeAlias = Callable[[float | Tensor], LogKernel]
-"""Maps a unit to T = -cost / unit, as a log-kernel without a link."""
+"""Maps a scale to T = -cost / scale, as a log-kernel without a link."""
 
 
 class Kernel(nn.Module, ABC):
@@ -109,7 +115,7 @@ class Kernel(nn.Module, ABC):
     def _temperature(self) -> float | Tensor:
         """Return the temperature used in the computation: a number, or a tensor with a gradient if it is learned."""
         if self._external is not None:
-            return current_processes().as_replicated(_check_tensor(self._external[0]).reshape(()))
+            return current_processes().with_averaged_gradient(_check_tensor(self._external[0]).reshape(()))
         if self.log_temperature is None:
             return self._value
         lowest = math.log(MIN_LEARNED_TEMPERATURE)
@@ -120,10 +126,10 @@ class Kernel(nn.Module, ABC):
             return (log_temperature + (log_temperature.clamp_min(lowest) - log_temperature).detach()).exp()
         with torch.no_grad():
             self.log_temperature.clamp_(min=lowest)
-        return current_processes().as_replicated(self.log_temperature.reshape(()).exp())
+        return current_processes().with_averaged_gradient(self.log_temperature.reshape(()).exp())
 
     def _call_temperature(self, dtype: torch.dtype, override: float | Tensor | None) -> float | Tensor:
-        """Return the temperature of one call, in the precision of the embeddings: the override if there is one."""
+        """Return the temperature of one call (the override, if given) in the precision of the embeddings."""
         if override is None:
             temperature = self._temperature()
         else:
@@ -168,19 +174,19 @@ class Kernel(nn.Module, ABC):
         factor, offset = _SIMILARITY_COSTS[self.cost]
         similarities = similarities.to(torch.promote_types(similarities.dtype, torch.float32))
         matrix, tau = factor * similarities - offset, self._call_temperature(similarities.dtype, temperature)
-        return self.log_kernel(lambda unit: MatrixLogKernel(matrix / unit, temperature=tau, unit=unit), tau)
+        return self.log_kernel(lambda scale: MatrixLogKernel(matrix / scale, temperature=tau, cost_scale=scale), tau)
 
     @abstractmethod
     def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
         """Build the log-kernel from the scaled cost.
 
         Args:
-            scaled_cost: maps a unit to minus the cost in that unit.
+            scaled_cost: maps a scale to minus the cost divided by it.
             temperature: of the call.
         """
 
-    def _scaled_cost(self, x: Tensor, y: Tensor, unit: float | Tensor, temperature: float | Tensor) -> LogKernel:
-        """Return the scaled cost T = -cost / unit as a log-kernel without a link function."""
+    def _scaled_cost(self, x: Tensor, y: Tensor, cost_scale: float | Tensor, temperature: float | Tensor) -> LogKernel:
+        """Return the scaled cost T = -cost / cost_scale as a log-kernel without a link function."""
         if not isinstance(self.cost, str):
             return CallableLogKernel(self.cost, x, y, temperature)
         if self.cost == "sqeuclidean":
@@ -188,19 +194,19 @@ class Kernel(nn.Module, ABC):
             # digits to cancellation near the origin.
             center = x.detach().mean(0)
             x, y = (x - center, y - center) if x is not y else (x - center,) * 2
-        rows = _COSTS[self.cost](x, unit)
-        columns = rows if x is y else _COSTS[self.cost](y, unit)
+        rows = _COSTS[self.cost](x, cost_scale)
+        columns = rows if x is y else _COSTS[self.cost](y, cost_scale)
         row_bias = rows.biases()
         column_bias = row_bias if x is y else columns.biases()
-        return AffineLogKernel(
+        return InnerProductLogKernel(
             rows.z,
             columns.z,
             row_bias,
             column_bias,
             temperature,
-            unit,
-            bias_sum=None if isinstance(rows.bias, Tensor) else 2 * rows.bias,
-            max_product=rows.square,
+            cost_scale,
+            constant_bias=None if isinstance(rows.bias, Tensor) else 2 * rows.bias,
+            max_product=rows.squared_length,
             cost_is_distance=self.cost in _DISTANCES,
         )
 
@@ -266,7 +272,7 @@ def _check_learned(temperature: float) -> None:
 
 
 def _check_tensor(temperature: Tensor) -> Tensor:
-    """Return a temperature tensor of the caller after checking its value, on the CPU only.
+    """Return the caller's temperature tensor; its value is checked only if the tensor is on the CPU.
 
     On other devices there is no check, as reading the value would wait for the device: a temperature that is not
     positive gives NaN there.
@@ -321,7 +327,7 @@ class Gibbs(Kernel):
 
     def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
         kernel = scaled_cost(temperature ** (1 / self.power))
-        return kernel if self.power == 1 else kernel.with_link(PowerDecay(self.power))
+        return kernel if self.power == 1 else kernel.with_link(PoweredCost(self.power))
 
     def __repr__(self) -> str:
         power = "" if self.power == 1 else f", power={self.power!r}"
@@ -364,7 +370,7 @@ class RationalQuadratic(Kernel):
         self.power = power
 
     def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
-        return scaled_cost(temperature).with_link(LogDecay(self.power))
+        return scaled_cost(temperature).with_link(PolynomialTail(self.power))
 
     def __repr__(self) -> str:
         numbers = f"{self._temperature_repr()}, power={self.power!r}"
@@ -400,7 +406,7 @@ class StudentT(Kernel):
         self.df = df
 
     def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
-        return scaled_cost(temperature * self.df).with_link(LogDecay((self.df + 1) / 2))
+        return scaled_cost(temperature * self.df).with_link(PolynomialTail((self.df + 1) / 2))
 
     def __repr__(self) -> str:
         return f"StudentT({self.df!r}, {self._temperature_repr()}{self._learnable_repr()})"
@@ -435,12 +441,12 @@ class _ScaledEmbeddings(NamedTuple):
     Attributes:
         z: Scaled embeddings, (n, d).
         bias: Bias of each embedding, (n,), or one number for all.
-        square: Squared length of the embeddings if it is equal for all by construction, else infinity.
+        squared_length: Squared length of the embeddings if it is equal for all by construction, else infinity.
     """
 
     z: Tensor
     bias: Tensor | float
-    square: float = math.inf
+    squared_length: float = math.inf
 
     def biases(self) -> Tensor:
         """Return the bias of each embedding, (n,)."""
@@ -448,29 +454,29 @@ class _ScaledEmbeddings(NamedTuple):
         return self.bias.expand(size) if isinstance(self.bias, Tensor) else constant_vector(size, self.bias, self.z)
 
 
-# The root of the unit on either side, so that <x, y> is in the unit: n d divisions instead of n m, and the temperature
-# gets its gradient by plain autograd.
-def _dot(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:
-    return _ScaledEmbeddings(z / unit**0.5, 0.0)
+# Each side is divided by the root of the scale: n d divisions instead of n m, and the temperature gets its gradient by
+# plain autograd.
+def _dot(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+    return _ScaledEmbeddings(z / cost_scale**0.5, 0.0)
 
 
-def _negative_cosine(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:
-    if isinstance(unit, Tensor):
-        return _ScaledEmbeddings(normalize(z) * unit**-0.5, 0.0)
-    return _ScaledEmbeddings(normalize(z, unit**-0.5), 0.0, 1 / unit)
+def _negative_cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+    if isinstance(cost_scale, Tensor):
+        return _ScaledEmbeddings(normalize(z) * cost_scale**-0.5, 0.0)
+    return _ScaledEmbeddings(normalize(z, cost_scale**-0.5), 0.0, 1 / cost_scale)
 
 
-def _cosine(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:
-    units, _, square = _negative_cosine(z, unit)
-    return _ScaledEmbeddings(units, -0.5 / unit, square)
+def _cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+    units, _, squared_length = _negative_cosine(z, cost_scale)
+    return _ScaledEmbeddings(units, -0.5 / cost_scale, squared_length)
 
 
-def _chordal(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:
-    return _cosine(z, unit / 2)
+def _chordal(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+    return _cosine(z, cost_scale / 2)
 
 
-def _sqeuclidean(z: Tensor, unit: float | Tensor) -> _ScaledEmbeddings:
-    z = z * (2 / unit) ** 0.5
+def _sqeuclidean(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+    z = z * (2 / cost_scale) ** 0.5
     return _ScaledEmbeddings(z, -z.square().sum(-1) / 2)
 
 

@@ -21,14 +21,14 @@ class Link(Protocol):
     """Base class of link functions: an elementwise function h(T) and its derivative."""
 
     def value(self, t: Tensor) -> Tensor:
-        """Return h(T) elementwise; differentiable."""
+        """Apply the link function h to each element of T; differentiable."""
 
     def derivative(self, t: Tensor) -> Tensor:
         """Return h'(T), and 0 where h(T) is minus infinity."""
 
 
 @dataclass(frozen=True)
-class LogDecay:
+class PolynomialTail:
     """Link of kernels with polynomial tails: h(T) = -power log(1 - T)."""
 
     power: float
@@ -41,8 +41,8 @@ class LogDecay:
 
 
 @dataclass(frozen=True)
-class PowerDecay:
-    """Link of a powered cost: h(T) = -(-T)^power."""
+class PoweredCost:
+    """Link that raises the cost -T to a power: h(T) = -(-T)^power."""
 
     power: float
 
@@ -108,7 +108,7 @@ _LINEAR = -37.0
 
 
 @dataclass(frozen=True)
-class LogFunction:
+class LogOfFunction:
     """Link of a nonnegative function psi: h(T) = log psi(T); minus infinity, without gradient, where psi is 0."""
 
     psi: Callable[[Tensor], Tensor]

@@ -53,13 +53,13 @@ class LogKernel(ABC):
     Attributes:
         link: Link function h in log K = h(T); None is the identity.
         temperature: Temperature of the kernel, a number or a tensor without dimensions.
-        unit: Scale of the cost, which is -unit * T.
+        cost_scale: Scale u of the cost, in cost = -u * T.
         cost_is_distance: Whether the cost is a distance, so that T <= 0.
     """
 
     link: Link | None
     temperature: float | Tensor
-    unit: float | Tensor
+    cost_scale: float | Tensor
     cost_is_distance: bool = False
 
     @property
@@ -68,7 +68,7 @@ class LogKernel(ABC):
         """Tensors that the kernel depends on, in the order of their gradients."""
 
     @property
-    def num_shared_inputs(self) -> int:
+    def num_global_inputs(self) -> int:
         """Number of inputs that all pairs share, such as the temperature; they are the last inputs."""
         return 0
 
@@ -109,7 +109,7 @@ class LogKernel(ABC):
         return False
 
     @property
-    def static_bound(self) -> float:
+    def absolute_bound(self) -> float:
         """Bound on the absolute value of log K that holds by construction; infinity if there is none."""
         return math.inf
 
@@ -134,7 +134,7 @@ class LogKernel(ABC):
         return math.inf
 
     @property
-    def symmetric(self) -> bool:
+    def is_symmetric(self) -> bool:
         """Whether the kernel is symmetric because rows and columns are the same embeddings; False if unknown."""
         return False
 
@@ -147,13 +147,13 @@ class LogKernel(ABC):
 
     @abstractmethod
     def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return log K and T on a tile, both without biases.
+        """Return the log-kernel log K and the argument T of its link on a tile, both without biases.
 
         Core and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
         """
 
     def exponential(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
-        """Return the exponential of log K without biases on a tile, in `out` if given; needs bounded exponents."""
+        """Return exp(log K without biases) on one tile, written to `out` if given; the exponents must be bounded."""
         return self.tile(rows, columns, out)[0].exp_()
 
     @abstractmethod
@@ -165,7 +165,7 @@ class LogKernel(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class AffineLogKernel(LogKernel):
+class InnerProductLogKernel(LogKernel):
     """Log-kernel of an inner product plus biases: log K_ij = h(<x_i, y_j> + r_i + c_j).
 
     Attributes:
@@ -173,10 +173,9 @@ class AffineLogKernel(LogKernel):
         y: Scaled embeddings of the columns, (M, d); the same tensor as x if rows and columns are the same embeddings.
         row_bias: Biases r of the rows, (N,).
         column_bias: Biases c of the columns, (M,).
-        bias_sum: Sum r_i + c_j if it is one number for all pairs.
+        constant_bias: Sum r_i + c_j if it is one number for all pairs.
         cost_is_distance: Whether the cost is a distance, so that T <= 0.
-        max_product: Bound on the absolute value of <x_i, y_j> that holds by construction (unit vectors); infinity if
-            there is none.
+        max_product: Bound on the absolute value of <x_i, y_j> that holds by construction (unit vectors), else infinity.
     """
 
     x: Tensor
@@ -184,9 +183,9 @@ class AffineLogKernel(LogKernel):
     row_bias: Tensor
     column_bias: Tensor
     temperature: float | Tensor
-    unit: float | Tensor
+    cost_scale: float | Tensor
     link: Link | None = None
-    bias_sum: float | None = None
+    constant_bias: float | None = None
     cost_is_distance: bool = False
     max_product: float = math.inf
 
@@ -194,15 +193,15 @@ class AffineLogKernel(LogKernel):
     def inputs(self) -> tuple[Tensor, ...]:
         return self.x, self.y, self.row_bias, self.column_bias
 
-    def reduce_to_pass_inputs(self) -> AffineLogKernel:
-        return AffineLogKernel(self.x, self.y, self.row_bias, self.column_bias, 1.0, 1.0, self.link)
+    def reduce_to_pass_inputs(self) -> InnerProductLogKernel:
+        return InnerProductLogKernel(self.x, self.y, self.row_bias, self.column_bias, 1.0, 1.0, self.link)
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.x.shape[0], self.y.shape[0]
 
     @property
-    def T(self) -> AffineLogKernel:
+    def T(self) -> InnerProductLogKernel:
         return replace(self, x=self.y, y=self.x, row_bias=self.column_bias, column_bias=self.row_bias)
 
     def take_rows(self, rows: slice) -> Self:
@@ -216,37 +215,39 @@ class AffineLogKernel(LogKernel):
             y = x if self.y is self.x else self.y * scale**0.5
             r = self.row_bias * scale
             c = r if self.column_bias is self.row_bias else self.column_bias * scale
-            changed = replace(self, x=x, y=y, row_bias=r, column_bias=c, unit=self.unit / scale)
-            changed = replace(changed, bias_sum=None, max_product=math.inf)
+            changed = replace(self, x=x, y=y, row_bias=r, column_bias=c, cost_scale=self.cost_scale / scale)
+            changed = replace(changed, constant_bias=None, max_product=math.inf)
         if row_bias is not None:
-            changed = replace(changed, row_bias=changed.row_bias + row_bias, bias_sum=None, cost_is_distance=False)
+            changed = replace(changed, row_bias=changed.row_bias + row_bias, constant_bias=None, cost_is_distance=False)
         return replace(changed, link=link)
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         # index_select and not x[rows]: its gradient is several times as fast.
         inner = torch.linalg.vecdot(self.x.index_select(0, rows), self.y.index_select(0, columns))
-        if self.bias_sum is not None:
-            return self._linked(inner + self.bias_sum)
+        if self.constant_bias is not None:
+            return self._linked(inner + self.constant_bias)
         return self._linked(inner + (self.row_bias.index_select(0, rows) + self.column_bias.index_select(0, columns)))
 
     def gather_one_per_row(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
         y = self.y if diagonal and self.y.shape == self.x.shape else self.y.index_select(0, columns)
         inner = torch.linalg.vecdot(self.x, y)
-        if self.bias_sum is not None:
-            return self._linked(inner + self.bias_sum)
+        if self.constant_bias is not None:
+            return self._linked(inner + self.constant_bias)
         return self._linked(inner + self.row_bias + self.column_bias.index_select(0, columns))
 
     def dense(self) -> Tensor:
-        if self.bias_sum is not None:
-            return self._linked(inner_products(constant_vector(len(self.y), self.bias_sum, self.x), self.x, self.y))
+        if self.constant_bias is not None:
+            return self._linked(
+                inner_products(constant_vector(len(self.y), self.constant_bias, self.x), self.x, self.y)
+            )
         return self._linked(inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
 
     def row_inner_products(self, weight: PairWeights) -> Tensor:
         if self.link is not None:
             return super().row_inner_products(weight)
         inner = (self.x * weight.apply(self.y)).sum(1)
-        if self.bias_sum is not None:
-            return inner + weight.row_mass().to(inner.dtype) * self.bias_sum
+        if self.constant_bias is not None:
+            return inner + weight.row_mass().to(inner.dtype) * self.constant_bias
         return inner + weight.row_mass().to(inner.dtype) * self.row_bias + weight.apply(self.column_bias)
 
     @cached_property
@@ -274,11 +275,15 @@ class AffineLogKernel(LogKernel):
         return self.link is None
 
     @property
-    def static_bound(self) -> float:
-        return math.inf if self.bias_sum is None or self.link is not None else abs(self.bias_sum) + self.max_product
+    def absolute_bound(self) -> float:
+        return (
+            math.inf
+            if self.constant_bias is None or self.link is not None
+            else abs(self.constant_bias) + self.max_product
+        )
 
     @property
-    def symmetric(self) -> bool:
+    def is_symmetric(self) -> bool:
         return self.x is self.y and self.row_bias is self.column_bias
 
     def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -318,17 +323,17 @@ class CallableLogKernel(LogKernel):
     row_bias: Tensor | None = None
 
     @property
-    def unit(self) -> float | Tensor:  # type: ignore[override]
-        """Scale of the cost, which is -unit * T."""
+    def cost_scale(self) -> float | Tensor:  # type: ignore[override]
+        """Scale u of the cost, in cost = -u * T."""
         return self.temperature / self.scale
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y, *(() if self.row_bias is None else (self.row_bias,)), *self._shared_inputs())
+        return (self.x, self.y, *(() if self.row_bias is None else (self.row_bias,)), *self._global_inputs())
 
     @property
-    def num_shared_inputs(self) -> int:
-        return len(self._shared_inputs())
+    def num_global_inputs(self) -> int:
+        return len(self._global_inputs())
 
     def reduce_to_pass_inputs(self) -> CallableLogKernel:
         if not isinstance(self.cost, nn.Module):
@@ -336,7 +341,7 @@ class CallableLogKernel(LogKernel):
         names, values = zip(*self.cost.named_parameters(), strict=True) if self._parameters() else ((), ())
         return replace(self, cost=_FunctionalCost(self.cost, names, values))
 
-    def _shared_inputs(self) -> tuple[Tensor, ...]:
+    def _global_inputs(self) -> tuple[Tensor, ...]:
         return (*(v for v in (self.temperature, self.scale) if isinstance(v, Tensor)), *self._parameters())
 
     def _parameters(self) -> tuple[Tensor, ...]:
@@ -399,7 +404,7 @@ class CallableLogKernel(LogKernel):
 
         # The tile is computed again: keeping its graph from the forward pass would take more memory than the tile.
         tile_gradients = dict(zip(map(id, tensors), vjp(t, tensors, weight), strict=True))
-        slices = rows, columns, *(() if self.row_bias is None else (rows,)), *(... for _ in self._shared_inputs())
+        slices = rows, columns, *(() if self.row_bias is None else (rows,)), *(... for _ in self._global_inputs())
         for gradient, part, source in zip(gradients, slices, tile.inputs, strict=True):
             value = tile_gradients[id(source)]
             if gradient is not None and value is not None:
@@ -442,7 +447,7 @@ class MatrixLogKernel(LogKernel):
     matrix: Tensor
     link: Link | None = None
     temperature: float | Tensor = 1.0
-    unit: float | Tensor = 1.0
+    cost_scale: float | Tensor = 1.0
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -465,7 +470,7 @@ class MatrixLogKernel(LogKernel):
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         matrix = self.matrix * scale
         matrix = matrix if row_bias is None else matrix + row_bias[:, None]
-        return replace(self, link=link, matrix=matrix, unit=self.unit / scale)
+        return replace(self, link=link, matrix=matrix, cost_scale=self.cost_scale / scale)
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         return self._linked(self.matrix[rows, columns])

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from contraport.engine.autograd import check_not_in_torch_func, without_autocast
-from contraport.engine.backends.selection import configure_backend
+from contraport.engine.backends.selection import resolve_backend_config
 from contraport.engine.custom_op import BackwardArgs, DenseOperation, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, HalfStep, HalfStepsOperation, Relaxation
-from contraport.engine.pair_passes import PairPasses, RankOneTerm
+from contraport.engine.pair_passes import PairPasses, WeightTerm
 from contraport.engine.tensor_cache import constant_vector
 
 
@@ -57,7 +57,7 @@ def run_half_steps(
     tensor([0.1920, 0.1920, 0.1920])
     """
     with without_autocast(log_marginals[0]):
-        config, relaxation = configure_backend(geometry, len(steps)), relaxation or Relaxation()
+        config, relaxation = resolve_backend_config(geometry, len(steps)), relaxation or Relaxation()
         operation = HalfStepsOperation(
             config, geometry, tuple(steps), log_marginals, relaxation, tuple(initial), empty_value
         )
@@ -83,7 +83,7 @@ def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) ->
 
 @dataclass(frozen=True, eq=False)
 class TransportCostOperation(DenseOperation):
-    """Operation that returns the transport cost of each row with the plan held fixed; see `transport_cost`."""
+    """Operation that returns the transport cost of each row with the plan held fixed; see `row_transport_costs`."""
 
     f: Tensor
     g: Tensor
@@ -99,7 +99,7 @@ class TransportCostOperation(DenseOperation):
     def forward(self, passes: PairPasses) -> list[Tensor]:
         return [passes.transport_sums(self.f, self.g)]
 
-    def empty_outputs(self) -> list[Tensor]:
+    def allocate_outputs(self) -> list[Tensor]:
         return [self.f.new_empty(self.f.shape)]
 
     def variables(self) -> tuple[Tensor | None, ...]:
@@ -109,10 +109,10 @@ class TransportCostOperation(DenseOperation):
         (cotangent,) = args.grad_outputs
         if cotangent is None:
             return [None] * len(args.needs_grad)
-        return passes.gradient([RankOneTerm(self.f, self.g, "rows", cotangent)], args.needs_grad, without_link=True)
+        return passes.gradient([WeightTerm(self.f, self.g, "rows", cotangent)], args.needs_grad, without_link=True)
 
 
-def transport_cost(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
+def row_transport_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
     """Return the transport cost of each row, sum_j P_ij C_ij, (N,), with the plan P held fixed.
 
     P = exp(log K + f + g). The result is differentiable through the cost alone.
@@ -123,8 +123,8 @@ def transport_cost(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         g: (M,).
     """
     with without_autocast(f):
-        operation = TransportCostOperation(configure_backend(geometry), geometry, f.detach(), g.detach())
-        return -geometry.log_kernel.unit * operation.outputs()[0]  # C = -unit T
+        operation = TransportCostOperation(resolve_backend_config(geometry), geometry, f.detach(), g.detach())
+        return -geometry.log_kernel.cost_scale * operation.outputs()[0]  # C = -cost_scale T
 
 
 def solve_fixed_point(
@@ -155,7 +155,7 @@ def solve_fixed_point(
     """
     check_not_in_torch_func("tolerance: a plan is not solved to convergence", "a number of iterations alone")
     with without_autocast(log_marginals[0]):
-        config, relaxation = configure_backend(geometry), relaxation or Relaxation()
+        config, relaxation = resolve_backend_config(geometry), relaxation or Relaxation()
         operation = FixedPointOperation(config, geometry, log_marginals, relaxation, tolerance, iterations)
         f, g, _, _, iterations_made, *_ = apply_operation(operation)
         return f, g, None if torch.compiler.is_compiling() else int(iterations_made)

@@ -1,4 +1,4 @@
-"""Passes over all pairs: the sums of O(N M) cost that every backend implements, and all operations are built from.
+"""Passes over all pairs: O(N M) sums that each backend implements and from which all operations are built.
 
 Each pass works on a geometry, S = log K with its masks:
 
@@ -25,18 +25,18 @@ BothSums: TypeAlias = tuple[Tensor | None, Tensor | None]
 """A vector per row, (N,), and a vector per column, (M,); None where it was not requested."""
 
 
-class RankOneTerm(NamedTuple):
+class WeightTerm(NamedTuple):
     """One term of the weights of all pairs: exp(S_ij + A_i + B_j) times a factor of the row or of the column.
 
     Attributes:
-        log_rows: Exponents A of the rows, (N,).
-        log_columns: Exponents B of the columns, (M,).
+        row_exponents: Exponents A of the rows, (N,).
+        column_exponents: Exponents B of the columns, (M,).
         axis: Axis of the factor, ``"rows"`` or ``"columns"``.
         factor: Factor of each row, (N,), or of each column, (M,).
     """
 
-    log_rows: Tensor
-    log_columns: Tensor
+    row_exponents: Tensor
+    column_exponents: Tensor
     axis: str
     factor: Tensor
 
@@ -44,7 +44,7 @@ class RankOneTerm(NamedTuple):
 class PairPasses(ABC):
     """Base class of backends: passes over all pairs of one geometry, for one operation or its gradient.
 
-    A backend overrides `setup` to prepare what its passes share.
+    A backend overrides `precompute` to prepare what its passes share.
 
     Args:
         geometry: the pairs.
@@ -53,11 +53,11 @@ class PairPasses(ABC):
         operand_precision: precision of embeddings in matrix products; only the backend ``"cuda"`` uses it.
 
     Attributes:
-        summary: Description of the backend in one line, for `explain_backend`.
+        description: Description of the backend in one line, for `explain_backend`.
         by_autograd: Whether the backend runs operations as plain autograd on the whole matrix.
     """
 
-    summary: ClassVar[str]
+    description: ClassVar[str]
     by_autograd: ClassVar[bool] = False
 
     def __init__(
@@ -74,19 +74,19 @@ class PairPasses(ABC):
             operand_precision,
         )
         self.log_kernel = geometry.log_kernel
-        self.symmetric = geometry.symmetric
-        self.setup()
+        self.is_symmetric = geometry.is_symmetric
+        self.precompute()
 
     @abstractmethod
-    def setup(self) -> None:
-        """Compute what all passes of this object share; called at the end of the constructor."""
+    def precompute(self) -> None:
+        """Compute the quantities that all passes of this object share; called at the end of the constructor."""
 
     def tensors_to_save(self) -> list[Tensor]:
         """Return tensors of the forward passes that the gradient reuses."""
         return []
 
     @staticmethod
-    def empty_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
+    def allocate_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
         """Return uninitialized tensors with the shapes of `tensors_to_save`, for tracing; sizes may be symbolic."""
         return []
 
@@ -100,15 +100,15 @@ class PairPasses(ABC):
         """
 
     @abstractmethod
-    def weighted_sum(self, terms: Sequence[RankOneTerm]) -> list[Tensor]:
-        """Sum each term over the axis of its factor, in one pass; at most one term per axis.
+    def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+        """Return the sum of each term over the axis of its factor, all in one pass; at most one term per axis.
 
         A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,).
         """
 
     @abstractmethod
     def gradient(
-        self, terms: Sequence[RankOneTerm], needs_grad: Sequence[bool], *, without_link: bool = False
+        self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
         """Return the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, with the weights W held fixed.
 
@@ -128,10 +128,10 @@ class PairPasses(ABC):
         Inputs that belong to no row or column (parameters of a learned cost) are replicated, so they get the whole
         gradient on every process.
         """
-        if self.symmetric:  # rows and columns are the same tensors, whose gradient stands in the slots of the rows
+        if self.is_symmetric:  # rows and columns are the same tensors, whose gradient stands in the slots of the rows
             gradients = [gradients[0], None, gradients[2], None]
         # The adjoint of the gather adds up all processes, and DistributedDataParallel then averages: hence the factor.
-        sharded = len(gradients) - self.log_kernel.num_shared_inputs
+        sharded = len(gradients) - self.log_kernel.num_global_inputs
         self.processes.all_reduce_(*gradients[sharded:])
         if self.processes.size > 1:
             for value in gradients[:sharded]:

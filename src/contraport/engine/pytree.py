@@ -25,7 +25,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> TreeStructure:
     >>> from contraport.engine import LabelMask
     >>> labels, tensors = torch.arange(3), []
     >>> structure = flatten(LabelMask((labels, labels)), tensors)
-    >>> len(tensors), unflatten(structure, tensors).symmetric
+    >>> len(tensors), unflatten(structure, tensors).is_symmetric
     (1, True)
     """
     if isinstance(value, Tensor):

@@ -86,7 +86,7 @@ class UngatheredNegatives(NamedTuple):
     def gather(self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None) -> Negatives:
         """Return the negatives of all processes, beside their inputs; counts, of each process, are None for one."""
         if self.same_on_all_processes:
-            return Negatives(processes.as_replicated(self.embeddings), self.ids)
+            return Negatives(processes.with_averaged_gradient(self.embeddings), self.ids)
         embeddings = processes.gather(self.embeddings, counts)
         ids = None if self.ids is None else processes.gather(self.ids, counts)
         if embeddings.ndim == 2:

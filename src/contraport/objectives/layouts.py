@@ -110,7 +110,7 @@ class PairPattern:
 
         row_items, column_items = take(self.items)
         masks = (
-            LabelMask(take(mask.labels), None if mask.exceptions is None else take(mask.exceptions))
+            LabelMask(take(mask.labels), None if mask.exception_labels is None else take(mask.exception_labels))
             for mask in self.masks
             if isinstance(mask, LabelMask)  # similarity masks are only added after the selection
         )
@@ -147,7 +147,7 @@ class PairPattern:
         """Return the pattern without the pairs of different items that have equal `ids`, (n,)."""
         if self.num_extra_columns > 0:
             raise UsageError("ids: do not apply, as the columns of this layout show no items.", kind="conflict")
-        duplicates = LabelMask(self.expand_attribute(ids), exceptions=self.items)
+        duplicates = LabelMask(self.expand_attribute(ids), exception_labels=self.items)
         has_no_empty_rows = self.has_no_empty_rows and self.compares_positives
         return replace(self, masks=(*self.masks, duplicates), has_no_empty_rows=has_no_empty_rows)
 
@@ -168,7 +168,7 @@ class PairPattern:
             zeros, no_owner = torch.zeros_like(self.row_items), torch.full_like(self.column_items, -1)
             # Label 0 marks all rows and the new columns; pairs of equal label are excluded except with their owner.
             labels = zeros, torch.cat([no_owner, torch.zeros_like(owners)])
-            masks += (LabelMask(labels, exceptions=(self.row_items, torch.cat([no_owner, owners]))),)
+            masks += (LabelMask(labels, exception_labels=(self.row_items, torch.cat([no_owner, owners]))),)
         if ids is not None:
             row_ids, column_ids = ids[0][self.row_items], ids[1]
             unequal = (row_ids.amin() - 1).expand(self.shape[1])
@@ -202,7 +202,7 @@ class PairPattern:
     def compares_positives(self) -> bool:
         """Whether positives are among the compared pairs, rather than excluded by a mask."""
         for mask in self.masks:
-            if isinstance(mask, LabelMask) and mask.exceptions is None and mask.labels[0] is self.row_items:
+            if isinstance(mask, LabelMask) and mask.exception_labels is None and mask.labels[0] is self.row_items:
                 return False
         return True
 
@@ -468,7 +468,7 @@ def _joint_pattern(size: int, views: int, candidates: str, device: torch.device)
     items, view = places % size, places // size
     masks = [LabelMask((places, places) if candidates == "all" else (items, items))]
     if candidates == "same":
-        masks.append(LabelMask((torch.zeros_like(view),) * 2, exceptions=(view, view)))
+        masks.append(LabelMask((torch.zeros_like(view),) * 2, exception_labels=(view, view)))
     elif candidates == "other":
         masks.append(LabelMask((view, view)))
     # A shift by whole views pairs every embedding with another view of its item.

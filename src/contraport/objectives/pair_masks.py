@@ -122,8 +122,8 @@ class PairIndicator:
                     kind="conflict",
                 )
             excluded = cls.with_equal_labels(mask.labels)
-            if mask.exceptions is not None:
-                excluded = excluded.without(cls.with_equal_labels(mask.exceptions))
+            if mask.exception_labels is not None:
+                excluded = excluded.without(cls.with_equal_labels(mask.exception_labels))
             pairs = pairs.without(excluded)
         return pairs
 

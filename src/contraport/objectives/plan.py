@@ -14,10 +14,10 @@ from contraport.engine import (
     Geometry,
     LogKernel,
     SquaredKernelLink,
-    log_size,
+    log_of_size,
     log_sums,
     map_row_blocks,
-    transport_cost,
+    row_transport_costs,
 )
 from contraport.errors import check, describe_value, is_integer
 from contraport.objectives.layouts import Block
@@ -102,7 +102,7 @@ class Plan:
         if self.log_marginals is not None:
             return self.log_marginals[side]
         zeros = self._zeros(side)
-        return zeros - log_size(len(zeros), zeros)
+        return zeros - log_of_size(len(zeros), zeros)
 
     def log_row_mass(self) -> Tensor:
         """Return the log mass of each row, log sum_j P_ij, (N,); one pass over the pairs unless cached."""
@@ -173,12 +173,12 @@ class Plan:
         """
         kernel = self.log_kernel_without_link
         if detach_plan:
-            return transport_cost(self.geometry, self.f, self.g)
+            return row_transport_costs(self.geometry, self.f, self.g)
         # The pass sums logarithms: a cost that may be negative is shifted to be positive, and shifted back afterwards.
         shift = 0.0 if kernel.cost_is_distance else _cost_shift(kernel)
         weighted = self.geometry.with_link(CostWeightedLink(self.geometry.log_kernel.link, shift))
         shifted = torch.exp(self.f + log_sums(weighted, "rows", self.g))
-        return kernel.unit * (shifted if kernel.cost_is_distance else shifted - shift * self.log_row_mass().exp())
+        return kernel.cost_scale * (shifted if kernel.cost_is_distance else shifted - shift * self.log_row_mass().exp())
 
     def take_rows(self, rows: slice) -> Plan:
         """Return the plan restricted to some of its rows."""

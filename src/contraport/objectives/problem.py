@@ -239,7 +239,7 @@ def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
     if processes.size > 1:
         item_counts, negative_counts = _agree_on_row_counts(processes, call)
     if columns:
-        columns, target = (processes.as_replicated(columns[0]),), target.gather_rows()
+        columns, target = (processes.with_averaged_gradient(columns[0]),), target.gather_rows()
     else:
         target = target.gather_items(processes, inputs)
     # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
@@ -258,7 +258,7 @@ def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
         None if negatives is None else negatives.gather(inputs, processes, negative_counts),
         columns,
         similarities,
-        processes.as_replicated(temperature) if isinstance(temperature, Tensor) else temperature,
+        processes.with_averaged_gradient(temperature) if isinstance(temperature, Tensor) else temperature,
         traits.requires_features,
         negatives is None and not traits.requires_features and "column_weights" not in inputs.attributes,
         target.positives_from_views and not inputs.attributes.keys() & {"weights", "column_weights"},
@@ -345,7 +345,7 @@ def _build_placeholder_views(
     matrix = isinstance(similarities, Tensor) and similarities.ndim == 2 and similarities.is_floating_point()
     got = describe_value(similarities)
     check(matrix, f"similarities: must be a floating-point tensor, rows by columns, got {got}.", "shape")
-    remedy = "give embeddings or use local_batch()"
+    remedy = "give embeddings or use use_local_batch()"
     alone = current_processes().size == 1
     check(alone, f"similarities: cannot be shared by several processes; {remedy}.", "processes")
     good = options.get("negatives") is None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contraport.distributed import gather, local_batch
+from contraport.distributed import gather, use_local_batch
 from contraport.engine import Geometry, Gibbs, Kernel, without_autocast
 from contraport.errors import UsageError, check, describe_value, is_number
 from contraport.objectives.constraints import Balanced, Marginals, PlanRequest
@@ -144,8 +144,8 @@ def transport(
         good = isinstance(points, Tensor) and points.ndim == 2 and len(points) > 0 and points.is_floating_point()
         check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {describe_value(points)}.")
     check(x.shape[1] == y.shape[1], f"y: must have {x.shape[1]} coordinates as x, got {y.shape[1]}.", "shape")
-    # Within local_batch() kernels do not gather: every process solves its own problem.
-    with without_autocast(x), local_batch():
+    # Within use_local_batch() kernels do not gather: every process solves its own problem.
+    with without_autocast(x), use_local_batch():
         geometry = Geometry(kernel(x, y), has_no_empty_rows=True)
         like = geometry.log_kernel.inputs[0]
         log_a, log_b = _log_masses("a", a, len(x), like), _log_masses("b", b, len(y), like)

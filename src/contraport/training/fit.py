@@ -12,7 +12,7 @@ from rich.console import Console
 from contraport.auditing.pairs.pair_filter import AuditCallback
 from contraport.data import local_share
 from contraport.data.streams import StreamReadError
-from contraport.distributed import is_main_process, propagate_errors, raise_on_one_rank
+from contraport.distributed import is_main_process, propagate_errors, raise_once_across_ranks
 from contraport.errors import UsageError
 from contraport.metrics.registry import parse_scheduled_metrics
 from contraport.runs import Run
@@ -103,7 +103,7 @@ def fit(
                                 drop_metrics_after(run, start)
         except StreamReadError as error:
             remedy = f"; resume with: {run.resume_command}" if run.last_checkpoint.exists() else ""
-            raise_on_one_rank(UsageError(f"{error}{remedy}"))
+            raise_once_across_ranks(UsageError(f"{error}{remedy}"))
         finally:
             components.batches.close()  # loading processes would outlive an exception
             close_loggers(loggers, run, succeeded=succeeded)
@@ -154,6 +154,6 @@ def _interruptible(run: Run) -> Iterator[None]:
         with restored_signals():
             yield
     except TrainingStopped:
-        raise_on_one_rank(KeyboardInterrupt(message), status=130)
+        raise_once_across_ranks(KeyboardInterrupt(message), status=130)
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(message) from interrupt

@@ -1,7 +1,7 @@
 """CUDA backend: computes the passes over all pairs with Triton kernels.
 
-It takes an `AffineLogKernel` in single precision without a link, or with a `LogDecay` or `PowerDecay` one (doubled or
-not). `unsupported_reason` returns why a geometry does not fit the kernels; it then gets the backend for its size.
+It takes an `InnerProductLogKernel` in single precision, without a link or with a `PolynomialTail` or `PoweredCost` one
+(doubled or not). A geometry that does not fit, see `unsupported_reason`, gets the backend for its size.
 
 Precision. Exponents and sums are always in single precision. So are products of embeddings, unless
 ``torch.backends.cuda.matmul`` allows TF32 or `precision` rounds the embeddings to bfloat16 or float16.
@@ -29,9 +29,9 @@ from torch import Tensor
 
 from contraport.engine.backends.tiled import MAX_EXPONENT_GAP
 from contraport.engine.geometry import Geometry, LabelMask
-from contraport.engine.links import Link, LogDecay, PowerDecay, SquaredKernelLink
-from contraport.engine.log_kernels import AffineLogKernel
-from contraport.engine.pair_passes import BothSums, PairPasses, RankOneTerm
+from contraport.engine.links import Link, PolynomialTail, PoweredCost, SquaredKernelLink
+from contraport.engine.log_kernels import InnerProductLogKernel
+from contraport.engine.pair_passes import BothSums, PairPasses, WeightTerm
 from contraport.errors import check
 
 TRITON: bool = importlib.util.find_spec("triton") is not None
@@ -59,11 +59,11 @@ class CudaPairPasses(PairPasses):
         UsageError: the embeddings are not on a CUDA device, and Triton's interpreter is off.
     """
 
-    summary: ClassVar[str] = "Triton kernels, pairs recomputed in each pass: O((N + M) d) memory"
+    description: ClassVar[str] = "Triton kernels, pairs recomputed in each pass: O((N + M) d) memory"
 
-    def setup(self) -> None:
+    def precompute(self) -> None:
         log_kernel = self.geometry.log_kernel
-        assert isinstance(log_kernel, AffineLogKernel)
+        assert isinstance(log_kernel, InnerProductLogKernel)
         check(
             log_kernel.x.is_cuda or _kernels().INTERPRETED,
             f"backend: 'cuda' requires embeddings on a CUDA device, got {log_kernel.x.device}. On a CPU its kernels "
@@ -77,12 +77,12 @@ class CudaPairPasses(PairPasses):
         inner, self.outer = (zeros, self.biases) if log_kernel.link is None else (self.biases, zeros)
         masks = [mask for mask in self.geometry.masks if isinstance(mask, LabelMask)]
         row_labels, column_labels = (_stack_labels(masks, side, v) for side, v in enumerate(zeros))
-        exceptions = sum(1 << k for k, mask in enumerate(masks) if mask.exceptions is not None)
+        exception_bits = sum(1 << k for k, mask in enumerate(masks) if mask.exception_labels is not None)
         code = _link_code(log_kernel.link)
         assert code is not None
-        link, factor, power = code
+        link_name, factor, power = code
         x, y = x.to(self.operand_precision), y.to(self.operand_precision)
-        self.inputs = _KernelInputs(x, y, *inner, row_labels, column_labels, exceptions, link, factor, power)
+        self.inputs = _KernelInputs(x, y, *inner, row_labels, column_labels, exception_bits, link_name, factor, power)
 
     def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> BothSums:
         row_bias, column_bias = self.outer
@@ -90,29 +90,32 @@ class CudaPairPasses(PairPasses):
         by_column = None if p is None else self._sum(self.inputs.T, p + row_bias) + column_bias
         return by_row, by_column
 
-    def weighted_sum(self, terms: Sequence[RankOneTerm]) -> list[Tensor]:
+    def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         sums = []
         for term in terms:
-            inputs, a, b = self.inputs, term.log_rows + self.outer[0], term.log_columns + self.outer[1]
+            inputs, a, b = self.inputs, term.row_exponents + self.outer[0], term.column_exponents + self.outer[1]
             if term.axis == "rows":
                 inputs, a, b = inputs.T, b, a
             sums.append(self._sum(inputs, b, a, term.factor))
         return sums
 
     def gradient(
-        self, terms: Sequence[RankOneTerm], needs_grad: Sequence[bool], *, without_link: bool = False
+        self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
         ones = tuple(torch.ones_like(v) for v in self.outer)
-        log_rows = torch.stack([t.log_rows for t in terms]) + self.outer[0]
-        log_columns = torch.stack([t.log_columns for t in terms]) + self.outer[1]
+        row_exponents = torch.stack([t.row_exponents for t in terms]) + self.outer[0]
+        column_exponents = torch.stack([t.column_exponents for t in terms]) + self.outer[1]
         u = torch.stack([t.factor if t.axis == "rows" else ones[0] for t in terms])
         v = torch.stack([t.factor if t.axis == "columns" else ones[1] for t in terms])
-        if self.symmetric:  # the mirror image of W as further terms, so that the rows receive the whole gradient
-            log_rows, log_columns = torch.cat([log_rows, log_columns]), torch.cat([log_columns, log_rows])
+        if self.is_symmetric:  # the mirror image of W as further terms, so that the rows receive the whole gradient
+            row_exponents, column_exponents = (
+                torch.cat([row_exponents, column_exponents]),
+                torch.cat([column_exponents, row_exponents]),
+            )
             u, v = torch.cat([u, v]), torch.cat([v, u])
             needs_grad = [needs_grad[0], False, needs_grad[2], False]
         n, own = len(self.outer[0]), self._own_range(self.outer[0])
-        weights = _Weights(log_rows, log_columns, u, v).take_rows(own)
+        weights = _Weights(row_exponents, column_exponents, u, v).take_rows(own)
         x, y, row_mass, column_mass = _gradients(self.inputs.take_rows(own), weights, needs_grad, without_link)
         gradients = _pad_rows(x, own, n), y, _pad_rows(row_mass, own, n), column_mass
         return self._contribution(
@@ -158,7 +161,7 @@ def _pad_rows(part: Tensor, own: slice, size: int) -> Tensor:
 def unsupported_reason(geometry: Geometry) -> str | None:
     """Return why the Triton kernels do not support a geometry, or None if they do."""
     log_kernel = geometry.log_kernel
-    if not isinstance(log_kernel, AffineLogKernel):
+    if not isinstance(log_kernel, InnerProductLogKernel):
         return "its kernels know functions of inner products alone"
     if not all(isinstance(mask, LabelMask) for mask in geometry.masks):
         return "its kernels know masks of equal labels alone"
@@ -173,8 +176,8 @@ class _KernelInputs(NamedTuple):
     """First arguments of every Triton kernel: rows of this process, all columns, masks and the link.
 
     Attributes:
-        exceptions: Bit field; bit k is set if mask k has exception labels.
-        link: Name of the link function in the Triton kernels.
+        exception_bits: Bit field; bit k is set if mask k has exception labels.
+        link_name: Name of the link function in the Triton kernels.
     """
 
     x: Tensor
@@ -183,8 +186,8 @@ class _KernelInputs(NamedTuple):
     column_bias: Tensor
     row_labels: Tensor
     column_labels: Tensor
-    exceptions: int
-    link: str
+    exception_bits: int
+    link_name: str
     factor: float
     power: float
 
@@ -206,59 +209,59 @@ class _Weights(NamedTuple):
     """Weights of all pairs in factors: W_ij = exp(S_ij) times the sum over terms of exp(A_i + B_j) u_i v_j.
 
     Attributes:
-        log_rows: Exponents A of the rows, (terms, N).
-        log_columns: Exponents B of the columns, (terms, M).
+        row_exponents: Exponents A of the rows, (terms, N).
+        column_exponents: Exponents B of the columns, (terms, M).
         row_factors: Factors u of the rows, (terms, N).
         column_factors: Factors v of the columns, (terms, M).
     """
 
-    log_rows: Tensor
-    log_columns: Tensor
+    row_exponents: Tensor
+    column_exponents: Tensor
     row_factors: Tensor
     column_factors: Tensor
 
     @property
     def T(self) -> _Weights:
-        return _Weights(self.log_columns, self.log_rows, self.column_factors, self.row_factors)
+        return _Weights(self.column_exponents, self.row_exponents, self.column_factors, self.row_factors)
 
     def take_rows(self, rows: slice) -> _Weights:
         return self._replace(
-            log_rows=self.log_rows[:, rows].contiguous(), row_factors=self.row_factors[:, rows].contiguous()
+            row_exponents=self.row_exponents[:, rows].contiguous(), row_factors=self.row_factors[:, rows].contiguous()
         )
 
 
 class _WeightForms(NamedTuple):
-    """Weights of all pairs in two equivalent forms; the kernel of the form that does not apply returns at once.
+    """Weights of all pairs in two equivalent forms; the kernel of the form that does not apply exits immediately.
 
     Which one holds is known only on the device, and reading it would make the host wait.
 
     Attributes:
         separate: Weights with one exponential per term; always exact.
-        collapsed: Weights in which all terms share the exponential of the first term.
-        is_near: Flag of each term, (terms,): 1 if it can share the exponential of the first term, else 0.
+        shared: Weights in which all terms share the exponential of the first term.
+        can_share: Flag of each term, (terms,): 1 if it can share the exponential of the first term, else 0.
     """
 
     separate: _Weights
-    collapsed: _Weights
-    is_near: Tensor
+    shared: _Weights
+    can_share: Tensor
 
     @property
     def T(self) -> _WeightForms:
-        return _WeightForms(self.separate.T, self.collapsed.T, self.is_near)
+        return _WeightForms(self.separate.T, self.shared.T, self.can_share)
 
     def take_rows(self, rows: slice) -> _WeightForms:
-        return _WeightForms(self.separate.take_rows(rows), self.collapsed.take_rows(rows), self.is_near)
+        return _WeightForms(self.separate.take_rows(rows), self.shared.take_rows(rows), self.can_share)
 
     def kernel_args(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
         """Yield the tensors and compile-time constants of a kernel launch for each form of the weights."""
-        terms = len(self.is_near)
-        yield (*self.separate, self.is_near), {"GROUPS": terms, "RANK": 1}
+        terms = len(self.can_share)
+        yield (*self.separate, self.can_share), {"GROUPS": terms, "RANK": 1}
         if terms > 1:
-            yield (*self.collapsed, self.is_near), {"GROUPS": 1, "RANK": terms}
+            yield (*self.shared, self.can_share), {"GROUPS": 1, "RANK": terms}
 
 
-def _collapse(weights: _Weights) -> _WeightForms:
-    """Add the form of the weights in which all terms share the exponential of the first term.
+def _share_exponential(weights: _Weights) -> _WeightForms:
+    """Add an equivalent form of the weights in which every term uses the exponential of the first term.
 
     Any term serves as the first: its exp(S + A + B) is the weight of a softmax, at most 1.
     """
@@ -267,25 +270,25 @@ def _collapse(weights: _Weights) -> _WeightForms:
     near = weights.row_factors.new_empty(terms, dtype=torch.int32)
     if terms > 1:
         with _on_device(near):
-            kernel = _kernels().collapse_kernel[terms,]
+            kernel = _kernels().rescale_factors_kernel[terms,]
             kernel(*weights, *factors, near, n, m, MAX_EXPONENT_GAP, BLOCK=VECTOR_BLOCK)
-    return _WeightForms(weights, _Weights(weights.log_rows, weights.log_columns, *factors), near)
+    return _WeightForms(weights, _Weights(weights.row_exponents, weights.column_exponents, *factors), near)
 
 
 def _sums(
-    inputs: _KernelInputs, log_columns: Tensor, log_rows: Tensor | None = None, weight: Tensor | None = None
+    inputs: _KernelInputs, column_exponents: Tensor, row_exponents: Tensor | None = None, weight: Tensor | None = None
 ) -> Tensor:
     """Return the log-sum of each row, log sum_j exp(S_ij + B_j), or its weighted sum if A and v are given, (N,)."""
     n, blocks, logarithm = len(inputs.x), _blocks("sums_kernel", inputs.x), weight is None
     splits = _column_splits(inputs, blocks)
-    out = log_columns.new_empty(splits, n)
-    _launch("sums_kernel", splits, inputs, (log_rows, log_columns, weight, out), blocks, LOGARITHM=logarithm)
+    out = column_exponents.new_empty(splits, n)
+    _launch("sums_kernel", splits, inputs, (row_exponents, column_exponents, weight, out), blocks, LOGARITHM=logarithm)
     if splits == 1 or n == 0:
         return out[0]
     joined = out.new_empty(n)
     with _on_device(out):
         grid = (_ceil_div(n, VECTOR_BLOCK),)
-        _kernels().join_kernel[grid](out, joined, n, splits, LOGARITHM=logarithm, BLOCK=VECTOR_BLOCK)
+        _kernels().sum_splits_kernel[grid](out, joined, n, splits, LOGARITHM=logarithm, BLOCK=VECTOR_BLOCK)
     return joined
 
 
@@ -300,8 +303,8 @@ def _gradients(
     if len(x) == 0:  # more processes than rows
         (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _empty_gradient(z)] for z in (x, y))
         return dx, dy, row_mass, column_mass
-    forms = _collapse(weights)
-    if _blocks("gradient_kernel", x)["BLOCK_D"] < x.shape[1]:
+    forms = _share_exponential(weights)
+    if _blocks("weighted_products_kernel", x)["BLOCK_D"] < x.shape[1]:
         return _gradient_by_workspace(inputs, forms, needs_grad, without_link)
     needs_rows, needs_columns = needs_grad[0] or needs_grad[2], needs_grad[1] or needs_grad[3]
     dx, row_mass = _fused_gradient(inputs, forms, without_link) if needs_rows else _empty_gradient(x)
@@ -311,19 +314,21 @@ def _gradients(
 
 def _fused_gradient(inputs: _KernelInputs, weights: _WeightForms, without_link: bool) -> tuple[Tensor, Tensor]:
     """Return W y and the row sums of the weights W, without writing W to memory."""
-    blocks = _blocks("gradient_kernel", inputs.x)
+    blocks = _blocks("weighted_products_kernel", inputs.x)
     splits = _column_splits(inputs, blocks)
     (n, d), like = inputs.x.shape, weights.separate.row_factors
     out, mass = like.new_empty(splits, n, d), like.new_empty(splits, n)
     for tensors, form in weights.kernel_args():
-        _launch("gradient_kernel", splits, inputs, (*tensors, out, mass), blocks, **form, WITHOUT_LINK=without_link)
+        _launch(
+            "weighted_products_kernel", splits, inputs, (*tensors, out, mass), blocks, **form, WITHOUT_LINK=without_link
+        )
     return (out[0], mass[0]) if splits == 1 else (out.sum(0), mass.sum(0))
 
 
 def _gradient_by_workspace(
     inputs: _KernelInputs, weights: _WeightForms, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W y, W^T x and the sums of the weights W, which are written to a workspace for some rows at a time."""
+    """Return W y, W^T x and the sums of the pair weights W, which are computed in a workspace, some rows at a time."""
     x, y = inputs.x, inputs.y
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
@@ -366,12 +371,12 @@ def _launch(
     blocks: dict[str, int],
     **constants: Any,
 ) -> None:
-    """Launch a Triton kernel on a grid of row blocks by a number of programs along the columns."""
+    """Launch a Triton kernel on a two-dimensional grid: blocks of rows times programs along the columns."""
     (n, d), m = inputs.x.shape, len(inputs.y)
     with _on_device(inputs.x):
         getattr(_kernels(), name)[_ceil_div(n, blocks["BLOCK_M"]), programs](
             *inputs[:6], inputs.factor, inputs.power, n, m, *tensors,
-            D=d, LINK=inputs.link, MASKS=len(inputs.row_labels) // 2, EXCEPTIONS=inputs.exceptions,
+            D=d, LINK=inputs.link_name, MASKS=len(inputs.row_labels) // 2, EXCEPTIONS=inputs.exception_bits,
             PRECISION=_product_precision(inputs.x), **constants, **blocks,
         )  # fmt: skip
 
@@ -399,7 +404,7 @@ _SHAPES: dict[str, dict[int, list[_Blocks]]] = {
         512: [_Blocks(128, 64, 8, 3), _Blocks(128, 64, 8, 2)],
         0: [_Blocks(128, 256, 8, 3), _Blocks(128, 64, 8, 3)],
     },
-    "gradient_kernel": {
+    "weighted_products_kernel": {
         256: [_Blocks(64, 128, 4, 2)],
         512: [_Blocks(128, 64, 8, 3), _Blocks(128, 64, 8, 2)],
         0: [_Blocks(128, 64, 8, 3)],
@@ -478,13 +483,13 @@ def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -
 
 
 def _empty_gradient(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Allocate tensors for the gradient of embeddings, (n, d), and the sums of the weights on that side, (n,)."""
+    """Allocate tensors for the gradient of the embeddings of one side, (n, d), and for its sums of weights, (n,)."""
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
 
 
 def _stack_labels(masks: Sequence[LabelMask], side: int, like: Tensor) -> Tensor:
     """Stack the labels and the exception labels of all masks for the rows or the columns, (2 masks, n), as int64."""
-    pairs = [(mask.labels, mask.labels if mask.exceptions is None else mask.exceptions) for mask in masks]
+    pairs = [(mask.labels, mask.labels if mask.exception_labels is None else mask.exception_labels) for mask in masks]
     stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
     return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)
 
@@ -494,9 +499,9 @@ def _link_code(link: Link | None) -> tuple[str, float, float] | None:
     match link:
         case None:
             return "identity", 1.0, 1.0
-        case LogDecay(power):
+        case PolynomialTail(power):
             return "log-decay", power, 1.0
-        case PowerDecay(power):
+        case PoweredCost(power):
             return "power-decay", 1.0, power
         case SquaredKernelLink(inner):
             code = _link_code(inner)
@@ -509,7 +514,7 @@ def _ceil_div(length: int, block: int) -> int:
 
 
 def _kernels() -> ModuleType:
-    """Import the Triton kernels and thus Triton."""
+    """Import the module of Triton kernels, which imports Triton."""
     check(TRITON, "backend: 'cuda' requires the package 'triton', which PyTorch's builds for CUDA include.", "missing")
     from contraport.engine.backends import triton_kernels
 

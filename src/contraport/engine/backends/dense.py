@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from contraport.engine.pair_passes import BothSums, PairPasses, RankOneTerm
+from contraport.engine.pair_passes import BothSums, PairPasses, WeightTerm
 
 ALL = slice(None)
 
@@ -19,10 +19,10 @@ class DensePairPasses(PairPasses):
     Every process does all the work.
     """
 
-    summary: ClassVar[str] = "one (N, M) matrix and plain autograd: the oracle, and the fastest for small batches"
+    description: ClassVar[str] = "one (N, M) matrix and plain autograd: the oracle, and the fastest for small batches"
     by_autograd: ClassVar[bool] = True
 
-    def setup(self) -> None:
+    def precompute(self) -> None:
         self.s = self.geometry.dense()
 
     def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> BothSums:
@@ -30,11 +30,11 @@ class DensePairPasses(PairPasses):
         by_column = None if p is None else (self.s + p[:, None]).logsumexp(0)
         return by_row, by_column
 
-    def weighted_sum(self, terms: Sequence[RankOneTerm]) -> list[Tensor]:
+    def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         return [self._weight(term).sum(0 if term.axis == "rows" else 1) for term in terms]
 
     def gradient(
-        self, terms: Sequence[RankOneTerm], needs_grad: Sequence[bool], *, without_link: bool = False
+        self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
         log_kernel = self.log_kernel
         weight = torch.stack([self._weight(term) for term in terms]).sum(0)
@@ -48,6 +48,6 @@ class DensePairPasses(PairPasses):
         plan = torch.exp(self.s + f[:, None] + g)
         return (plan * self.log_kernel.with_link(None).dense()).sum(1)
 
-    def _weight(self, term: RankOneTerm) -> Tensor:
+    def _weight(self, term: WeightTerm) -> Tensor:
         factor = term.factor[:, None] if term.axis == "rows" else term.factor
-        return torch.exp(self.s + term.log_rows[:, None] + term.log_columns) * factor
+        return torch.exp(self.s + term.row_exponents[:, None] + term.column_exponents) * factor

@@ -147,7 +147,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
     name, forced, like = choose_backend(geometry, half_steps), _forced.get(), geometry.log_kernel.inputs[0]
     size = format_significant(n * m * like.element_size() / (1 << 20), 3)
     reason = ", as requested" if forced == name else ""
-    text = f"{n} x {m} pairs, {size} MiB as a matrix: {name}{reason} ({BACKENDS[name].summary})."
+    text = f"{n} x {m} pairs, {size} MiB as a matrix: {name}{reason} ({BACKENDS[name].description})."
     if name == "cuda":
         return f"{text} Embeddings are multiplied in {_precision.get()}."
     if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):
@@ -155,7 +155,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
     return text
 
 
-def configure_backend(geometry: Geometry, half_steps: int = 1) -> BackendConfig:
+def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendConfig:
     """Return the chosen backend with the current processes and precision, fixed for one operation and its gradient.
 
     Args:

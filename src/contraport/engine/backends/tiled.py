@@ -28,7 +28,7 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine.geometry import Geometry, LabelMask
 from contraport.engine.half_steps import MODERATE_EXPONENT
-from contraport.engine.pair_passes import BothSums, PairPasses, RankOneTerm
+from contraport.engine.pair_passes import BothSums, PairPasses, WeightTerm
 
 TILE = 512, 512
 """Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the cache. The second
@@ -51,14 +51,14 @@ class Tile(NamedTuple):
     Attributes:
         rows: Range of rows of the tile.
         columns: Range of columns of the tile.
-        core: log K without the row and column biases, minus infinity where masked; or the exponential of that.
+        kernel: log K without the row and column biases, minus infinity where masked; or the exponential of that.
         link_input: Input T of the link function without biases; None if it is not needed.
         stands_for_transpose: Whether the tile also stands for the transposed tile of a symmetric problem.
     """
 
     rows: slice
     columns: slice
-    core: Tensor
+    kernel: Tensor
     link_input: Tensor | None
     stands_for_transpose: bool
 
@@ -71,15 +71,15 @@ class StreamedPairPasses(PairPasses):
     """
 
     recomputes_tiles: ClassVar[bool] = True
-    summary: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
+    description: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
-    def setup(self) -> None:
+    def precompute(self) -> None:
         like = self.log_kernel.inputs[0]
         n, m = self.geometry.shape
         biases = self.log_kernel.biases()
         self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
         self.limit = MODERATE_EXPONENT[like.dtype]
-        # Two buffers, for the core and for the weight, that every tile overwrites: new memory per tile would be cold.
+        # Two buffers, for the kernel and the weight, that every tile overwrites: new memory per tile would be cold.
         self._buffers = self.row_bias.new_empty(2, min(n, TILE[0]), min(m, TILE[1]))
         self._masked_entries: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
 
@@ -109,7 +109,7 @@ class StreamedPairPasses(PairPasses):
         )
         return by_row, by_column
 
-    def weighted_sum(self, terms: Sequence[RankOneTerm]) -> list[Tensor]:
+    def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         groups = self._collapse(terms)
         if groups[0].shared_exponents is None:
             (group,) = groups
@@ -125,11 +125,13 @@ class StreamedPairPasses(PairPasses):
                 assert total is not None
                 sums.append(total * factors[index[axis]])
             return sums
-        sums = [torch.zeros_like(t.log_columns if t.axis == "rows" else t.log_rows) for t in terms]
+        sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
         for tile in self._tiles(exponential=False):
             for term, total in zip(terms, sums, strict=True):
-                for rows, columns, core in _with_mirror(tile):
-                    e = self._exponential(core, term.log_rows[rows], term.log_columns[columns], rows, columns)
+                for rows, columns, kernel in _with_mirror(tile):
+                    e = self._exponential(
+                        kernel, term.row_exponents[rows], term.column_exponents[columns], rows, columns
+                    )
                     if term.axis == "rows":
                         total[columns] += term.factor[rows] @ e
                     else:
@@ -138,12 +140,12 @@ class StreamedPairPasses(PairPasses):
         return sums
 
     def gradient(
-        self, terms: Sequence[RankOneTerm], needs_grad: Sequence[bool], *, without_link: bool = False
+        self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
         inputs, link = self.log_kernel.inputs, None if without_link else self.log_kernel.link
         gradients = [torch.zeros_like(v) if needed else None for v, needed in zip(inputs, needs_grad, strict=True)]
         row_slots = gradients
-        if self.symmetric:  # both sides are one tensor and share their gradient
+        if self.is_symmetric:  # both sides are one tensor and share their gradient
             gradients[1], gradients[3] = gradients[0], gradients[2]
             row_slots = [gradients[0], None, gradients[2], None]
         for tile, weight in self._weights(terms):
@@ -159,8 +161,10 @@ class StreamedPairPasses(PairPasses):
         sums = torch.zeros_like(f)
         for tile in self._tiles(exponential=False, with_t=True):
             assert tile.link_input is not None
-            for (rows, columns, core), t in zip(_with_mirror(tile), (tile.link_input, tile.link_input.T), strict=False):
-                e = self._exponential(core, f[rows], g[columns], rows, columns)
+            for (rows, columns, kernel), t in zip(
+                _with_mirror(tile), (tile.link_input, tile.link_input.T), strict=False
+            ):
+                e = self._exponential(kernel, f[rows], g[columns], rows, columns)
                 biased = torch.addmv(e.sum(1) * self.row_bias[rows], e, self.column_bias[columns])
                 sums[rows] += biased + e.mul_(t).sum(1)
         self.processes.all_reduce_(sums)
@@ -169,16 +173,16 @@ class StreamedPairPasses(PairPasses):
     def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
         buffer = self._buffer(0, rows, columns)
         if exponential:
-            core, t = self.log_kernel.exponential(rows, columns, buffer), None
+            kernel, t = self.log_kernel.exponential(rows, columns, buffer), None
         else:
-            core, t = self.log_kernel.tile(rows, columns, buffer)
-            if core is t and with_t:
-                core = core.clone()
+            kernel, t = self.log_kernel.tile(rows, columns, buffer)
+            if kernel is t and with_t:
+                kernel = kernel.clone()
         for index in range(len(self.geometry.masks)):
-            self._exclude(index, rows, columns, core, 0 if exponential else -torch.inf)
-        return Tile(rows, columns, core, t, self.symmetric and rows != columns)
+            self._exclude(index, rows, columns, kernel, 0 if exponential else -torch.inf)
+        return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
 
-    def _exclude(self, mask_index: int, rows: slice, columns: slice, core: Tensor, value: float) -> None:
+    def _exclude(self, mask_index: int, rows: slice, columns: slice, kernel: Tensor, value: float) -> None:
         """Overwrite the entries of a tile that a mask excludes.
 
         Most masks exclude one pair per row. Tiles whose label ranges do not overlap are skipped, and where at most a
@@ -189,15 +193,15 @@ class StreamedPairPasses(PairPasses):
         if ranges is not None and not ranges.may_overlap(rows, columns):
             return
         if key in self._masked_entries:
-            core.index_put_(self._masked_entries[key], core.new_tensor(value))
+            kernel.index_put_(self._masked_entries[key], kernel.new_tensor(value))
             return
         mask = self.geometry.masks[mask_index].tile(rows, columns)
-        core.masked_fill_(mask, value)
+        kernel.masked_fill_(mask, value)
         if self.recomputes_tiles and ranges is not None and mask.count_nonzero() <= TILE[0]:
             self._masked_entries[key] = mask.nonzero(as_tuple=True)
 
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
-        """Return the memory for a tile from buffer 0 (values) or 1 (weights)."""
+        """Return the memory of one tile, taken from buffer 0 (values) or buffer 1 (weights)."""
         return self._buffers[number, : rows.stop - rows.start, : columns.stop - columns.start]
 
     def _tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
@@ -213,13 +217,13 @@ class StreamedPairPasses(PairPasses):
         """Yield the positions of all tiles; in a symmetric problem only those on and above the diagonal."""
         n, m = self.geometry.shape
         for rows in _ranges(0, n, TILE[0]):
-            if self.symmetric:
+            if self.is_symmetric:
                 yield rows, rows
-            for columns in _ranges(rows.stop if self.symmetric else 0, m, TILE[1]):
+            for columns in _ranges(rows.stop if self.is_symmetric else 0, m, TILE[1]):
                 yield rows, columns
 
     def _products(self, right: Tensor | None, left: Tensor | None) -> BothSums:
-        """Multiply E = exp(core) by vectors from the right, (N,), and from the left, (M,), in one pass."""
+        """Compute two products with E = K in one pass: with a vector on the right, (N,), and on the left, (M,)."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
         for tile in self._tiles(exponential=True):
@@ -236,17 +240,17 @@ class StreamedPairPasses(PairPasses):
         by_row = None if q is None else _RunningLogSum(q.new_full((n,), -torch.inf))
         by_column = None if p is None else _RunningLogSum(p.new_full((m,), -torch.inf))
         for tile in self._tiles(exponential=False):
-            for rows, columns, core in _with_mirror(tile):
+            for rows, columns, kernel in _with_mirror(tile):
                 if by_row is not None and q is not None:
-                    by_row.add(rows, core + q[columns])
+                    by_row.add(rows, kernel + q[columns])
                 if by_column is not None and p is not None:
-                    by_column.add(columns, core.T + p[rows])
+                    by_column.add(columns, kernel.T + p[rows])
         for sums in (by_row, by_column):
             if sums is not None:
                 self.processes.all_reduce_log_sums_(sums.maximum, sums.total)
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
-    def _weights(self, terms: Sequence[RankOneTerm]) -> Iterator[tuple[Tile, Tensor]]:
+    def _weights(self, terms: Sequence[WeightTerm]) -> Iterator[tuple[Tile, Tensor]]:
         """Yield each tile with its weights; in a symmetric problem the weights of the transposed tile are added."""
         groups = self._collapse(terms)
         for tile in self._tiles(exponential=groups[0].shared_exponents is None):
@@ -263,37 +267,39 @@ class StreamedPairPasses(PairPasses):
         out = self._buffer(1, rows, columns)
         if group.shared_exponents is None:
             # W + W^T = E o (U V^T + V U^T): one product of twice the rank, as E itself is symmetric.
-            left = torch.cat([u[:, rows], v[:, rows]]) if self.symmetric else u[:, rows]
-            right = torch.cat([v[:, columns], u[:, columns]]) if self.symmetric else v[:, columns]
-            return _sum_outer_products(left, right, out).mul_(tile.core)
+            left = torch.cat([u[:, rows], v[:, rows]]) if self.is_symmetric else u[:, rows]
+            right = torch.cat([v[:, columns], u[:, columns]]) if self.is_symmetric else v[:, columns]
+            return _sum_outer_products(left, right, out).mul_(tile.kernel)
         a, b = group.shared_exponents
-        weight = self._exponential(tile.core, a[rows], b[columns], rows, columns)
+        weight = self._exponential(tile.kernel, a[rows], b[columns], rows, columns)
         weight.mul_(_sum_outer_products(u[:, rows], v[:, columns], out))
-        if self.symmetric:
-            image = self._exponential(tile.core, b[rows], a[columns], rows, columns)
+        if self.is_symmetric:
+            image = self._exponential(tile.kernel, b[rows], a[columns], rows, columns)
             weight.addcmul_(image, _sum_outer_products(v[:, rows], u[:, columns], out))
         return weight
 
-    def _exponential(self, core: Tensor, a: Tensor, b: Tensor, rows: slice, columns: slice) -> Tensor:
+    def _exponential(self, kernel: Tensor, a: Tensor, b: Tensor, rows: slice, columns: slice) -> Tensor:
         """Return exp(S + A + B) on a tile, for exponents A of the rows and B of the columns."""
-        return (core + (a + self.row_bias[rows])[:, None]).add_(b + self.column_bias[columns]).exp_()
+        return (kernel + (a + self.row_bias[rows])[:, None]).add_(b + self.column_bias[columns]).exp_()
 
-    def _collapse(self, terms: Sequence[RankOneTerm]) -> list[_TermGroup]:
+    def _collapse(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
         """Gather terms with similar exponents into groups that need one exponential each; in training mostly one group.
 
         Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes
         its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
         """
         if self.has_bounded_exponents:
-            log_rows = torch.stack([t.log_rows for t in terms]).add_(self.row_bias)
-            log_columns = torch.stack([t.log_columns for t in terms]).add_(self.column_bias)
-            ranges = _middle_and_radius(log_rows), _middle_and_radius(log_columns)
+            row_exponents = torch.stack([t.row_exponents for t in terms]).add_(self.row_bias)
+            column_exponents = torch.stack([t.column_exponents for t in terms]).add_(self.column_bias)
+            ranges = _middle_and_radius(row_exponents), _middle_and_radius(column_exponents)
             if all(abs(middle) + radius <= self.limit for middle, radius in ranges):
-                return [_merge(terms, None, log_rows, log_columns)]
-        groups: list[list[RankOneTerm]] = []
+                return [_merge(terms, None, row_exponents, column_exponents)]
+        groups: list[list[WeightTerm]] = []
         for term in terms:
             for group in groups:
-                if _is_near(term.log_rows, group[0].log_rows) and _is_near(term.log_columns, group[0].log_columns):
+                if _is_near(term.row_exponents, group[0].row_exponents) and _is_near(
+                    term.column_exponents, group[0].column_exponents
+                ):
                     group.append(term)
                     break
             else:
@@ -302,8 +308,8 @@ class StreamedPairPasses(PairPasses):
             _merge(
                 group,
                 group[0][:2],
-                torch.stack([t.log_rows for t in group]) - group[0].log_rows,
-                torch.stack([t.log_columns for t in group]) - group[0].log_columns,
+                torch.stack([t.row_exponents for t in group]) - group[0].row_exponents,
+                torch.stack([t.column_exponents for t in group]) - group[0].column_exponents,
             )
             for group in groups
         ]
@@ -312,15 +318,15 @@ class StreamedPairPasses(PairPasses):
 class StoredPairPasses(StreamedPairPasses):
     """Passes over all pairs that store every tile: O(N M) memory, and a single matrix product for all passes.
 
-    All tiles lie one after the other in one tensor, which is saved for the gradient: exp(core) where exponents are
-    moderate, else the core; then, if the kernel has a link, T of all tiles.
+    All tiles lie one after the other in one tensor, which is saved for the gradient: K where exponents are
+    moderate, else log K itself; then, if there is a link, T of all tiles.
     """
 
     recomputes_tiles: ClassVar[bool] = False
-    summary: ClassVar[str] = "log K computed once and kept in tiles; exact gradient in one more pass"
+    description: ClassVar[str] = "log K computed once and kept in tiles; exact gradient in one more pass"
 
-    def setup(self) -> None:
-        super().setup()
+    def precompute(self) -> None:
+        super().precompute()
         self._has_link = self.log_kernel.link is not None
         self._starts, self._entries = {}, 0
         for rows, columns in self._own_rectangles():
@@ -344,12 +350,12 @@ class StoredPairPasses(StreamedPairPasses):
         return [self._storage, torch.tensor(self.has_bounded_exponents)]
 
     @staticmethod
-    def empty_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
+    def allocate_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
         like = geometry.log_kernel.inputs[0]
         return [like.new_empty(_storage_size(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
-        # A tile is computed in place: T where the kernel has a link, else the core.
+        # A tile is computed in place: T where the kernel has a link, else the kernel.
         return super()._buffer(number, rows, columns) if number > 0 else self._stored(rows, columns, t=self._has_link)
 
     def _stored(self, rows: slice, columns: slice, *, t: bool = False) -> Tensor:
@@ -358,19 +364,19 @@ class StoredPairPasses(StreamedPairPasses):
         return self._storage[start : start + height * width].view(height, width)
 
     def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
-        core, key = self._stored(rows, columns), (rows.start, columns.start)
+        kernel, key = self._stored(rows, columns), (rows.start, columns.start)
         t = self._stored(rows, columns, t=True) if self._has_link else None
         if key not in self._filled:
             tile = super()._tile(rows, columns, exponential=self.has_bounded_exponents)
-            for stored, value in ((core, tile.core), (t, tile.link_input)):
+            for stored, value in ((kernel, tile.kernel), (t, tile.link_input)):
                 if stored is not None and value is not None and value.data_ptr() != stored.data_ptr():
                     stored.copy_(value)
             self._filled.add(key)
         if self.has_bounded_exponents and not exponential:
-            core = core.log()
+            kernel = kernel.log()
         if with_t and t is None:
-            t = core.masked_fill(core == -torch.inf, 0)  # without a link T is the core; masked pairs have weight 0
-        return Tile(rows, columns, core, t, self.symmetric and rows != columns)
+            t = kernel.masked_fill(kernel == -torch.inf, 0)  # without a link T is log K; masked pairs have weight 0
+        return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
 
 
 def _storage_size(geometry: Geometry, processes: Processes) -> int:
@@ -378,7 +384,7 @@ def _storage_size(geometry: Geometry, processes: Processes) -> int:
     (n, m), (height, width) = geometry.shape, TILE
     strips = -(-n // height)
     tiles = strips * -(-m // width)
-    if geometry.symmetric:  # squares on the diagonal, and what is right of them in ranges of several squares
+    if geometry.is_symmetric:  # squares on the diagonal, and what is right of them in ranges of several squares
         squares = width // height
         tiles = strips + strips * (strips - 1) // (2 * squares) + (strips if squares > 1 else 0)
     own = -(-tiles // processes.size)
@@ -405,7 +411,7 @@ class _RunningLogSum:
         self.maximum, self.total = empty, torch.zeros_like(empty)
 
     def add(self, rows: slice, values: Tensor) -> None:
-        """Add k further entries per row, (rows, k), which are overwritten."""
+        """Add k entries per row, (rows, k), to the running log-sum; the entries are overwritten."""
         old = self.maximum[rows]
         new = torch.maximum(old, values.amax(1))
         shift = new.masked_fill(new == -torch.inf, 0)  # -inf - -inf would be NaN
@@ -432,10 +438,10 @@ class _TermGroup(NamedTuple):
 
 
 def _merge(
-    terms: Sequence[RankOneTerm], base: tuple[Tensor, Tensor] | None, log_rows: Tensor, log_columns: Tensor
+    terms: Sequence[WeightTerm], base: tuple[Tensor, Tensor] | None, row_exponents: Tensor, column_exponents: Tensor
 ) -> _TermGroup:
     """Build a group from terms and their exponents relative to the base, (k, N) and (k, M), which are overwritten."""
-    row_factors, column_factors = log_rows.exp_(), log_columns.exp_()
+    row_factors, column_factors = row_exponents.exp_(), column_exponents.exp_()
     for k, term in enumerate(terms):
         side = row_factors if term.axis == "rows" else column_factors
         side[k] *= term.factor
@@ -498,6 +504,6 @@ def _is_near(a: Tensor, b: Tensor) -> bool:
 
 def _with_mirror(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
     """Yield the position and values of a tile, then those of the transposed tile if the tile stands for both."""
-    yield tile.rows, tile.columns, tile.core
+    yield tile.rows, tile.columns, tile.kernel
     if tile.stands_for_transpose:
-        yield tile.columns, tile.rows, tile.core.T
+        yield tile.columns, tile.rows, tile.kernel.T

@@ -31,12 +31,12 @@ INFINITY = tl.constexpr(float("inf"))
 @triton.jit
 def sums_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
-    log_rows, log_columns, weight, out,
+    row_exponents, column_exponents, weight, out,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     LOGARITHM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel of the sums over columns, weighted sums or (with LOGARITHM) log-sums, for each split: (splits, n).
+    """Triton kernel of row sums over each split of the columns, (splits, n): weighted sums, or log-sums if LOGARITHM.
 
     The logarithm uses a running maximum, as nothing bounds its exponents; it is minus infinity where all terms are. The
     weighted sum needs none: its exponents are those of a plan or a softmax, S + A + B <= 0 up to rounding.
@@ -46,7 +46,7 @@ def sums_kernel(
     if LOGARITHM:
         top = tl.full([BLOCK_M], -INFINITY, tl.float32)
     else:
-        a = tl.load(log_rows + rows, mask=rows < n, other=-INFINITY) * LOG2E  # no weight beyond the last row
+        a = tl.load(row_exponents + rows, mask=rows < n, other=-INFINITY) * LOG2E  # no weight beyond the last row
     first, last = _column_range(m, BLOCK_N)
     for start in range(first, last, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
@@ -57,7 +57,7 @@ def sums_kernel(
         s = _mask_tile(
             _apply_link(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, EXCEPTIONS
         )
-        exponent = s * LOG2E + (tl.load(log_columns + columns, mask=columns < m, other=0.0) * LOG2E)[None, :]
+        exponent = s * LOG2E + (tl.load(column_exponents + columns, mask=columns < m, other=0.0) * LOG2E)[None, :]
         if LOGARITHM:
             # Powers of two: exp2 is the instruction of the hardware, and exp is exp2 of a product.
             new_top = tl.maximum(top, tl.max(exponent, 1))
@@ -73,14 +73,14 @@ def sums_kernel(
 
 
 @triton.jit
-def gradient_kernel(
+def weighted_products_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
-    log_rows, log_columns, row_factors, column_factors, near, out, mass,
+    row_exponents, column_exponents, row_factors, column_factors, near, out, mass,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel of W y, (splits, n, D), and the row sums of the weights W, (splits, n), for D <= BLOCK_D."""
+    """Triton kernel that computes W y, (splits, n, D), and the row sums of W, (splits, n), for D <= BLOCK_D."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _all_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
@@ -93,7 +93,7 @@ def gradient_kernel(
         y_block = _load_block(y, columns, depth, m, D)
         w = _weight_tile(
             x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
-            n, m, log_rows, log_columns, row_factors, column_factors,
+            n, m, row_exponents, column_exponents, row_factors, column_factors,
             D, LINK, MASKS, EXCEPTIONS, PRECISION, GROUPS, RANK, WITHOUT_LINK, BLOCK_D,
         )  # fmt: skip
         total += tl.sum(w, 1)
@@ -111,7 +111,7 @@ def gradient_kernel(
 @triton.jit
 def weights_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
-    log_rows, log_columns, row_factors, column_factors, near, out,
+    row_exponents, column_exponents, row_factors, column_factors, near, out,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -125,7 +125,7 @@ def weights_kernel(
     y_block = _load_block(y, columns, depth, m, D)
     w = _weight_tile(
         x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
-        n, m, log_rows, log_columns, row_factors, column_factors,
+        n, m, row_exponents, column_exponents, row_factors, column_factors,
         D, LINK, MASKS, EXCEPTIONS, PRECISION, GROUPS, RANK, WITHOUT_LINK, BLOCK_D,
     )  # fmt: skip
     offsets = rows[:, None].to(tl.int64) * m + columns[None, :]  # 64 bits: n * m may exceed 2^31
@@ -133,7 +133,7 @@ def weights_kernel(
 
 
 @triton.jit
-def join_kernel(parts, out, n, splits, LOGARITHM: tl.constexpr, BLOCK: tl.constexpr):
+def sum_splits_kernel(parts, out, n, splits, LOGARITHM: tl.constexpr, BLOCK: tl.constexpr):
     """Triton kernel of the sum or (with LOGARITHM) log-sum-exp over splits in a fixed order: (splits, n) to (n,)."""
     positions = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     top = tl.full([BLOCK], -INFINITY, tl.float32)
@@ -153,11 +153,11 @@ def join_kernel(parts, out, n, splits, LOGARITHM: tl.constexpr, BLOCK: tl.conste
 
 
 @triton.jit
-def collapse_kernel(
-    log_rows, log_columns, row_weights, column_weights, row_factors, column_factors, near, n, m, max_gap,
+def rescale_factors_kernel(
+    row_exponents, column_exponents, row_weights, column_weights, row_factors, column_factors, near, n, m, max_gap,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that rescales the factors of a term to the exponents of the first, if they are near enough.
+    """Triton kernel that rescales the factors of a term to the exponents of the first term, if those are near enough.
 
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
     from rows to columns; the one chosen centers the exponents of the rows at 0, so that the largest is least.
@@ -167,7 +167,7 @@ def collapse_kernel(
     high = tl.full([BLOCK], -INFINITY, tl.float32)
     for start in range(0, n, BLOCK):
         positions = start + tl.arange(0, BLOCK)
-        excess = _exponent_excess(log_rows, term, positions, n)
+        excess = _exponent_excess(row_exponents, term, positions, n)
         low = tl.minimum(low, tl.where(positions < n, excess, INFINITY))
         high = tl.maximum(high, tl.where(positions < n, excess, -INFINITY))
     low_end, high_end = tl.min(low, 0), tl.max(high, 0)
@@ -176,11 +176,11 @@ def collapse_kernel(
     for start in range(0, n, BLOCK):
         positions = start + tl.arange(0, BLOCK)
         u = tl.load(row_weights + term * n + positions, mask=positions < n, other=0.0)
-        factor = u * tl.exp(_exponent_excess(log_rows, term, positions, n) - shift)
+        factor = u * tl.exp(_exponent_excess(row_exponents, term, positions, n) - shift)
         tl.store(row_factors + term * n + positions, factor, mask=positions < n)
     for start in range(0, m, BLOCK):
         positions = start + tl.arange(0, BLOCK)
-        excess = tl.where(positions < m, _exponent_excess(log_columns, term, positions, m) + shift, 0.0)
+        excess = tl.where(positions < m, _exponent_excess(column_exponents, term, positions, m) + shift, 0.0)
         farthest = tl.maximum(farthest, tl.abs(excess))
         v = tl.load(column_weights + term * m + positions, mask=positions < m, other=0.0)
         tl.store(column_factors + term * m + positions, v * tl.exp(excess), mask=positions < m)
@@ -289,7 +289,7 @@ def _mask_tile(s, row_labels, column_labels, rows, columns, n, m, MASKS: tl.cons
 @triton.jit
 def _weight_tile(
     x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
-    n, m, log_rows, log_columns, row_factors, column_factors,
+    n, m, row_exponents, column_exponents, row_factors, column_factors,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -301,8 +301,8 @@ def _weight_tile(
     w = tl.zeros_like(s)
     # Both loops are unrolled, as their lengths are constants: the outer products stay in registers.
     for group in tl.static_range(GROUPS):
-        a = tl.load(log_rows + group * n + rows, mask=rows < n, other=-INFINITY) * LOG2E
-        b = tl.load(log_columns + group * m + columns, mask=columns < m, other=0.0) * LOG2E
+        a = tl.load(row_exponents + group * n + rows, mask=rows < n, other=-INFINITY) * LOG2E
+        b = tl.load(column_exponents + group * m + columns, mask=columns < m, other=0.0) * LOG2E
         outer = tl.zeros_like(s)
         for k in tl.static_range(group * RANK, (group + 1) * RANK):
             u = tl.load(row_factors + k * n + rows, mask=rows < n, other=0.0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.html_repr import ReprMixin
-from contraport.engine import Geometry, MatrixLogKernel, log_size, log_sums
+from contraport.engine import Geometry, MatrixLogKernel, log_of_size, log_sums
 from contraport.errors import check, import_optional
 from contraport.objectives.plan import Plan
 
@@ -75,7 +75,7 @@ class Constraint(ReprMixin, ABC):
 def uniform_log_marginals(geometry: Geometry) -> Marginals:
     """Return uniform log marginals: log 1/N for each row, (N,), and log 1/M for each column, (M,)."""
     like, (n, m) = geometry.log_kernel.inputs[0], geometry.shape
-    return like.new_zeros(n) - log_size(n, like), like.new_zeros(m) - log_size(m, like)
+    return like.new_zeros(n) - log_of_size(n, like), like.new_zeros(m) - log_of_size(m, like)
 
 
 def requested_directions(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, Marginals]]:

@@ -19,7 +19,7 @@ from contraport.engine import (
     HalfStep,
     Relaxation,
     cached,
-    log_size,
+    log_of_size,
     run_half_steps,
     solve_fixed_point,
 )
@@ -124,7 +124,7 @@ class SinkhornConstraint(Constraint):
             return [plan, plan.T] if request.reciprocal else [plan]
         initial, directions = [] if reference is None else list(reference[::-1]), 2 if request.reciprocal else 1
         steps = _build_steps(axes, directions, bool(initial))
-        relaxations, relaxation = [STRICT], Relaxation(references=reference)
+        relaxations, relaxation = [STRICT], Relaxation(reference_potentials=reference)
         if self._is_relaxed:
             relaxations = [self.step_relaxation(axis, temperature) for axis in axes]
             relaxation = _stack_relaxations(relaxations, like, reference, directions)
@@ -212,7 +212,7 @@ def _build_plan(
         log_mass if final == "rows" else None,
         log_mass if final == "columns" else None,
         final if last == STRICT else None,
-        last == STRICT and geometry.has_full_support,
+        last == STRICT and geometry.has_positive_sums,
         marginals,
         len(axes) // 2 or None,
     )
@@ -222,7 +222,7 @@ def _build_plan(
 def _cached_uniform(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Marginals:
     """Return cached uniform log marginals, log 1/N, (N,), and log 1/M, (M,)."""
     like = torch.empty(0, dtype=dtype, device=device)
-    return like.new_zeros(rows) - log_size(rows, like), like.new_zeros(columns) - log_size(columns, like)
+    return like.new_zeros(rows) - log_of_size(rows, like), like.new_zeros(columns) - log_of_size(columns, like)
 
 
 @cached

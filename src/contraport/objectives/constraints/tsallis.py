@@ -11,9 +11,9 @@ from torch import Tensor
 from contraport.engine import (
     Geometry,
     HostLoop,
-    LogDecay,
     LogHinge,
     LogKernel,
+    PolynomialTail,
     is_in_torch_func,
     log_sums,
     map_row_blocks,
@@ -68,7 +68,7 @@ class TsallisPlan(Plan):
             plan = self.take_rows(rows).dense()
             return ((plan.detach() if detach_plan else plan) * kernel.take_rows(rows).dense()).sum(1)
 
-        return -kernel.unit * torch.cat(map_row_blocks(cost, self.shape))
+        return -kernel.cost_scale * torch.cat(map_row_blocks(cost, self.shape))
 
     def target_weighted_logits(self, target: TargetPlan) -> Tensor:
         """Return the target-weighted sum of the logits in each row, sum_j target_ij theta_ij, (N,)."""
@@ -111,7 +111,7 @@ class TsallisPowerFunction:
     def reference_level(self) -> float:
         """Reference level of the base of the power: that of uniform entries above order 1, the least base below.
 
-        Below order 1 it is less than 1: `LogDecay` ends there.
+        Below order 1 it is less than 1: `PolynomialTail` ends there.
         """
         return self.num_pairs ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
 
@@ -127,7 +127,10 @@ class TsallisPowerFunction:
     def kernel(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Geometry:
         """Return the compared pairs with the kernel [1 + (theta - v) / (p level)]_+^power; ``power=None`` means p."""
         power = self.power if power is None else power
-        link, scale = LogHinge(power) if self.order > 1 else LogDecay(-power), 1 / abs(self.potential_minus_threshold)
+        link, scale = (
+            LogHinge(power) if self.order > 1 else PolynomialTail(-power),
+            1 / abs(self.potential_minus_threshold),
+        )
         return logits.with_link(link, scale=scale, row_bias=-potential * scale)
 
     def log_sums(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Tensor:
@@ -285,7 +288,7 @@ class _NewtonLoop(HostLoop):
             check(is_in_torch_func(), message, "not_converged")
         return [potential, empty]
 
-    def empty_outputs(self) -> list[Tensor]:
+    def allocate_outputs(self) -> list[Tensor]:
         like, (n, _) = self.logits.log_kernel.inputs[0], self.logits.shape
         return [like.new_empty(n), like.new_empty(n, dtype=torch.bool)]
 

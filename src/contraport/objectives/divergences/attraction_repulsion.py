@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Geometry, LogFunction, log_sums
+from contraport.engine import Geometry, LogOfFunction, log_sums
 from contraport.errors import UsageError, check, check_integer, check_positive
 from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
 from contraport.objectives.divergences.divergence import (
@@ -30,7 +30,7 @@ from contraport.objectives.divergences.divergence import (
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.targets.target import SparseTarget
 
-SQUARE = LogFunction(torch.square)
+SQUARE = LogOfFunction(torch.square)
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,8 +61,8 @@ class TargetCost(Divergence):
     def __call__(self, result: BlockResult) -> Tensor:
         kernel = result.plan.log_kernel_without_link
         if self.power == 1:
-            return -kernel.unit * result.target.row_inner_products(kernel)
-        return target_weighted_cost_sums(result, lambda t: (-kernel.unit * t) ** self.power)
+            return -kernel.cost_scale * result.target.row_inner_products(kernel)
+        return target_weighted_cost_sums(result, lambda t: (-kernel.cost_scale * t) ** self.power)
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,7 +136,7 @@ class LogKernelAttraction(Divergence):
         if self.sigma is not None:
             with torch.no_grad():
                 has_pairs = pairs > 0
-                similarity = (total * (log_kernel.unit / self.sigma)).masked_fill(~has_pairs, -torch.inf)
+                similarity = (total * (log_kernel.cost_scale / self.sigma)).masked_fill(~has_pairs, -torch.inf)
                 weight = torch.where(has_pairs, 2 - has_pairs.sum() * similarity.softmax(0), 0)
             total = total * weight.detach()  # forward-mode differentiation ignores no_grad
         return -target.row_mass() * total[items]
@@ -250,7 +250,7 @@ class MeanSquaredCost(KernelDivergence):
         # A link of the kernel: the squares are summed within the pass, without an (N, M) matrix of costs.
         log_squares = log_sums(plan.geometry.with_link(SQUARE), "rows")
         log_squares = log_squares if self.summed else log_squares - log_candidate_counts(result)
-        return _repulsion_of_rows(result, plan.log_kernel_without_link.unit**2 * torch.exp(log_squares))
+        return _repulsion_of_rows(result, plan.log_kernel_without_link.cost_scale**2 * torch.exp(log_squares))
 
 
 @dataclass(frozen=True, repr=False)
@@ -283,7 +283,7 @@ class VarianceHinge(KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         kernel = result.plan.log_kernel_without_link
-        return target_weighted_cost_sums(result, lambda t: F.relu(1 - torch.sqrt(kernel.unit * t + self.epsilon)))
+        return target_weighted_cost_sums(result, lambda t: F.relu(1 - torch.sqrt(kernel.cost_scale * t + self.epsilon)))
 
 
 @dataclass(frozen=True, repr=False)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Geometry, Link, LogFunction, LogPower, log_sums
+from contraport.engine import Geometry, Link, LogOfFunction, LogPower, log_sums
 from contraport.errors import check, check_nonnegative, check_positive, is_number, unknown_name_error
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
@@ -77,7 +77,7 @@ class SignedPairwise(KernelDivergence):
     def __call__(self, result: BlockResult) -> Tensor:
         # Two passes, as each sums logarithms: the parts of either sign are summed separately.
         positive, negative = (
-            _log_sum_psi(result, LogFunction(_SignedPart(self.psi, sign)), 0.0).exp() for sign in (1, -1)
+            _log_sum_psi(result, LogOfFunction(_SignedPart(self.psi, sign)), 0.0).exp() for sign in (1, -1)
         )
         return _loss_of_rows(result, self.phi(positive - negative))
 
@@ -158,7 +158,7 @@ PAIRWISE_PRESETS: dict[str, PairwisePreset] = {
     "n_plus_1_tuplet": PairwisePreset(False, lambda e, c: Pairwise("n_plus_1_tuplet", _softplus)),
     "lifted_structured": PairwisePreset(False, lambda e, c: Pairwise("lifted_structured", _positive_square, shift=e)),
     "sigmoid_pairs": PairwisePreset(
-        False, lambda e, c: Pairwise("sigmoid_pairs", _sum, LogFunction(partial(_sigmoid, slope=c)))
+        False, lambda e, c: Pairwise("sigmoid_pairs", _sum, LogOfFunction(partial(_sigmoid, slope=c)))
     ),
     "linear_pairs": PairwisePreset(False, lambda e, c: SignedPairwise(torch.clone, torch.clone)),
 }

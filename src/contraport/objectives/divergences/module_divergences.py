@@ -54,7 +54,7 @@ class Logistic(nn.Module, KernelDivergence):
 
     def forward(self, result: BlockResult) -> Tensor:
         """Return the cross-entropy of each row, (N,)."""
-        return _cross_entropy(result, current_processes().as_replicated(self.bias))
+        return _cross_entropy(result, current_processes().with_averaged_gradient(self.bias))
 
     def __repr__(self) -> str:
         return f"Logistic({parameter_value(self.bias):g})"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from contraport._utils.html_repr import ReprMixin
 from contraport.distributed import Processes
-from contraport.engine import LogKernel, constant_vector, disable_autocast_in_backward, log_size, map_row_blocks
+from contraport.engine import LogKernel, constant_vector, disable_autocast_in_backward, log_of_size, map_row_blocks
 from contraport.errors import UsageError
 from contraport.objectives.inputs import Attributes, CallInputs
 from contraport.objectives.layouts import Block, PairPattern
@@ -353,7 +353,7 @@ def _positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTarget:
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
     if pattern.one_positive_per_row:
-        return SparseTarget(rows, columns, values, pattern.shape, True, values * -log_size(n, values))
+        return SparseTarget(rows, columns, values, pattern.shape, True, values * -log_of_size(n, values))
     counts = torch.zeros_like(pattern.row_items).index_add(0, rows, torch.ones_like(rows))
     return SparseTarget(rows, columns, values / counts[rows], pattern.shape)
 

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from contraport._utils.files import atomic_write, check_checksum
 from contraport._utils.formatting import format_options
 from contraport.data.streams import StreamReadError
-from contraport.distributed import any_process, is_main_process, propagate_errors, raise_on_one_rank
+from contraport.distributed import any_process, is_main_process, propagate_errors, raise_once_across_ranks
 from contraport.errors import UsageError, one_line_reason
 from contraport.runs import Run, read_run_file
 from contraport.training.loop import Callback, Loop, Position
@@ -194,7 +194,7 @@ def restore_last_checkpoint(loop: Loop, run: Run) -> None:
     except Exception as error:  # a checkpoint of another training raises arbitrary exceptions
         reason, remedy = one_line_reason(error), format_checkpoint_remedy(run)
         message = f"resume: {run.last_checkpoint} does not fit the run: {reason}{remedy}"
-        raise_on_one_rank(UsageError(message, kind="checkpoint"))
+        raise_once_across_ranks(UsageError(message, kind="checkpoint"))
 
 
 def _reshape_scalar_states(optimizer: Optimizer) -> None:

@@ -17,7 +17,7 @@ from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog import objective as named_objective
 from contraport.data import Batch, Dataset, Views
 from contraport.data.streams import Stream
-from contraport.distributed import local_batch
+from contraport.distributed import use_local_batch
 from contraport.encoders import InitialWeights, Model
 from contraport.errors import UsageError, check
 from contraport.objectives import Cross, Loss, Objective, Pairs, Target, TemperatureSchedule
@@ -168,7 +168,7 @@ def check_objective_accepts(
     if plan_weights is not None:
         kwargs["weights"] = replace(plan_weights.weights_at(0), item_weights=kwargs["weights"])
     try:
-        with torch.no_grad(), local_batch():
+        with torch.no_grad(), use_local_batch():
             copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers
     except UsageError as error:
         if error.argument != "weights":
