@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import contraport
-from contraport.distributed import collectives as collectives
+from contraport.distributed import processes as collectives
 from tests.processes import reports_of
 
 ITEMS, DIMENSIONS, NUMBER = 64, 16, 4  # items of all processes, and the bytes of a number

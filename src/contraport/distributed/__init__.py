@@ -3,30 +3,24 @@
 import warnings
 from typing import Any
 
-from contraport.distributed.collectives import Processes, current_processes, gather, use_local_batch
-from contraport.distributed.coordination import (
+from contraport.distributed.processes import (
+    Processes,
     any_process,
     broadcast_object,
+    current_processes,
     first_non_none,
+    gather,
     is_main_process,
     machine_layout,
     propagate_errors,
     raise_once_across_ranks,
     torchrun_process_group,
+    use_local_batch,
 )
 
 __all__ = [
-    "Processes",
-    "any_process",
-    "broadcast_object",
-    "current_processes",
-    "first_non_none",
-    "gather",
-    "is_main_process",
-    "machine_layout",
-    "propagate_errors",
-    "raise_once_across_ranks",
-    "torchrun_process_group",
+    "Processes", "any_process", "broadcast_object", "current_processes", "first_non_none", "gather",
+    "is_main_process", "machine_layout", "propagate_errors", "raise_once_across_ranks", "torchrun_process_group",
     "use_local_batch",
 ]  # fmt: skip
 

@@ -47,7 +47,6 @@ class BackendConfig(NamedTuple):
     operand_precision: torch.dtype = torch.float32
 
     def create_passes(self, geometry: Geometry, saved: Sequence[Tensor] = ()) -> PairPasses:
-        """Create the passes over a geometry; they reuse the tensors that earlier passes saved."""
         return self.passes_class(geometry, self.processes, saved, self.operand_precision)
 
 
@@ -126,8 +125,6 @@ class DenseOperation(Operation):
     def double_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return differentiable gradients, by autograd through the dense implementation of the operation."""
-
         def outputs(*views: Tensor) -> list[Tensor]:
             operation: DenseOperation = unflatten(structure, views)
             return operation.dense_outputs()

@@ -54,7 +54,6 @@ class FixedPointOperation(Operation):
 
     @property
     def output_counts(self) -> tuple[int, int]:
-        """Numbers of outputs: five in total, of which two, the potentials, are differentiable."""
         return 5, 2
 
     def forward(self, passes: PairPasses) -> list[Tensor]:

@@ -175,12 +175,10 @@ class Geometry:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and number of columns, (N, M)."""
         return self.log_kernel.shape
 
     @property
     def T(self) -> Geometry:
-        """Transposed geometry, with rows and columns exchanged."""
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_rows)
 
     def reduce_to_pass_inputs(self) -> Geometry:
@@ -188,7 +186,6 @@ class Geometry:
         return Geometry(self.log_kernel.reduce_to_pass_inputs(), self.masks, self.has_no_empty_rows)
 
     def take_rows(self, rows: slice) -> Geometry:
-        """Return the geometry of some rows and all columns."""
         return Geometry(self.log_kernel.take_rows(rows), tuple(mask.take_rows(rows) for mask in self.masks))
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:

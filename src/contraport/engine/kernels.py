@@ -129,7 +129,6 @@ class Kernel(nn.Module, ABC):
         return current_processes().with_averaged_gradient(self.log_temperature.reshape(()).exp())
 
     def _call_temperature(self, dtype: torch.dtype, override: float | Tensor | None) -> float | Tensor:
-        """Return the temperature of one call (the override, if given) in the precision of the embeddings."""
         if override is None:
             temperature = self._temperature()
         else:
@@ -211,7 +210,6 @@ class Kernel(nn.Module, ABC):
         )
 
     def _temperature_repr(self) -> str:
-        """Format the temperature for the representation of the kernel."""
         is_number = self.log_temperature is None and self._external is None
         return repr(self._value if is_number else float(f"{self.temperature:.6g}"))
 
@@ -449,7 +447,6 @@ class _ScaledEmbeddings(NamedTuple):
     squared_length: float = math.inf
 
     def biases(self) -> Tensor:
-        """Return the bias of each embedding, (n,)."""
         size = self.z.shape[0]
         return self.bias.expand(size) if isinstance(self.bias, Tensor) else constant_vector(size, self.bias, self.z)
 

@@ -324,7 +324,6 @@ class CallableLogKernel(LogKernel):
 
     @property
     def cost_scale(self) -> float | Tensor:  # type: ignore[override]
-        """Scale u of the cost, in cost = -u * T."""
         return self.temperature / self.scale
 
     @property

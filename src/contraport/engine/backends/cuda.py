@@ -134,12 +134,10 @@ class CudaPairPasses(PairPasses):
         return self._add_up(sums, own, len(f))
 
     def _sum(self, inputs: _KernelInputs, b: Tensor, a: Tensor | None = None, v: Tensor | None = None) -> Tensor:
-        """Return weighted sums or log-sums of all rows; each process computes a range of the rows."""
         own = self._own_range(inputs.x)
         return self._add_up(_sums(inputs.take_rows(own), b, None if a is None else a[own], v), own, len(inputs.x))
 
     def _own_range(self, like: Tensor) -> slice:
-        """Return the range of rows that this process computes."""
         rank, processes = self.processes
         return slice(len(like) * rank // processes, len(like) * (rank + 1) // processes)
 
@@ -357,7 +355,6 @@ def _gradient_by_workspace(
 
 
 def _matmul_float32(left: Tensor, right: Tensor) -> Tensor:
-    """Return a matrix product in single precision, whatever the precision of the factors."""
     if left.dtype == torch.float32 or not left.is_cuda:
         return left.float() @ right.float()
     return torch.mm(left, right, out_dtype=torch.float32)
@@ -382,7 +379,6 @@ def _launch(
 
 
 def _on_device(x: Tensor) -> AbstractContextManager[None]:
-    """Return a context that launches Triton kernels on the device of a tensor instead of the current device."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
@@ -452,7 +448,6 @@ def _blocks(kernel: str, x: Tensor) -> dict[str, int]:
 
 
 def _product_precision(x: Tensor) -> str:
-    """Return Triton's name of the precision in which PyTorch multiplies embeddings of some dtype."""
     single = x.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
     return "ieee" if single else "tf32"
 

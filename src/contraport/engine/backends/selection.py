@@ -13,11 +13,10 @@ from contraport._utils.formatting import format_significant
 from contraport.distributed import current_processes
 from contraport.engine.autograd import is_in_torch_func
 from contraport.engine.backends.cuda import TRITON, CudaPairPasses, unsupported_reason
-from contraport.engine.backends.dense import DensePairPasses
 from contraport.engine.backends.tiled import STORED_BYTES, StoredPairPasses, StreamedPairPasses
 from contraport.engine.custom_op import BackendConfig
 from contraport.engine.geometry import Geometry
-from contraport.engine.pair_passes import PairPasses
+from contraport.engine.pair_passes import DensePairPasses, PairPasses
 from contraport.errors import unknown_name_error
 
 BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]

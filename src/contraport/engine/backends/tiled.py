@@ -85,7 +85,6 @@ class StreamedPairPasses(PairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """True if all exponents are small enough for a plain `exp`, without a running maximum."""
         return self.log_kernel.compute_bound() <= self.limit
 
     @cached_property
@@ -201,7 +200,6 @@ class StreamedPairPasses(PairPasses):
             self._masked_entries[key] = mask.nonzero(as_tuple=True)
 
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
-        """Return the memory of one tile, taken from buffer 0 (values) or buffer 1 (weights)."""
         return self._buffers[number, : rows.stop - rows.start, : columns.stop - columns.start]
 
     def _tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
@@ -223,7 +221,7 @@ class StreamedPairPasses(PairPasses):
                 yield rows, columns
 
     def _products(self, right: Tensor | None, left: Tensor | None) -> BothSums:
-        """Compute two products with E = K in one pass: with a vector on the right, (N,), and on the left, (M,)."""
+        """Multiply E = e^S, without biases, by vectors from the right, (N,), and from the left, (M,), in one pass."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
         for tile in self._tiles(exponential=True):
@@ -481,13 +479,11 @@ def _allocate(size: int, like: Tensor) -> Tensor:
 
 
 def _release(array: np.ndarray) -> None:
-    """Keep an array for reuse by the next call, if it is larger than the one kept so far."""
     if array.nbytes <= STORED_BYTES and not (_spare and _spare[0].nbytes >= array.nbytes):
         _spare[:] = [array]
 
 
 def _ranges(start: int, stop: int, length: int) -> Iterator[slice]:
-    """Yield consecutive slices of at most the given length."""
     for first in range(start, stop, length):
         yield slice(first, min(first + length, stop))
 
