@@ -92,7 +92,7 @@ def test_relaxed_gradient_matches_unrolling(monkeypatch, name, bound, dampings, 
         steps = [HalfStep("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
         repeated = [None if v is None else v.repeat(1000) for v in slack[:2]]
         with backend("dense"):
-            *_, f, g = run_half_steps(geometry, steps, log_marginals, Relaxation(*repeated, slack.references))
+            *_, f, g = run_half_steps(geometry, steps, log_marginals, Relaxation(*repeated, slack.reference_potentials))
         return f, g
 
     def at_the_end(geometry, log_marginals, slack):
