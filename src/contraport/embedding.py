@@ -90,21 +90,13 @@ class LoaderConfig(NamedTuple):
     def map_views(
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Tensor:
-        """Apply a function to the views of all items of a dataset and return the outputs on the CPU.
-
-        Raises:
-            UsageError: `batch_size` is not a positive integer.
-        """
+        """Apply a function to the views of all items of a dataset and return the outputs on the CPU."""
         return torch.cat([part for part, _ in self.iterate_outputs(function, model, views, dataset, description)])
 
     def iterate_outputs(
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Iterator[tuple[Tensor, Batch]]:
-        """Apply a function to the views of a dataset and yield the outputs of each batch together with the batch.
-
-        Raises:
-            UsageError: `batch_size` is not a positive integer.
-        """
+        """Apply a function to the views of a dataset and yield the outputs of each batch together with the batch."""
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise UsageError(f"batch_size: must be an integer >= 1, got {self.batch_size!r}.")
         # Whole blocks, so that the position of an item in its block does not depend on the batch size.
@@ -259,9 +251,6 @@ def iter_embedded_batches(
     """Yield the frozen features ``(b, F)`` of each batch together with the batch, so that memory stays bounded.
 
     The caller's random state may change.
-
-    Raises:
-        UsageError: the views do not have the model's shapes, or a feature is not finite.
     """
     check_view_shapes(model, dataset, views)
     model.to(loader_config.device)
@@ -287,9 +276,6 @@ def extract_features(
     """Return the frozen features of all items, `(n, F)`, from their plain views or from views made by `prepare`.
 
     The caller's random state does not change.
-
-    Raises:
-        UsageError: a feature is not finite.
     """
     encoder.to(loader_config.device)
     views.to(loader_config.device)

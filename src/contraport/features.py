@@ -143,9 +143,7 @@ def shard_path(path: Path, number: int, total: int) -> Path:
 def find_conflicting_files(path: Path, total: int | None = None) -> list[Path]:
     """Return existing files that conflict with new shards: `read_features` would read them instead, or mix them in.
 
-    Args:
-        path: the file that the shards stand for.
-        total: number of new shards; None: not known yet.
+    If the number of new shards, `total`, is known, shards of the same total do not conflict.
     """
     older = [shard for shard in _numbered(path) if total is None or _total_of(shard) != total]
     return [path, *older] if path.exists() else older
@@ -242,11 +240,7 @@ def items_table_path(path: Path) -> Path:
 
 
 def _shards_of(path: Path) -> list[Path]:
-    """Return the paths of the shards of a feature file in order, or an empty list without shards.
-
-    Raises:
-        UsageError: a shard is missing, or shards of two different totals exist.
-    """
+    """Return the paths of the shards of a feature file in order, or an empty list without shards."""
     shards = _numbered(path)
     if not shards:
         return []

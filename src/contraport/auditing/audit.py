@@ -143,11 +143,7 @@ def _training_settings(options: AuditOptions, dataset: Dataset) -> dict[str, Any
 
 @contextmanager
 def _open_output_folder(options: AuditOptions) -> Iterator[Path]:
-    """Lock the output folder and yield its path; without the option `out`, yield a temporary folder.
-
-    Raises:
-        UsageError: the folder is not empty, or there is no audit to resume.
-    """
+    """Lock the output folder and yield its path; without the option `out`, yield a temporary folder."""
     if options.out is None:
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder)
@@ -172,11 +168,7 @@ def _check_output_folder(path: Path, *, resume: bool) -> None:
 
 
 def _load_dataset(options: AuditOptions) -> Dataset:
-    """Load the dataset that the option `data` names.
-
-    Raises:
-        UsageError: the data cannot be read, or are a stream.
-    """
+    """Load the dataset that the option `data` names."""
     data = options.data
     if data is None:
         raise UsageError(

@@ -51,11 +51,7 @@ class RoundResult(NamedTuple):
         return cls(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores))
 
     def select_trusted(self) -> Tensor:
-        """Return the sorted indices of the pairs that are not suspected mismatches.
-
-        Raises:
-            UsageError: too few pairs are left to be neighbors of others.
-        """
+        """Return the sorted indices of the pairs that are not suspected mismatches."""
         items, suspects = len(self.scores), round(self.noise.rate * len(self.scores))
         check(
             items - suspects >= NUM_NEIGHBORS + 2,
@@ -72,9 +68,6 @@ def score_frozen_vectors(
     """Yield the result of each round of an audit of frozen vectors.
 
     Only pairs that the round before did not suspect count as neighbors.
-
-    Raises:
-        UsageError: the views are not vectors.
     """
     shapes = f"the views of {dataset.name!r} have shapes {dataset.shapes}"
     check(has_vector_views(dataset), f"method: frozen needs views that are vectors, and {shapes}.", "not_vectors")
@@ -157,9 +150,6 @@ def score_by_crossfit(
     A round deals the pairs into folds and scores each by an encoder that is trained on the others, without the suspects
     of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and
     mismatches are scored alike. Each repeat and round draws new initial weights.
-
-    Raises:
-        UsageError: less than a batch is left to train on.
     """
     rounds, repeats = saved.scores.shape[:2]
     groups = draw_exchange_groups(dataset, seed=settings.seed)

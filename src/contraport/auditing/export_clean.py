@@ -41,14 +41,7 @@ class RowEdits:
 
     @classmethod
     def from_audit(cls, result: Audit, form: str, rows: NDArray[np.int64], length: int) -> RowEdits:
-        """Build the edits that an export needs; rows that were not audited stay unchanged.
-
-        Args:
-            result: the audit.
-            form: drop, repair or weigh.
-            rows: the row of each audited pair.
-            length: number of rows of the data.
-        """
+        """Build the edits that an export needs; rows that were not audited stay unchanged."""
         kept, partners, flagged = np.ones(length, dtype=np.bool_), np.arange(length), result.flagged()
         if form == "weigh":
             weights = np.ones(length, dtype=np.float32)
@@ -68,14 +61,7 @@ def write_clean_data(
     Data that are neither a table nor an `.npz` become an `.npz`; to weigh them, only the weights are written, as an
     `.npy`. A table with lists of texts becomes one with a row for each text, as each text was audited as its own pair.
 
-    Args:
-        result: the audit.
-        form: drop, repair or weigh.
-        folder: the folder to write to.
-        data: the source of the data, as the option of that name.
-        dataset: the audited pairs, with all views of the data.
-        second: index of the view that repair replaces.
-        columns: roles of the columns of a table.
+    `second` is the index of the view that a repair replaces.
     """
     rows = dataset.rows.numpy()
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""

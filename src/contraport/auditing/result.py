@@ -191,11 +191,7 @@ class Audit:
 
 
 def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
-    """Build the result of an online audit from the arrays in its run folder (`contraport.runs.Run.pair_scores`).
-
-    Raises:
-        UsageError: the training has not ended.
-    """
+    """Build the result of an online audit from the arrays in its run folder (`contraport.runs.Run.pair_scores`)."""
     check("partners" in arrays, f"run: the training has not ended. Continue it with {format_options(resume=True)}.")
     memorized = float(arrays["remembered"])
     return Audit(

@@ -34,11 +34,7 @@ _POSITIONS = "pos_embed"
 
 
 def read_state_dict(path: Path) -> State:
-    """Read a state dict from a file, also where it is nested under a key; nothing is unpickled.
-
-    Raises:
-        UsageError: the file cannot be read, or holds no weights by name.
-    """
+    """Read a state dict from a file, also where it is nested under a key; nothing is unpickled."""
     read: Callable[[Path], Any] = load_file if path.suffix == ".safetensors" else _load_tensors
     try:
         check_checksum(path)
@@ -63,15 +59,8 @@ def _load_tensors(path: Path) -> Any:
 def load_weights(encoder: nn.Module, state: State, name: str | None, source: str) -> None:
     """Load all weights of an encoder from a state dict, adapted to its channels and image size.
 
-    Args:
-        encoder: changed in place.
-        state: weights under the encoder's names, possibly behind one common prefix. A classifier's are dropped;
-            position embeddings for another image size are resampled as in timm.
-        name: of the encoder, for messages; None: its class.
-        source: of the weights, for messages.
-
-    Raises:
-        UsageError: the weights are of another architecture.
+    The names in the state dict may have one common prefix. Weights of a classifier are dropped; position embeddings for
+    another image size are resampled as in timm.
     """
     own = encoder.state_dict()
     weights = _strip_prefix(state, own, source)
@@ -212,13 +201,7 @@ class InitialWeights:
     def resolve_statistics(
         self, defaults: Sequence[Statistics], names: Sequence[str] = (), shapes: Sequence[Shape] = ()
     ) -> list[Statistics]:
-        """Return the input mean and standard deviation of each tower, from the earlier training if the sizes match.
-
-        Args:
-            defaults: mean and standard deviation of the new data, per tower.
-            names: of the views, needed if the encoders are a mapping from views.
-            shapes: of one item of each view.
-        """
+        """Return the input mean and standard deviation of each tower, from the earlier training if the sizes match."""
         result = []
         for weights, default in zip(self._by_tower(len(defaults), names, shapes), defaults, strict=True):
             own = weights.input_statistics
@@ -257,9 +240,7 @@ _LOW_RESOLUTION_KERNEL = 3
 def load_pretrained(encoder: Encoders) -> InitialWeights:
     """Load the pretrained weights of timm or transformers encoders, from the hub or the download cache.
 
-    Args:
-        encoder: one name, one name per tower, or a mapping from views to names. Built-in and user encoders among
-            several keep random weights.
+    Built-in and user encoders among several keep random weights.
 
     Raises:
         UsageError: no encoder is from timm or transformers, it has no weights, or they cannot be downloaded.

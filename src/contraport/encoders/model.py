@@ -152,20 +152,13 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self._hub_mixin_config = self.config
 
     def view_index(self, view: object, argument: str = "view") -> int:
-        """Return the index of the view with a name, an index, or a kind that only one view has, such as "image".
-
-        Raises:
-            UsageError: no view matches, or several are of the kind; the message names the argument.
-        """
+        """Return the index of the view with a name, an index, or a kind that only one view has, such as "image"."""
         return resolve_view(argument, view, self.view_names, self.shapes)
 
     def single_view(self, view: object) -> Model:
         """Return a model of only one view, with the same tower, that returns projections if it has a projector.
 
         Projections of different views are comparable, so that one view retrieves another.
-
-        Raises:
-            UsageError: no view matches, or several are of the kind.
 
         >>> model = Model(shapes=[(3,), (7,)], projection=32, view_names=["ear", "eye"]).eval()
         >>> eye, items = model.single_view("eye"), torch.ones(5, 7)
@@ -201,9 +194,6 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
         A shared tower takes any number of views. Views of equal shape pass in one batch, so that batch norm uses the
         statistics of all of them.
-
-        Raises:
-            UsageError: the number of views is not that of the towers.
         """
         return self._apply_modules(views, [self.tower(view) for view in range(len(self.towers))])
 
@@ -223,11 +213,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return tuple(module(tensor) for module, tensor in zip(modules, inputs, strict=True))
 
     def forward(self, *views: Tensor) -> Tensor:
-        """Return the representation ``(b, num_features)`` of raw items, one tensor per view.
-
-        Raises:
-            UsageError: the number of views is not that of `shapes`.
-        """
+        """Return the representation ``(b, num_features)`` of raw items, one tensor per view."""
         check(len(views) == len(self.shapes), f"views: must be {len(self.shapes)}, got {len(views)}.", "shape")
         towers = [self.tower(view) for view in self.representation_views]
         return _concatenate(towers, [views[view] for view in self.representation_views], self.output)
@@ -297,9 +283,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 class FeatureExtractor(nn.Module):
     """Module that maps raw items to their concatenated features, using some of the views of a model.
 
-    Args:
-        model: its towers are used, not copied.
-        views: indices of the views; default: those of the representation.
+    The towers are those of the model, not copies. Default views: those of the representation.
     """
 
     def __init__(self, model: Model, views: Sequence[int] | None = None) -> None:

@@ -31,12 +31,7 @@ def resolve_view(
 ) -> int:
     """Return the index of the view with a name, an index, or a kind that only one view has, such as "image".
 
-    Args:
-        argument: name of the option, for messages.
-        value: name, number or kind.
-        names: of the views.
-        shapes: of one item of each view.
-        others: other valid values, for messages.
+    `others` are further valid values, for messages.
 
     Raises:
         UsageError: no view matches, or several are of the kind.

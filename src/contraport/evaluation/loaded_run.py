@@ -34,12 +34,7 @@ _MODEL = "model."
 
 
 def find_epoch_checkpoints(run: Run, *, before: int | None) -> dict[int, Path]:
-    """Return the paths of the intermediate checkpoints of a run, by epoch in ascending order.
-
-    Args:
-        run: the run folder.
-        before: return only checkpoints of earlier epochs; None: all.
-    """
+    """Return the paths of the intermediate checkpoints of a run, by epoch in ascending order."""
     files = {int(match[1]): file for file in run.checkpoints.glob("*.ckpt") if (match := _NAME.fullmatch(file.name))}
     return {epoch: files[epoch] for epoch in sorted(files) if before is None or epoch < before}
 
@@ -57,13 +52,7 @@ def check_has_epoch_checkpoints(runs: Sequence[Run]) -> None:
 def load_epoch_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
     """Load the intermediate checkpoints of a run and yield the epoch and the model of each.
 
-    Args:
-        run: the run folder.
-        model: the trained model; intermediate models are copies of it with their own weights.
-        files: checkpoints by epoch (`find_epoch_checkpoints`).
-
-    Raises:
-        UsageError: a checkpoint is corrupt.
+    Each is a copy of the trained model with its own weights.
     """
     settings = run.settings()
 
@@ -107,11 +96,7 @@ def build_initial_objective(settings: Settings) -> Loss | str:
 def build_objective_at_epoch(initial: Loss, run: Run, settings: Settings, epochs: int | None) -> Loss | str:
     """Return a copy of the objective in its state after some epochs, or the reason why its plan cannot be drawn.
 
-    Args:
-        initial: the objective at the start of training (`build_initial_objective`).
-        run: the run folder.
-        settings: training settings of the run.
-        epochs: number of epochs; None: all.
+    If `epochs` is None, the objective is that after all epochs.
     """
     objective, done = copy.deepcopy(initial), settings.epochs if epochs is None else epochs
     # Schedules as if an epoch had two steps, at the second of the last epoch: a temperature has reached its end there.
@@ -159,11 +144,7 @@ class LoadedRun:
 
     @classmethod
     def from_run(cls, run: Run, options: EvaluateOptions) -> LoadedRun:
-        """Load the encoder, data and objective of a run.
-
-        Raises:
-            UsageError: the run or the data cannot be read, or do not fit together.
-        """
+        """Load the encoder, data and objective of a run."""
         loader_config = LoaderConfig(
             options.batch_size,
             resolve_device(options.device),

@@ -39,11 +39,7 @@ def note_skipped_metrics(
 ) -> list[str]:
     """Return notes about skipped metrics, one sentence for each reason.
 
-    Args:
-        metrics: the selected metrics.
-        unmet: by key, the requirement that the trained encoder does not meet.
-        results: results of the trained encoder.
-        by_name: whether the metrics were selected by name, so that rare requirements are reported too.
+    Requirements that are rarely met are reported only if the metrics were selected by name.
     """
     skipped: dict[str, list[Metric]] = {}
     for metric in metrics:

@@ -85,11 +85,7 @@ def load_train_and_test(run: Run, loader: SplitLoader, data: Any, *, leave_out: 
     If the data contain all items of the run, under whatever name and options, the splits are those of its training.
     Otherwise they are drawn anew.
 
-    Args:
-        run: the run folder.
-        loader: loads data as the run did.
-        data: the data; None: the run's own.
-        leave_out: whether test items that the run was trained on are removed, or only counted in a note.
+    If `leave_out` is false, test items that the run was trained on are only counted in a note.
 
     Raises:
         UsageError: the data cannot be loaded, or the run's own data have changed.
@@ -120,11 +116,7 @@ def load_train_and_test(run: Run, loader: SplitLoader, data: Any, *, leave_out: 
 
 
 def _without_trained(record: SplitRecord, train: Dataset, test: Dataset, *, leave_out: bool = True) -> Splits:
-    """Remove, or only count, the test items that the run was trained on.
-
-    Raises:
-        UsageError: no test item would be left.
-    """
+    """Remove, or only count, the test items that the run was trained on."""
     trained_on = record.find_trained_items(test)
     number = int(trained_on.sum())
     if number == 0:
@@ -268,11 +260,7 @@ class SplitLoader:
 
 
 def find_view_position(dataset: Dataset, model: Model, view: object) -> int:
-    """Return the position in the dataset of a view of the model, found by name, number or kind.
-
-    Raises:
-        UsageError: the data do not have the view.
-    """
+    """Return the position in the dataset of a view of the model, found by name, number or kind."""
     number = model.view_index(view)
     names, shapes = dataset.view_names, dataset.shapes
     if model.view_names[number] in names:

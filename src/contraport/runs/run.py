@@ -213,9 +213,7 @@ class Run(RunFolder):
     def save_initial_model(self, model: Model, *, has_random_weights: bool = False) -> None:
         """Write the initial model, so that the training can resume without the source of its weights.
 
-        Args:
-            model: the model before the first step.
-            has_random_weights: write only tokenizer and architecture of transformers models, not the weights.
+        If its weights are random, only tokenizer and architecture of transformers models are written.
         """
         with self.translate_write_errors():
             if has_random_weights:
@@ -225,11 +223,7 @@ class Run(RunFolder):
 
     @accept_deprecated(trust_remote_code="trust")
     def initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
-        """Load the initial model; None if its weights were random.
-
-        Args:
-            trust_remote_code: see `model`.
-        """
+        """Load the initial model; None if its weights were random."""
         from contraport.encoders.model import CONFIG_FILE
 
         if not (self.initial_path / CONFIG_FILE).exists():
@@ -337,13 +331,7 @@ class Run(RunFolder):
 def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
     """Read a file of a run folder with a reader; errors become a `UsageError`.
 
-    Args:
-        path: the file.
-        reader: parses the file; any exception that it raises means that the file is corrupt.
-        remedy: end of the message for a corrupt file.
-
-    Raises:
-        UsageError: the file is missing or corrupt.
+    Any exception of the reader means that the file is corrupt; `remedy` ends the message.
     """
     remedy_if_missing = {
         **dict.fromkeys(("evaluation.json", "samples.npz", "items.npz"), ": run `contraport evaluate` first"),

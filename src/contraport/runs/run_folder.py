@@ -44,9 +44,6 @@ class RunBackup:
 
     The backup is complete exactly if it has a `config.yaml`, which is copied last and moved back first. The run folder
     itself has a `config.yaml` at any moment. This makes every state after a kill recognizable.
-
-    Args:
-        run: the run folder.
     """
 
     def __init__(self, run: RunFolder) -> None:
@@ -54,11 +51,7 @@ class RunBackup:
         self.path = run.path / ".replaced"
 
     def move_to_backup(self) -> None:
-        """Move the files of the current run to the backup; if a backup exists, delete the current run instead.
-
-        Raises:
-            UsageError: a folder has the name of a file of a run, or a file that of a folder.
-        """
+        """Move the files of the current run to the backup; if a backup exists, delete the current run instead."""
         run = self._run
         for path in (*run.paths_besides_config, self.path):  # all checks before the first move
             folder = path in run.subfolders or path == self.path
@@ -126,9 +119,6 @@ class RunFolder:
     """Paths of all files of a run folder.
 
     Creating the object does not touch the file system.
-
-    Args:
-        path: the run folder.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -48,9 +48,6 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         mismatch_scores: scores of pairs that are known to be wrong, ``(m,)``.
         seed: seed of the bootstrap.
 
-    Raises:
-        UsageError: no scores, or NaN or infinity among them.
-
     >>> random = np.random.default_rng(0)
     >>> scores = np.concatenate([random.normal(4, 1, 8000), random.normal(0, 1, 2000)])
     >>> noise = estimate_noise_rate(scores, random.normal(0, 1, 1000))

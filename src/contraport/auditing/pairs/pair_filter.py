@@ -254,12 +254,7 @@ log = logging.getLogger("contraport.training")
 
 
 class AuditCallback(Callback):
-    """Training callback that scores the pairs between epochs, before the checkpoint is written.
-
-    Args:
-        pair_filter: scores the pairs and selects those that are trained on.
-        run: the run folder to write the scores to; default: none.
-    """
+    """Training callback that scores the pairs between epochs, before the checkpoint is written."""
 
     def __init__(self, pair_filter: PairFilter, run: Run | None = None) -> None:
         self._filter = pair_filter

@@ -61,10 +61,7 @@ STATISTICS: dict[str, Statistic] = {}
 def score_pairs(paired: PairedFeatures, pairs: PairIndices | None = None, statistic: str = "neighbors") -> Tensor:
     """Score pairs by a statistic, ``(p,)``; higher scores mean better matches.
 
-    Args:
-        paired: features of all items in both views.
-        pairs: the pairs to score; default: each item with itself.
-        statistic: a name in `STATISTICS`.
+    The statistic is a name in `STATISTICS`; default pairs: each item with itself.
 
     Raises:
         UsageError: an unknown statistic, or one that needs embeddings in one space where there are none.
@@ -253,10 +250,6 @@ user inspects beyond the estimated noise rate."""
 def select_lowest_scoring_items(scores: Tensor, rate: float) -> Tensor:
     """Select the items with the lowest scores, int64 ``(f,)``: their second views may belong to other pairs.
 
-    Args:
-        scores: scores of all pairs, ``(n,)``; higher is better.
-        rate: estimated share of wrong pairs.
-
     >>> select_lowest_scoring_items(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
     tensor([1, 3])
     """
@@ -272,11 +265,7 @@ def find_better_partners(
     The candidates nearest to the partners of an item's neighbors are scored. If none scores above the item's own
     partner, the result is -1 with the score of its own.
 
-    Args:
-        paired: features of all items in both views.
-        items: items to find partners for, ``(p,)``.
-        statistic: the statistic that scores pairs.
-        candidates: the items whose second views may be partners, ``(f,)``; default: all.
+    The second views may be those of `candidates`, ``(f,)``; default: of all items.
 
     >>> u = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
     >>> swapped = torch.cat([u[:1].neg(), u[1:2], u[2:]])

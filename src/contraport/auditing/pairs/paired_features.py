@@ -313,12 +313,7 @@ def has_vector_views(dataset: Dataset, *, widest: int | None = None) -> bool:
 
 
 def load_vector_pairs(dataset: Dataset, *, pool: Tensor | None = None) -> PairedFeatures:
-    """Load vector views as paired features; views of equal width are treated as one embedding space.
-
-    Args:
-        dataset: pairs of vectors.
-        pool: the items that may be neighbors; default: all.
-    """
+    """Load vector views as paired features; views of equal width are treated as one embedding space."""
     first, second = dataset.store.fetch(torch.arange(len(dataset)))
     return PairedFeatures((first, second), (first, second) if first.shape == second.shape else None, pool)
 
@@ -329,13 +324,6 @@ def encode_pairs(
     """Encode all pairs of a dataset by a model; return paired features whose embeddings are the projections.
 
     The mode and device of the model stay as they are.
-
-    Args:
-        model: a model of two views.
-        dataset: the pairs.
-        views: the views of the pairs.
-        loader_config: loads the pairs; its device is replaced by the model's.
-        pool: the items that may be neighbors; default: all.
     """
     loader_config = loader_config._replace(device=next(model.parameters()).device)
     values = extract_features(_FeaturesAndProjections(model), dataset, views, loader_config, "pairs")

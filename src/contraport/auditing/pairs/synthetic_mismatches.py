@@ -66,11 +66,7 @@ def map_positions_to_items(positions: Tensor, items: int, decoys: PairIndices) -
 
 
 def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
-    """Add decoys to a dataset of pairs: 10 % of the number of items, clipped to 200 to 2,000, and at most 20 %.
-
-    Raises:
-        UsageError: the data do not have two views, items lack one of them, or there are fewer than 50 pairs.
-    """
+    """Add decoys to a dataset of pairs: 10 % of the number of items, clipped to 200 to 2,000, and at most 20 %."""
     check_paired_dataset(dataset)
     items = len(dataset)
     number = int(min(max(SHARE * items, MIN_DECOYS), MAX_DECOYS, MAX_SHARE * items))
