@@ -30,6 +30,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -58,7 +59,7 @@ class RunBackup:
             good = not path.exists() or (path.is_dir() and not path.is_symlink()) == folder
             check(good, f"out: {path} is not a file of a run, so the run is not overwritten.", "foreign_file")
         if self._is_complete():  # an earlier replacement has no checkpoint yet: the backup is worth more than it
-            self._delete_current_run()
+            _delete(run.paths_besides_config)
             return
         self.path.mkdir()
         for path in run.paths_besides_config:
@@ -72,12 +73,15 @@ class RunBackup:
         if self._is_complete() and self._run.last_checkpoint.exists():
             self.delete_backup()
         elif not self._is_complete() and self.path.exists():
-            self._move_back()
+            for path in self._run.paths_besides_config:
+                if os.path.lexists(self.path / path.name):
+                    (self.path / path.name).rename(path)
+            shutil.rmtree(self.path)
 
     def roll_back(self) -> None:
         """Restore the replaced run from the backup, unless the new run has a checkpoint."""
         if self._is_complete() and not self._run.last_checkpoint.exists():
-            self._delete_current_run()
+            _delete(self._run.paths_besides_config)
             os.replace(self.path / self._run.config_path.name, self._run.config_path)
         self.finish_interrupted_operation()
 
@@ -85,30 +89,19 @@ class RunBackup:
         """Delete the backup of the replaced run, if there is one."""
         if not self._is_complete():
             return
-        for path in self._run.paths_besides_config:
-            _delete(self.path / path.name)
+        _delete(self.path / path.name for path in self._run.paths_besides_config)
         shutil.rmtree(self.path)
 
     def _is_complete(self) -> bool:
         return (self.path / self._run.config_path.name).exists()
 
-    def _move_back(self) -> None:
-        for path in self._run.paths_besides_config:
-            saved = self.path / path.name
-            if os.path.lexists(saved):
-                saved.rename(path)
-        shutil.rmtree(self.path)
 
-    def _delete_current_run(self) -> None:
-        for path in self._run.paths_besides_config:
-            _delete(path)
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _delete(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 _ENCODER_FOLDER = re.compile(r"encoder\d+")
