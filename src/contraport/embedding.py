@@ -149,8 +149,8 @@ def apply_in_blocks(
     @torch.inference_mode()
     def forward_on_cpu(inputs: Sequence[Tensor]) -> Tensor:
         is_large = any(view.ndim > 2 and view[0].numel() > LARGE for view in inputs)
-        if is_stateless:  # a foreign model may require the usual memory layout
-            inputs = [_channels_last(view) for view in inputs]
+        if is_stateless:  # convolutions are fastest in channels-last, but a foreign model may require the usual layout
+            inputs = [view.contiguous(memory_format=torch.channels_last) if view.ndim == 4 else view for view in inputs]
         parts = zip(*(view.split(FEW if is_large else BLOCK) for view in inputs), strict=True)
         return torch.cat([function(*part) for part in parts])
 
@@ -167,11 +167,6 @@ def apply_in_blocks(
         finally:
             torch.set_num_threads(threads)  # new threads inherit the last value that any thread set
     return torch.cat([output[: len(block[0])] for output, block in zip(outputs, blocks, strict=True)])
-
-
-def _channels_last(view: Tensor) -> Tensor:
-    """Return images in channels-last memory format, in which convolutions on a CPU are fastest."""
-    return view.contiguous(memory_format=torch.channels_last) if view.ndim == 4 else view
 
 
 def _use_one_thread() -> None:

@@ -71,8 +71,15 @@ def audit(values: dict[str, Any]) -> Audit:
     dataset = full.select_views(views) if options.views else full
     check_paired_dataset(dataset)
     with _open_output_folder(options) as folder:
-        run = _audit_online if options.method == "online" else _audit_in_rounds
-        result = replace(run(options, dataset, folder), source_rows=dataset.rows.numpy(), keys=dataset.keys)
+        if options.method == "online":
+            run = train(
+                data=dataset, out=folder / "training", resume=options.resume, progress=options.progress, audit=True,
+                device=options.device, **_training_settings(options, dataset),
+            )  # fmt: skip
+            result = audit_from_arrays(dataset.name, run.pair_scores())
+        else:
+            result = _audit_in_rounds(options, dataset, folder)
+        result = replace(result, source_rows=dataset.rows.numpy(), keys=dataset.keys)
         if options.out is not None:
             with report_write_errors("out", folder), console_logging(progress=options.progress):
                 result.save(folder)
@@ -86,12 +93,6 @@ def audit(values: dict[str, Any]) -> Audit:
     return result
 
 
-def _audit_online(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    settings = _training_settings(options, dataset) | {"audit": True, "device": options.device}
-    run = train(data=dataset, out=folder / "training", resume=options.resume, progress=options.progress, **settings)
-    return audit_from_arrays(dataset.name, run.pair_scores())
-
-
 def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
     rounds: Iterator[tuple[RoundResult, PairedFeatures | None]]
     statistic = options.statistic_name
@@ -103,8 +104,12 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
             device = "cuda" if torch.cuda.is_available() else "cpu"
         settings = Settings(data=dataset, device=device, **_training_settings(options, dataset))
         path = None if options.out is None else folder / CROSS_FIT_FILE
+        # What must be unchanged for an audit to resume.
+        declared = get_declared_options(AuditOptions).items()
+        fixed = {name: getattr(options, name) for name, option in declared if option.lifetime == "run"}
+        fixed |= {"data": dataset.name, "pairs": len(dataset), "views": list(dataset.view_names)}
         shape = options.rounds, options.repeats, len(dataset)
-        saved = CrossFitScores(path, _list_resume_conditions(options, dataset), shape, fingerprint(dataset))
+        saved = CrossFitScores(path, fixed, shape, fingerprint(dataset))
         rounds = score_by_crossfit(dataset, settings, saved, statistic=statistic, folds=options.folds)
     console = make_console(stderr=True, quiet=not (options.progress and make_console(stderr=True).is_terminal))
     *_, (result, paired) = track(rounds, "rounds", total=options.rounds, console=console, transient=True)
@@ -124,16 +129,6 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         partners.numpy(),
         partner_scores.numpy(),
     )
-
-
-def _list_resume_conditions(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    """Return the options and data properties that must be unchanged for an audit to resume, as plain values."""
-    own = {
-        name: getattr(options, name)
-        for name, option in get_declared_options(AuditOptions).items()
-        if option.lifetime == "run"
-    }
-    return own | {"data": dataset.name, "pairs": len(dataset), "views": list(dataset.view_names)}
 
 
 def _training_settings(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:

@@ -92,7 +92,8 @@ class CrossFitScores:
         fingerprint: fingerprint of the pairs, by `contraport.data.split_record.fingerprint`.
 
     Attributes:
-        scores: scores of pairs and of their mismatches, float32 ``(rounds, repeats, 2, n)``; NaN in unfinished folds.
+        scores_by_round: scores of pairs and of their mismatches, float32 ``(rounds, repeats, 2, n)``; NaN in unfinished
+            folds.
 
     Raises:
         UsageError: the file is damaged, or that of an audit with other options or pairs.
@@ -104,27 +105,31 @@ class CrossFitScores:
         rounds, repeats, pairs = shape
         self._path, self._options = path, json.dumps(options, sort_keys=True, default=str)
         self._fingerprint = str(fingerprint)
-        self.scores = np.full((rounds, repeats, 2, pairs), np.nan, dtype=np.float32)
+        self.scores_by_round = np.full((rounds, repeats, 2, pairs), np.nan, dtype=np.float32)
         if path is not None and path.exists():
             self._load(path)
 
     def is_fold_scored(self, place: tuple[int, int], part: Tensor) -> bool:
         """Return whether all pairs of `part` have scores for the round and the repeat that `place` gives."""
-        return bool(np.isfinite(self.scores[place][:, part.numpy()]).all())
+        return bool(np.isfinite(self.scores_by_round[place][:, part.numpy()]).all())
 
     def add_scores(self, place: tuple[int, int], part: Tensor, scores: Tensor, mismatch_scores: Tensor) -> None:
         """Store the scores of the pairs `part` for one round and repeat, `place`, and save the file."""
-        self.scores[place][:, part.numpy()] = torch.stack([scores, mismatch_scores]).numpy()
+        self.scores_by_round[place][:, part.numpy()] = torch.stack([scores, mismatch_scores]).numpy()
         if self._path is not None:
             with report_write_errors("out", self._path):
                 write_arrays(
                     self._path,
-                    {"scores": self.scores, "asked": np.array(self._options), "mark": np.array(self._fingerprint)},
+                    {
+                        "scores": self.scores_by_round,
+                        "asked": np.array(self._options),
+                        "mark": np.array(self._fingerprint),
+                    },
                 )
 
     def mean_up_to_round(self, number: int) -> RoundResult:
         """Return the result with scores averaged over all repeats of rounds 0 to `number`, inclusive."""
-        return RoundResult.from_scores(*self.scores[: number + 1].mean(axis=(0, 1)))
+        return RoundResult.from_scores(*self.scores_by_round[: number + 1].mean(axis=(0, 1)))
 
     def _load(self, path: Path) -> None:
         try:
@@ -136,10 +141,10 @@ class CrossFitScores:
         changed = [f"{name}={saved.get(name)!r}, got {own[name]!r}" for name in own if saved.get(name) != own[name]]
         message = f"resume: the audit in {path.parent} was run with {'; '.join(changed)}. Use a new folder."
         check(not changed, message, "other_options")
-        is_alike = scores.shape == self.scores.shape and scores.dtype == np.float32
+        is_alike = scores.shape == self.scores_by_round.shape and scores.dtype == np.float32
         message = f"resume: the audit in {path.parent} is of other pairs. Use a new folder."
         check(is_alike and fingerprint == self._fingerprint, message, "other_pairs")
-        self.scores = scores
+        self.scores_by_round = scores
 
 
 def score_by_crossfit(
@@ -151,7 +156,7 @@ def score_by_crossfit(
     of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and
     mismatches are scored alike. Each repeat and round draws new initial weights.
     """
-    rounds, repeats = saved.scores.shape[:2]
+    rounds, repeats = saved.scores_by_round.shape[:2]
     groups = draw_exchange_groups(dataset, seed=settings.seed)
     partners = rotate_partners(groups)
     trusted, paired, result = torch.arange(len(dataset)), None, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -35,25 +35,21 @@ _POSITIONS = "pos_embed"
 
 def read_state_dict(path: Path) -> State:
     """Read a state dict from a file, also where it is nested under a key; nothing is unpickled."""
-    read: Callable[[Path], Any] = load_file if path.suffix == ".safetensors" else _load_tensors
+    is_safetensors = path.suffix == ".safetensors"
     try:
         check_checksum(path)
-        state = read(path)
+        state: Any = load_file(path) if is_safetensors else torch.load(path, map_location="cpu", weights_only=True)
         for name in _NESTED:
             if isinstance(state, Mapping) and isinstance(state.get(name), Mapping):
                 state = state[name]
     except (Exception, SafetensorError) as error:  # readers raise various errors on corrupt files
         message = unreadable_error(f"init: {path}", "weights by name", error)
-        hint = "" if read is load_file else "; write it with torch.save(module.state_dict(), FILE)."
+        hint = "" if is_safetensors else "; write it with torch.save(module.state_dict(), FILE)."
         raise UsageError(f"{message}{hint}", kind="unreadable") from error
     good = isinstance(state, Mapping) and len(state) > 0
-    state = {name: value for name, value in state.items() if isinstance(value, Tensor)} if good else {}
-    check(len(state) > 0, f"init: {path} has no weights by name.", "empty")
-    return state
-
-
-def _load_tensors(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True)
+    weights = {name: value for name, value in state.items() if isinstance(value, Tensor)} if good else {}
+    check(len(weights) > 0, f"init: {path} has no weights by name.", "empty")
+    return weights
 
 
 def load_weights(encoder: nn.Module, state: State, name: str | None, source: str) -> None:
@@ -64,8 +60,9 @@ def load_weights(encoder: nn.Module, state: State, name: str | None, source: str
     """
     own = encoder.state_dict()
     weights = _strip_prefix(state, own, source)
-    heads = _classifier_prefixes(encoder)
-    weights = {key: value for key, value in weights.items() if not key.startswith(heads)} if heads else weights
+    named = (getattr(encoder, "pretrained_cfg", None) or {}).get("classifier") or ()
+    heads = tuple(f"{head}." for head in ([named] if isinstance(named, str) else named))
+    weights = {key: value for key, value in weights.items() if not key.startswith(heads)}
     weights = _resample_positions(encoder, _adapt_channels(encoder, weights, own), own)
     missing, unexpected = own.keys() - weights.keys(), weights.keys() - own.keys()
     mismatched = [key for key in own.keys() & weights.keys() if own[key].shape != weights[key].shape]
@@ -96,12 +93,6 @@ def _strip_prefix(state: State, own: State, source: str) -> State:
     check(len(whole) < 2, message, "ambiguous")
     prefix = whole[0] if whole else min(prefixes, key=len, default="")
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-
-
-def _classifier_prefixes(encoder: nn.Module) -> tuple[str, ...]:
-    """Return the name prefixes of a timm model's classifier."""
-    named = (getattr(encoder, "pretrained_cfg", None) or {}).get("classifier") or ()
-    return tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))
 
 
 def _adapt_channels(encoder: nn.Module, weights: State, own: State) -> State:

@@ -113,7 +113,11 @@ class SmallCNN(nn.Module):
         side, layers, channels = min(shape[1:]), list[nn.Module](), shape[0]
         for width, largest in zip(CNN_WIDTHS, CNN_LARGEST_SIDES, strict=True):
             stride = 1 if side <= largest else 2
-            layers += _convolution(channels, width, stride=stride)
+            layers += [
+                nn.Conv2d(channels, width, 3, stride, 1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(inplace=True),
+            ]
             side, channels = -(-side // stride), width
         self.layers = nn.Sequential(*layers)
 
@@ -247,11 +251,6 @@ def dense_block(inputs: int, outputs: int) -> list[nn.Module]:
 def _check_image(name: str, shape: tuple[int, ...]) -> None:
     message = f"encoder: {name!r} takes images, got {describe_shape(shape)}; use {_ALTERNATIVES}."
     check(len(shape) == 3, message, "shape")
-
-
-def _convolution(inputs: int, outputs: int, *, stride: int) -> list[nn.Module]:
-    layer = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-    return [layer, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
 
 
 EMBEDDING_WIDTH = 128

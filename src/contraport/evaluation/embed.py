@@ -147,7 +147,12 @@ def _add(buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np
     if not isinstance(dataset, Stream):
         rows = dataset.rows[batch.ids]
         keys = None if dataset.keys is None else tuple(dataset.keys[position] for position in batch.ids.tolist())
-    beginnings = _text_beginnings(batch, dataset.shapes)
+    beginnings = None
+    if any(map(is_text_shape, dataset.shapes)):
+        texts = batch.views[[is_text_shape(shape) for shape in dataset.shapes].index(True)]
+        beginnings = [
+            textwrap.shorten(text, LETTERS, placeholder=" ...") or text[:LETTERS] for text in tensor_to_texts(texts)
+        ]
     buffer.add(
         features,
         rows=rows.numpy(),
@@ -155,14 +160,3 @@ def _add(buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np
         keys=beginnings if by_text and beginnings else keys or beginnings,
         labels=None if batch.labels is None else batch.labels.numpy(),
     )
-
-
-def _text_beginnings(batch: Batch, shapes: tuple[tuple[int, ...], ...]) -> list[str] | None:
-    """Return the beginning of the first text view of each item, or None without texts."""
-    texts = [view for view, shape in enumerate(shapes) if is_text_shape(shape)]
-    if not texts:
-        return None
-    return [
-        textwrap.shorten(text, LETTERS, placeholder=" ...") or text[:LETTERS]
-        for text in tensor_to_texts(batch.views[texts[0]])
-    ]

@@ -95,7 +95,14 @@ def load_train_and_test(run: Run, loader: SplitLoader, data: Any, *, leave_out: 
     check_no_stream(test)
     record, is_own = run.split_record(), is_training_data(loader.training_settings, data)
     if record is None:
-        _check_no_copies(run, train, test, is_own=is_own)
+        # A run of an earlier version: it may have been trained on copies of test items.
+        has_copies = train.content_ids is not None or test.content_ids is not None
+        check(
+            not (is_own and train.num_random_test_items is not None and has_copies),
+            f"run: {run.path} was trained by an earlier version, which could put copies of an item into both splits, "
+            f"and {train.name!r} has copies. Train it again, or pass unseen items as test_data (--test_data).",
+            "copies",
+        )
         return Splits(train, test)
     if len(record.train_digests) == 0 or record.matches_splits(train, test):
         return Splits(train, test)
@@ -130,18 +137,6 @@ def _without_trained(record: SplitRecord, train: Dataset, test: Dataset, *, leav
     note = f"{fact}; they are left out." if leave_out else f"{fact}."
     log.warning("%s", note)
     return Splits(train, test.subset((~trained_on).nonzero()[:, 0]) if leave_out else test, (note,))
-
-
-def _check_no_copies(run: Run, train: Dataset, test: Dataset, *, is_own: bool) -> None:
-    """Raise `UsageError` if a run of an earlier version may have been trained on copies of test items."""
-    is_random_split = train.num_random_test_items is not None
-    has_copies = train.content_ids is not None or test.content_ids is not None
-    check(
-        not (is_own and is_random_split and has_copies),
-        f"run: {run.path} was trained by an earlier version, which could put copies of an item into both splits, and "
-        f"{train.name!r} has copies. Train it again, or pass unseen items as test_data (--test_data).",
-        "copies",
-    )
 
 
 def _with_all_views(dataset: Dataset) -> Dataset:

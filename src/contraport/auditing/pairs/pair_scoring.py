@@ -284,18 +284,13 @@ def _best_on_shortlist(
     paired: PairedFeatures, items: Tensor, candidates: Tensor, statistic: str
 ) -> tuple[Tensor, Tensor]:
     """Return the partner with the highest score on the shortlist of each item, and the score, ``(p,)`` each."""
-    shortlist = torch.cat(
-        [_shortlist_candidates(paired, block, candidates) for block in split_into_row_blocks(items, len(candidates))]
-    )
+    partners, shortlists = paired.features[1], []
+    for block in split_into_row_blocks(items, len(candidates)):
+        near, _ = paired.find_pair_neighbors(PairIndices(block, block))
+        similarity = gather_mean(partners, near) @ partners[candidates].T
+        similarity.masked_fill_(block[:, None] == candidates, -torch.inf)  # its own partner is not another one
+        shortlists.append(candidates[similarity.topk(min(SHORTLIST, len(candidates)), 1).indices])
+    shortlist = torch.cat(shortlists)
     pairs = PairIndices(items.repeat_interleave(shortlist.shape[1]), shortlist.flatten())
     best, place = score_pairs(paired, pairs, statistic).reshape(shortlist.shape).max(dim=1)
     return shortlist.gather(1, place[:, None]).flatten(), best
-
-
-def _shortlist_candidates(paired: PairedFeatures, items: Tensor, candidates: Tensor) -> Tensor:
-    """Return the candidates nearest to the mean of the partners of the neighbors of each item, ``(p, SHORTLIST)``."""
-    near, _ = paired.find_pair_neighbors(PairIndices(items, items))
-    values = paired.features[1]
-    similarity = gather_mean(values, near) @ values[candidates].T
-    similarity.masked_fill_(items[:, None] == candidates, -torch.inf)  # its own partner is not another one
-    return candidates[similarity.topk(min(SHORTLIST, len(candidates)), 1).indices]

@@ -163,20 +163,18 @@ class PairedFeatures:
             views = getattr(self, name)
             if views is not None:
                 for view, values in enumerate(views):
-                    self._check_view(name, view, values)
+                    good = values.ndim == 2 and len(values) == len(self)
+                    message = f"{name}: view {view} must have shape ({len(self)}, d), got {tuple(values.shape)}."
+                    check(good, message, "shape")
+                    bad = int((~values.isfinite().all(dim=1)).sum())
+                    message = f"{name}: must be finite, got NaN or infinity in {bad} rows of view {view}."
+                    check(bad == 0, message, "not_finite")
                 object.__setattr__(self, name, tuple(F.normalize(values.float(), dim=1) for values in views))
         if self.embeddings is not None:
             widths = [values.shape[1] for values in self.embeddings]
             check(widths[0] == widths[1], f"embeddings: both views must have one width, got {widths}.", "shape")
         fewest, size = self.neighbors + 2, len(self.neighbor_candidates)
         check(size >= fewest, f"pool: at least {fewest} items are needed, got {size}.")
-
-    def _check_view(self, argument: str, view: int, values: Tensor) -> None:
-        shape = tuple(values.shape)
-        good = values.ndim == 2 and len(values) == len(self)
-        check(good, f"{argument}: view {view} must have shape ({len(self)}, d), got {shape}.", "shape")
-        bad = int((~values.isfinite().all(dim=1)).sum())
-        check(bad == 0, f"{argument}: must be finite, got NaN or infinity in {bad} rows of view {view}.", "not_finite")
 
     def __len__(self) -> int:
         return len(self.features[0])
@@ -252,7 +250,10 @@ class PairedFeatures:
             *(split_into_row_blocks(x, len(references)) for x in (values, self.observed_pairs.first)), strict=True
         ):
             similarity = (rows @ values[references].T).masked_fill(items[:, None] == references, -torch.inf)
-            thresholds.append(_sort_rows(similarity)[:, -ranks.long()])
+            # On the CPU, NumPy sorts in a thirtieth of torch's time, as torch computes the indices too.
+            on_cpu = values.device.type == "cpu"
+            ordered = torch.from_numpy(np.sort(similarity.numpy(), axis=1)) if on_cpu else similarity.sort(1).values
+            thresholds.append(ordered[:, -ranks.long()])
         return ranks / number, torch.cat(thresholds)
 
     @cached_property
@@ -272,13 +273,6 @@ def mean_nearest_similarity(values: Tensor, others: Tensor, number: int) -> Tens
     """Return the mean similarity of unit vectors, ``(p, d)``, to their `number` nearest among `others`, ``(n, d)``."""
     blocks = split_into_row_blocks(values, len(others))
     return torch.cat([(rows @ others.T).topk(number, 1).values.mean(dim=1) for rows in blocks])
-
-
-def _sort_rows(values: Tensor) -> Tensor:
-    # On the CPU, NumPy sorts in a thirtieth of torch's time, as torch computes the indices too.
-    if values.device.type == "cpu":
-        return torch.from_numpy(np.sort(values.numpy(), axis=1))
-    return values.sort(dim=1).values
 
 
 def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:

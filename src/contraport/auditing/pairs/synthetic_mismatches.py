@@ -47,22 +47,14 @@ class DecoyDataset(Dataset):
 
     def __getitems__(self, positions: list[int]) -> Batch:
         """Return the batch of the pairs and decoys at the given positions."""
-        first, second = map_positions_to_items(
-            torch.as_tensor(positions, dtype=torch.int64), len(self), self.decoy_pairs
-        )
+        places = torch.as_tensor(positions, dtype=torch.int64)
+        is_decoy, number = places >= len(self), (places - len(self)).clamp(min=0)
+        first, second = (torch.where(is_decoy, items[number], places) for items in self.decoy_pairs)
         batch = super().__getitems__(first.tolist())
         if torch.equal(first, second):
             return batch
         # All second views are fetched again: a batch of texts is as wide as its own longest text.
         return batch._replace(views=(batch.views[0], self.store.fetch(second)[1]))
-
-
-def map_positions_to_items(positions: Tensor, items: int, decoys: PairIndices) -> tuple[Tensor, Tensor]:
-    """Return the item index of the first and of the second view at each position, ``(b,)`` each."""
-    number = (positions - items).clamp(min=0)
-    is_decoy = positions >= items
-    first, second = (torch.where(is_decoy, members[number], positions) for members in decoys)
-    return first, second
 
 
 def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
