@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
 from typing import Self
 
 import numpy as np
@@ -15,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from contraport.engine import BilinearCost, Gibbs, HalfStep, Kernel, run_half_steps
+from contraport.engine import BilinearCost, Gibbs, HalfStep, run_half_steps
 from contraport.errors import (
     UsageError,
     check,
@@ -106,18 +105,43 @@ class InverseOT(BaseEstimator):
         check_integer("max_iter", self.max_iter)
         check_nonnegative("ridge", self.ridge)
         x, y = self._validate_rows(features_rows, reset=True), as_tensor("features_columns", features_columns)
-        observed = _observed(observed_coupling, (len(x), len(y)))
+        observed = _validate_coupling(observed_coupling, (len(x), len(y)))
         self.module_ = self._build_cost(x.shape[1], y.shape[1])
-        problem = _PlanProblem(x, y, observed, Gibbs(self.module_, self.temperature))
+        rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # rows and columns are different items
+        block = Block(PairPattern(len(x), rows, columns, positives=(rows[:0], rows[:0])), x, y)
+        target, kernel = Matrix(observed)(block, {}), Gibbs(self.module_, self.temperature)
+        log_a, log_b = observed.sum(1).log(), observed.sum(0).log()
+        # In these units the row potential has a curvature near 1, which L-BFGS needs to converge quickly.
+        scale = observed.sum(1).rsqrt()
+        scaled_potential = torch.zeros_like(scale, requires_grad=True)
 
-        def loss() -> Tensor:
+        def compute_plan() -> BlockResult:
+            """Compute the plan from cost and row potential; a column half-step makes the column masses exact."""
+            geometry, f = block.build_geometry(kernel), log_a + scale * scaled_potential
+            (g,) = run_half_steps(geometry, [HalfStep("columns", 0)], (log_a, log_b), initial=[f])
+            return BlockResult(block, target, Plan(geometry, f, g, cached_log_column_mass=log_b))
+
+        optimizer = torch.optim.LBFGS(
+            [scaled_potential, *self.module_.parameters()],
+            max_iter=self.max_iter,
+            max_eval=10 * self.max_iter,
+            tolerance_grad=self.tolerance,
+            tolerance_change=0.0,
+            history_size=20,
+            line_search_fn="strong_wolfe",
+        )
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
             squares = torch.stack([p.square().sum() for p in self.module_.parameters()]).sum()
-            return KL()(problem.compute_plan()).sum() + self.ridge / 2 * squares
+            loss = KL()(compute_plan()).sum() + self.ridge / 2 * squares
+            loss.backward()
+            return loss
 
-        parameters = [problem.scaled_potential, *self.module_.parameters()]
-        self.n_iter_ = _minimize(parameters, loss, self.max_iter, self.tolerance)
+        optimizer.step(closure)
+        self.n_iter_ = int(optimizer.state[scaled_potential]["n_iter"])
         with torch.no_grad():
-            result = problem.compute_plan()
+            result = compute_plan()
             self.cost_ = double_center(self.module_(x, y).numpy())
             self.coupling_ = result.plan.dense().numpy()
             self.kl_divergence_ = KL()(result).sum().item()
@@ -172,27 +196,7 @@ def double_center(cost: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(matrix - matrix.mean(0) - matrix.mean(1, keepdims=True) + matrix.mean())
 
 
-class _PlanProblem:
-    """Transport plan with the marginals of an observed coupling, as a function of the cost and the row potential."""
-
-    def __init__(self, x: Tensor, y: Tensor, observed: Tensor, kernel: Kernel) -> None:
-        rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # rows and columns are different items
-        self.block = Block(PairPattern(len(x), rows, columns, positives=(rows[:0], rows[:0])), x, y)
-        self.target, self.kernel = Matrix(observed)(self.block, {}), kernel
-        self.log_marginals = observed.sum(1).log(), observed.sum(0).log()
-        # In these units the row potential has a curvature near 1, which L-BFGS needs to converge quickly.
-        self.potential_scale = observed.sum(1).rsqrt()
-        self.scaled_potential = torch.zeros_like(self.potential_scale, requires_grad=True)
-
-    def compute_plan(self) -> BlockResult:
-        """Compute the plan from the current cost and row potential; a column half-step makes its columns exact."""
-        log_a, log_b = self.log_marginals
-        geometry, f = self.block.build_geometry(self.kernel), log_a + self.potential_scale * self.scaled_potential
-        (g,) = run_half_steps(geometry, [HalfStep("columns", 0)], self.log_marginals, initial=[f])
-        return BlockResult(self.block, self.target, Plan(geometry, f, g, cached_log_column_mass=log_b))
-
-
-def _observed(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
+def _validate_coupling(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
     observed = as_tensor("observed_coupling", coupling, "(n, m)")
     got = tuple(observed.shape)
     check(got == shape, f"observed_coupling: must have shape {shape}, got {got}.", "shape")
@@ -201,25 +205,3 @@ def _observed(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
         empty = int((masses == 0).sum())
         check(empty == 0, f"observed_coupling: {empty} {side}s have no mass. Remove these items.", "empty")
     return observed / observed.sum()
-
-
-def _minimize(parameters: list[Tensor], loss: Callable[[], Tensor], iterations: int, tolerance: float) -> int:
-    """Minimize a loss over parameters by L-BFGS, and return the number of iterations."""
-    optimizer = torch.optim.LBFGS(
-        parameters,
-        max_iter=iterations,
-        max_eval=10 * iterations,
-        tolerance_grad=tolerance,
-        tolerance_change=0.0,
-        history_size=20,
-        line_search_fn="strong_wolfe",
-    )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value = loss()
-        value.backward()
-        return value
-
-    optimizer.step(closure)
-    return int(optimizer.state[parameters[0]]["n_iter"])

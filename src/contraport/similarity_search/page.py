@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,6 @@ import torch
 from PIL import Image, ImageOps
 
 from contraport._utils.files import write_text
-from contraport.data import Dataset
 from contraport.data.thumbnails import shrink_images
 from contraport.errors import UsageError, check, check_new_file, check_regular_file, report_write_errors
 from contraport.features import Features
@@ -121,30 +120,24 @@ def _picture_of_file(file: Path) -> str | None:
         return None
 
 
-def _pictures_of_run(features: Features, items: Iterable[int]) -> dict[int | Path, str]:
+def _pictures_of_run(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
+    """Load pictures from the training data of the run that embedded the features; none if that fails."""
     pictures: dict[int | Path, str] = {}
-    for split in ("train", "test"):
-        in_split = [item for item in sorted(set(items)) if features.splits[item] == split]
-        dataset = _load_run_data(features, split) if in_split else None
-        if dataset is None or not dataset.is_image:
-            continue
-        places = {row: place for place, row in enumerate(dataset.rows.tolist())}
-        present = [item for item in in_split if int(features.source_rows[item]) in places]
-        if present:
-            views = dataset.store.fetch(torch.tensor([places[int(features.source_rows[item])] for item in present]))
-            pixels = shrink_images(views[0], PICTURE_SIDE)
-            uris = [encode_data_uri(pixels_to_pil(one), "png") for one in pixels]
-            pictures |= dict(zip(present, uris, strict=True))
-    return pictures
-
-
-def _load_run_data(features: Features, split: str) -> Dataset | None:
-    """Load the training data of the run that embedded the features; None if loading fails or the data differ."""
     try:
-        settings = Run(str(features.run)).settings()
+        settings = Run(str(features.run)).settings().replace_unchecked(sample_weight=None)
         if features.data_name not in (None, settings.data):  # rows count in other data
-            return None
-        return build_dataset(settings.replace_unchecked(sample_weight=None), split)
+            return {}
+        for split in ("train", "test"):
+            in_split = [item for item in sorted(set(items)) if features.splits[item] == split]
+            dataset = build_dataset(settings, split) if in_split else None
+            if dataset is None or not dataset.is_image:
+                continue
+            places = {row: place for place, row in enumerate(dataset.rows.tolist())}
+            present = [item for item in in_split if int(features.source_rows[item]) in places]
+            if present:
+                views = dataset.store.fetch(torch.tensor([places[int(features.source_rows[item])] for item in present]))
+                uris = [encode_data_uri(pixels_to_pil(one), "png") for one in shrink_images(views[0], PICTURE_SIDE)]
+                pictures |= dict(zip(present, uris, strict=True))
     except (UsageError, OSError) as error:
         log.debug("No pictures of %s: %s", features.run, error)
-        return None
+    return pictures
