@@ -1,4 +1,4 @@
-"""What comes in as arrays is taken as it is, whatever its memory is like."""
+"""Conversion of array-likes of any memory layout to tensors."""
 
 import warnings
 
@@ -12,7 +12,7 @@ ROWS = np.arange(12.0).reshape(4, 3)
 
 
 @pytest.fixture
-def _each_warning_of_torch_is_an_error():
+def _torch_warnings_are_errors():
     before = torch.is_warn_always_enabled()
     torch.set_warn_always(True)  # else torch tells once in a process
     with warnings.catch_warnings():
@@ -21,18 +21,18 @@ def _each_warning_of_torch_is_an_error():
     torch.set_warn_always(before)
 
 
-@pytest.mark.usefixtures("_each_warning_of_torch_is_an_error")
+@pytest.mark.usefixtures("_torch_warnings_are_errors")
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
 @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1), slice(None, None, 2)])
 @pytest.mark.parametrize("writable", [True, False])
-def test_memory_of_every_kind(dtype, order, writable):
+def test_converts_arrays_of_any_memory_layout(dtype, order, writable):
     given = ROWS.astype(dtype)[order]
     given.flags.writeable = writable
     assert np.array_equal(as_tensor("X", given).numpy(), ROWS[order])
     assert given.flags.writeable == writable
 
 
-@pytest.mark.usefixtures("_each_warning_of_torch_is_an_error")
-def test_a_frame():
+@pytest.mark.usefixtures("_torch_warnings_are_errors")
+def test_converts_data_frames():
     pd = pytest.importorskip("pandas")
     assert np.array_equal(as_tensor("X", pd.DataFrame(ROWS)).numpy(), ROWS)

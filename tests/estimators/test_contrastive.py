@@ -1,4 +1,4 @@
-"""The encoder as scikit-learn sees it: its checks, its pipelines and searches, every kind of array, every mistake."""
+"""ContrastiveEncoder: scikit-learn's checks, pipelines and searches, kinds of arrays, and errors."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ EQUIVALENCE = "check_sample_weight_equivalence_on_dense_data"
 
 
 @parametrize_with_checks([ContrastiveEncoder(epochs=5)], expected_failed_checks=lambda _: {EQUIVALENCE: AN_ITEM_TWICE})
-def test_scikit_learns_own_checks(estimator, check):
+def test_passes_scikit_learn_estimator_checks(estimator, check):
     check(estimator)
 
 
-def test_weights_say_how_much_items_count():
+def test_sample_weights_scale_the_loss_of_items():
     weights = np.r_[np.ones(20), np.zeros(20)]
     plain, equal = quick().fit(VECTORS), quick().fit(VECTORS, sample_weight=np.full(40, 3.0))
     assert equal.loss_curve_ == pytest.approx(plain.loss_curve_, rel=1e-5)
@@ -71,21 +71,21 @@ def test_rejects_invalid_sample_weights(weights, value):
     ("X", "features", "tower"),
     [(VECTORS, 256, "MLP"), (SERIES, 128, "SmallTCN"), (IMAGES, 256, "SmallCNN"), (GREY, 256, "SmallCNN")],
 )
-def test_every_kind_of_array(X, features, tower):
+def test_accepts_arrays_of_every_kind(X, features, tower):
     fitted = quick().fit(X)
     assert fitted.transform(X[:7]).shape == (7, features)
     assert fitted.transform(X[:7]).dtype == np.float32
     assert type(fitted.pipeline_.model.tower(0).encoder).__name__ == tower
 
 
-def test_given_views_have_an_encoder_each():
+def test_each_given_view_has_its_own_encoder():
     fitted = quick().fit(GIVEN)
     assert fitted.transform(GIVEN).shape == (40, 256 + 256 + 128)
     assert quick(representation="2").fit(GIVEN).transform(GIVEN).shape == (40, 128)
     assert np.isfinite(fitted.score(GIVEN))
 
 
-def test_one_view_of_a_paired_fit_is_embedded_by_its_name():
+def test_transforms_one_view_of_a_paired_fit_by_name():
     fitted = quick().fit({"text": GIVEN[0], "sound": GIVEN[2]})
     both = fitted.transform({"sound": GIVEN[2], "text": GIVEN[0]})
     np.testing.assert_array_equal(both, fitted.transform((GIVEN[0], GIVEN[2])))
@@ -99,27 +99,27 @@ def test_one_view_of_a_paired_fit_is_embedded_by_its_name():
         fitted.score({"text": GIVEN[0]})
 
 
-def test_a_list_is_one_view():
+def test_list_is_one_view():
     np.testing.assert_array_equal(
         quick().fit(SERIES).transform(list(SERIES)), quick().fit(list(SERIES)).transform(SERIES)
     )
 
 
-def test_names_the_columns_that_are_not_numbers():
+def test_error_names_non_numeric_columns():
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(VECTORS, columns=list("abcdef")).assign(name="Eva")
     with raises_usage_error("X.text_columns", "'name' ('Eva')"):
         quick().fit(frame)
 
 
-def test_rows_in_lists_are_one_array():
+def test_list_of_rows_is_one_array():
     np.testing.assert_array_equal(
         quick().fit(VECTORS.tolist()).transform(VECTORS.tolist()), quick().fit(VECTORS).transform(VECTORS)
     )
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe(recipe):
+def test_trains_every_recipe(recipe):
     several = RECIPES[recipe].settings.get("shared_encoder") is False  # an encoder for each view needs views
     items = (VECTORS, VECTORS[:, :4]) if several else VECTORS
     fitted = quick(recipe=recipe, batch_size=20).fit(items, np.arange(40) % 3)
@@ -128,20 +128,20 @@ def test_every_recipe(recipe):
     assert np.isfinite(fitted.loss_curve_).all()
 
 
-def test_a_recipe_gives_way_to_what_is_given():
+def test_parameters_override_the_recipe():
     fitted = quick(recipe="moco", objective="gca-uot").fit(VECTORS)
     assert fitted.pipeline_.momentum_encoder is not None
     assert type(fitted.pipeline_.objective.constraint).__name__ == "Unbalanced"
     assert fitted.get_params()["objective"] == "gca-uot"
 
 
-def test_views_and_augmentations():
+def test_accepts_views_and_augmentations():
     assert quick(views="colour").fit(IMAGES).transform(IMAGES).shape == (40, 512)
     assert quick(views="2+2").fit(IMAGES).transform(IMAGES).shape == (40, 256)
     assert quick(views=3, augment="mixup").fit(VECTORS).pipeline_.views.shapes == ((6,),) * 3
 
 
-def test_labels_reach_the_objectives_that_ask_for_them():
+def test_labels_reach_objectives_that_require_them():
     labels = np.array(["a", "b"])[np.arange(40) % 2]
     one, other = (quick(objective="sup-con").fit(VECTORS, y).transform(VECTORS) for y in (labels, np.sort(labels)))
     assert not np.array_equal(one, other)
@@ -162,7 +162,7 @@ def test_rejects_y_of_a_wrong_length_or_kind():
             quick(objective="sup-con").fit(VECTORS, y)
 
 
-def test_it_learns():
+def test_features_improve_with_training():
     X, y = load_digits(return_X_y=True)
     train_X, test_X, train_y, test_y = train_test_split(X, y, stratify=y, random_state=0)
     encoder = ContrastiveEncoder(epochs=8, random_state=0)
@@ -173,7 +173,7 @@ def test_it_learns():
     assert encoder.loss_curve_[-1] < encoder.loss_curve_[0]
 
 
-def test_search_over_a_pipeline():
+def test_works_in_a_grid_search_over_a_pipeline():
     pipeline = make_pipeline(StandardScaler(), quick())
     search = GridSearchCV(
         pipeline, {"contrastiveencoder__temperature": [0.2, 1.0], "contrastiveencoder__encoder": ["mlp"]}, cv=2
@@ -183,7 +183,7 @@ def test_search_over_a_pipeline():
     assert search.best_estimator_.transform(VECTORS).shape == (40, 256)
 
 
-def test_the_score_is_repeatable_and_bounded():
+def test_score_is_repeatable_and_bounded():
     fitted = quick().fit(VECTORS)
     state = torch.get_rng_state()
     assert fitted.score(VECTORS) == fitted.score(VECTORS) <= np.log(40)
@@ -192,7 +192,7 @@ def test_the_score_is_repeatable_and_bounded():
         quick(recipe="predictive").fit(VECTORS).score(VECTORS)
 
 
-def test_the_random_state_is_the_only_one_and_the_callers_stay():
+def test_uses_only_the_random_state_and_leaves_global_generators_unchanged():
     torch.manual_seed(1)
     np.random.seed(1)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
@@ -204,7 +204,7 @@ def test_the_random_state_is_the_only_one_and_the_callers_stay():
     assert not np.array_equal(quick(random_state=4).fit_transform(VECTORS), one)
 
 
-def test_partial_fit_goes_on_after_a_fit_and_through_a_pickle():
+def test_partial_fit_continues_a_fit_and_a_pickle():
     fitted = quick(recipe="moco", batch_size=20).fit(VECTORS)
     copied = pickle.loads(pickle.dumps(fitted))
     before = fitted.transform(VECTORS)
@@ -228,19 +228,19 @@ def test_partial_fit_from_the_start():
         quick(recipe="cmc-nce").partial_fit(VECTORS)
 
 
-def test_a_pickle_holds_no_items():
+def test_pickle_holds_no_items():
     random = np.random.default_rng(0)
     few, many = (len(pickle.dumps(quick().fit(random.normal(size=(40 * times, 6))))) for times in (1, 100))
     assert many - few < 10_000
 
 
-def test_every_item_is_seen_in_batches_of_no_fewer_than_asked():
+def test_all_items_are_used_in_batches_of_at_least_batch_size():
     fitted = quick(batch_size=16).fit(VECTORS)
     assert fitted.n_iter_ == 2
     assert quick(batch_size=21).fit(VECTORS).n_iter_ == 1
 
 
-def test_names_and_frames():
+def test_feature_names_of_views_and_frames():
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(VECTORS, columns=list("abcdef"), index=np.arange(40) * 2)
     out = quick().set_output(transform="pandas").fit_transform(frame)
@@ -249,7 +249,7 @@ def test_names_and_frames():
     assert quick().set_output(transform="pandas").fit_transform(GIVEN).shape == (40, 640)
 
 
-def test_a_frame_of_some_of_the_views_has_their_names():
+def test_frame_of_some_views_has_their_feature_names():
     pd = pytest.importorskip("pandas")
     text, sound = (
         pd.DataFrame(rng.normal(size=(40, width)), columns=list("abcdef")[:width], index=np.arange(40) * 2)
@@ -275,7 +275,7 @@ def test_features_have_names():
     assert list(names[[0, 255]]) == ["contrastiveencoder0", "contrastiveencoder255"]
 
 
-def test_an_own_objective_is_copied():
+def test_objective_module_is_copied():
     class Own(nn.Module):
         def __init__(self):
             super().__init__()
@@ -328,7 +328,7 @@ def test_rejects_invalid_parameters_and_data(settings, X, message):
         quick(**settings).fit(X)
 
 
-def test_tensors_of_a_network_are_items():
+def test_accepts_tensors_with_gradients():
     tensor = torch.from_numpy(VECTORS).bfloat16().requires_grad_()
     fitted = quick().fit(tensor)
     assert np.array_equal(fitted.transform(tensor), fitted.transform(tensor.detach().float().numpy()))
@@ -344,7 +344,7 @@ def test_rejects_items_of_another_shape_than_fitted():
         quick().score(VECTORS)
 
 
-def test_a_fit_on_views_forgets_the_features_of_one_array():
+def test_fit_on_views_removes_feature_attributes_of_one_array():
     X = np.random.default_rng(0).normal(size=(30, 5))
     encoder = ContrastiveEncoder(epochs=1, random_state=0).fit(X)
     assert encoder.n_features_in_ == 5
@@ -372,7 +372,7 @@ TEXTS = [f"{color} {thing} {number}" for color in ("red", "blue") for thing in (
 
 
 @pytest.mark.parametrize("X", [TEXTS, np.array(TEXTS), pd.Series(TEXTS)], ids=["list", "array", "series"])
-def test_a_list_of_texts_is_one_item_after_the_other(X):
+def test_list_of_texts_is_one_view(X):
     encoder = ContrastiveEncoder(epochs=1, batch_size=12, random_state=0).fit(X)
     got = encoder.transform(X)
     assert got.shape == (36, 256)
@@ -380,7 +380,7 @@ def test_a_list_of_texts_is_one_item_after_the_other(X):
     assert encoder.score(X) > 0
 
 
-def test_texts_are_views_beside_others():
+def test_texts_and_arrays_as_views():
     encoder = ContrastiveEncoder(epochs=1, batch_size=12, random_state=0)
     views = {"caption": TEXTS, "vector": np.random.default_rng(0).normal(size=(36, 4))}
     assert encoder.fit(views).transform({"caption": TEXTS[:2]}).shape == (2, 256)

@@ -1,4 +1,4 @@
-"""Inverse optimal transport: planted costs are found again, by a coupling from another library."""
+"""InverseOT recovers planted costs from couplings that POT computes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def correlation(learned, cost):
 
 
 @pytest.mark.parametrize("uniform", [True, False])
-def test_a_planted_bilinear_cost_is_found(uniform):
+def test_recovers_a_planted_bilinear_cost(uniform):
     a, b = (None, None) if uniform else (RNG.dirichlet(np.full(200, 5.0)) for _ in range(2))
     observed = coupling(COST, a, b)
     learned = InverseOT(temperature=TEMPERATURE).fit(X, Y, 7 * observed)
@@ -43,20 +43,20 @@ def test_a_planted_bilinear_cost_is_found(uniform):
     assert learned.marginal_error_ < 1e-6
 
 
-def test_sampled_matches_are_enough():
+def test_recovers_the_cost_from_sampled_matches():
     counts = RNG.multinomial(20_000, coupling(COST).ravel()).reshape(200, 200)
     learned = InverseOT(temperature=TEMPERATURE).fit(X, Y, counts)
     assert correlation(learned, COST) > 0.99
 
 
-def test_rectangular_and_prediction_for_other_items():
+def test_rectangular_couplings_and_prediction_for_new_items():
     observed = coupling(COST[:150])
     learned = InverseOT(temperature=TEMPERATURE).fit(X[:150], Y, observed)
     np.testing.assert_allclose(learned.predict(X[150:], Y), COST[150:], atol=1e-5)
     assert learned.cost_.shape == learned.coupling_.shape == (150, 200)
 
 
-def test_a_strict_matching_needs_a_ridge_and_tells_the_cost_up_to_scale():
+def test_one_to_one_matching_with_ridge_determines_the_cost_up_to_scale():
     matching = ot.emd(np.full(200, 1.0), np.full(200, 1.0), COST)
     learned = InverseOT(temperature=TEMPERATURE, ridge=1e-3, tolerance=1e-6).fit(X, Y, matching)
     assert correlation(learned, COST) > 0.97
@@ -72,7 +72,7 @@ class Bend(nn.Module):
         return self.scale * (x[:, None, 0] - y[None, :, 0] - self.at).square()
 
 
-def test_a_module_as_cost_is_copied_and_fitted():
+def test_cost_module_is_copied_and_fitted():
     truth, start = Bend(), Bend()
     with torch.no_grad():
         truth.scale.fill_(0.7)
@@ -84,7 +84,7 @@ def test_a_module_as_cost_is_copied_and_fitted():
     assert start.scale.item() == 1.0
 
 
-def test_too_few_iterations_are_told():
+def test_warns_about_too_few_iterations():
     with pytest.warns(ConvergenceWarning, match="max_iter=2"):
         learned = InverseOT(temperature=TEMPERATURE, max_iter=2).fit(X, Y, coupling(COST))
     assert learned.n_iter_ == 2
@@ -111,7 +111,7 @@ class OfRows(InverseOT):
 # rows instead; none is left out but check_array_api_input, which skips itself unless SCIPY_ARRAY_API is set.
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks([OfRows(max_iter=5)])
-def test_scikit_learns_own_checks_of_the_rows(estimator, check):
+def test_passes_scikit_learn_checks_of_the_rows(estimator, check):
     check(estimator)
 
 
@@ -139,6 +139,6 @@ def test_rejects_invalid_parameters_and_data(settings, arguments, code, values):
         InverseOT(**settings).fit(*arguments)
 
 
-def test_predict_needs_a_fit():
+def test_predict_requires_fit():
     with pytest.raises(NotFittedError):
         InverseOT().predict(X, Y)

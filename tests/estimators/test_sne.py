@@ -32,7 +32,7 @@ def clusters(n=60, d=5):
     return rng.normal(size=(n, d)) + 8 * np.eye(d)[np.arange(n) % 3], np.arange(n) % 3
 
 
-def test_affinities_are_those_of_the_peer(digits):
+def test_affinities_match_scikit_learn(digits):
     # With a perplexity above a third of the items every pair is kept, as in the exact method.
     ours = compute_affinities(torch.from_numpy(digits), 100.0, symmetric=True).to_dense().numpy()
     distances = pairwise_distances(digits, metric="sqeuclidean").astype(np.float32)
@@ -60,14 +60,14 @@ def dense_plan(x, perplexity, *, symmetric):
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_exact_affinities_have_all_pairs(digits, symmetric):
+def test_exact_affinities_cover_all_pairs(digits, symmetric):
     exact = compute_affinities(torch.from_numpy(digits), 5.0, symmetric=symmetric, exact=True).numpy()
     np.testing.assert_allclose(exact, dense_plan(digits, 5.0, symmetric=symmetric), rtol=1e-6, atol=1e-12)
     sparse = compute_affinities(torch.from_numpy(digits), 5.0, symmetric=symmetric).to_dense().numpy()
     assert np.abs(sparse - exact).sum() > 0.01  # what is cut off is not nothing
 
 
-def test_the_exact_method_finds_the_divergence_of_the_peers(digits):
+def test_exact_method_reaches_the_divergence_of_scikit_learn(digits):
     x = digits[:150]
     settings = {"perplexity": 5.0, "max_iter": 750, "init": "pca", "random_state": 0}
     ours, peer = (made(**settings, method="exact").fit(x) for made in (TSNE, Peer))
@@ -101,7 +101,7 @@ def test_affinities_have_mass_one_and_the_perplexity(digits, symmetric):
         )
 
 
-def test_nearest_in_chunks(monkeypatch, digits):
+def test_nearest_neighbors_in_chunks(monkeypatch, digits):
     x = torch.from_numpy(digits)
     whole = find_nearest_neighbors(x, 7)
     monkeypatch.setattr("contraport.objectives.affinities.MAX_DISTANCES", 1000)
@@ -109,7 +109,7 @@ def test_nearest_in_chunks(monkeypatch, digits):
         assert torch.equal(part, all_at_once)
 
 
-def test_copies_share_evenly():
+def test_equal_items_share_mass_evenly():
     distances = torch.tensor([[0.0, 0.0, 0.0, 5.0], [3.0, 3.0, 3.0, 3.0]]).double()
     shares = calibrated_softmax(distances, 2.0)
     torch.testing.assert_close(shares[0], torch.tensor([1 / 3, 1 / 3, 1 / 3, 0]).double())
@@ -117,7 +117,7 @@ def test_copies_share_evenly():
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
-def test_the_unit_of_the_data_does_not_matter(scale):
+def test_is_invariant_to_the_scale_of_the_data(scale):
     X = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
     torch.testing.assert_close(
         compute_affinities(X * scale, 5.0, symmetric=True).to_dense(),
@@ -127,7 +127,7 @@ def test_the_unit_of_the_data_does_not_matter(scale):
 
 @pytest.mark.parametrize("method", ["sparse", "exact"])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_divergence_is_the_formula(estimator, method):
+def test_divergence_matches_the_formula(estimator, method):
     X, _ = clusters()
     fitted = estimator(perplexity=8, max_iter=60, method=method, random_state=0).fit(X)
     P = (
@@ -157,7 +157,7 @@ def test_clusters_stay_apart(estimator, init):
     assert (labels[distances.argmin(1)] == labels).all()
 
 
-def test_same_seed_same_points_and_the_global_generator_is_left_alone():
+def test_is_reproducible_and_leaves_the_global_generator_unchanged():
     X, _ = clusters()
     torch.manual_seed(5)
     expected = torch.rand(1)
@@ -167,7 +167,7 @@ def test_same_seed_same_points_and_the_global_generator_is_left_alone():
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_array_init_and_three_dimensions():
+def test_init_from_an_array_and_three_components():
     X, _ = clusters()
     start = np.random.default_rng(1).normal(size=(60, 3)) * 1e-3
     fitted = TSNE(3, perplexity=8, max_iter=1, init=start, learning_rate=1e-9).fit(X)
@@ -247,7 +247,7 @@ def test_scikit_learn_rejects_data_of_a_wrong_form(X, message):
         TSNE(perplexity=1).fit(X)
 
 
-def test_transform_needs_an_encoder_and_a_fit():
+def test_transform_requires_an_encoder_and_fit():
     assert not hasattr(TSNE(), "transform")
     with pytest.raises(AttributeError, match="has no attribute 'transform'") as caught:
         TSNE().transform(GOOD)
@@ -259,17 +259,17 @@ def test_transform_needs_an_encoder_and_a_fit():
 @parametrize_with_checks(
     [made(perplexity=2, max_iter=5, encoder=encoder) for made in ESTIMATORS for encoder in (None, "mlp")]
 )
-def test_scikit_learns_own_checks(estimator, check):
+def test_passes_scikit_learn_estimator_checks(estimator, check):
     check(estimator)
 
 
-def test_the_embedding_may_be_a_table():
+def test_set_output_returns_a_frame():
     fitted = TSNE(perplexity=3, max_iter=5).set_output(transform="pandas")
     assert list(fitted.fit_transform(GOOD).columns) == ["tsne0", "tsne1"]
 
 
 @pytest.mark.slow
-def test_digits_as_good_as_the_peer():
+def test_embedding_of_digits_is_as_good_as_scikit_learns():
     X = load_digits().data
     ours = TSNE(random_state=0).fit(X)
     peer = Peer(random_state=0).fit(X)

@@ -1,4 +1,4 @@
-"""The door to lightly's calls: the value and gradient of its losses, with a memory bank and without."""
+"""Adapter to lightly: the value and gradient of its losses, with a memory bank and without."""
 
 import pytest
 import torch
@@ -15,12 +15,12 @@ def lightly():
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
-def test_nt_xent(temperature):
+def test_nt_xent_matches_lightly(temperature):
     theirs = lightly().NTXentLoss(temperature=temperature)
     assert_same(outcome(contraport.nt_xent(temperature=temperature), *views()), outcome(theirs, *views()), rtol=1e-6)
 
 
-def test_a_memory_bank():
+def test_memory_bank_loss_matches_lightly():
     """Two calls fill both banks with the same keys, in whatever order; the third compares with them."""
     theirs, ours = lightly().NTXentLoss(temperature=0.5, memory_bank_size=(14, 5)), MemoryBankLoss((14, 5)).double()
     theirs.memory_bank.bank = theirs.memory_bank.bank.double()
@@ -32,7 +32,7 @@ def test_a_memory_bank():
     assert_same(outcome(lambda *z: ours(*z), *z), outcome(lambda *z: theirs(*z), *z), rtol=1e-6)
 
 
-def test_the_bank_keeps_the_last_keys_and_compares_with_them_alone():
+def test_bank_keeps_the_last_keys_as_the_only_negatives():
     loss = MemoryBankLoss((5, 5)).double()
     query, key = views(3, seed=1)
     assert loss(query.requires_grad_(), key).item() == pytest.approx(0)  # nothing to be told from yet

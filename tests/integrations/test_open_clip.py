@@ -1,4 +1,4 @@
-"""The door to open_clip: the value and gradient of its losses, and an epoch of its own training."""
+"""Adapter to open_clip: the value and gradient of its losses, and an epoch of its own training."""
 
 from argparse import Namespace
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ def gradients(loss, network):
     return value.detach(), [p.grad for p in network.parameters()]
 
 
-def test_clip_loss():
+def test_clip_loss_matches_open_clip():
     network = model()
     theirs, ours = open_clip().loss.ClipLoss(), ClipLoss()
     for found, expected in zip(gradients(ours, network)[1], gradients(theirs, network)[1], strict=True):
@@ -56,14 +56,14 @@ def test_clip_loss():
     assert ours(*z, scale, output_dict=True).keys() == {"contrastive_loss"}
 
 
-def test_siglip_loss():
+def test_siglip_loss_matches_open_clip():
     z, scale, bias = [F.normalize(view) for view in views()], torch.tensor(7.0).double(), torch.tensor(-3.0).double()
     theirs = open_clip().loss.SigLipLoss()
     expected = outcome(lambda *z: theirs(*map(F.normalize, z[:2]), *z[2:]), *z, scale, bias)
     assert_same(outcome(create_loss(Namespace(siglip=True)), *z, scale, bias), expected)
 
 
-def test_create_loss():
+def test_create_loss_from_arguments():
     args = Namespace(distill=False, model="ViT-B-32", siglip=False)
     assert repr(create_loss(args).objective) == repr(contraport.info_nce())
     balanced = contraport.gca_ince()
@@ -77,7 +77,7 @@ def test_create_loss():
 
 
 @pytest.mark.parametrize("grad_accum_steps", [1, 2])
-def test_an_epoch_of_its_training(grad_accum_steps):
+def test_trains_one_epoch_in_open_clip(grad_accum_steps):
     """The same steps with its loss and with ours."""
     train = pytest.importorskip("open_clip_train.train", reason="open_clip's training is not installed")
 

@@ -33,13 +33,13 @@ def text_of(name):
     return (PAGES / f"{name}.md").read_text()
 
 
-def test_every_page_is_tested_and_listed():
+def test_all_pages_are_tested_and_listed():
     assert {page.stem for page in PAGES.glob("*.md")} == {"README", *PEERS, *NOT_COMPARED}
     assert all(f"({name}.md)" in text_of("README") for name in {*PEERS, *NOT_COMPARED})
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_the_code_of_a_page(name):
+def test_code_of_pages_runs(name):
     modules(name)
     torch.manual_seed(0)
     blocks = re.findall(r"```python\n(.*?)```", text_of(name), re.DOTALL)
@@ -49,7 +49,7 @@ def test_the_code_of_a_page(name):
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_the_defaults_of_a_page(name):
+def test_defaults_of_pages_match_both_libraries(name):
     rows = [match.groups() for match in ROW.finditer(text_of(name))]
     assert len(rows) == sum(line.startswith("| `") for line in text_of(name).splitlines()) > 0
     for theirs, argument, default, *ours in rows:

@@ -1,4 +1,4 @@
-"""The doors under several processes, as trainers wrap the model: the gradient is that of one process."""
+"""Adapters in several processes, as trainers wrap the model: the gradient is that of one process."""
 
 import torch
 from torch import nn
@@ -59,5 +59,5 @@ def compare(rank, report):
         report((rank, "bank"))
 
 
-def test_the_gradient_of_a_wrapped_model_is_that_of_one_process():
+def test_gradient_of_a_wrapped_model_matches_one_process():
     assert not reports_of(compare, len(SIZES))

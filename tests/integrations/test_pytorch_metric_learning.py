@@ -1,4 +1,4 @@
-"""The door to pytorch-metric-learning's calls: its value and gradient, less the constant of each class."""
+"""Adapter to pytorch-metric-learning: its value and gradient, less the constant of each class."""
 
 import pytest
 import torch
@@ -17,19 +17,19 @@ def log_positives(labels, others, same):
     return positives[positives > 0].double().log().mean()
 
 
-def test_sup_con():
+def test_sup_con_matches_pytorch_metric_learning():
     (z,) = views(k=1)
     constant = log_positives(LABELS, LABELS, True)
     theirs = outcome(lambda z: losses.SupConLoss(0.1)(z, LABELS) - constant, z)
     assert_same(outcome(lambda z: MetricLearningLoss()(z, LABELS), z), theirs, rtol=1e-6)
 
 
-def test_nt_xent_of_two_views():
+def test_nt_xent_of_two_views_matches_pytorch_metric_learning():
     theirs = losses.SelfSupervisedLoss(losses.NTXentLoss(temperature=0.07))
     assert_same(outcome(contraport.nt_xent(temperature=0.07), *views()), outcome(theirs, *views()), rtol=1e-6)
 
 
-def test_a_reference_set():
+def test_reference_set_matches_pytorch_metric_learning():
     x, y = views(7, seed=3)[0], views(4, seed=4)[0]
     labels, other = torch.tensor([2, 0, 0, 5, 0, 2, 5]), torch.tensor([2, 0, 0, 5])
     constant = log_positives(labels, other, False)
@@ -38,7 +38,7 @@ def test_a_reference_set():
     assert_same(found, theirs, rtol=1e-6)
 
 
-def test_the_embeddings_as_their_own_reference_set():
+def test_embeddings_as_their_own_reference_set():
     """No row is compared with itself."""
     (z,) = views(k=1)
     constant = log_positives(LABELS, LABELS, True)

@@ -1,4 +1,4 @@
-"""The door to sentence-transformers' trainer: the value and gradient of its losses, and its steps."""
+"""Adapter to the trainer of sentence-transformers: the value and gradient of its losses, and its steps."""
 
 import importlib
 
@@ -68,13 +68,13 @@ def assert_same_step(found, expected):
 
 
 @pytest.mark.parametrize("columns", [2, 3, 4])
-def test_multiple_negatives_ranking(peer, model, columns):
+def test_matches_multiple_negatives_ranking_loss(peer, model, columns):
     theirs, ours = losses(peer).MultipleNegativesRankingLoss(model), SentenceTransformerLoss(model)
     model.eval()
     assert_same_step(stepped(model, ours, TEXTS[:columns]), stepped(model, theirs, TEXTS[:columns]))
 
 
-def test_its_symmetric_form(peer, model):
+def test_matches_the_symmetric_ranking_loss(peer, model):
     model.eval()
     theirs = losses(peer).MultipleNegativesSymmetricRankingLoss(model)
     ours = SentenceTransformerLoss(model, contraport.info_nce(temperature=0.05))
@@ -82,7 +82,7 @@ def test_its_symmetric_form(peer, model):
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 100])
-def test_chunks_are_the_whole_batch(peer, model, chunk):
+def test_chunks_give_the_gradient_of_the_whole_batch(peer, model, chunk):
     model.eval()
     theirs = losses(peer).CachedMultipleNegativesRankingLoss(model, mini_batch_size=chunk)
     ours = stepped(model, SentenceTransformerLoss(model, mini_batch_size=chunk), TEXTS[:3])
@@ -90,7 +90,7 @@ def test_chunks_are_the_whole_batch(peer, model, chunk):
     assert_same_step(ours, stepped(model, SentenceTransformerLoss(model), TEXTS[:3]))
 
 
-def test_chunks_draw_the_same_dropout_again(model):
+def test_chunks_repeat_dropout_in_backward(model):
     """In backward each chunk is what it was: the gradient is that of the value, by a difference in one weight."""
     model.train().double()
     loss, weight = SentenceTransformerLoss(model, mini_batch_size=2), next(model.parameters())
@@ -108,7 +108,7 @@ def test_chunks_draw_the_same_dropout_again(model):
     assert (value(1e-5) - value(-1e-5)) / 2e-5 == pytest.approx(slope[place].item(), rel=1e-5)
 
 
-def test_a_chunk_keeps_fewer_activations(model):
+def test_chunks_store_fewer_activations(model):
     kept = {}
     for chunk in (None, 1):
         held = 0
@@ -128,7 +128,7 @@ def embedded(model, columns):
     return [model(dict(column))["sentence_embedding"] for column in features(model, columns)]
 
 
-def test_a_score_for_each_row_is_its_weight(model):
+def test_scores_of_rows_are_weights(model):
     model.eval()
     scores, columns = torch.tensor([1.0, 0.5, 0.0, 0.2, 1.0, 0.7]), TEXTS[:3]
     first, second, third = embedded(model, columns)
@@ -137,7 +137,7 @@ def test_a_score_for_each_row_is_its_weight(model):
     torch.testing.assert_close(found, (by_row * scores).sum() / scores.sum())
 
 
-def test_a_score_for_each_candidate_is_its_share(model):
+def test_scores_of_candidates_are_target_masses(model):
     """Cross-entropy with the anchor's own candidates, by their scores, less the entropy of these."""
     model.eval()
     scores = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.2, 0.8], [3.0, 1.0], [0.0, 1.0], [0.5, 0.5]])
@@ -151,7 +151,7 @@ def test_a_score_for_each_candidate_is_its_share(model):
     )
 
 
-def test_classes_and_views(model):
+def test_labels_as_classes_and_columns_as_views(model):
     model.eval()
     classes = torch.tensor([0, 1, 0, 2, 1, 0])
     found = SentenceTransformerLoss(model, contraport.sup_con())(features(model, TEXTS[:1]), classes)
@@ -162,7 +162,7 @@ def test_classes_and_views(model):
 
 @pytest.mark.parametrize("labelled", [False, True])
 @pytest.mark.parametrize("chunk", [None, 2])
-def test_its_trainer(peer, model, tmp_path, labelled, chunk):
+def test_trains_in_sentence_transformer_trainer(peer, model, tmp_path, labelled, chunk):
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
     columns = {"anchor": TEXTS[0] * 2, "positive": TEXTS[1] * 2, "negative": TEXTS[2] * 2}

@@ -1,4 +1,4 @@
-"""The door to transformers' trainer: the loss of its CLIP, and its steps."""
+"""Adapter to the trainer of transformers: the loss of its CLIP, and its steps."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def gradient(network, value):
     return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
 
 
-def test_its_own_loss_of_clip():
+def test_loss_matches_clip_of_transformers():
     network = clip()
     theirs = network(**together(unlabelled()), return_loss=True)
     ours = TrainerLoss(logit_scale=network.logit_scale)
@@ -59,7 +59,7 @@ def test_its_own_loss_of_clip():
 
 @pytest.mark.parametrize("labelled", [False, True])
 @pytest.mark.parametrize("grad_accum_steps", [1, 2])
-def test_a_step_of_its_trainer(grad_accum_steps, labelled, tmp_path):
+def test_step_of_the_trainer(grad_accum_steps, labelled, tmp_path):
     """The step is that of the mean of the losses, however many are accumulated."""
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     network, chosen = clip(), items() if labelled else unlabelled()
@@ -97,7 +97,7 @@ def test_a_step_of_its_trainer(grad_accum_steps, labelled, tmp_path):
         torch.testing.assert_close(network.get_parameter(name), moved, rtol=1e-4, atol=1e-6)
 
 
-def test_one_tower_with_labels():
+def test_one_view_with_labels():
     config = transformers.BertConfig(
         vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
     )

@@ -1,4 +1,4 @@
-"""The pages of what is found, as a browser sees them."""
+"""Pages of search results in a browser."""
 
 from __future__ import annotations
 

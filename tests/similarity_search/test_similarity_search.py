@@ -1,4 +1,4 @@
-"""What is near, there twice, or of one kind: against all pairs at once, in double precision."""
+"""Neighbors, duplicates and clusters, compared with all pairs in double precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Specs of augmentations: names, strengths, errors."""
+"""Parsers of augmentation options: names, strengths, errors."""
 
 from __future__ import annotations
 
