@@ -1,4 +1,4 @@
-"""The cases: what is done to the template, and the command that then has to bear it."""
+"""Cases of the fuzz tests: changes of the template folder, and the command that runs on it."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from .template import DATA
 
 
 class Case(NamedTuple):
-    """A command line, and the row of the table in which it counts.
+    """Command of a fuzz case, with its row in the table of results.
 
     Attributes:
-        argv: the command.
-        row: of the table.
-        largest: the size in bytes beyond which no file can be written, as on a full disk.
-        beside: a second command that runs at the same time.
-        after: a command that has to succeed then.
-        changes: what the commands may change although they are refused, as they had begun: a file or a folder.
-        status: the exit status that is expected; None: any good one.
+        argv: arguments of the command.
+        row: row of the table of results.
+        max_file_bytes: largest size that a file can be written with, as on a full disk; None for no limit.
+        concurrent: second command, which runs at the same time.
+        next_command: command that must succeed afterwards.
+        changes: file or folder that a rejected command may change, as it had started to work on it.
+        status: expected exit status; None for any status of a success or a usage error.
     """
 
     argv: list[str]
     row: str
-    largest: int | None = None
-    beside: list[str] | None = None
-    after: list[str] | None = None
+    max_file_bytes: int | None = None
+    concurrent: list[str] | None = None
+    next_command: list[str] | None = None
     changes: str | None = None
     status: int | None = None
 
@@ -55,8 +55,8 @@ JUNK = (
     "é\u202e\U0001f600", "../../..", "/dev/zero", "a:b", "%s", "*x", "&x", "'", "1:0.1", "notes.txt", "run", "~",
 )  # fmt: skip
 
-# What is likely to be taken, or to be refused late. The others of JUNK come for all.
-LIKELY = {
+# Values that are likely to be accepted, or to be rejected late. All options also get values of JUNK.
+PLAUSIBLE_VALUES = {
     "data": (*DATA, *DATA, "digitz", "run", "missing.npz", "{a,b}.tar", "notes.txt"),
     "recipe": tuple(RECIPES),
     "objective": tuple(OBJECTIVES),
@@ -125,9 +125,20 @@ LIKELY = {
     "rounds": ("1", "2", "99"),
     "what": ("recipes", "objectives", "encoders", "data", "metrics", "nothing"),
 }  # fmt: skip
-SETTINGS = ("temperature", "iterations", "q", "alpha", "target", "plan", "symmetric", "margin", "nothing", "rho")
-# What a demonstration takes is twenty times what the others do, so it is tried in what it refuses.
-ALWAYS = {
+OBJECTIVE_SETTINGS = (
+    "temperature",
+    "iterations",
+    "q",
+    "alpha",
+    "target",
+    "plan",
+    "symmetric",
+    "margin",
+    "nothing",
+    "rho",
+)
+# A demo takes twenty times as long as the other commands, so only invalid options of it are tried.
+REQUIRED_OPTIONS = {
     "train": {"data": "data.npz", "out": "new", "epochs": "1", "batch_size": "8", "num_workers": "0"},
     "evaluate": {"run": "run", "neighbors": "3", "num_workers": "0"},
     "embed": {"run": "run", "out": "f.npz", "num_workers": "0"},
@@ -140,54 +151,57 @@ ALWAYS = {
     "duplicates": {"features": "seen.npz"},
     "cluster": {"features": "seen.npz", "k": "2"},
 }
-OFTEN = ("train",) * 8 + ("evaluate", "evaluate", "embed", "embed", "export", "report", "report", "list", "demo", "")
+COMMANDS = (
+    *["train"] * 8, "evaluate", "evaluate", "embed", "embed", "export", "report", "report", "list", "demo", "",
+)  # fmt: skip
+"""Commands of random options; `train` is the most frequent, and an empty name stands for none."""
 
 
-def _configuration(random: Random) -> Case:
-    """Return a verb with options of which most are likely, some are junk, on the command line or in a file."""
-    verb = random.choice(OFTEN)
-    if not verb:
+def _random_options_case(random: Random) -> Case:
+    """Build a command with random options, mostly plausible ones, on the command line or in a YAML file."""
+    command = random.choice(COMMANDS)
+    if not command:
         words = random.choices(
             (*JUNK, *BUILTIN_COMMANDS, "--help", "--version", "--config", "-h"), k=random.randrange(4)
         )
-        return Case([word for word in words if word not in ("train", "demo")] or ["-h"], "no verb")
-    chosen = _chosen(verb, random)
-    if verb == "train" and random.random() < 0.15:
-        chosen[f"objective_settings.{random.choice(SETTINGS)}"] = random.choice(("1", "3", "0.5", *JUNK))
-    if verb == "train" and random.random() < 0.1:
+        return Case([word for word in words if word not in ("train", "demo")] or ["-h"], "no command")
+    chosen = _choose_options(command, random)
+    if command == "train" and random.random() < 0.15:
+        chosen[f"objective_settings.{random.choice(OBJECTIVE_SETTINGS)}"] = random.choice(("1", "3", "0.5", *JUNK))
+    if command == "train" and random.random() < 0.1:
         chosen |= {"resume": "true", "out": random.choice(("run", "seen", "photos", "missing"))}
         for name in ("data", "batch_size"):
             chosen.pop(name, None)
         chosen["epochs"] = "2"
-    if verb == "demo":
+    if command == "demo":
         chosen["epochs"] = random.choice(("0", "-1", "x", "2.5"))
     if chosen.get("epochs", "1").startswith("9"):
-        del chosen["epochs"]  # a training of as many epochs as one asks for is no fault
-    return Case(_words(verb, chosen, random), verb)
+        del chosen["epochs"]  # a training with so many epochs is valid, but takes too long
+    return Case(_command_words(command, chosen, random), command)
 
 
-def _chosen(verb: str, random: Random) -> dict[str, str]:
-    """Return values for some options of a verb."""
-    chosen, names = dict(ALWAYS[verb]), _options(verb)
+def _choose_options(command: str, random: Random) -> dict[str, str]:
+    """Choose random values for some options of a command."""
+    chosen, names = dict(REQUIRED_OPTIONS[command]), _option_names(command)
     for name in random.sample(names, k=min(len(names), random.choice((0, 1, 1, 2, 2, 3, 4, 6)))):
-        pool = LIKELY.get(name, JUNK) if random.random() < 0.85 else JUNK
+        pool = PLAUSIBLE_VALUES.get(name, JUNK) if random.random() < 0.85 else JUNK
         chosen[name] = random.choice(pool)
     return chosen
 
 
-def _options(verb: str) -> list[str]:
-    return [name for name in find_command(verb).options if name not in ("progress", "trust_remote_code")]
+def _option_names(command: str) -> list[str]:
+    return [name for name in find_command(command).options if name not in ("progress", "trust_remote_code")]
 
 
-def _words(verb: str, chosen: dict[str, str], random: Random) -> list[str]:
-    argv = [verb]
-    known = find_command(verb).options
-    argv += [chosen.pop(name) for name in [*chosen] if name in known and known[name].is_python_positional]
-    if "progress" in known:
+def _command_words(command: str, chosen: dict[str, str], random: Random) -> list[str]:
+    argv = [command]
+    declared = find_command(command).options
+    argv += [chosen.pop(name) for name in [*chosen] if name in declared and declared[name].is_python_positional]
+    if "progress" in declared:
         chosen["progress"] = "false"
     if chosen and random.random() < 0.2:
         in_file = {name: value for name, value in chosen.items() if "." not in name and random.random() < 0.5}
-        values = {name: random.choice((value, _as_yaml(value))) for name, value in in_file.items()}
+        values = {name: random.choice((value, _parse_yaml(value))) for name, value in in_file.items()}
         Path("mine.yaml").write_text(yaml.safe_dump(values, allow_unicode=True))
         argv += ["--config", "mine.yaml"]
         chosen = {name: value for name, value in chosen.items() if name not in in_file}
@@ -202,15 +216,15 @@ def _words(verb: str, chosen: dict[str, str], random: Random) -> list[str]:
     return argv
 
 
-def _as_yaml(value: str) -> object:
+def _parse_yaml(value: str) -> object:
     try:
         return yaml.safe_load(value)
     except (yaml.YAMLError, ValueError):
         return value
 
 
-def _folder(random: Random) -> Case:
-    """Return a verb on a run folder of which a file has changed."""
+def _run_folder_case(random: Random) -> Case:
+    """Build a command on a run folder with one mutated file."""
     run = Path(random.choice(("run", "run", "seen")))
     files = sorted(file for file in run.rglob("*") if file.is_file() and file.stat().st_size > 0)
     file = random.choice(files)
@@ -230,8 +244,8 @@ def _folder(random: Random) -> Case:
     return Case(argv, str(file.relative_to(run)))
 
 
-def _data(random: Random) -> Case:
-    """Return a training on data, or features of data, of which a file has changed."""
+def _data_case(random: Random) -> Case:
+    """Build a training on data, or an embedding of data, with one mutated file."""
     source = Path(random.choice(DATA))
     files = sorted(file for file in source.rglob("*") if file.is_file()) if source.is_dir() else [source]
     mutate(random.choice(files), random)
@@ -245,14 +259,14 @@ def _data(random: Random) -> Case:
     return Case(argv, _ROWS.get(source.name, source.suffix))
 
 
-def _pairs_and_features(random: Random) -> Case:
-    """Return a verb on pairs or on embedded features, whose file has changed in some cases."""
-    verb = random.choice(("audit", "neighbors", "neighbors", "duplicates", "cluster"))
-    chosen = _chosen(verb, random)
+def _pairs_and_features_case(random: Random) -> Case:
+    """Build a command on pairs or on embedded features; their file is mutated in some cases."""
+    command = random.choice(("audit", "neighbors", "neighbors", "duplicates", "cluster"))
+    chosen = _choose_options(command, random)
     file = Path(chosen.get("features", chosen.get("data", "")))
     if random.random() < 0.4 and os.path.isfile(file) and file.suffix in (".npz", ".npy", ".parquet"):
         mutate(file, random)
-    return Case(_words(verb, chosen, random), verb)
+    return Case(_command_words(command, chosen, random), command)
 
 
 _QUIET = ["--progress", "false", "--num_workers", "0"]
@@ -269,18 +283,18 @@ _CLUSTER = ["cluster", "seen.npz", "--k", "3", "--overwrite", "--out", "clusters
 
 
 def _write_related_pairs() -> None:
-    """Write pairs of which an audit can tell something."""
+    """Write pairs of related vectors, which an audit can score."""
     random = np.random.default_rng(0)
     views = random.normal(size=(64, 5))
     np.savez("related.npz", view0=views, view1=views[:, :3] + 0.1 * random.normal(size=(64, 3)))
 
 
-def _full_disk(random: Random) -> Case:
-    """Return a command that finds the disk full at one of its files: it says so, and succeeds once there is room."""
+def _full_disk_case(random: Random) -> Case:
+    """Build a command that meets a full disk at one of its files, and succeeds when there is space again."""
     _write_related_pairs()
     suffix, crossfit = random.choice((".npz", ".npy", ".parquet")), ["--method", "crossfit", "--folds", "2"]
     features = [*_EMBED, "--out", f"f{suffix}"]
-    argv, after, changes = random.choice(
+    argv, next_command, changes = random.choice(
         (
             (_TRAIN, [*_TRAIN, "--overwrite"], "new"),
             ([*_TRAIN, "--init", "run", "--freeze", "true"], [*_TRAIN, "--overwrite"], "new"),
@@ -296,21 +310,27 @@ def _full_disk(random: Random) -> Case:
             (_COMPARE, _COMPARE, "compared"),
         )
     )
-    if argv[0] == "embed" and random.random() < 0.5:  # there are older ones, which are not to be lost
+    if argv[0] == "embed" and random.random() < 0.5:  # older features, which must not be lost
         assert contraport(features) == 0
-    if argv[0] == "audit" and after is not None:
-        Path("audited").mkdir()  # an audit that was refused before its first part left nothing to go on with
+    if argv[0] == "audit" and next_command is not None:
+        Path("audited").mkdir()  # an audit that was rejected before its first part has nothing to resume
         Path("audited", "notes.txt").write_text("ten years of work\n")
-        argv = after
-    return Case(argv, f"{argv[0]} on a full disk", round(4_000 * 500 ** random.random()), after=after, changes=changes)
+        argv = next_command
+    return Case(
+        argv,
+        f"{argv[0]} on a full disk",
+        round(4_000 * 500 ** random.random()),
+        next_command=next_command,
+        changes=changes,
+    )
 
 
-def _two_commands(random: Random) -> Case:
-    """Return two commands that fill one folder at the same time, and what has to succeed then."""
+def _two_commands_case(random: Random) -> Case:
+    """Build two commands that write to one folder at the same time, and a command that must succeed afterwards."""
     _write_related_pairs()
     overwrite, crossfit = [*_TRAIN, "--overwrite"], [*_AUDIT, "--method", "crossfit", "--folds", "2"]
     evaluated = ["evaluate", "new", "--neighbors", "3", *_QUIET]
-    argv, beside, after, changes = random.choice(
+    argv, concurrent, next_command, changes = random.choice(
         (
             (_TRAIN, _TRAIN, evaluated, "new"),
             (_TRAIN, overwrite, evaluated, "new"),
@@ -325,63 +345,67 @@ def _two_commands(random: Random) -> Case:
             (_CLUSTER, _CLUSTER, _CLUSTER, "clusters"),
         )
     )
-    return Case(argv, f"{argv[0]} and {beside[0]}", beside=beside, after=after, changes=changes)
+    return Case(
+        argv, f"{argv[0]} and {concurrent[0]}", concurrent=concurrent, next_command=next_command, changes=changes
+    )
 
 
-NAMES = (
+SPECIAL_NAMES = (
     "[/x]1", "[red]x", "[link=file:///]y", ":cat:", "=1+1", "+1", "-x", "@x", "$x$", "a$b", "{x}", "{{ 7 * 7 }}", "%s",
     "%(a)s", "<script>alert(1)</script>", "</script>", "a&b", '"', "'", "a,b", "a;b", "a\tb", "a\rb", "a\nb", "\\",
     "\x1b[31mred", "é\u202e\U0001f600", "x" * 300, " ", "None", "nan", "0", "../x", "~",
 )  # fmt: skip
 
 
-def _names(random: Random) -> Case:
-    """Return a command on items, classes or columns whose names look like something else."""
+def _names_case(random: Random) -> Case:
+    """Build a command on items, classes or columns with special characters in their names."""
 
-    def named(number: int) -> list[str]:
-        return [f"{random.choice(NAMES)}{place if random.random() < 0.9 else ''}" for place in range(number)]
+    def draw_names(number: int) -> list[str]:
+        return [f"{random.choice(SPECIAL_NAMES)}{place if random.random() < 0.9 else ''}" for place in range(number)]
 
     kind = random.choice(("features", "features", "pairs", "photos", "classes"))
     if kind == "features":
         features = read_features("seen.npz")
-        classes = np.array(named(2))
-        keys = np.array(named(len(features)))
-        write_features(Path("named.npz"), replace(features, keys=keys, class_names=classes))
-        verb = random.choice(("neighbors", "duplicates", "cluster"))
-        own = {"neighbors": ["--query", "0"], "duplicates": ["--threshold", "0.5"], "cluster": ["--k", "3"]}[verb]
-        out = ["--out", "clusters.csv"] if verb == "cluster" else []
-        return Case([verb, "named.npz", *own, *out, "--page", "page.html"], f"{verb}: names of items")
+        classes = np.array(draw_names(2))
+        keys = np.array(draw_names(len(features)))
+        write_features(Path("draw_names.npz"), replace(features, keys=keys, class_names=classes))
+        command = random.choice(("neighbors", "duplicates", "cluster"))
+        own = {"neighbors": ["--query", "0"], "duplicates": ["--threshold", "0.5"], "cluster": ["--k", "3"]}[command]
+        out = ["--out", "clusters.csv"] if command == "cluster" else []
+        return Case([command, "draw_names.npz", *own, *out, "--page", "page.html"], f"{command}: names of items")
     if kind == "pairs":
         _write_related_pairs()
         with np.load("related.npz") as views:
-            columns = {"id": named(64), **{name: views[name].tolist() for name in views.files}}
-        pq.write_table(pa.table(columns), "named.parquet")
+            columns = {"id": draw_names(64), **{name: views[name].tolist() for name in views.files}}
+        pq.write_table(pa.table(columns), "draw_names.parquet")
         argv = [*_AUDIT, "--method", "frozen", "--columns", '{"views": ["view0", "view1"]}']
-        argv[argv.index("related.npz")] = "named.parquet"
+        argv[argv.index("related.npz")] = "draw_names.parquet"
         return Case(argv, "audit: names of pairs")
     if kind == "classes":
         with np.load("data.npz") as data:
-            np.savez("named.npz", x=data["x"], labels=np.array(named(3))[data["labels"]])
-        argv = ["train", "--data", "named.npz", *_TRAIN[1:3], *_TRAIN[5:]]
-        return Case(argv, "names of classes", after=["evaluate", "new", "--neighbors", "3", *_QUIET])
+            np.savez("draw_names.npz", x=data["x"], labels=np.array(draw_names(3))[data["labels"]])
+        argv = ["train", "--data", "draw_names.npz", *_TRAIN[1:3], *_TRAIN[5:]]
+        return Case(argv, "names of classes", next_command=["evaluate", "new", "--neighbors", "3", *_QUIET])
     for place, file in enumerate(sorted(Path("photos").rglob("*.*"))):
-        name = random.choice(NAMES).replace("/", "|")[:100]
+        name = random.choice(SPECIAL_NAMES).replace("/", "|")[:100]
         file.rename(file.with_name(f"{name}{place}{file.suffix}"))
     for place, folder in enumerate(sorted(Path("photos").iterdir())):
-        folder.rename(folder.with_name(f"{random.choice(NAMES).replace('/', '|')[:100]}{place}"))
+        folder.rename(folder.with_name(f"{random.choice(SPECIAL_NAMES).replace('/', '|')[:100]}{place}"))
     argv = ["train", "--data", "photos", *_TRAIN[1:3], *_TRAIN[5:]]
-    after = ["evaluate", "new", "--neighbors", "3", *_QUIET]
-    return Case(argv, "names of files", after=random.choice((after, ["embed", "new", "--out", "f.npz", *_QUIET])))
+    next_command = ["evaluate", "new", "--neighbors", "3", *_QUIET]
+    return Case(
+        argv, "names of files", next_command=random.choice((next_command, ["embed", "new", "--out", "f.npz", *_QUIET]))
+    )
 
 
-def _changed_data(random: Random) -> Case:
-    """Return a command that takes up earlier work on data that have changed since: it is refused."""
+def _changed_data_case(random: Random) -> Case:
+    """Build a command that resumes earlier work on changed data, which must be rejected."""
     change = random.choice(("fewer", "more", "one value", "other labels"))
     crossfit = [*_AUDIT, "--method", "crossfit", "--folds", "2"]
     commands = []
-    if change != "one value":  # which may be that of a held-out item, with which a training has nothing to do
+    if change != "one value":  # a training does not read held-out items, one of which may have this value
         commands += [([*_RESUME, "--data", "data.npz"], "data.npz", "run")]
-    if change != "other labels":  # which are not what an encoder is trained on
+    if change != "other labels":  # an encoder is not trained on labels
         embed = [*_EMBED, "--split", "test", "--out", "f.npz"]
         commands += [(_EVALUATE, "data.npz", None), (embed, "data.npz", None)]
         commands += [([*crossfit, "--resume"], "related.npz", "audited")]
@@ -408,8 +432,8 @@ def _changed_data(random: Random) -> Case:
     return Case(argv, f"{argv[0]}: {change}", changes=changes, status=2)
 
 
-def _repeated_items(random: Random) -> Case:
-    """Return a training on data with copies of items, whose evaluation finds no test item among its training items."""
+def _repeated_items_case(random: Random) -> Case:
+    """Build a training on data with copies of items, none of which may be split between training and test items."""
     times, kind = random.randrange(2, 5), random.choice(("rows", "pairs", "photos"))
     if kind == "photos":
         for file in sorted(Path("photos").rglob("*.*")):
@@ -424,18 +448,20 @@ def _repeated_items(random: Random) -> Case:
             repeated["view1"] = np.random.default_rng(times).normal(size=repeated["view1"].shape)
         np.savez(source, **repeated)
     argv = ["train", "--data", source, *_TRAIN[1:3], *_TRAIN[5:]]
-    return Case(argv, f"train: copies of {kind}", after=["evaluate", "new", "--neighbors", "3", *_QUIET], status=0)
+    return Case(
+        argv, f"train: copies of {kind}", next_command=["evaluate", "new", "--neighbors", "3", *_QUIET], status=0
+    )
 
 
 _ROWS = {"photos": "folder of images", "hub": "folder of Hugging Face"}
 KINDS: dict[str, Callable[[Random], Case]] = {
-    "configurations": _configuration,
-    "run folders": _folder,
-    "data": _data,
-    "pairs and features": _pairs_and_features,
-    "full disk": _full_disk,
-    "two commands": _two_commands,
-    "names": _names,
-    "changed data": _changed_data,
-    "repeated items": _repeated_items,
+    "configurations": _random_options_case,
+    "run folders": _run_folder_case,
+    "data": _data_case,
+    "pairs and features": _pairs_and_features_case,
+    "full disk": _full_disk_case,
+    "two commands": _two_commands_case,
+    "names": _names_case,
+    "changed data": _changed_data_case,
+    "repeated items": _repeated_items_case,
 }

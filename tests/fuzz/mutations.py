@@ -1,4 +1,4 @@
-"""What may happen to a file: bytes change or go, another thing stands in its place."""
+"""Random mutations of files: changed, missing or additional bytes, and other kinds of files in their place."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ DOCUMENTS = (
 
 
 def mutate(file: Path, random: Random) -> str:
-    """Change a file, and return how."""
-    change = random.choice((*_OF_BYTES, *_OF_BYTES, *_OF_FILES))
-    if change in _OF_BYTES:
+    """Mutate a file at random, and return the name of the mutation."""
+    change = random.choice((*_BYTE_MUTATIONS, *_BYTE_MUTATIONS, *_FILE_MUTATIONS))
+    if change in _BYTE_MUTATIONS:
         content = bytearray(file.read_bytes())
         file.write_bytes(change(content, random))
     else:
@@ -43,7 +43,7 @@ def mutate(file: Path, random: Random) -> str:
     return change.__name__.strip("_")
 
 
-def _cut(content: bytearray, random: Random) -> bytes:
+def _truncate(content: bytearray, random: Random) -> bytes:
     return bytes(content[: random.randrange(len(content) + 1)])
 
 
@@ -53,27 +53,27 @@ def _flip_bits(content: bytearray, random: Random) -> bytes:
     return bytes(content)
 
 
-def _zero_a_stretch(content: bytearray, random: Random) -> bytes:
+def _zero_range(content: bytearray, random: Random) -> bytes:
     start = random.randrange(len(content) + 1)
     length = min(random.choice((1, 8, 100, 4096)), len(content) - start)
     content[start : start + length] = bytes(length)
     return bytes(content)
 
 
-def _write_an_extreme_number(content: bytearray, random: Random) -> bytes:
+def _write_extreme_number(content: bytearray, random: Random) -> bytes:
     size = random.choice((4, 8))
     start = random.randrange(len(content) // size + 1) * size
     content[start : start + size] = random.choice(EXTREMES)[:size]
     return bytes(content)
 
 
-def _write_a_word(content: bytearray, random: Random) -> bytes:
+def _write_word(content: bytearray, random: Random) -> bytes:
     start = random.randrange(len(content) + 1)
     content[start : start + random.choice((0, 1, 5))] = random.choice(WORDS)
     return bytes(content)
 
 
-def _replace_a_value(content: bytearray, random: Random) -> bytes:
+def _replace_value(content: bytearray, random: Random) -> bytes:
     lines = bytes(content).split(b"\n")
     line = random.randrange(len(lines))
     before, colon, _ = lines[line].partition(b": ")
@@ -81,17 +81,17 @@ def _replace_a_value(content: bytearray, random: Random) -> bytes:
     return b"\n".join(lines)
 
 
-def _drop_or_repeat_a_stretch(content: bytearray, random: Random) -> bytes:
+def _drop_or_repeat_range(content: bytearray, random: Random) -> bytes:
     start, end = sorted(random.randrange(len(content) + 1) for _ in range(2))
     content[start:end] = content[start:end] * random.choice((0, 2))
     return bytes(content)
 
 
-def _shuffle(content: bytearray, random: Random) -> bytes:
+def _randomize_content(content: bytearray, random: Random) -> bytes:
     return random.randbytes(len(content))
 
 
-def _replace_the_content(content: bytearray, random: Random) -> bytes:
+def _replace_content(content: bytearray, random: Random) -> bytes:
     return random.choice(DOCUMENTS)
 
 
@@ -99,29 +99,35 @@ def _remove(file: Path, random: Random) -> None:
     file.unlink()
 
 
-def _make_a_folder(file: Path, random: Random) -> None:
+def _make_folder(file: Path, random: Random) -> None:
     file.unlink()
     file.mkdir()
 
 
-def _make_a_pipe(file: Path, random: Random) -> None:
+def _make_pipe(file: Path, random: Random) -> None:
     file.unlink()
     os.mkfifo(file)
 
 
-def _make_a_link(file: Path, random: Random) -> None:
+def _make_link(file: Path, random: Random) -> None:
     file.unlink()
     file.symlink_to(random.choice(("/dev/zero", file.name, "nowhere", "..")))
 
 
-def _swap(file: Path, random: Random) -> None:
+def _copy_another_file(file: Path, random: Random) -> None:
     others = sorted(other for other in file.parent.iterdir() if other.is_file() and other != file)
     if others:
         shutil.copy(random.choice(others), file)
 
 
-_OF_BYTES: tuple[Callable[[bytearray, Random], bytes], ...] = (
-    _cut, _flip_bits, _zero_a_stretch, _write_an_extreme_number, _write_a_word, _replace_a_value,
-    _drop_or_repeat_a_stretch, _shuffle, _replace_the_content,
+_BYTE_MUTATIONS: tuple[Callable[[bytearray, Random], bytes], ...] = (
+    _truncate, _flip_bits, _zero_range, _write_extreme_number, _write_word, _replace_value,
+    _drop_or_repeat_range, _randomize_content, _replace_content,
 )  # fmt: skip
-_OF_FILES: tuple[Callable[[Path, Random], None], ...] = (_remove, _make_a_folder, _make_a_pipe, _make_a_link, _swap)
+_FILE_MUTATIONS: tuple[Callable[[Path, Random], None], ...] = (
+    _remove,
+    _make_folder,
+    _make_pipe,
+    _make_link,
+    _copy_another_file,
+)

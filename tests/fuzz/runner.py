@@ -1,4 +1,4 @@
-"""The parent of the worker: bounds its time, starts it again when it was lost, and judges what each case came to."""
+"""Runner of fuzz cases: sends them to a worker process, limits their time, and judges the results."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
 START_SECONDS = 180.0
-CASES_OF_A_WORKER = 400
+CASES_PER_WORKER = 400
 STATUSES = {0: "done", 2: "refused", 1: "stopped", 130: "stopped"}
 
 
 @dataclass
 class Result:
-    """What came of a case: done, refused, stopped, or what is wrong with it."""
+    """Result of a fuzz case: its outcome (done, refused or stopped) and its faults."""
 
     kind: str
     number: int
@@ -43,27 +43,27 @@ class Result:
 
 
 def run_cases(cases: Sequence[tuple[str, int]], seed: int = 0) -> Iterator[Result]:
-    """Yield what came of each case."""
+    """Run cases and yield their results; a worker that hangs or crashes is replaced."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         worker: _Worker | None = None
         try:
             for position, (kind, number) in enumerate(cases):
-                if worker is None or position % CASES_OF_A_WORKER == 0:
+                if worker is None or position % CASES_PER_WORKER == 0:
                     if worker is not None:
-                        worker.end()
+                        worker.stop()
                     worker = _Worker(folder)
-                result = worker.bear(kind, number, seed)
+                result = worker.run_case(kind, number, seed)
                 yield result
                 if worker.lost:
-                    worker.end()
+                    worker.stop()
                     worker = None
         finally:
             if worker is not None:
-                worker.end()
+                worker.stop()
 
 
-def summary(results: Sequence[Result]) -> dict[str, Any]:
-    """Return how many cases of each row came to what."""
+def summarize(results: Sequence[Result]) -> dict[str, Any]:
+    """Count the outcomes of the cases in each row of the table."""
     table: dict[str, Counter[str]] = {}
     for result in results:
         row = table.setdefault(result.row, Counter())
@@ -78,89 +78,91 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
 
 
 class _Worker:
-    """A process of its own session, so that what it starts ends with it."""
+    """Worker process in its own session, so that its child processes can be killed with it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
-        self._answers, given = os.pipe()
-        self._rest = b""
+        self._pipe, write_end = os.pipe()
+        self._unread = b""
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fuzz.worker", folder, str(given)],
+            [sys.executable, "-m", "tests.fuzz.worker", folder, str(write_end)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "HF_HUB_OFFLINE": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=None,
             text=True,
-            pass_fds=(given,),
+            pass_fds=(write_end,),
             start_new_session=True,
         )
-        os.close(given)
+        os.close(write_end)
         self.lost = False
-        if self._answer(START_SECONDS) != ["ready"]:
-            self.end()
+        if self._read_line(START_SECONDS) != ["ready"]:
+            self.stop()
             raise RuntimeError("the worker did not start")
 
-    def bear(self, kind: str, number: int, seed: int) -> Result:
-        """Return what came of one case; the worker may be lost by it."""
+    def run_case(self, kind: str, number: int, seed: int) -> Result:
+        """Run one case and return its result; sets `lost` if the worker hangs or crashes."""
         result = Result(kind, number)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([kind, number, seed]) + "\n")
         self._process.stdin.flush()
-        begun = self._answer(SECONDS)
-        if begun is None:
-            result.wrong = [f"the case could not be made: {self._last_words()}"]
+        started = self._read_line(SECONDS)
+        if started is None:
+            result.wrong = [f"the case could not be prepared: {self._error_output()}"]
             self.lost = True
             return result
-        _, result.argv, result.row = begun
+        _, result.argv, result.row = started
         start = time.monotonic()
-        ended = self._answer(SECONDS)
+        report_line = self._read_line(SECONDS)
         result.seconds = time.monotonic() - start
-        if ended is None:
+        if report_line is None:
             self.lost = True
             died = self._process.poll()
-            result.wrong = [f"hung for {SECONDS:.0f} s" if died is None else f"crashed ({died}): {self._last_words()}"]
+            result.wrong = [
+                f"hung for {SECONDS:.0f} s" if died is None else f"crashed ({died}): {self._error_output()}"
+            ]
         else:
-            judge(result, ended[1])
+            judge(result, report_line[1])
         return result
 
-    def end(self) -> None:
-        """End the process and all that it started."""
+    def stop(self) -> None:
+        """Kill the process and its children."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        os.close(self._answers)
+        os.close(self._pipe)
         if self._process.stdin is not None:
             self._process.stdin.close()
 
-    def _answer(self, seconds: float) -> Any:
-        """Return the next line of the worker, or None where it does not come in time."""
+    def _read_line(self, seconds: float) -> Any:
+        """Read the next line of the worker; return None if it does not come in time."""
         deadline = time.monotonic() + seconds
-        while b"\n" not in self._rest:
-            ready, _, _ = select.select([self._answers], [], [], max(0, deadline - time.monotonic()))
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([self._pipe], [], [], max(0, deadline - time.monotonic()))
             if not ready:
                 return None
-            if not (read := os.read(self._answers, 65_536)):
-                self._process.wait()  # it has closed its end
+            if not (read := os.read(self._pipe, 65_536)):
+                self._process.wait()  # the worker has closed the pipe
                 return None
-            self._rest += read
-        line, _, self._rest = self._rest.partition(b"\n")
+            self._unread += read
+        line, _, self._unread = self._unread.partition(b"\n")
         return json.loads(line)
 
-    def _last_words(self) -> str:
+    def _error_output(self) -> str:
         file = self._folder / "err"
         return file.read_text(errors="replace")[-1_500:] if file.exists() else ""
 
 
 def _faults(status: int | str, err: str) -> list[str]:
-    """Return what is wrong with how a command ended: a success, or one line of a mistake, is good."""
+    """Return the faults of an exit: neither a success nor a failure with one error line, or a traceback."""
     lines = err.splitlines()
-    told = [line for line in lines if line.startswith("contraport: ")]
+    error_lines = [line for line in lines if line.startswith("contraport: ")]
     faults = []
     if status not in STATUSES:
         faults.append(f"status {status}")
-    elif status != 0 and not (len(told) == 1 and lines[-1] == told[0]):
+    elif status != 0 and not (len(error_lines) == 1 and lines[-1] == error_lines[0]):
         faults.append(f"expected one line, got {err[-1_500:]!r}")
     if "Traceback" in err or "Exception ignored" in err:
         faults.append(f"a traceback: {err[-1_500:]!r}")
@@ -168,7 +170,7 @@ def _faults(status: int | str, err: str) -> list[str]:
 
 
 def judge(result: Result, report: dict[str, Any]) -> None:
-    """Note what is wrong: an outcome is good if it is success, or one line that tells a mistake and nothing lost."""
+    """Fill in the outcome and faults of a result: a rejected command must print one line and change no file."""
     status = report["status"]
     result.memory = report["memory"]
     result.outcome = STATUSES.get(status, "wrong")

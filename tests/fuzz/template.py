@@ -1,4 +1,4 @@
-"""The folder that each case starts from: data of every format, and runs that were trained and evaluated."""
+"""Template folder of the fuzz cases: data in every format, and trained and evaluated runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DATA = ("data.npz", "pairs.npz", "one.npy", "series.npz", "table.csv", "table.pa
 
 
 def make_template() -> None:
-    """Fill the working folder."""
+    """Write the template to the working folder."""
     random = np.random.default_rng(0)
     labels = np.arange(ITEMS) % 3
     vectors = random.normal(size=(ITEMS, 5)) + labels[:, None]
@@ -29,7 +29,7 @@ def make_template() -> None:
     np.save("one.npy", vectors)
     rows = [",".join(map(str, [*vector.round(3), "abc"[label]])) for vector, label in zip(vectors, labels, strict=True)]
     Path("table.csv").write_text("\n".join(["a,b,c,d,e,label", *rows]) + "\n")
-    encoded = [_encoded(image, ("PNG", "JPEG", "BMP")[number % 3]) for number, image in enumerate(images)]
+    encoded = [_encode_image(image, ("PNG", "JPEG", "BMP")[number % 3]) for number, image in enumerate(images)]
     columns = {"vector": vectors.tolist(), "image": encoded, "label": ["abc"[label] for label in labels]}
     pq.write_table(pa.table(columns), "table.parquet")
     for number, content in enumerate(encoded):
@@ -38,9 +38,9 @@ def make_template() -> None:
         path.write_bytes(content)
     with tarfile.open("shards.tar", "w") as tar:
         for number, content in enumerate(encoded):
-            _add(tar, f"{number:03}.png", content)
-            _add(tar, f"{number:03}.json", b'{"label": %d}' % labels[number])
-            _add(tar, f"{number:03}.npy", _array(vectors[number]))
+            _add_to_tar(tar, f"{number:03}.png", content)
+            _add_to_tar(tar, f"{number:03}.json", b'{"label": %d}' % labels[number])
+            _add_to_tar(tar, f"{number:03}.npy", _encode_array(vectors[number]))
     _save_to_disk(columns)
     for name, data in (("run", "data.npz"), ("seen", "photos")):
         quick = ["--progress", "false", "--num_workers", "0"]
@@ -58,19 +58,19 @@ def _save_to_disk(columns: dict[str, list[object]]) -> None:
     datasets.Dataset.from_dict(columns).save_to_disk("hub")
 
 
-def _encoded(image: np.ndarray, kind: str) -> bytes:
+def _encode_image(image: np.ndarray, kind: str) -> bytes:
     content = io.BytesIO()
     Image.fromarray(image).save(content, kind)
     return content.getvalue()
 
 
-def _array(values: np.ndarray) -> bytes:
+def _encode_array(values: np.ndarray) -> bytes:
     content = io.BytesIO()
     np.save(content, values)
     return content.getvalue()
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add_to_tar(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))

@@ -2,7 +2,7 @@ import pytest
 
 from .runner import Result, judge, run_cases
 
-MANY = {
+CASES_BY_KIND = {
     "configurations": 1_000,
     "run folders": 300,
     "data": 300,
@@ -13,14 +13,21 @@ MANY = {
     "changed data": 100,
     "repeated items": 60,
 }
-GOOD = {"status": 2, "err": "contraport: data: no such file\n", "lost": [], "half": [], "children": 0, "memory": 0}
+GOOD_REPORT = {
+    "status": 2,
+    "err": "contraport: data: no such file\n",
+    "lost": [],
+    "half": [],
+    "children": 0,
+    "memory": 0,
+}
 
 
 @pytest.mark.parametrize(
     "share", [pytest.param(0.05, id="a-twentieth"), pytest.param(1.0, id="all", marks=pytest.mark.slow)]
 )
-def test_hostile_input_costs_one_line_and_loses_nothing(share):
-    cases = [(kind, number) for kind, most in MANY.items() for number in range(int(share * most))]
+def test_hostile_input_gives_one_error_line_and_loses_no_file(share):
+    cases = [(kind, number) for kind, most in CASES_BY_KIND.items() for number in range(int(share * most))]
     wrong = [result for result in run_cases(cases) if result.wrong]
     assert not wrong, "\n" + "\n".join(map(str, wrong))
 
@@ -48,8 +55,8 @@ def test_hostile_input_costs_one_line_and_loses_nothing(share):
         ({"after": [2, "contraport: run: x is corrupt\n"]}, "the command after it: status 2"),
     ],
 )
-def test_what_counts_as_wrong(differing, wrong):
+def test_judges_reports(differing, wrong):
     result = Result("data", 0)
-    judge(result, GOOD | differing)
+    judge(result, GOOD_REPORT | differing)
     assert wrong in " ".join(result.wrong)
     assert bool(wrong) == bool(result.wrong)

@@ -1,7 +1,7 @@
-"""One process that bears case after case; its parent hears when each begins and how it ended.
+"""Worker process of the fuzz tests: runs one case after another and reports to its parent.
 
-A line of its input is ``[kind, number, seed]``; a line of its output, in the file descriptor that it was given, is
-``[number]`` when the case begins and a report when it has ended.
+A line of its input is ``[kind, number, seed]``. Its output, to a given file descriptor, has a line
+``["begun", argv, row]`` when a case starts, and a line ``["ended", report]`` when it has ended.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from contraport.cli import main as contraport
 from tests.disk import largest_file
 
 MEMORY = 6 * 2**30
-NOTED = 2_000
-PATIENCE = 30.0
-"""Seconds that a second command may take longer than the first."""
+TRACEBACK_CHARS = 2_000
+WAIT_SECONDS = 30.0
+"""Seconds to wait for a concurrent command after the first has ended."""
 
-Tree = dict[str, str]
+Fingerprints = dict[str, str]
 
 
-def main(folder: str, answers: int) -> None:
-    """Answer until the input ends."""
+def main(folder: str, pipe: int) -> None:
+    """Run cases until the input ends."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     faulthandler.enable()
     import torch
@@ -45,48 +45,48 @@ def main(folder: str, answers: int) -> None:
     from .template import make_template
 
     root = Path(folder)
-    template, room = root / "template", root / "room"
-    said = [os.open(root / name, os.O_RDWR | os.O_CREAT | os.O_APPEND) for name in ("out", "err")]
-    for number, descriptor in enumerate(said, start=1):
+    template, work_folder = root / "template", root / "work_folder"
+    streams = [os.open(root / name, os.O_RDWR | os.O_CREAT | os.O_APPEND) for name in ("out", "err")]
+    for number, descriptor in enumerate(streams, start=1):
         os.dup2(descriptor, number)
-    with os.fdopen(answers, "w") as answer:
+    with os.fdopen(pipe, "w") as output:
 
-        def tell(*what: Any) -> None:
-            answer.write(json.dumps(what) + "\n")
-            answer.flush()
+        def send(*what: Any) -> None:
+            output.write(json.dumps(what) + "\n")
+            output.flush()
 
         if not template.exists():
             (root / "making").mkdir()
             os.chdir(root / "making")
             make_template()
             os.replace(root / "making", template)
-        gc.freeze()  # so that to collect what a case leaves takes little
-        tell("ready")
+        gc.freeze()  # so that garbage collection after a case is fast
+        send("ready")
         for line in sys.stdin:
             kind, number, seed = json.loads(line)
             os.chdir(root)
-            _remove(room)
-            shutil.copytree(template, room, symlinks=True)
-            os.chdir(room)
-            for descriptor in said:
+            _remove(work_folder)
+            shutil.copytree(template, work_folder, symlinks=True)
+            os.chdir(work_folder)
+            for descriptor in streams:
                 os.ftruncate(descriptor, 0)
             case = make_case(kind, number, seed)
-            before = _tree(room)
-            tell("begun", case.argv, case.row)
-            second = None if case.beside is None else _begin(case.beside, root / "beside")
-            with nullcontext() if case.largest is None else largest_file(case.largest):
+            before = _fingerprints(work_folder)
+            send("begun", case.argv, case.row)
+            second = None if case.concurrent is None else _start(case.concurrent, root / "beside")
+            with nullcontext() if case.max_file_bytes is None else largest_file(case.max_file_bytes):
                 status, err = _run(case.argv, root / "err")
-            beside = None if second is None else _end(second, root / "beside")
-            lost = sorted(path for path, content in before.items() if _tree_of(room / path) != content)
-            tell(
+            beside = None if second is None else _wait(second, root / "beside")
+            lost = sorted(path for path, content in before.items() if _fingerprint(work_folder / path) != content)
+            send(
                 "ended",
                 {
                     "status": status,
                     "err": err,
                     "beside": beside,
-                    "after": None if case.after is None else _run(case.after, root / "err"),
+                    "after": None if case.next_command is None else _run(case.next_command, root / "err"),
                     "lost": [path for path in lost if case.changes is None or not path.startswith(case.changes)],
-                    "half": sorted(set(_temporary(room)) - set(before)),
+                    "half": sorted(set(_hidden_files(work_folder)) - set(before)),
                     "expected": case.status,
                     "children": len(multiprocessing.active_children()),
                     "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -95,25 +95,25 @@ def main(folder: str, answers: int) -> None:
 
 
 def _run(argv: list[str], err: Path) -> tuple[int | str, str]:
-    """Run a command, and return its status and what it said on the standard error, which is a file."""
+    """Run a command, and return its status and its standard error, which is redirected to a file."""
     os.truncate(err, 0)
     try:
         status: int | str = contraport(argv)
     except BaseException:
-        status = traceback.format_exc()[-NOTED:]
+        status = traceback.format_exc()[-TRACEBACK_CHARS:]
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     gc.collect()
     return status, err.read_text(errors="replace")
 
 
-def _begin(argv: list[str], said: Path) -> int:
-    """Run a command in a process beside this one, and return its number."""
-    said.write_text("")
+def _start(argv: list[str], output_file: Path) -> int:
+    """Start a command in a child process, and return the process number."""
+    output_file.write_text("")
     child = os.fork()
     if child == 0:
-        os.dup2(os.open(said, os.O_RDWR | os.O_APPEND), 2)
-        status, _ = _run(argv, said)
+        os.dup2(os.open(output_file, os.O_RDWR | os.O_APPEND), 2)
+        status, _ = _run(argv, output_file)
         if isinstance(status, str):
             os.write(2, status.encode())
             status = 70
@@ -121,16 +121,16 @@ def _begin(argv: list[str], said: Path) -> int:
     return child
 
 
-def _end(child: int, said: Path) -> tuple[int | str, str]:
-    """Return the status of such a process, and what it said."""
-    deadline = time.monotonic() + PATIENCE
+def _wait(child: int, output_file: Path) -> tuple[int | str, str]:
+    """Wait for a child process, and return its status and standard error."""
+    deadline = time.monotonic() + WAIT_SECONDS
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return "did not end", said.read_text(errors="replace")
+            return "did not end", output_file.read_text(errors="replace")
         time.sleep(0.01)
-    return os.waitstatus_to_exitcode(ended[1]), said.read_text(errors="replace")
+    return os.waitstatus_to_exitcode(ended[1]), output_file.read_text(errors="replace")
 
 
 def _remove(folder: Path) -> None:
@@ -138,12 +138,12 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _tree(folder: Path) -> Tree:
-    return {str(path.relative_to(folder)): _tree_of(path) for path in folder.rglob("*")}
+def _fingerprints(folder: Path) -> Fingerprints:
+    return {str(path.relative_to(folder)): _fingerprint(path) for path in folder.rglob("*")}
 
 
-def _tree_of(path: Path) -> str:
-    """Return what stands at a path: the kind of file, and the content of a regular one."""
+def _fingerprint(path: Path) -> str:
+    """Return a fingerprint of a path: the checksum of a regular file, or the kind of another file."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
@@ -151,8 +151,8 @@ def _tree_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(mode) else str(stat.S_IFMT(mode))
 
 
-def _temporary(folder: Path) -> list[str]:
-    """Return the hidden files and folders: such are those that a file is written to before it takes its place."""
+def _hidden_files(folder: Path) -> list[str]:
+    """Return the hidden files and folders, to which a file is written before it is moved to its place."""
     return [str(path.relative_to(folder)) for path in folder.rglob(".*")]
 
 
