@@ -34,7 +34,7 @@ SQUARE = LogOfFunction(torch.square)
 
 
 @dataclass(frozen=True, repr=False)
-class TargetCost(Divergence):
+class TargetCost(KernelDivergence):
     """Transport cost of the target plan, <t, C>: the mean cost of the positives, without repulsion.
 
     Args:
@@ -49,7 +49,6 @@ class TargetCost(Divergence):
     1.0
     """
 
-    depends_on_constraint: ClassVar[bool] = False
     repels: ClassVar[bool] = False
     has_temperature_gradient: ClassVar[bool] = False
 
@@ -66,7 +65,7 @@ class TargetCost(Divergence):
 
 
 @dataclass(frozen=True, repr=False)
-class KernelAttraction(Divergence):
+class KernelAttraction(KernelDivergence):
     """Attraction of the positives by the kernel (KCL): minus their mean kernel, -<t, K>.
 
     The attraction vanishes for distant pairs.
@@ -79,17 +78,15 @@ class KernelAttraction(Divergence):
     -1.0
     """
 
-    depends_on_constraint: ClassVar[bool] = False
     repels: ClassVar[bool] = False
 
     def __call__(self, result: BlockResult) -> Tensor:
         # The plan with zero potentials is the kernel itself.
-        f, g = torch.zeros_like(result.plan.f), torch.zeros_like(result.plan.g)
-        return -result.target.row_expectation(Plan(result.plan.geometry, f, g), torch.exp)
+        return -result.target.row_expectation(Plan(result.plan.geometry, None, None), torch.exp)
 
 
 @dataclass(frozen=True, repr=False)
-class LogKernelAttraction(Divergence):
+class LogKernelAttraction(KernelDivergence):
     """Attraction of the positives by the log-kernel: minus the log of the kernel sum over the view pairs of an item.
 
     For two views it is minus the log-kernel of the positive.
@@ -112,7 +109,6 @@ class LogKernelAttraction(Divergence):
     -2.0
     """
 
-    depends_on_constraint: ClassVar[bool] = False
     repels: ClassVar[bool] = False
 
     sigma: float | None = None

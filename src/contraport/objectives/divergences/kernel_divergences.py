@@ -29,9 +29,6 @@ from contraport.objectives.plan import BlockResult, Plan
 
 Pointwise = Callable[[Tensor], Tensor]
 
-Phi = Callable[[Tensor, "float | Tensor"], Tensor]
-"""phi as a pointwise function of the log of the sum, and the kernel's temperature."""
-
 
 @dataclass(frozen=True, repr=False)
 class Pairwise(KernelDivergence):
@@ -39,9 +36,10 @@ class Pairwise(KernelDivergence):
 
     Args:
         name: name of the loss.
-        phi: of the log of the sum and the kernel's temperature.
+        phi: pointwise function of the log of the sum.
         psi: the link log psi; None is psi = exp.
         shift: added to the difference.
+        scaled: multiply the value by the kernel's temperature.
 
     Raises:
         UsageError: in the call, a single item.
@@ -50,13 +48,14 @@ class Pairwise(KernelDivergence):
     """
 
     name: str
-    phi: Phi = field(repr=False)
+    phi: Pointwise = field(repr=False)
     psi: Link | None = field(default=None, repr=False)
     shift: float = 0.0
+    scaled: bool = field(default=False, repr=False)
 
     def __call__(self, result: BlockResult) -> Tensor:
-        temperature = result.plan.geometry.log_kernel.temperature
-        return _loss_of_rows(result, self.phi(_log_sum_psi(result, self.psi, self.shift), temperature))
+        values = self.phi(_log_sum_psi(result, self.psi, self.shift))
+        return _weight_rows(result, result.plan.geometry.log_kernel.temperature * values if self.scaled else values)
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,7 +78,7 @@ class SignedPairwise(KernelDivergence):
         positive, negative = (
             _log_sum_psi(result, LogOfFunction(_SignedPart(self.psi, sign)), 0.0).exp() for sign in (1, -1)
         )
-        return _loss_of_rows(result, self.phi(positive - negative))
+        return _weight_rows(result, self.phi(positive - negative))
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def _log_sum_psi(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
     return log_sums(geometry.with_link(psi, row_bias=positive + shift), "rows")
 
 
-def _loss_of_rows(result: BlockResult, values: Tensor) -> Tensor:
+def _weight_rows(result: BlockResult, values: Tensor) -> Tensor:
     a = result.target.row_mass()
     return a * torch.where(a > 0, values, 0)
 
@@ -108,29 +107,11 @@ def _loss_of_rows(result: BlockResult, values: Tensor) -> Tensor:
 # Named functions rather than lambdas: an objective that holds one can be pickled.
 
 
-def _log_plus(log_sum: Tensor, temperature: float | Tensor, *, epsilon: float) -> Tensor:
-    if epsilon == 0:
-        return temperature * log_sum
-    return temperature * torch.logaddexp(torch.full_like(log_sum, math.log(epsilon)), log_sum)
+def _log_plus(log_sum: Tensor, *, epsilon: float) -> Tensor:
+    return torch.logaddexp(torch.full_like(log_sum, math.log(epsilon)), log_sum) if epsilon else log_sum
 
 
-def _logarithm(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
-    return log_sum
-
-
-def _sum(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
-    return log_sum.exp()
-
-
-def _tempered_softplus(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
-    return temperature * F.softplus(log_sum)
-
-
-def _softplus(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
-    return F.softplus(log_sum)
-
-
-def _positive_square(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
+def _positive_square(log_sum: Tensor) -> Tensor:
     return F.relu(log_sum).square()
 
 
@@ -151,14 +132,14 @@ class PairwisePreset(NamedTuple):
 
 
 PAIRWISE_PRESETS: dict[str, PairwisePreset] = {
-    "info_nce": PairwisePreset(True, lambda e, c: Pairwise("info_nce", partial(_log_plus, epsilon=e))),
-    "mine": PairwisePreset(False, lambda e, c: Pairwise("mine", _logarithm)),
-    "triplet": PairwisePreset(False, lambda e, c: Pairwise("triplet", _sum, LogPower(), e)),
-    "soft_triplet": PairwisePreset(True, lambda e, c: Pairwise("soft_triplet", _tempered_softplus, shift=e)),
-    "n_plus_1_tuplet": PairwisePreset(False, lambda e, c: Pairwise("n_plus_1_tuplet", _softplus)),
+    "info_nce": PairwisePreset(True, lambda e, c: Pairwise("info_nce", partial(_log_plus, epsilon=e), scaled=True)),
+    "mine": PairwisePreset(False, lambda e, c: Pairwise("mine", torch.positive)),
+    "triplet": PairwisePreset(False, lambda e, c: Pairwise("triplet", torch.exp, LogPower(), e)),
+    "soft_triplet": PairwisePreset(True, lambda e, c: Pairwise("soft_triplet", F.softplus, shift=e, scaled=True)),
+    "n_plus_1_tuplet": PairwisePreset(False, lambda e, c: Pairwise("n_plus_1_tuplet", F.softplus)),
     "lifted_structured": PairwisePreset(False, lambda e, c: Pairwise("lifted_structured", _positive_square, shift=e)),
     "sigmoid_pairs": PairwisePreset(
-        False, lambda e, c: Pairwise("sigmoid_pairs", _sum, LogOfFunction(partial(_sigmoid, slope=c)))
+        False, lambda e, c: Pairwise("sigmoid_pairs", torch.exp, LogOfFunction(partial(_sigmoid, slope=c)))
     ),
     "linear_pairs": PairwisePreset(False, lambda e, c: SignedPairwise(torch.clone, torch.clone)),
 }
@@ -206,10 +187,13 @@ class DebiasedContrastive(KernelDivergence):
         require_negatives(result)
         a, log_number = target.row_mass(), log_candidate_counts(result)
         positive = target.row_inner_products(geometry.log_kernel) / replace_zeros_by_one(a)
-        weighted = _log_power_sums(geometry, 1 + self.beta)
+        # A scale of the kernel is a power: log sums of K_ij^(1 + beta), and of the weights K_ij^beta.
+        weighted = log_sums(geometry.with_link(None, scale=1 + self.beta), "rows")
         present = (a > 0) & (weighted != -torch.inf)
         weighted = torch.where(present, weighted, 0)
-        total = torch.where(present, _log_power_sums(geometry, self.beta), 0) if self.beta else log_number
+        total = log_number
+        if self.beta:
+            total = torch.where(present, log_sums(geometry.with_link(None, scale=self.beta), "rows"), 0)
         mean = weighted - total
         # In logarithms: mean - tau K+ is positive where the excess is, and is then e^mean (1 - e^-excess).
         excess = mean - positive - math.log(self.prior) if self.prior else torch.full_like(mean, torch.inf)
@@ -218,11 +202,6 @@ class DebiasedContrastive(KernelDivergence):
         minimum = torch.as_tensor(-1 / geometry.log_kernel.temperature, dtype=mean.dtype, device=mean.device)
         others = log_number + torch.where(left, torch.maximum(corrected, minimum), minimum)
         return a * torch.where(present, F.softplus(others - positive), 0)
-
-
-def _log_power_sums(geometry: Geometry, power: float) -> Tensor:
-    """Return the log of the sum of K_ij^power over the compared pairs of each row, (N,)."""
-    return log_sums(geometry.with_link(None, scale=power), "rows")
 
 
 @dataclass(frozen=True, repr=False)
