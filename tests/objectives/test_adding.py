@@ -33,7 +33,7 @@ class Missing(Divergence):
     """A divergence: the mass that is wanted and missing, row by row."""
 
     def __call__(self, outcome):
-        return outcome.target.row_mass() - outcome.target.row_expectation(outcome.plan, torch.exp)
+        return outcome.target.row_mass() - outcome.target.target_weighted_row_sums(outcome.plan, torch.exp)
 
 
 class Cauchy(Kernel):

@@ -5,7 +5,7 @@ import torch
 from tests.objectives.comparing import views
 
 from contraport.engine import Geometry, Gibbs, LabelMask, StudentT
-from contraport.objectives.targets.kernel_target import KernelTarget
+from contraport.objectives.targets.feature_targets import KernelTarget
 from contraport.objectives.targets.target import DenseTarget
 
 

@@ -123,10 +123,10 @@ def test_vectors_of_a_plan_are_its_own(constraint):
     (block,) = layout(*z)
 
     def vectors():
-        plans = constraint(block.build_geometry(kernel), PlanRequest(reciprocal=True))
+        plans = constraint(block.build_geometry(kernel), PlanRequest(bidirectional=True))
         parts = [
-            [plan.f, plan.g, plan.cached_log_row_mass, plan.cached_log_column_mass, plan.log_row_marginal,
-             plan.log_column_marginal, plan.log_row_mass(), plan.log_column_mass()]
+            [plan.f, plan.g, plan.cached_log_row_mass, plan.cached_log_column_mass, plan.log_target_row_marginal,
+             plan.log_target_column_marginal, plan.log_row_mass(), plan.log_column_mass()]
             for plan in plans
         ]  # fmt: skip
         return [part for each in parts for part in each if part is not None]

@@ -22,7 +22,7 @@ from contraport import (
     Pairs,
     Unbalanced,
 )
-from contraport.objectives.constraints.sinkhorn import SinkhornConstraint, StepRelaxation
+from contraport.objectives.constraints.sinkhorn import MarginalRelaxation, SinkhornConstraint
 
 BACKENDS = ["dense", "stored", "streamed"]
 
@@ -217,8 +217,8 @@ def with_slack(**declared):
         def half_steps(self):
             return ("rows", "columns") * 5
 
-        def step_relaxation(self, axis, temperature):
-            return StepRelaxation(damping=1 / (1 + temperature / 0.7))
+        def marginal_relaxation(self, axis, temperature):
+            return MarginalRelaxation(damping=1 / (1 + temperature / 0.7))
 
     return Loose()
 
@@ -240,8 +240,8 @@ def test_rejects_a_relaxed_constraint_class_without_a_reference():
             def half_steps(self):
                 return ("rows", "columns")
 
-            def step_relaxation(self, axis, temperature):
-                return StepRelaxation(damping=0.5)
+            def marginal_relaxation(self, axis, temperature):
+                return MarginalRelaxation(damping=0.5)
 
     with raises_usage_error("reference.unknown", "'uniform'"):
         with_slack(reference="uniform")

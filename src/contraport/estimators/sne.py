@@ -49,7 +49,7 @@ class _TargetAttraction(Divergence):
     """Divergence term that attracts neighbors, for early exaggeration: minus the mean log-kernel under the target."""
 
     def __call__(self, result: BlockResult) -> Tensor:
-        return -result.target.row_inner_products(result.plan.geometry.log_kernel)
+        return -result.target.inner_products_with_log_kernel(result.plan.geometry.log_kernel)
 
 
 def _has_encoder(estimator: _NeighborEmbedding) -> bool:

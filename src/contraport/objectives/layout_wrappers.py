@@ -87,7 +87,7 @@ class WithinView(Layout):
     """
 
     summed: bool = False
-    traits = LayoutTraits(multi_view=True, views_are_positives=False, compares_positives=False)
+    traits = LayoutTraits(multi_view=True, views_are_positives=False, includes_positives=False)
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block per view, (n, n) each."""

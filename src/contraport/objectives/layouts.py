@@ -36,7 +36,7 @@ class PairPattern:
         positives: Row and column of every positive pair, two index tensors (k,).
         masks: Masks that exclude pairs from the comparison.
         block_weight: Weight of the block in the objective, in each direction.
-        reciprocal: Whether columns are also compared with rows, as a second direction with its own plan.
+        bidirectional: Whether columns are also compared with rows, as a second direction with its own plan.
         num_extra_columns: Number of columns without an item, such as additional negatives; they are the last ones.
         one_positive_per_row: Whether each row has exactly one positive; the k-th positive pair is that of row k.
         has_no_empty_rows: Whether no row and no column is empty: each has at least one compared pair.
@@ -49,7 +49,7 @@ class PairPattern:
     positives: tuple[Tensor, Tensor]
     masks: tuple[LabelMask | SimilarityMask, ...] = ()
     block_weight: float = 1.0
-    reciprocal: bool = False
+    bidirectional: bool = False
     num_extra_columns: int = 0
     one_positive_per_row: bool = False
     has_no_empty_rows: bool = False
@@ -137,7 +137,7 @@ class PairPattern:
         """Return the set of pairs whose items have an equal attribute, given as (n,) integers."""
         rows = attribute[self.row_items]
         same = self.row_items is self.column_items
-        return PairIndicator.with_equal_labels((rows, rows if same else attribute[self.column_items]))
+        return PairIndicator.from_equal_labels((rows, rows if same else attribute[self.column_items]))
 
     def expand_attribute(self, attribute: Tensor) -> tuple[Tensor, Tensor]:
         """Expand an attribute of the items, (n, ...), to the rows, (N, ...), and to the columns, (M, ...)."""
@@ -148,7 +148,7 @@ class PairPattern:
         if self.num_extra_columns > 0:
             raise UsageError("ids: do not apply, as the columns of this layout show no items.", kind="conflict")
         duplicates = LabelMask(self.expand_attribute(ids), exception_labels=self.items)
-        has_no_empty_rows = self.has_no_empty_rows and self.compares_positives
+        has_no_empty_rows = self.has_no_empty_rows and self.includes_positives
         return replace(self, masks=(*self.masks, duplicates), has_no_empty_rows=has_no_empty_rows)
 
     def append_columns(
@@ -177,7 +177,7 @@ class PairPattern:
             self,
             column_items=torch.cat([self.column_items, self.column_items.new_full((columns,), -1)]),
             masks=masks,
-            reciprocal=False,
+            bidirectional=False,
             num_extra_columns=self.num_extra_columns + columns,
             has_no_empty_rows=False,
         )
@@ -190,16 +190,16 @@ class PairPattern:
 
     def compared_pairs(self) -> PairIndicator:
         """Return the set of compared pairs."""
-        return self.compute_once("compared", lambda: PairIndicator.from_masks(self.masks, self.items))
+        return self.compute_once("compared", lambda: PairIndicator.from_exclusion_masks(self.masks, self.items))
 
     def negative_pairs(self) -> PairIndicator:
         """Return the set of compared pairs of different items."""
         return self.compute_once(
-            "negatives", lambda: self.compared_pairs().without(PairIndicator.with_equal_labels(self.items))
+            "negatives", lambda: self.compared_pairs().without(PairIndicator.from_equal_labels(self.items))
         )
 
     @property
-    def compares_positives(self) -> bool:
+    def includes_positives(self) -> bool:
         """Whether positives are among the compared pairs, rather than excluded by a mask."""
         for mask in self.masks:
             if isinstance(mask, LabelMask) and mask.exception_labels is None and mask.labels[0] is self.row_items:
@@ -261,14 +261,14 @@ class Block:
 
 @cached
 def build_diagonal_pattern(
-    size: int, weight: float, reciprocal: bool, device: torch.device, decoupled: bool = False
+    size: int, weight: float, bidirectional: bool, device: torch.device, decoupled: bool = False
 ) -> PairPattern:
     """Build the pattern whose positives are the diagonal: row i and column i are two views of item i.
 
     Args:
         size: number of items.
         weight: weight of the block in the objective.
-        reciprocal: whether both directions are compared.
+        bidirectional: whether both directions are compared.
         device: of the pattern.
         decoupled: exclude the positives from the compared pairs.
     """
@@ -281,7 +281,7 @@ def build_diagonal_pattern(
         (items, items),
         masks,
         weight,
-        reciprocal,
+        bidirectional,
         one_positive_per_row=True,
         has_no_empty_rows=has_no_empty_rows,
     )
@@ -295,7 +295,7 @@ class LayoutTraits(NamedTuple):
         stop_gradient: Whether the columns are detached from the gradient.
         multi_view: Whether training passes all views at once, rather than two at a time.
         views_are_positives: Whether the views of an item are positives of each other.
-        compares_positives: Whether positives are among the compared pairs.
+        includes_positives: Whether positives are among the compared pairs.
         compares_items: Whether items are compared with items, rather than coordinates with coordinates.
         requires_features: Whether the compared pairs depend on ``features=`` of the call.
         requires_view_features: Whether features must differ between views: features of whole items change nothing.
@@ -306,7 +306,7 @@ class LayoutTraits(NamedTuple):
     stop_gradient: bool = False
     multi_view: bool = False
     views_are_positives: bool = True
-    compares_positives: bool = True
+    includes_positives: bool = True
     compares_items: bool = True
     requires_features: bool = False
     requires_view_features: bool = False
@@ -388,7 +388,7 @@ class Cross(Layout):
         return LayoutTraits(
             shared_columns=self.shared_columns,
             stop_gradient=self.stop_gradient,
-            compares_positives=not self.decoupled,
+            includes_positives=not self.decoupled,
             has_core_view=self.core,
         )
 
@@ -436,7 +436,7 @@ class Joint(Layout):
 
     @property
     def traits(self) -> LayoutTraits:
-        return LayoutTraits(multi_view=self.together, compares_positives=self.candidates == "all")
+        return LayoutTraits(multi_view=self.together, includes_positives=self.candidates == "all")
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block of the joined views, (N, N); N = 2n for two views of n items."""

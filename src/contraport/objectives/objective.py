@@ -362,7 +362,7 @@ class Objective(Loss):
 
     def target_conflict(self, target: Target) -> str | None:
         """Return the reason why a call cannot have a target, or None; without positives compared, only `Pairs` fits."""
-        if target.positives_from_views or self.layout.traits.compares_positives:
+        if target.positives_from_views or self.layout.traits.includes_positives:
             return None
         return f"excludes an item's views from the compared pairs, so that only these can be positives; got {target!r}"
 
@@ -391,7 +391,7 @@ class Objective(Loss):
         (True, False, False)
         """
         traits = self.layout.traits
-        classifies_views = traits.views_are_positives and traits.compares_positives and traits.compares_items
+        classifies_views = traits.views_are_positives and traits.includes_positives and traits.compares_items
         if not classifies_views or traits.requires_features or traits.shared_columns:
             return False
         return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
@@ -511,16 +511,16 @@ class Objective(Loss):
         if problem.directions_share_pairs:
             # Both directions in one solve: each pass over the pairs serves a half step of both.
             geometry = directions[0].block.build_geometry(self.kernel, problem.temperature)
-            plans = self.constraint(geometry, PlanRequest(marginals, reciprocal=len(directions) == 2))
+            plans = self.constraint(geometry, PlanRequest(marginals, bidirectional=len(directions) == 2))
         else:
             plans, column_weights = [], attributes.get("column_weights")
             for k, (side, _, _) in enumerate(directions):
                 geometry = side.build_geometry(self.kernel, problem.temperature)
-                log_weights = None
+                log_column_weights = None
                 if column_weights is not None:
-                    log_weights = column_weights.to(side.compute_dtype).log()[side.pattern.column_items]
+                    log_column_weights = column_weights.to(side.compute_dtype).log()[side.pattern.column_items]
                 masses = marginals if marginals is None or k == 0 else marginals[::-1]
-                plans += self.constraint(geometry, PlanRequest(masses, log_weights=log_weights))
+                plans += self.constraint(geometry, PlanRequest(masses, log_column_weights=log_column_weights))
         results = []
         for (side, target, row_weights), plan in zip(directions, plans, strict=True):
             if marginals is not None and row_weights is not None:

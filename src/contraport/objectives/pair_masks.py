@@ -9,7 +9,8 @@ over groups: O((N + M) d) time and memory, without an (N, M) matrix.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ def group_indices(labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class SignedEquality:
+class SignedLabelEquality:
     """Signed set of pairs with equal labels: the matrix sign * [labels of row i = labels of column j].
 
     Labels are (N, k) and (M, k); k = 0 is the set of all pairs.
@@ -37,27 +38,10 @@ class SignedEquality:
     sign: int
     rows: Tensor
     columns: Tensor
-    _cached_groups: list[tuple[Tensor, Tensor, int]] = field(default_factory=list, init=False, repr=False)
 
-    @property
-    def groups(self) -> tuple[Tensor, Tensor, int]:
-        """Group index of each row and each column, equal on pairs of the set, and an upper bound on the indices."""
-        if not self._cached_groups:
-            self._cached_groups.append(self._compute_groups())
-        return self._cached_groups[0]
-
-    def __and__(self, other: SignedEquality) -> SignedEquality:
-        same = self.rows is self.columns and other.rows is other.columns
-        rows = _concatenate_labels(self.rows, other.rows)
-        columns = rows if same else _concatenate_labels(self.columns, other.columns)
-        return SignedEquality(self.sign * other.sign, rows, columns)
-
-    def append_columns(self, columns: int) -> SignedEquality:
-        """Return the set with additional columns, whose labels are 0."""
-        extra = self.columns.new_zeros(columns, self.columns.shape[1])
-        return SignedEquality(self.sign, self.rows, torch.cat([self.columns, extra]))
-
-    def _compute_groups(self) -> tuple[Tensor, Tensor, int]:
+    @cached_property
+    def row_and_column_groups(self) -> tuple[Tensor, Tensor, int]:
+        """Group indices of rows and columns, equal for the row and column of each pair, and their upper bound."""
         n, same = self.rows.shape[0], self.rows is self.columns
         labels = self.rows if same else torch.cat([self.rows, self.columns])
         size, width = labels.shape
@@ -69,6 +53,17 @@ class SignedEquality:
         # Bounded by the number of labels: the exact number of groups would have to be read from the device.
         bound = size if width else 1
         return (groups, groups, bound) if same else (groups[:n], groups[n:], bound)
+
+    def __and__(self, other: SignedLabelEquality) -> SignedLabelEquality:
+        same = self.rows is self.columns and other.rows is other.columns
+        rows = _concatenate_labels(self.rows, other.rows)
+        columns = rows if same else _concatenate_labels(self.columns, other.columns)
+        return SignedLabelEquality(self.sign * other.sign, rows, columns)
+
+    def append_columns(self, columns: int) -> SignedLabelEquality:
+        """Return the set with additional columns, whose labels are 0."""
+        extra = self.columns.new_zeros(columns, self.columns.shape[1])
+        return SignedLabelEquality(self.sign, self.rows, torch.cat([self.columns, extra]))
 
 
 def _concatenate_labels(labels: Tensor, others: Tensor) -> Tensor:
@@ -85,29 +80,31 @@ class PairIndicator:
     The first equality has sign 1.
     """
 
-    equalities: tuple[SignedEquality, ...]
+    equalities: tuple[SignedLabelEquality, ...]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, M)."""
+        """Shape of the matrix of pairs, (N, M): numbers of rows and columns."""
         return len(self.equalities[0].rows), len(self.equalities[0].columns)
 
     @classmethod
     def all_pairs(cls, like: tuple[Tensor, Tensor]) -> PairIndicator:
-        """Build the set of all pairs of N rows and M columns, the lengths of the given labels."""
+        """Build the set of all N x M pairs, where N and M are the lengths of the row labels and the column labels."""
         rows, columns = like
         empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)
-        return cls((SignedEquality(1, empty, others),))
+        return cls((SignedLabelEquality(1, empty, others),))
 
     @classmethod
-    def with_equal_labels(cls, labels: tuple[Tensor, Tensor]) -> PairIndicator:
+    def from_equal_labels(cls, labels: tuple[Tensor, Tensor]) -> PairIndicator:
         """Build the set of pairs with equal labels, integers (N,) and (M,)."""
         rows = labels[0].long()[:, None]
-        return cls((SignedEquality(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
+        return cls((SignedLabelEquality(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
 
     @classmethod
-    def from_masks(cls, masks: Sequence[LabelMask | SimilarityMask], like: tuple[Tensor, Tensor]) -> PairIndicator:
+    def from_exclusion_masks(
+        cls, masks: Sequence[LabelMask | SimilarityMask], like: tuple[Tensor, Tensor]
+    ) -> PairIndicator:
         """Build the set of pairs that no mask excludes.
 
         Raises:
@@ -121,9 +118,9 @@ class PairIndicator:
                     "equal labels; use a target of pairs or a matrix, and KL.",
                     kind="conflict",
                 )
-            excluded = cls.with_equal_labels(mask.labels)
+            excluded = cls.from_equal_labels(mask.labels)
             if mask.exception_labels is not None:
-                excluded = excluded.without(cls.with_equal_labels(mask.exception_labels))
+                excluded = excluded.without(cls.from_equal_labels(mask.exception_labels))
             pairs = pairs.without(excluded)
         return pairs
 
@@ -134,45 +131,45 @@ class PairIndicator:
         """Return the difference of two sets: the pairs of this set that are not in the other."""
         both = self & other
         return PairIndicator(
-            self.equalities + tuple(SignedEquality(-e.sign, e.rows, e.columns) for e in both.equalities)
+            self.equalities + tuple(SignedLabelEquality(-e.sign, e.rows, e.columns) for e in both.equalities)
         )
 
     def take_rows(self, rows: slice) -> PairIndicator:
-        """Return the set on some of its rows."""
-        return PairIndicator(tuple(SignedEquality(e.sign, e.rows[rows], e.columns) for e in self.equalities))
+        """Return the pair set restricted to some of its rows."""
+        return PairIndicator(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns) for e in self.equalities))
 
     def append_columns(self, columns: int) -> PairIndicator:
-        """Return the set with additional columns, whose pairs may or may not be in it."""
+        """Return the pair set with further columns; pairs in these columns may or may not belong to the set."""
         return PairIndicator(tuple(e.append_columns(columns) for e in self.equalities))
 
     def apply(self, y: Tensor) -> Tensor:
-        """Return for each row the sum of y over its columns in the set: (M, ...) to (N, ...)."""
+        """Apply the set as a matrix of zeros and ones: sum y over the columns of each row, (M, ...) to (N, ...)."""
         total: Tensor | None = None
         for equality in self.equalities:
             # Sums by group, then one look-up per row: O((N + M) d) in place of a product with an (N, M) matrix.
-            rows, columns, count = equality.groups
+            rows, columns, count = equality.row_and_column_groups
             sums = y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
             total = sums if total is None else torch.add(total, sums, alpha=equality.sign)
         assert total is not None
         return total
 
     def row_mass(self) -> Tensor:
-        """Return how many columns each row is paired with, (N,) integers."""
+        """Return the number of pairs in each row, the row mass of the matrix, (N,) integers."""
         return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
 
     def row_counts(self, like: Tensor) -> Tensor:
-        """Return how many columns each row is paired with, (N,), in the dtype of `like`."""
+        """Return the number of pairs in each row, (N,), in the dtype of `like`."""
         return self.row_mass().to(like.dtype)
 
     def dense(self) -> Tensor:
         """Return the set as an (N, M) tensor of zeros and ones."""
         total = torch.zeros(self.shape, device=self.equalities[0].rows.device)
         for equality in self.equalities:
-            rows, columns, _ = equality.groups
+            rows, columns, _ = equality.row_and_column_groups
             total += equality.sign * (rows[:, None] == columns)
         return total
 
     @property
     def T(self) -> PairIndicator:
-        """The set with rows and columns exchanged."""
-        return PairIndicator(tuple(SignedEquality(e.sign, e.columns, e.rows) for e in self.equalities))
+        """Set of pairs with rows and columns exchanged."""
+        return PairIndicator(tuple(SignedLabelEquality(e.sign, e.columns, e.rows) for e in self.equalities))

@@ -89,12 +89,12 @@ class Plan:
         return self.geometry.gather_entries(rows, columns) + self.f[rows] + self.g[columns]
 
     @property
-    def log_row_marginal(self) -> Tensor:
+    def log_target_row_marginal(self) -> Tensor:
         """Log of the target row marginal, log a, (N,)."""
         return self._log_marginal(0)
 
     @property
-    def log_column_marginal(self) -> Tensor:
+    def log_target_column_marginal(self) -> Tensor:
         """Log of the target column marginal, log b, (M,)."""
         return self._log_marginal(1)
 
@@ -107,7 +107,7 @@ class Plan:
     def log_row_mass(self) -> Tensor:
         """Return the log mass of each row, log sum_j P_ij, (N,); one pass over the pairs unless cached."""
         if self.exact_axis == "rows":
-            return self.log_row_marginal
+            return self.log_target_row_marginal
         if self.cached_log_row_mass is not None:
             return self.cached_log_row_mass
         return self.f + log_sums(self.geometry, "rows", self.g)
@@ -115,7 +115,7 @@ class Plan:
     def log_column_mass(self) -> Tensor:
         """Return the log mass of each column, log sum_i P_ij, (M,); one pass over the pairs unless cached."""
         if self.exact_axis == "columns":
-            return self.log_column_marginal
+            return self.log_target_column_marginal
         if self.cached_log_column_mass is not None:
             return self.cached_log_column_mass
         return self.g + log_sums(self.geometry, "columns", self.f)
@@ -128,7 +128,7 @@ class Plan:
     def marginal_error(self) -> float:
         """Return the marginal error: the L1 distance of row and column masses from the target marginals."""
         masses = self.log_row_mass(), self.log_column_mass()
-        targets = self.log_row_marginal, self.log_column_marginal
+        targets = self.log_target_row_marginal, self.log_target_column_marginal
         return sum(float((mass.exp() - target.exp()).abs().sum()) for mass, target in zip(masses, targets, strict=True))
 
     def relative_to_marginal(self) -> Plan:
@@ -136,7 +136,7 @@ class Plan:
 
         A row that meets its target marginal then has mass 1.
         """
-        return Plan(self.geometry, self.f - self.log_row_marginal, self.column_potential)
+        return Plan(self.geometry, self.f - self.log_target_row_marginal, self.column_potential)
 
     def mass(self) -> Tensor:
         """Return the total mass of the plan, a scalar tensor, from a cached marginal if there is one."""

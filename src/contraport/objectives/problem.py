@@ -34,7 +34,7 @@ from contraport.objectives.inputs import (
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
-from contraport.objectives.targets.feature_targets import select_call_features
+from contraport.objectives.targets.feature_targets import select_block_features
 from contraport.objectives.transport import PlanWeights
 
 OPTIONS = (
@@ -107,14 +107,14 @@ class MatchingProblem:
         if ids is not None:
             block = replace(block, pattern=block.pattern.without_duplicates(ids))
         sides = [(block, target)]
-        if block.pattern.reciprocal:
+        if block.pattern.bidirectional:
             sides.append((block.T, target.transpose()))
         unweighted = weights is None and target.fills_all_rows
         unweighted = unweighted and not (target.positives_from_views and block.pattern.selected_indices is not None)
         directions = []
         for k, (side, rule) in enumerate(sides):
             if self.pairs_require_features:
-                side = self.layout.mask_by_features(side, select_call_features(attributes, side, backward=k > 0))
+                side = self.layout.mask_by_features(side, select_block_features(attributes, side, backward=k > 0))
             target_plan = rule(side, attributes)
             row_weights = None if unweighted else _row_weights(side, target_plan, weights)
             if negatives is not None:
@@ -241,7 +241,7 @@ def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
     if columns:
         columns, target = (processes.with_averaged_gradient(columns[0]),), target.gather_rows()
     else:
-        target = target.gather_items(processes, inputs)
+        target = target.gather_across_processes(processes, inputs)
     # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
     inputs = inputs.gather(processes, item_counts)
     if plan_weights is not None:

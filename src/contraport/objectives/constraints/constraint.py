@@ -24,14 +24,14 @@ class PlanRequest(NamedTuple):
 
     Attributes:
         marginals: Target marginals of rows and columns; None is uniform. Constraints without marginals ignore them.
-        reciprocal: Whether to solve both directions, rows to columns and columns to rows.
-        log_weights: Log weights of the columns, (M,): the plan is that of the kernel w_j K_ij. Not combined with
-            ``reciprocal``, as rows have no weights.
+        bidirectional: Whether to solve both directions, rows to columns and columns to rows.
+        log_column_weights: Log weights of the columns, (M,): the plan is that of the kernel w_j K_ij. Not combined with
+            ``bidirectional``, as rows have no weights.
     """
 
     marginals: Marginals | None = None
-    reciprocal: bool = False
-    log_weights: Tensor | None = None
+    bidirectional: bool = False
+    log_column_weights: Tensor | None = None
 
 
 DEFAULT_REQUEST = PlanRequest()
@@ -61,7 +61,7 @@ class Constraint(ReprMixin, ABC):
 
     @abstractmethod
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
-        """Return the plan from rows to columns and, if reciprocal, the plan from columns to rows.
+        """Return the plan from rows to columns and, if bidirectional, the plan from columns to rows.
 
         Args:
             geometry: compared pairs, (N, M).
@@ -82,7 +82,7 @@ def requested_directions(geometry: Geometry, request: PlanRequest) -> list[tuple
     """Return the requested directions, one or two, as the compared pairs and the marginals of each."""
     log_a, log_b = request.marginals or uniform_log_marginals(geometry)
     forward = geometry, (log_a, log_b)
-    return [forward, (geometry.T, (log_b, log_a))] if request.reciprocal else [forward]
+    return [forward, (geometry.T, (log_b, log_a))] if request.bidirectional else [forward]
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,7 +99,7 @@ class Free(Constraint):
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         plans = []
         for pairs, (log_a, log_b) in requested_directions(geometry, request):
-            plans.append(Plan(pairs, log_a, request.log_weights, log_marginals=(log_a, log_b)))
+            plans.append(Plan(pairs, log_a, request.log_column_weights, log_marginals=(log_a, log_b)))
         return plans
 
 
@@ -117,12 +117,12 @@ class Simplex(Constraint):
     """
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
-        log_row_sums = log_sums(geometry, "rows", request.log_weights)
+        log_row_sums = log_sums(geometry, "rows", request.log_column_weights)
         # From row sums: one pass over the pairs gives the total and, divided by it, the row masses.
         log_mass = log_row_sums.logsumexp(0)
         f = (-log_mass).expand_as(log_row_sums)
-        plan = Plan(geometry, f, request.log_weights, log_row_sums - log_mass, has_unit_mass=True)
-        return [plan, plan.T] if request.reciprocal else [plan]
+        plan = Plan(geometry, f, request.log_column_weights, log_row_sums - log_mass, has_unit_mass=True)
+        return [plan, plan.T] if request.bidirectional else [plan]
 
 
 @dataclass(frozen=True, repr=False)
@@ -146,7 +146,7 @@ class Exact(Constraint):
 
     @torch.no_grad()
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
-        check(request.log_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
+        check(request.log_column_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
         optimize = import_optional("scipy.optimize", "train", "The constraint Exact")
         # Double precision, in which the solvers of SciPy work.
         s = geometry.dense().double()
@@ -166,7 +166,7 @@ class Exact(Constraint):
             masses = torch.as_tensor(_solve_transport(cost, a, b)).to(s)
         matrix = masses.log().to(log_a)
         plan = Plan(Geometry(MatrixLogKernel(matrix)), None, None, log_marginals=(log_a, log_b))
-        return [plan, plan.T] if request.reciprocal else [plan]
+        return [plan, plan.T] if request.bidirectional else [plan]
 
 
 def _solve_transport(cost: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:

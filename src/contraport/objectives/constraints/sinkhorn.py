@@ -31,19 +31,19 @@ REFERENCES = ("product", "counting")
 """Reference measures of the entropy: the product of the marginals, and 1 everywhere."""
 
 
-class StepRelaxation(NamedTuple):
+class MarginalRelaxation(NamedTuple):
     """Relaxation of one Sinkhorn half-step: how far the plan may deviate from the marginal.
 
     Attributes:
         damping: Factor of the step towards the marginal, in (0, 1]; None is 1.
-        bound: Largest absolute step of a log potential; None is unbounded.
+        bound: Upper bound on the absolute step of a log potential; None is unbounded.
     """
 
     damping: float | Tensor | None = None
     bound: float | Tensor | None = None
 
 
-STRICT = StepRelaxation()
+STRICT = MarginalRelaxation()
 """A half-step that meets its marginal."""
 
 
@@ -71,7 +71,7 @@ class SinkhornConstraint(Constraint):
         super().__init_subclass__(**arguments)
         if isinstance(cls.reference, str):
             _check_reference(cls.reference)
-        cls._is_relaxed = cls.step_relaxation is not SinkhornConstraint.step_relaxation
+        cls._is_relaxed = cls.marginal_relaxation is not SinkhornConstraint.marginal_relaxation
         declared = cls.reference is not None or "reference" in inspect.get_annotations(cls)
         check(
             declared or not cls._is_relaxed,
@@ -87,7 +87,7 @@ class SinkhornConstraint(Constraint):
         Each half-step reads the potential of the one before.
         """
 
-    def step_relaxation(self, axis: Axis, temperature: float | Tensor) -> StepRelaxation:
+    def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
         """Return the relaxation of the half-steps on an axis."""
         return STRICT
 
@@ -113,33 +113,33 @@ class SinkhornConstraint(Constraint):
         kernel = geometry.log_kernel
         like, temperature = kernel.inputs[0], kernel.temperature
         masses = request.marginals or _cached_uniform(*kernel.shape, like.dtype, like.device)
-        reference, axes = self._log_reference(masses, request.log_weights), self.half_steps()
+        reference, axes = self._log_reference(masses, request.log_column_weights), self.half_steps()
         if self.stop_tolerance is not None:
             # At convergence the gradient depends on the final potentials alone: no iteration is kept for backward.
-            relaxations = [self.step_relaxation(axis, temperature) for axis in axes[:2]]
+            relaxations = [self.marginal_relaxation(axis, temperature) for axis in axes[:2]]
             relaxation = _stack_relaxations(relaxations, like, reference, 1)
             f, g, iterations = solve_fixed_point(geometry, masses, self.stop_tolerance, len(axes) // 2, relaxation)
             solved = _build_plan(geometry, request.marginals, masses, reference, axes[:2], [f, g], relaxations[1])
             plan = replace(solved, iterations=iterations, has_unit_mass=False)
-            return [plan, plan.T] if request.reciprocal else [plan]
-        initial, directions = [] if reference is None else list(reference[::-1]), 2 if request.reciprocal else 1
+            return [plan, plan.T] if request.bidirectional else [plan]
+        initial, directions = [] if reference is None else list(reference[::-1]), 2 if request.bidirectional else 1
         steps = _build_steps(axes, directions, bool(initial))
         relaxations, relaxation = [STRICT], Relaxation(reference_potentials=reference)
         if self._is_relaxed:
-            relaxations = [self.step_relaxation(axis, temperature) for axis in axes]
+            relaxations = [self.marginal_relaxation(axis, temperature) for axis in axes]
             relaxation = _stack_relaxations(relaxations, like, reference, directions)
         # The potentials are logarithms: scalings of the kernel overflow single precision at small temperatures.
         potentials = run_half_steps(geometry, steps, masses, relaxation, initial[:directions])
         forward, last = potentials[::directions], relaxations[-1]
         plans = [_build_plan(geometry, request.marginals, masses, reference, axes, forward, last)]
-        if request.reciprocal:
+        if request.bidirectional:
             marginals = None if request.marginals is None else request.marginals[::-1]
             mirrored = None if reference is None else reference[::-1]
             backward = potentials[1::2]
             plans.append(_build_plan(geometry.T, marginals, masses[::-1], mirrored, axes, backward, last))
         return plans
 
-    def _log_reference(self, masses: Marginals, log_weights: Tensor | None) -> Marginals | None:
+    def _log_reference(self, masses: Marginals, log_column_weights: Tensor | None) -> Marginals | None:
         """Return the logarithms r, (N,), and c, (M,), of the reference measure exp(r_i + c_j); None is zero.
 
         The potentials start from r and c, and relaxation is measured from them.
@@ -149,14 +149,14 @@ class SinkhornConstraint(Constraint):
         # With the product reference, potentials start at the marginals: the mass is at most 1 if no cost is negative.
         # With the counting reference they start at zero, and the entropy creates mass.
         product = self.reference == "product"
-        if log_weights is None:
+        if log_column_weights is None:
             return masses if product else None
         rows, columns = masses if product else (torch.zeros_like(v) for v in masses)
-        return rows, columns + log_weights
+        return rows, columns + log_column_weights
 
 
 def _stack_relaxations(
-    relaxations: Sequence[StepRelaxation], like: Tensor, reference: Marginals | None, directions: int
+    relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: Marginals | None, directions: int
 ) -> Relaxation:
     """Stack the relaxations of single half-steps into one relaxation for the half-steps of all directions."""
 
@@ -179,7 +179,7 @@ def _build_plan(
     reference: Marginals | None,
     axes: tuple[Axis, ...],
     potentials: list[Tensor],
-    last: StepRelaxation,
+    last: MarginalRelaxation,
 ) -> Plan:
     """Build the plan from the potentials of a chain of half-steps.
 
@@ -384,7 +384,7 @@ class Unbalanced(AlternatingConstraint):
 
     def marginal_price(self, plan: Plan) -> Tensor:
         masses = {"rows": plan.log_row_mass(), "columns": plan.log_column_mass()}
-        targets = {"rows": plan.log_row_marginal, "columns": plan.log_column_marginal}
+        targets = {"rows": plan.log_target_row_marginal, "columns": plan.log_target_column_marginal}
         divergence = generalized_kl if self.price == "kl" else _total_variation
         total = super().marginal_price(plan)
         for axis, price in self._prices().items():
@@ -392,12 +392,12 @@ class Unbalanced(AlternatingConstraint):
                 total = total + price * divergence(masses[axis], targets[axis])
         return total
 
-    def step_relaxation(self, axis: Axis, temperature: float | Tensor) -> StepRelaxation:
+    def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
         price = self._prices()[axis]
         if self.price == "kl":
             # Not price / (price + temperature): an infinite price gives damping 1 rather than NaN.
-            return StepRelaxation(damping=1 / (1 + temperature / price))
-        return StepRelaxation(bound=price / temperature)
+            return MarginalRelaxation(damping=1 / (1 + temperature / price))
+        return MarginalRelaxation(bound=price / temperature)
 
 
 def _total_variation(log_mass: Tensor, log_target: Tensor) -> Tensor:

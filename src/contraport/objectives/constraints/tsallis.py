@@ -72,7 +72,7 @@ class TsallisPlan(Plan):
 
     def target_weighted_logits(self, target: TargetPlan) -> Tensor:
         """Return the target-weighted sum of the logits in each row, sum_j target_ij theta_ij, (N,)."""
-        return target.row_inner_products(self.logits.log_kernel)
+        return target.inner_products_with_log_kernel(self.logits.log_kernel)
 
     def conjugate(self) -> Tensor:
         """Return the convex conjugate Omega*(theta) of the quadratic regularizer at each potential, (N,) or ().
@@ -186,7 +186,7 @@ class Tsallis(Constraint):
         if self.order == 1:
             entropic = Rows() if self.over == "rows" else Simplex()
             return entropic(geometry, request)
-        check(request.log_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
+        check(request.log_column_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
         return [self._solve(pairs) for pairs, _ in requested_directions(geometry, request)]
 
     def _solve(self, geometry: Geometry) -> TsallisPlan:

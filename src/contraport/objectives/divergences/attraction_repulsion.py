@@ -60,7 +60,7 @@ class TargetCost(KernelDivergence):
     def __call__(self, result: BlockResult) -> Tensor:
         kernel = result.plan.log_kernel_without_link
         if self.power == 1:
-            return -kernel.cost_scale * result.target.row_inner_products(kernel)
+            return -kernel.cost_scale * result.target.inner_products_with_log_kernel(kernel)
         return target_weighted_cost_sums(result, lambda t: (-kernel.cost_scale * t) ** self.power)
 
 
@@ -82,7 +82,7 @@ class KernelAttraction(KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         # The plan with zero potentials is the kernel itself.
-        return -result.target.row_expectation(Plan(result.plan.geometry, None, None), torch.exp)
+        return -result.target.target_weighted_row_sums(Plan(result.plan.geometry, None, None), torch.exp)
 
 
 @dataclass(frozen=True, repr=False)
@@ -326,7 +326,7 @@ class ContrastiveEnergy(Divergence):
     def __call__(self, result: BlockResult) -> Tensor:
         """Return the energy of each row, (N,); 0 for rows without compared pairs."""
         pattern = result.block.pattern
-        if pattern.compares_positives:
+        if pattern.includes_positives:
             return self._difference(result)
         require_negatives(result)
         if pattern.has_no_empty_rows:
@@ -338,14 +338,14 @@ class ContrastiveEnergy(Divergence):
         attraction, plan = TargetCost()(result), result.plan
         pull = attraction
         if self.paired:
-            share = torch.exp(plan.log_row_mass() - plan.log_row_marginal)
+            share = torch.exp(plan.log_row_mass() - plan.log_target_row_marginal)
             pull = (share.detach() if self.detach else share) * attraction
         difference = pull - plan.row_cost(detach_plan=self.detach)
         if self.phi is None:
             return difference
         distance = attraction / replace_zeros_by_one(result.target.row_mass())
         temperature = plan.log_kernel_without_link.temperature
-        xi = torch.exp(distance / temperature + plan.log_row_marginal - plan.f)
+        xi = torch.exp(distance / temperature + plan.log_target_row_marginal - plan.f)
         # A vector-Jacobian product, so that phi may be any function and the gradient of its slope exists.
         slope: Tensor = torch.func.vjp(self.phi, xi)[1](torch.ones_like(xi))[0]
         mass = xi * slope / temperature
@@ -358,7 +358,7 @@ def target_weighted_cost_sums(result: BlockResult, function: Callable[[Tensor], 
     t is the target plan, T minus the cost in units of the kernel.
     """
     bare = Plan(Geometry(result.plan.log_kernel_without_link), None, None)
-    return result.target.row_expectation(bare, function)
+    return result.target.target_weighted_row_sums(bare, function)
 
 
 def _repulsion_of_rows(result: BlockResult, values: Tensor) -> Tensor:

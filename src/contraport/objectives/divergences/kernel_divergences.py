@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Geometry, Link, LogOfFunction, LogPower, log_sums
+from contraport.engine import Link, LogOfFunction, LogPower, log_sums
 from contraport.errors import check, check_nonnegative, check_positive, is_number, unknown_name_error
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
@@ -95,7 +95,9 @@ class _SignedPart:
 def _log_sum_psi(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
     require_negatives(result)
     geometry = result.plan.geometry
-    positive = -result.target.row_inner_products(geometry.log_kernel) / replace_zeros_by_one(result.target.row_mass())
+    positive = -result.target.inner_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
+        result.target.row_mass()
+    )
     return log_sums(geometry.with_link(psi, row_bias=positive + shift), "rows")
 
 
@@ -186,7 +188,7 @@ class DebiasedContrastive(KernelDivergence):
         check(good, "kernel: must be a Gibbs kernel of power 1 for DebiasedContrastive.", "conflict")
         require_negatives(result)
         a, log_number = target.row_mass(), log_candidate_counts(result)
-        positive = target.row_inner_products(geometry.log_kernel) / replace_zeros_by_one(a)
+        positive = target.inner_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(a)
         # A scale of the kernel is a power: log sums of K_ij^(1 + beta), and of the weights K_ij^beta.
         weighted = log_sums(geometry.with_link(None, scale=1 + self.beta), "rows")
         present = (a > 0) & (weighted != -torch.inf)
@@ -246,7 +248,7 @@ class ClosedFormQuadratic(KernelDivergence):
         level = ((mass + totals) / counts.clamp_min(1)).expand_as(plan.f)
         # T is minus the cost in units of the temperature: the argument at (i, j) is the level of its row plus T_ij.
         arguments = Plan(plan.geometry, level, None)
-        return -result.target.row_expectation(arguments, self._log)
+        return -result.target.target_weighted_row_sums(arguments, self._log)
 
     def _log(self, argument: Tensor) -> Tensor:
         # Tangent continuation: below the floor log x becomes its tangent, which attracts where log is undefined.

@@ -210,9 +210,9 @@ def _cross_entropy(result: BlockResult, bias: Tensor) -> Tensor:
     geometry, target = result.plan.geometry, result.target
     good = geometry.log_kernel.link is None
     check(good, "kernel: must be a Gibbs kernel of power 1 for a logistic divergence.", "conflict")
-    good = result.block.pattern.compares_positives
+    good = result.block.pattern.includes_positives
     check(good, "layout: must compare the positives for a logistic divergence.", "conflict")
     a = target.row_mass()
     row_bias = bias.to(a).expand_as(a)
     softplus_sums = log_sums(geometry.with_link(LogSoftplus(), row_bias=row_bias), "rows").exp()
-    return a * (softplus_sums - row_bias) - target.row_inner_products(geometry.log_kernel)
+    return a * (softplus_sums - row_bias) - target.inner_products_with_log_kernel(geometry.log_kernel)

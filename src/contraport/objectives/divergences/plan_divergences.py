@@ -52,8 +52,8 @@ class KL(Divergence):
         return None
 
     def __call__(self, result: BlockResult) -> Tensor:
-        """Return the divergence of each row, (N,); the difference of the total masses is divided among the rows."""
-        if not result.block.pattern.compares_positives:
+        """Return the divergence of each row, (N,); the difference between total masses is divided among the rows."""
+        if not result.block.pattern.includes_positives:
             require_negatives(result)
         target, plan = result.target, result.plan
         # No pass over the pairs: the target has mass on few of them, or sums over it have a closed form.
@@ -95,7 +95,9 @@ class ReverseKL(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class SquaredL2(Divergence):
-    """Squared Euclidean distance of the plans, N/2 sum (P - t)^2: rows count by their shares, not by their mass.
+    """Squared Euclidean distance of the plan from the target plan, N/2 sum (P - t)^2.
+
+    Rows count by their shares, not by their mass.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.SquaredL2())
@@ -105,7 +107,7 @@ class SquaredL2(Divergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan
-        inner = target.row_expectation(plan, torch.exp)
+        inner = target.target_weighted_row_sums(plan, torch.exp)
         return plan.shape[0] * (plan.row_square_mass() / 2 - inner + target.row_square_mass() / 2)
 
 
@@ -142,8 +144,8 @@ class Rince(Divergence):
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan
         shares = plan.relative_to_marginal()
-        attraction = target.row_expectation(shares, lambda log_share: torch.exp(self.q * log_share))
-        repulsion = torch.exp(self.q * (math.log(self.lam) + plan.log_row_mass() - plan.log_row_marginal))
+        attraction = target.target_weighted_row_sums(shares, lambda log_share: torch.exp(self.q * log_share))
+        repulsion = torch.exp(self.q * (math.log(self.lam) + plan.log_row_mass() - plan.log_target_row_marginal))
         return (target.row_mass() * repulsion - attraction) / self.q
 
 
@@ -308,5 +310,5 @@ class MarginalPenalty(Divergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         plan = result.plan
-        rows = generalized_kl(plan.log_row_mass(), plan.log_row_marginal)
-        return rows + generalized_kl(plan.log_column_mass(), plan.log_column_marginal)
+        rows = generalized_kl(plan.log_row_mass(), plan.log_target_row_marginal)
+        return rows + generalized_kl(plan.log_column_mass(), plan.log_target_column_marginal)

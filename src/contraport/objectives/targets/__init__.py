@@ -4,14 +4,14 @@ A target (`Pairs`, `Labels`, ...) is a rule; for a block it gives a target plan 
 structured, kernel or dense form, which never enters a pass over the pairs.
 """
 
+from contraport.objectives.targets.attribute_targets import Domains, DuplicateGroups, Labels
 from contraport.objectives.targets.explicit import Matrix, PairList, SimilarityMatrix
 from contraport.objectives.targets.feature_targets import Neighbors, SoftNeighbors
-from contraport.objectives.targets.labels import Domains, DuplicateGroups, Labels
 from contraport.objectives.targets.target import (
     DenseTarget,
     Pairs,
+    PiecewiseConstantTarget,
     SparseTarget,
-    StructuredTarget,
     Target,
     TargetPlan,
 )
@@ -25,10 +25,10 @@ __all__ = [
     "Neighbors",
     "PairList",
     "Pairs",
+    "PiecewiseConstantTarget",
     "SimilarityMatrix",
     "SoftNeighbors",
     "SparseTarget",
-    "StructuredTarget",
     "Target",
     "TargetPlan",
 ]

@@ -18,7 +18,7 @@ from contraport.objectives.targets.target import DenseTarget, SparseTarget, Targ
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PairList(Target):
-    """Target given as a list of positive pairs: each row has mass 1/N, divided equally or by shares.
+    """Target given as a list of positive pairs: mass 1/N per row, divided among them equally or by given shares.
 
     A pair is a row of the first view and a row of the second; (i, i) are the two views of item i, which are positive
     only if listed. In layouts that compare all views with each other (`Joint`), all views of the one item are positives
@@ -70,7 +70,7 @@ class PairList(Target):
             good = (side >= 0) & (side < size)
             check_values("target", side, good, f"pairs whose rows of z{v} are from 0 to {size - 1}")
 
-    def gather_items(self, processes: Processes, inputs: CallInputs) -> PairList:
+    def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> PairList:
         z = inputs.views[0]
         offset = torch.tensor([0, inputs.num_first_items or 0], device=z.device) + processes.row_offset(z)
         shares = (
@@ -103,7 +103,7 @@ class PairList(Target):
 
 
 def _find_entries(pairs: Tensor, pattern: PairPattern) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the row, the column and the pair index of every block entry that shows one of the pairs of items."""
+    """Return the row, column and pair index of every block entry that corresponds to one of the item pairs."""
     places = [
         _places_by_item(items, pattern.num_items)[side]
         for side, items in zip(pairs.unbind(1), pattern.items, strict=True)
@@ -115,7 +115,7 @@ def _find_entries(pairs: Tensor, pattern: PairPattern) -> tuple[Tensor, Tensor, 
 
 
 def _places_by_item(shown: Tensor, size: int) -> Tensor:
-    """Return the positions at which each item is shown, (size, most shown), padded with -1."""
+    """Return all positions of each item, (size, largest count), padded with -1."""
     items, places = shown.sort(stable=True)
     counts = torch.bincount(items, minlength=size)
     position = torch.arange(len(items), device=items.device) - (counts.cumsum(0) - counts)[items]
@@ -248,7 +248,7 @@ class SimilarityMatrix(Target):
     def transpose(self) -> SimilarityMatrix:
         return replace(self, _transposed=not self._transposed) if self.is_coupling else self
 
-    def gather_items(self, processes: Processes, inputs: CallInputs) -> SimilarityMatrix:
+    def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> SimilarityMatrix:
         return replace(self, items=processes.gather(self.items))
 
     def __call__(self, block: Block, attributes: Attributes) -> DenseTarget:

@@ -1,19 +1,31 @@
-"""Targets from features of the items in another space, such as the input or a teacher's features."""
+"""Targets from features of the items in another space, and their target plan: a kernel in that space."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.distributed import gather
-from contraport.engine import Geometry, Gibbs, Kernel, is_in_torch_func
+from contraport.engine import (
+    Geometry,
+    Gibbs,
+    Kernel,
+    constant_vector,
+    is_in_torch_func,
+    log_size,
+    log_sums,
+    map_row_blocks,
+    without_autocast,
+)
 from contraport.errors import UsageError, check, check_integer
 from contraport.objectives.inputs import Attributes, check_values
 from contraport.objectives.layouts import Block
-from contraport.objectives.targets.kernel_target import KernelTarget
-from contraport.objectives.targets.target import SparseTarget, Target
+from contraport.objectives.targets.target import SparseTarget, Target, TargetPlan
 
 Features = Tensor | tuple[Tensor, ...]
 """Features of the items, (n, k), for all views or one tensor per view."""
@@ -55,7 +67,7 @@ class SoftNeighbors(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> KernelTarget:
         if self.features is None:
-            x, y = select_call_features(attributes, block, backward=self._backward)
+            x, y = select_block_features(attributes, block, backward=self._backward)
         else:
             x, y = _gather_features(self.features, block)
         with torch.no_grad():
@@ -111,8 +123,8 @@ class Neighbors(Target):
         return Neighbors(_exchange_views(self.features), self.neighbors)
 
 
-def select_call_features(attributes: Attributes, block: Block, *, backward: bool) -> tuple[Tensor, Tensor]:
-    """Return ``features=`` of the call for the rows and for the columns of a block.
+def select_block_features(attributes: Attributes, block: Block, *, backward: bool) -> tuple[Tensor, Tensor]:
+    """Select the features of the rows and of the columns of a block from ``features=`` of the call.
 
     Both are one tensor if rows and columns are the same.
 
@@ -160,3 +172,106 @@ def _select_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, T
 
 def _exchange_views(features: Features) -> Features:
     return features[::-1] if isinstance(features, tuple) else features
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTarget(TargetPlan):
+    """Target plan given by a kernel in another space, p_ij = exp(S_ij + r_i + c_j), without gradient.
+
+    S is the log of the kernel.
+
+    Sums are computed for some rows at a time, and again in backward: no (N, M) matrix is stored.
+
+    Attributes:
+        geometry: Geometry of the target: compared pairs under the log-kernel S.
+        row_potential: Log potential of each row, (N,); minus infinity for rows without mass.
+        column_potential: Log potential of each column, (M,).
+        cached_row_mass: Mass of each row, (N,), if known; else None.
+        num_appended: Number of columns without mass that follow those of the kernel.
+    """
+
+    geometry: Geometry
+    row_potential: Tensor
+    column_potential: Tensor
+    cached_row_mass: Tensor | None = None
+    num_appended: int = 0
+
+    @classmethod
+    def from_row_normalized(cls, geometry: Geometry) -> KernelTarget:
+        """Build the target plan from a kernel with every row scaled to mass 1/N; rows without compared pairs stay 0."""
+        (n, m), like = geometry.shape, geometry.log_kernel.inputs[0]
+        zeros = constant_vector(m, 0.0, like)
+        with torch.no_grad():
+            log_row_sums = log_sums(geometry, "rows", zeros)
+        # Rows without compared pairs have log sum -inf: their potential must not become +inf.
+        nonempty = log_row_sums > -torch.inf
+        f = torch.where(nonempty, -log_row_sums - log_size(n, like), -torch.inf)
+        return cls(geometry, f, zeros, nonempty.to(f) / n)
+
+    def _map_rows(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return a function of the rows of the plan, computed a few rows at a time."""
+
+        def evaluate(rows: slice) -> Tensor:
+            return function(
+                torch.exp(
+                    self.geometry.take_rows(rows).dense() + self.row_potential[rows, None] + self.column_potential
+                )
+            )
+
+        with torch.no_grad(), without_autocast(self.row_potential):
+            return torch.cat(map_row_blocks(evaluate, self.geometry.shape))
+
+    def apply(self, y: Tensor) -> Tensor:
+        y = y[: self.geometry.shape[1]]
+        if is_in_torch_func():  # an autograd.Function without a vmap rule cannot be transformed
+            return self._map_rows(lambda plan: plan).to(y.dtype) @ y
+        product: Tensor = _KernelProduct.apply(self, y)
+        return product
+
+    def row_mass(self) -> Tensor:
+        if self.cached_row_mass is not None:
+            return self.cached_row_mass
+        return self._map_rows(lambda plan: plan.sum(1))
+
+    def row_negative_entropy(self) -> Tensor:
+        return self._map_rows(lambda plan: torch.xlogy(plan, plan).sum(1))
+
+    def row_square_mass(self) -> Tensor:
+        return self._map_rows(lambda plan: plan.square().sum(1))
+
+    def dense(self) -> Tensor:
+        return F.pad(self._map_rows(lambda plan: plan), (0, self.num_appended))
+
+    @property
+    def T(self) -> KernelTarget:
+        """Transposed target plan, with rows and columns exchanged."""
+        check(self.num_appended == 0, "target: cannot be transposed with appended columns.", "appended_columns")
+        return KernelTarget(self.geometry.T, self.column_potential, self.row_potential)
+
+    def take_rows(self, rows: slice) -> KernelTarget:
+        mass = None if self.cached_row_mass is None else self.cached_row_mass[rows]
+        return replace(
+            self, geometry=self.geometry.take_rows(rows), row_potential=self.row_potential[rows], cached_row_mass=mass
+        )
+
+    def scale_rows(self, factors: Tensor) -> KernelTarget:
+        mass = None if self.cached_row_mass is None else factors * self.cached_row_mass
+        return replace(
+            self, row_potential=self.row_potential + factors.to(self.row_potential).log(), cached_row_mass=mass
+        )
+
+    def append_columns(self, columns: int) -> KernelTarget:
+        return replace(self, num_appended=self.num_appended + columns)
+
+
+class _KernelProduct(torch.autograd.Function):
+    """Product of the plan with a matrix; its backward is the product with the transposed plan."""
+
+    @staticmethod
+    def forward(ctx: Any, target: KernelTarget, y: Tensor) -> Tensor:
+        ctx.target = target
+        return target._map_rows(lambda plan: plan.to(y.dtype) @ y)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        return None, _KernelProduct.apply(replace(ctx.target, num_appended=0).T, gradient)

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,22 +24,8 @@ from contraport.objectives.inputs import Attributes, CallInputs
 from contraport.objectives.layouts import Block, PairPattern
 from contraport.objectives.pair_masks import PairIndicator
 
-
-class LogPlan(Protocol):
-    """Protocol of a plan, (N, M), whose logarithm targets evaluate at entries or for some rows."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(N, M)."""
-
-    def take_rows(self, rows: slice) -> LogPlan:
-        """Return the plan on some of its rows."""
-
-    def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log P at some entries, (k,), given by their row and column indices, (k,) each."""
-
-    def log_dense(self) -> Tensor:
-        """Return log P as an (N, M) tensor."""
+if TYPE_CHECKING:
+    from contraport.objectives.plan import Plan
 
 
 class TargetPlan(ABC):
@@ -67,7 +53,7 @@ class TargetPlan(ABC):
 
     @abstractmethod
     def take_rows(self, rows: slice) -> TargetPlan:
-        """Return the plan on some of its rows."""
+        """Return the plan restricted to some of its rows."""
 
     @abstractmethod
     def scale_rows(self, factors: Tensor) -> TargetPlan:
@@ -77,7 +63,7 @@ class TargetPlan(ABC):
     def append_columns(self, columns: int) -> TargetPlan:
         """Return the plan with a number of additional columns without mass."""
 
-    def row_inner_products(self, log_kernel: LogKernel) -> Tensor:
+    def inner_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
         """Return the inner product of each row with the log-kernel, sum_j p_ij log K_ij, (N,), ignoring masks."""
         return log_kernel.row_inner_products(self)
 
@@ -86,11 +72,11 @@ class TargetPlan(ABC):
 
         Masks are ignored; a potential of None is zero.
         """
-        entropy = self.row_negative_entropy() - self.row_inner_products(log_kernel)
+        entropy = self.row_negative_entropy() - self.inner_products_with_log_kernel(log_kernel)
         entropy = entropy if f is None else torch.addcmul(entropy, self.row_mass(), f, value=-1)
         return entropy if g is None else entropy - self.apply(g)
 
-    def sum_over_support(self, plan: LogPlan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def sum_over_support(self, plan: Plan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """Return the row sums of a function of p_ij and log P_ij, (N,), over the entries where p is positive."""
 
         def sum_block(rows: slice) -> Tensor:
@@ -102,7 +88,7 @@ class TargetPlan(ABC):
 
         return torch.cat(map_row_blocks(sum_block, plan.shape))
 
-    def row_expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def target_weighted_row_sums(self, plan: Plan, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the target-weighted row sums of a function of log P_ij, sum_j p_ij function(log P_ij), (N,)."""
         return self.sum_over_support(plan, lambda mass, log_plan: mass * function(log_plan))
 
@@ -139,12 +125,12 @@ class Target(ReprMixin, ABC):
     def check_inputs(self, inputs: CallInputs) -> None:
         """Raise `UsageError` if the target does not fit the items of this process, before anything is gathered."""
 
-    def gather_items(self, processes: Processes, inputs: CallInputs) -> Target:
-        """Return the target for the items of all processes, if it refers to items by position."""
+    def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> Target:
+        """Return the target for the gathered items of all processes, if it refers to items by position."""
         return self
 
     def gather_rows(self) -> Target:
-        """Return the target with the rows of all processes, for layouts whose columns are shared and not items.
+        """Return the target with the rows of all processes; for layouts whose columns are shared and are not items.
 
         Raises:
             UsageError: the rule applies to items only.
@@ -187,7 +173,7 @@ class SparseTarget(TargetPlan):
     def row_square_mass(self) -> Tensor:
         return self._sum_by_row(self.values.square())
 
-    def row_inner_products(self, log_kernel: LogKernel) -> Tensor:
+    def inner_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
         return self._sum_by_row(self.values * self.log_entries(log_kernel))
 
     def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
@@ -205,7 +191,7 @@ class SparseTarget(TargetPlan):
             return log_kernel.gather_one_per_row(self.columns, diagonal=self.rows is self.columns)
         return log_kernel.gather_entries(self.rows, self.columns)
 
-    def sum_over_support(self, plan: LogPlan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def sum_over_support(self, plan: Plan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         positive = self.values > 0
         terms = function(torch.where(positive, self.values, 1), plan.log_at(self.rows, self.columns))
         return self._sum_by_row(torch.where(positive, terms, 0))
@@ -258,17 +244,17 @@ class DenseTarget(TargetPlan):
 
 
 @dataclass(frozen=True, eq=False)
-class StructuredTarget(TargetPlan):
-    """Structured target plan, constant on a few sets of pairs: p_ij = r_i c_j sum_k level_k [(i, j) in set k].
+class PiecewiseConstantTarget(TargetPlan):
+    """Target plan that is constant on a few sets of pairs: p_ij = r_i c_j sum_k level_k [(i, j) in set k].
 
     Attributes:
-        levels: Disjoint sets of pairs, each with its positive level.
+        level_sets: Disjoint sets of pairs, each with its level, the positive value of the plan there.
         row_scale: Factor r of each row, (N,).
         column_scale: Factor c of each column, (M,); None is 1 throughout.
         cached_row_mass: Mass of each row, (N,), if known; else None.
     """
 
-    levels: tuple[tuple[float, PairIndicator], ...]
+    level_sets: tuple[tuple[float, PairIndicator], ...]
     row_scale: Tensor
     column_scale: Tensor | None = None
     cached_row_mass: Tensor | None = None
@@ -279,15 +265,15 @@ class StructuredTarget(TargetPlan):
         return _scale_rows(self.row_scale.to(y.dtype), self._sum_levels(y))
 
     def _sum_levels(self, y: Tensor) -> Tensor:
-        """Return for each row the sum of y over the sets of pairs, each times its level."""
-        parts = [pairs.apply(y) if level == 1 else level * pairs.apply(y) for level, pairs in self.levels]
+        """Return for each row the sum of y over the sets of pairs, each set weighted by its level."""
+        parts = [pairs.apply(y) if level == 1 else level * pairs.apply(y) for level, pairs in self.level_sets]
         return sum(parts[1:], parts[0]) if parts else y.new_zeros(len(self.row_scale), *y.shape[1:])
 
     def _filled_column_scale(self) -> Tensor:
-        """Return the factor of each column, (M,), with ones if there is none."""
+        """Return the factor of each column, (M,); all ones if the target has no column factors."""
         if self.column_scale is not None:
             return self.column_scale
-        return constant_vector(self.levels[0][1].shape[1], 1.0, self.row_scale)
+        return constant_vector(self.level_sets[0][1].shape[1], 1.0, self.row_scale)
 
     def row_mass(self) -> Tensor:
         if self.cached_row_mass is not None:
@@ -299,33 +285,33 @@ class StructuredTarget(TargetPlan):
         entropy = torch.xlogy(self.row_mass(), self.row_scale)
         if self.column_scale is not None:
             entropy = entropy + self.apply(torch.where(self.column_scale > 0, self.column_scale, 1).log())
-        for level, pairs in self.levels:
+        for level, pairs in self.level_sets:
             if level != 1:
                 sums = self.row_scale * pairs.apply(self._filled_column_scale())
                 entropy = entropy + level * math.log(level) * sums
         return entropy
 
     def row_square_mass(self) -> Tensor:
-        squared = tuple((level**2, pairs) for level, pairs in self.levels)
+        squared = tuple((level**2, pairs) for level, pairs in self.level_sets)
         columns = None if self.column_scale is None else self.column_scale.square()
-        return StructuredTarget(squared, self.row_scale.square(), columns).row_mass()
+        return PiecewiseConstantTarget(squared, self.row_scale.square(), columns).row_mass()
 
     def dense(self) -> Tensor:
-        total = sum(level * pairs.dense().to(self.row_scale) for level, pairs in self.levels)
+        total = sum(level * pairs.dense().to(self.row_scale) for level, pairs in self.level_sets)
         return self.row_scale[:, None] * total * self._filled_column_scale()
 
-    def take_rows(self, rows: slice) -> StructuredTarget:
-        levels = tuple((level, pairs.take_rows(rows)) for level, pairs in self.levels)
-        return StructuredTarget(levels, self.row_scale[rows], self.column_scale)
+    def take_rows(self, rows: slice) -> PiecewiseConstantTarget:
+        levels = tuple((level, pairs.take_rows(rows)) for level, pairs in self.level_sets)
+        return PiecewiseConstantTarget(levels, self.row_scale[rows], self.column_scale)
 
-    def scale_rows(self, factors: Tensor) -> StructuredTarget:
+    def scale_rows(self, factors: Tensor) -> PiecewiseConstantTarget:
         mass = None if self.cached_row_mass is None else self.cached_row_mass * factors
         return replace(self, row_scale=self.row_scale * factors, cached_row_mass=mass)
 
-    def append_columns(self, columns: int) -> StructuredTarget:
-        levels = tuple((level, pairs.append_columns(columns)) for level, pairs in self.levels)
+    def append_columns(self, columns: int) -> PiecewiseConstantTarget:
+        levels = tuple((level, pairs.append_columns(columns)) for level, pairs in self.level_sets)
         column_scale = F.pad(self._filled_column_scale(), (0, columns))
-        return StructuredTarget(levels, self.row_scale, column_scale, self.cached_row_mass)
+        return PiecewiseConstantTarget(levels, self.row_scale, column_scale, self.cached_row_mass)
 
 
 @dataclass(frozen=True, repr=False)

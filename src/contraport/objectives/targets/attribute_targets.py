@@ -15,7 +15,7 @@ from contraport.objectives.layouts import Block
 from contraport.objectives.pair_masks import PairIndicator
 from contraport.objectives.targets.target import (
     DenseTarget,
-    StructuredTarget,
+    PiecewiseConstantTarget,
     Target,
     TargetPlan,
     normalize_row_masses,
@@ -100,10 +100,10 @@ class DuplicateGroups(Target):
         good = len(self.numbers) == rows
         check(good, f"target: must have one row per item, {rows}, got {len(self.numbers)}.", "shape")
 
-    def gather_items(self, processes: Processes, inputs: CallInputs) -> DuplicateGroups:
+    def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> DuplicateGroups:
         return DuplicateGroups(processes.gather(self.numbers.to(inputs.views[0].device)))
 
-    def __call__(self, block: Block, attributes: Attributes) -> StructuredTarget:
+    def __call__(self, block: Block, attributes: Attributes) -> PiecewiseConstantTarget:
         remaining, levels = block.pattern.compared_pairs(), []
         for column in self.numbers.reshape(len(self.numbers), -1).unbind(1):
             same = block.pattern.pairs_with_equal(column)
@@ -144,9 +144,9 @@ class Domains(Target):
         for name in ("alpha", "beta"):
             check_nonnegative(name, getattr(self, name))
 
-    def __call__(self, block: Block, attributes: Attributes) -> StructuredTarget:
+    def __call__(self, block: Block, attributes: Attributes) -> PiecewiseConstantTarget:
         pattern = block.pattern
-        same_item = PairIndicator.with_equal_labels(pattern.items)
+        same_item = PairIndicator.from_equal_labels(pattern.items)
         same_domain = pattern.pairs_with_equal(_integer_attribute("domains", attributes))
         others = pattern.compared_pairs().without(same_item)
         levels = (
@@ -157,7 +157,7 @@ class Domains(Target):
         return _structured_target(block, tuple((level, pairs) for level, pairs in levels if level > 0))
 
 
-def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], ...]) -> StructuredTarget:
+def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], ...]) -> PiecewiseConstantTarget:
     """Build the target plan from sets of pairs and their levels, each row scaled to mass 1/N; empty rows stay 0."""
     n, like = block.shape[0], torch.empty(0, dtype=block.compute_dtype, device=block.x.device)
     counts = [pairs.row_counts(like) if level == 1 else level * pairs.row_counts(like) for level, pairs in levels]
@@ -165,7 +165,7 @@ def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], 
     nonempty = (totals > 0).to(like.dtype)
     # Bounded before the reciprocal, so that empty rows give 0 rather than NaN.
     row_scale = (totals.clamp_min(1e-30) * n).reciprocal() * nonempty
-    return StructuredTarget(levels, row_scale, cached_row_mass=nonempty / n)
+    return PiecewiseConstantTarget(levels, row_scale, cached_row_mass=nonempty / n)
 
 
 def _integer_attribute(name: str, attributes: Attributes) -> Tensor:
