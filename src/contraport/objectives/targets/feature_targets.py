@@ -17,7 +17,7 @@ from contraport.engine import (
     Kernel,
     constant_vector,
     is_in_torch_func,
-    log_size,
+    log_of_size,
     log_sums,
     map_row_blocks,
     without_autocast,
@@ -205,7 +205,7 @@ class KernelTarget(TargetPlan):
             log_row_sums = log_sums(geometry, "rows", zeros)
         # Rows without compared pairs have log sum -inf: their potential must not become +inf.
         nonempty = log_row_sums > -torch.inf
-        f = torch.where(nonempty, -log_row_sums - log_size(n, like), -torch.inf)
+        f = torch.where(nonempty, -log_row_sums - log_of_size(n, like), -torch.inf)
         return cls(geometry, f, zeros, nonempty.to(f) / n)
 
     def _map_rows(self, function: Callable[[Tensor], Tensor]) -> Tensor:
