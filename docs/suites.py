@@ -202,16 +202,8 @@ def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
     names = [column.split(", ", 1)[1] for column in shown]
     rows = []
     for row in table.rows:
-        cells = dict(zip(table.columns, table.entries_with_differences(row, metric), strict=True))
-        rows.append(
-            [
-                row,
-                *(
-                    format_mean_with_interval(metric, entry) + significance_arrow(apart)
-                    for entry, apart in map(cells.get, shown)
-                ),
-            ]
-        )
+        entries = [table.find_entry(row, column, metric.key) for column in shown]
+        rows.append([row, *(format_mean_with_interval(metric, one) + significance_arrow(one) for one in entries)])
     rows += [
         [f"*{name}*", *(table.format_reference(name, column, metric) for column in shown)]
         for name in table.reference_values

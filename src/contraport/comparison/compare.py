@@ -97,7 +97,8 @@ def compare(given: dict[str, Any]) -> Comparison:
     if console is not None:
         _print_plan(console, grid, len(trial_cells), len(missing), budget.first_job_seconds)
     if options.dry_run:
-        return Comparison(grid.title, grid.out, grid.baseline, _names(grid.rows), _names(grid.columns), [])
+        rows, columns = ([one.name for one in of] for of in (grid.rows, grid.columns))
+        return Comparison(grid.title, grid.out, grid.baseline, rows, columns, [])
     hint = f"Finished trainings are in {grid.out}; the same command resumes."
     try:
         with _progress(console, len(missing)) as on_done:
@@ -263,10 +264,6 @@ def _describe_result(cell: Cell, result: JobResult) -> str:
     return f"{cell.row.name} on {cell.column.name}, {kind}: {outcome}"
 
 
-def _names(of: Iterable[Any]) -> list[str]:
-    return [one.name for one in of]
-
-
 def _save_results(
     grid: Grid,
     trials: Trials,
@@ -294,8 +291,8 @@ def _save_results(
         title=grid.title,
         folder=grid.out,
         baseline=grid.baseline,
-        rows=_names(grid.rows),
-        columns=_names(grid.columns),
+        rows=[row.name for row in grid.rows],
+        columns=[column.name for column in grid.columns],
         entries=build_entries(grid, results),
         claim_verdicts=judge_claims(grid, results),
         epoch_means=compute_epoch_means(grid, results),
@@ -304,10 +301,8 @@ def _save_results(
             row.name: {
                 key: f"{one.low:g} to {one.high:g}" for key, one in search_space(row, grid.common_options).items()
             }
-            for row in grid.rows
-        }
-        if trials
-        else {},
+            for row in (grid.rows if trials else ())
+        },
         search_trials=_trial_records(grid, trials, trial_results, metric),
         notes=_notes(grid, results, missing, has_started=has_started),
         num_missing=missing,
@@ -369,21 +364,15 @@ def _trial_records(
     for (row, column), of in trials.items():
         best = select_best_trial(of, results, metric)
         for cell in of:
-            result = results.get(cell.folder_name)
-            value = None if result is None else result.get("values", {}).get(metric.key)
-            if result is None:
-                outcome = "not done"
-            else:
-                outcome = str(result.get("failed", "")) if value is None else metric.format(value)
+            result = results.get(cell.folder_name, {"failed": "not done"})
+            value = result.get("values", {}).get(metric.key)
             records.append(
                 {
                     "row": row,
                     "column": column,
                     "trial": cell.trial_number,
-                    "settings": "default"
-                    if cell.trial_number == 0
-                    else describe_trial_settings(cell, grid.common_options),
-                    "value": outcome,
+                    "settings": describe_trial_settings(cell, grid.common_options) if cell.trial_number else "default",
+                    "value": str(result.get("failed", "")) if value is None else metric.format(value),
                     "chosen": cell is best,
                 }
             )
@@ -443,7 +432,9 @@ _MACHINE_OPTIONS = ("out", "root", "num_workers", "decoded", "progress", "dry_ru
 def _provenance(grid: Grid) -> dict[str, Any]:
     """Return the options, the command and the machine of a comparison, as stored in `results.json`."""
     options = {name: getattr(grid.compare_options, name) for name in COMPARE.options if name not in _MACHINE_OPTIONS}
-    suite = grid.compare_options.suite
+    suite, device = grid.compare_options.suite, grid.compare_options.device
+    if device in ("auto", "cuda"):
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     explicit = {name: value for name, value in grid.explicit_options.items() if name not in _MACHINE_OPTIONS}
     return {
         "suite": None if suite is None else Path(str(suite)).stem,
@@ -451,16 +442,10 @@ def _provenance(grid: Grid) -> dict[str, Any]:
         "asked": to_config_value(options),
         "machine": {
             "processor": platform.processor() or platform.machine(),
-            "device": _device_name(grid.compare_options.device),
+            "device": device,
             "threads": torch.get_num_threads(),
             "python": platform.python_version(),
             "torch": torch.__version__,
             "contraport": __version__,
         },
     }
-
-
-def _device_name(device: str) -> str:
-    """Return the name of a device: the GPU model, or the device type such as "cpu"."""
-    kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    return torch.cuda.get_device_name() if kind == "cuda" and torch.cuda.is_available() else kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,13 +74,9 @@ class Comparison:
         place = (row, column, metric)
         return next((one for one in self.entries if (one.row, one.column, one.metric_key) == place), None)
 
-    def entries_with_differences(
-        self, row: str, metric: Metric
-    ) -> Iterator[tuple[TableEntry | None, Difference | None]]:
-        """Yield the entry of a row in each column for one metric, with its difference from the baseline."""
-        for column in self.columns:
-            entry = self.find_entry(row, column, metric.key)
-            yield entry, None if entry is None else entry.difference
+    def entries_by_column(self, row: str, metric: Metric) -> dict[str, TableEntry | None]:
+        """Return the entry of a row in each column for one metric, by column name."""
+        return {column: self.find_entry(row, column, metric.key) for column in self.columns}
 
     def best_rows(self, column: str, metric: Metric) -> set[str]:
         """Return the names of the rows with the best mean in a column.
@@ -101,7 +97,7 @@ class Comparison:
 
     @property
     def search_space_sentences(self) -> list[str]:
-        """One sentence for each row that lists the ranges of its searched hyperparameters."""
+        """One sentence for each row, with the ranges of its searched hyperparameters."""
         return [
             f"{row}: {', '.join(f'{key} from {span}' for key, span in spans.items()) or 'no searchable settings'}"
             for row, spans in self.search_spaces.items()
@@ -115,21 +111,28 @@ class Comparison:
     def markdown(self) -> str:
         """Return the comparison as Markdown: tables, summary sentences, notes, verdicts and search trials."""
         parts = [f"# {self.title}", *_tables(self), "\n".join(f"- {sentence}" for sentence in self.sentences)]
-        parts += [part for metric in self.metrics for part in epoch_tables_markdown(self, metric)]
+        for metric in self.metrics:
+            for table in epoch_tables(self, metric):
+                rows = [[row, *means] for row, means in table.means_by_row.items()]
+                parts.append(f"{metric.title} by epoch, {table.column}")
+                parts.append(markdown_table(["objective", *map(str, table.epochs)], rows))
         parts += self.notes
         if self.claim_verdicts:
             rows = [[one.claim, one.outcome, explain_verdict(one)] for one in self.claim_verdicts]
             parts += ["## Claims", markdown_table(["claim", "verdict", "why"], rows, words=True)]
         if self.search_trials:
             parts += ["## Searched settings", *(f"- {sentence}" for sentence in self.search_space_sentences)]
-            parts.append(_trials_table(self.search_trials))
+            keys = ("row", "column", "trial", "settings", "value")
+            rows = [[*(str(one[key]) for key in keys), "chosen" if one["chosen"] else ""] for one in self.search_trials]
+            head = ["objective", "on", "trial", "settings", "on validation items", ""]
+            parts.append(markdown_table(head, rows, words=True))
         return "\n\n".join(parts) + "\n"
 
     def csv(self) -> str:
         """Return the table entries as CSV, one line each."""
         heading = ("row", "column", "measure", "seeds", "mean", "low", "high", "difference", "from", "to", "seconds")
         rows = (
-            (*one[:4], one.mean, *(one.interval or (None,) * 2), *(one.difference or (None,) * 3), one.training_seconds)
+            (*one[:5], *(one.interval or (None,) * 2), *(one.difference or (None,) * 3), one.training_seconds)
             for one in self.entries
         )
         return format_csv(heading, rows)
@@ -219,27 +222,21 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words:
     )
 
 
-def significance_arrow(difference: Difference | None) -> str:
-    """Return an arrow, up or down, for a significant difference from the baseline; otherwise an empty text."""
+def significance_arrow(entry: TableEntry | None) -> str:
+    """Return an arrow, up or down, if an entry differs significantly from the baseline; otherwise an empty text."""
+    difference = None if entry is None else entry.difference
     return "" if difference is None or not difference.is_significant else " ▲" if difference.value > 0 else " ▼"
 
 
 def means_markdown_table(comparison: Comparison, metric: Metric) -> str:
     """Return the Markdown table of means for a metric, with arrows at significant differences from the baseline."""
-    rows = [
-        [
-            row,
-            *(
-                format_mean_with_interval(metric, entry) + significance_arrow(difference)
-                for entry, difference in comparison.entries_with_differences(row, metric)
-            ),
-        ]
-        for row in comparison.rows
-    ]
+    rows = []
+    for row in comparison.rows:
+        entries = comparison.entries_by_column(row, metric).values()
+        rows.append([row, *(format_mean_with_interval(metric, one) + significance_arrow(one) for one in entries)])
     for name in comparison.reference_values:
-        rows.append(
-            [f"*{name}*", *(comparison.format_reference(name, column, metric) for column in comparison.columns)]
-        )
+        values = [comparison.format_reference(name, column, metric) for column in comparison.columns]
+        rows.append([f"*{name}*", *values])
     return markdown_table(comparison.headings, rows)
 
 
@@ -276,16 +273,6 @@ def epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
     return tables
 
 
-def epoch_tables_markdown(comparison: Comparison, metric: Metric) -> list[str]:
-    """Return the tables of means by epoch as Markdown blocks, each preceded by a caption."""
-    parts = []
-    for table in epoch_tables(comparison, metric):
-        parts.append(f"{metric.title} by epoch, {table.column}")
-        rows = [[row, *means] for row, means in table.means_by_row.items()]
-        parts.append(markdown_table(["objective", *map(str, table.epochs)], rows))
-    return parts
-
-
 def _tables(comparison: Comparison) -> list[str]:
     """Return Markdown blocks: a table of means for each metric and a table of differences for the first metric."""
     parts = []
@@ -302,7 +289,8 @@ def _tables(comparison: Comparison) -> list[str]:
         rows = []
         for row in comparison.rows:
             if row != comparison.baseline:
-                differences = (difference for _, difference in comparison.entries_with_differences(row, metric))
+                entries = comparison.entries_by_column(row, metric).values()
+                differences = (None if one is None else one.difference for one in entries)
                 rows.append([row, *("—" if one is None else format_difference(metric, one) for one in differences)])
         if rows:
             parts.append(
@@ -318,25 +306,20 @@ def _column_sentence(comparison: Comparison, column: str) -> str:
     cells = [one for one in comparison.entries if (one.column, one.metric_key) == (column, metric.key)]
     entries = [one for one in cells if one.mean is not None]
     failed = [one.row for one in cells if one.mean is None and one.failure_reason]
-    parts = [_best_clause(comparison, metric, entries)]
-    if entries:
-        parts += _baseline_clauses(comparison, metric, entries)
-    if failed:
-        parts.append(f"{_shorten(failed)} failed")
-    if entries:
-        parts += _reference_clauses(comparison, column, metric, entries)
-    return f"{column}: {'; '.join(parts)}."
-
-
-def _best_clause(comparison: Comparison, metric: Metric, entries: Sequence[TableEntry]) -> str:
+    failure = [f"{_shorten(failed)} failed"] if failed else []
     if not entries:
-        return "nothing was measured"
-    best, unit = _best_entry(metric, entries), "%" if metric.in_percent else ""
-    value = f"{format_mean_with_interval(metric, best)}{unit}"
-    if len(comparison.rows) == 1:
-        return f"{best.row} has {value} on {lower_first_letter(metric.title)}"
+        return f"{column}: {'; '.join(['nothing was measured', *failure])}."
+    best, title = _best_entry(metric, entries), lower_first_letter(metric.title)
+    value = f"{format_mean_with_interval(metric, best)}{'%' if metric.in_percent else ''}"
     superlative = "highest" if metric.better_direction == "neither" else "best"
-    return f"{best.row} has the {superlative} {lower_first_letter(metric.title)}, {value}"
+    parts = [
+        f"{best.row} has {value} on {title}"
+        if len(comparison.rows) == 1
+        else f"{best.row} has the {superlative} {title}, {value}"
+    ]
+    parts += _baseline_clauses(comparison, metric, entries)
+    parts += [*failure, *_reference_clauses(comparison, column, metric, entries)]
+    return f"{column}: {'; '.join(parts)}."
 
 
 def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entries: Sequence[TableEntry]) -> list[str]:
@@ -367,15 +350,14 @@ def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[
     below = [name for name, one in differences.items() if one.high < 0]
     if metric.better_direction == "lower":
         above, below = below, above
-    is_or_are = {True: "is", False: "are"}
     more, less = ("above", "below") if metric.better_direction == "neither" else ("better than", "worse")
     parts = []
     if above:
         best = _best_entry(metric, entries).row
         names = _shorten(sorted(above, key=lambda name: name != best))
-        parts.append(f"{names} {is_or_are[len(above) == 1]} significantly {more} {baseline}")
+        parts.append(f"{names} {'is' if len(above) == 1 else 'are'} significantly {more} {baseline}")
     if below:
-        parts.append(f"{_shorten(below)} {is_or_are[len(below) == 1]} significantly {less}")
+        parts.append(f"{_shorten(below)} {'is' if len(below) == 1 else 'are'} significantly {less}")
     rest = [name for name in differences if name not in above and name not in below]
     if len(rest) == 1:
         parts.append(f"{rest[0]} does not differ significantly from {baseline}")
@@ -395,11 +377,3 @@ def _shorten(names: Sequence[str]) -> str:
     """
     quoted = [f"“{name}”" if "," in name and len(names) > 1 else name for name in names]
     return join_names(quoted if len(quoted) <= 4 else [*quoted[:3], f"{len(quoted) - 3} others"])
-
-
-def _trials_table(trials: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        [one["row"], one["column"], str(one["trial"]), one["settings"], one["value"], "chosen" if one["chosen"] else ""]
-        for one in trials
-    ]
-    return markdown_table(["objective", "on", "trial", "settings", "on validation items", ""], rows, words=True)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import takewhile
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -233,21 +234,14 @@ def run_cell_jobs(
             waiting.append(job)
     for _ in range(2):  # a second round for jobs that another process was running
         workers, skipped = min(processes, len(waiting)), []
-        run = _run_sequentially(waiting, budget) if workers < 2 else _run_in_parallel(waiting, workers, budget)
-        for job, result in run:
+        sequential = ((job, run_cell_job(job)) for job in takewhile(lambda _: budget.allows_next(), waiting))
+        for job, result in sequential if workers < 2 else _run_in_parallel(waiting, workers, budget):
             if result is None:
                 skipped.append(job)
             else:
                 budget.finished_job_seconds.append(result["took"])
                 yield job, result
         waiting = skipped
-
-
-def _run_sequentially(jobs: Sequence[CellJob], budget: TimeBudget) -> Iterator[tuple[CellJob, JobResult | None]]:
-    for job in jobs:
-        if not budget.allows_next():
-            return
-        yield job, run_cell_job(job)
 
 
 def _run_in_parallel(

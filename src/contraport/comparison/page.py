@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from contraport._utils.files import atomic_write
 from contraport.comparison.comparison_tables import (
@@ -15,7 +15,6 @@ from contraport.comparison.comparison_tables import (
     format_mean_with_interval,
     significance_arrow,
 )
-from contraport.comparison.result_statistics import TableEntry
 from contraport.metrics.intervals import Interval
 from contraport.plots.colors import SERIES
 from contraport.plots.figure_setup import create_figure, encode_png, escape_dollars
@@ -53,7 +52,7 @@ def plot_comparison(comparison: Comparison) -> Figure:
             if entry is None or entry.mean is None:
                 continue
             color = SERIES[0] if row != comparison.baseline else SERIES[1]
-            ends = [scale * end for end in _ends(entry, entry.mean)]
+            ends = [scale * end for end in entry.interval or (entry.mean, entry.mean)]
             panel.plot(ends, [place, place], color=color, linewidth=1.6)
             panel.plot(scale * entry.mean, place, "o", color=color, markersize=4)
             if row == comparison.baseline:
@@ -75,11 +74,6 @@ def _wrapped(name: str) -> str:
     return escape_dollars("\n".join(textwrap.wrap(name, _LETTERS)))
 
 
-def _ends(entry: TableEntry, mean: float) -> Interval:
-    """Return the confidence interval of a mean, or a zero-width interval if it has none."""
-    return entry.interval or Interval(mean, mean)
-
-
 def _shared_data(comparison: Comparison) -> str:
     """Return the name of the data that all columns share; empty if the headings already contain it."""
     return f", {comparison.headings[0]}" if comparison.headings[1:] != comparison.columns else ""
@@ -92,101 +86,60 @@ def save_figure(comparison: Comparison, path: Path) -> None:
             temporary.write_bytes(encode_png(plot_comparison(comparison), dpi=150, facecolor="white"))
 
 
-class IntervalRow(NamedTuple):
-    """One mean with its confidence interval, drawn as a row of a panel.
+def build_panels(comparison: Comparison) -> list[dict[str, Any]]:
+    """Build a panel of means and intervals for each column of the table that has at least one mean.
 
-    Attributes:
-        row_name: name of the row of the table (objective).
-        interval_start: left end of the confidence interval, in percent of the panel width.
-        interval_length: length of the confidence interval, in percent of the panel width.
-        mean_position: position of the mean, in percent of the panel width.
-        formatted_mean: text of the mean ± half the width of its interval.
-        is_significant: whether the mean differs significantly from the baseline.
+    The first metric is used. Positions are in percent of the panel width.
     """
+    panels = []
+    for column, heading in zip(comparison.columns, comparison.headings[1:], strict=True):
+        entries = {
+            entry.row: (entry, entry.mean, entry.interval or Interval(entry.mean, entry.mean))
+            for entry in comparison.entries
+            if (entry.column, entry.metric_key) == (column, comparison.metrics[0].key) and entry.mean is not None
+        }
+        if not entries:
+            continue
+        low = min(interval.low for _, _, interval in entries.values())
+        high = max(interval.high for _, _, interval in entries.values())
 
-    row_name: str
-    interval_start: float
-    interval_length: float
-    mean_position: float
-    formatted_mean: str
-    is_significant: bool
+        def position(value: float, low: float = low, width: float = (high - low) or 1.0) -> float:
+            return round(100 * (value - low) / width, 2)
 
-
-class Panel(NamedTuple):
-    """Panel of the page: means of the first metric and their confidence intervals in one column of the table."""
-
-    heading: str
-    low: str
-    high: str
-    lines: list[IntervalRow]
-    baseline: float | None
-
-
-def build_panels(comparison: Comparison) -> list[Panel]:
-    """Build a panel for each column of the table that has at least one mean."""
-    if not comparison.entries:
-        return []
-    heads = zip(comparison.columns, comparison.headings[1:], strict=True)
-    return [panel for column, heading in heads if (panel := _build_panel(comparison, column, heading)) is not None]
-
-
-def _build_panel(comparison: Comparison, column: str, heading: str) -> Panel | None:
-    metric = comparison.metrics[0]
-    means = [
-        (row, entry, _ends(entry, entry.mean), entry.mean)
-        for row in comparison.rows
-        if (entry := comparison.find_entry(row, column, metric.key)) is not None and entry.mean is not None
-    ]
-    if not means:
-        return None
-    low, high = min(ends.low for _, _, ends, _ in means), max(ends.high for _, _, ends, _ in means)
-    wide = (high - low) or 1.0
-
-    def percent_position(value: float) -> float:
-        return round(100 * (value - low) / wide, 2)
-
-    lines = [
-        IntervalRow(
-            row,
-            percent_position(ends.low),
-            percent_position(ends.high) - percent_position(ends.low),
-            percent_position(mean),
-            format_mean_with_interval(metric, entry),
-            entry.difference is not None and entry.difference.is_significant,
+        metric, baseline = comparison.metrics[0], entries.get(comparison.baseline)
+        lines = [
+            {
+                "row": row,
+                "start": position(interval.low),
+                "length": position(interval.high) - position(interval.low),
+                "mean": position(mean),
+                "text": format_mean_with_interval(metric, entry),
+                "is_significant": entry.difference is not None and entry.difference.is_significant,
+            }
+            for row, (entry, mean, interval) in entries.items()
+        ]
+        panels.append(
+            {
+                "heading": heading,
+                "low": metric.format(low),
+                "high": metric.format(high),
+                "lines": lines,
+                "baseline": None if baseline is None else position(baseline[1]),
+            }
         )
-        for row, entry, ends, mean in means
-    ]
-    baseline = next((line.mean_position for line in lines if line.row_name == comparison.baseline), None)
-    return Panel(heading, metric.format(low), metric.format(high), lines, baseline)
+    return panels
 
 
 def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
     """Render the HTML page of a comparison, with the shell commands of its trainings."""
-    tables = []
-    for metric in comparison.metrics:
-        rows = []
-        for row in comparison.rows:
-            cells = []
-            for column, (entry, difference) in zip(
-                comparison.columns, comparison.entries_with_differences(row, metric), strict=True
-            ):
-                text = (
-                    "" if difference is None else format_difference(metric, difference) + significance_arrow(difference)
-                )
-                cells.append(
-                    (format_mean_with_interval(metric, entry), text, row in comparison.best_rows(column, metric))
-                )
-            rows.append((row, cells))
-        references = [
-            (name, [comparison.format_reference(name, c, metric) for c in comparison.columns])
-            for name in comparison.reference_values
-        ]
-        tables.append((metric, rows, references, epoch_tables(comparison, metric)))
     return render_page(
         "comparison.html.j2",
         "contraport.comparison",
         comparison=comparison,
-        tables=tables,
+        format_mean=format_mean_with_interval,
+        format_difference=format_difference,
+        arrow=significance_arrow,
+        epoch_tables=epoch_tables,
         claims=[(one, explain_verdict(one)) for one in comparison.claim_verdicts],
         commands="\n".join(commands),
         panels=build_panels(comparison),

@@ -165,18 +165,9 @@ class MetricTable(NamedTuple):
         one, two = _on_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
         if not one.seeds:
             return None
-        has_items = (
-            one.item_values is not None
-            and two.item_values is not None
-            and one.item_values.shape == two.item_values.shape
-        )
-        items = (one.item_values, two.item_values) if has_items else (None, None)
+        has_same_items = np.shape(one.item_values) == np.shape(two.item_values)
+        items = (one.item_values, two.item_values) if has_same_items else (None, None)
         return paired_difference(one.seed_values, two.seed_values, *items, prior=self.difference_variance_prior)
-
-    def has_seed_variance(self, row: str, other: str, column: str) -> bool:
-        """Return whether the variance between seeds of the difference of two rows can be estimated."""
-        one, _ = _on_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
-        return len(one.seeds) > 1 or self.difference_variance_prior is not None
 
 
 def _on_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, CellValues]:
@@ -228,8 +219,8 @@ def list_single_seed_differences(grid: Grid, results: Results) -> list[str]:
         for column in grid.columns
         for row in grid.rows
         if row.name != grid.baseline
-        and values.paired_difference(row.name, grid.baseline, column.name) is not None
-        and not values.has_seed_variance(row.name, grid.baseline, column.name)
+        and (difference := values.paired_difference(row.name, grid.baseline, column.name)) is not None
+        and difference.seed_variance is None
     ]
 
 
@@ -308,7 +299,7 @@ def judge_claims(grid: Grid, results: Results) -> list[ClaimVerdict]:
             f"{name} on {column.name}": difference if metric.better_direction != "lower" else -difference
             for name, column in pairs
             if (difference := values.paired_difference(name, claim.than, column.name)) is not None
-            and values.has_seed_variance(name, claim.than, column.name)
+            and difference.seed_variance is not None
         }
         differences = {name: gain.with_interval(comparisons=comparisons) for name, gain in gains.items()}
         intervals = {name: difference for name, difference in differences.items() if difference is not None}
