@@ -433,8 +433,8 @@ def _provenance(grid: Grid) -> dict[str, Any]:
     """Return the options, the command and the machine of a comparison, as stored in `results.json`."""
     options = {name: getattr(grid.compare_options, name) for name in COMPARE.options if name not in _MACHINE_OPTIONS}
     suite, device = grid.compare_options.suite, grid.compare_options.device
-    if device in ("auto", "cuda"):
-        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    if device in ("auto", "cuda") and torch.cuda.is_available():
+        device = torch.cuda.get_device_name()
     explicit = {name: value for name, value in grid.explicit_options.items() if name not in _MACHINE_OPTIONS}
     return {
         "suite": None if suite is None else Path(str(suite)).stem,
@@ -442,7 +442,7 @@ def _provenance(grid: Grid) -> dict[str, Any]:
         "asked": to_config_value(options),
         "machine": {
             "processor": platform.processor() or platform.machine(),
-            "device": device,
+            "device": "cpu" if device == "auto" else device,
             "threads": torch.get_num_threads(),
             "python": platform.python_version(),
             "torch": torch.__version__,

@@ -165,9 +165,10 @@ class MetricTable(NamedTuple):
         one, two = _on_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
         if not one.seeds:
             return None
-        has_same_items = np.shape(one.item_values) == np.shape(two.item_values)
-        items = (one.item_values, two.item_values) if has_same_items else (None, None)
-        return paired_difference(one.seed_values, two.seed_values, *items, prior=self.difference_variance_prior)
+        items, others = one.item_values, two.item_values
+        if items is None or others is None or items.shape != others.shape:
+            items = others = None
+        return paired_difference(one.seed_values, two.seed_values, items, others, prior=self.difference_variance_prior)
 
 
 def _on_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, CellValues]:
