@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from tests.errors import raises_usage_error
 
-from contraport.metrics.zero_shot import class_embeddings, class_prompts, zero_shot_correctness
+from contraport.metrics.retrieval import class_embeddings, class_prompts, zero_shot_correctness
 
 
 def test_class_embedding_is_the_mean_direction_of_its_texts() -> None:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
         intervals,
         probes,
         retrieval,
-        zero_shot,
     )
     from contraport.metrics.eval_context import EvalContext
     from contraport.metrics.intervals import ItemValues, MetricResult
@@ -57,7 +56,6 @@ else:
     intervals = lazy_module("contraport.metrics.intervals")
     probes = lazy_module("contraport.metrics.probes")
     retrieval = lazy_module("contraport.metrics.retrieval")
-    zero_shot = lazy_module("contraport.metrics.zero_shot")
 
 share_metric = partial(register_metric, better="higher", unit="share of test items", pattern="{:.1%}")
 accuracy_metric = partial(share_metric, group="accuracy", requires=(LABELS, SEVERAL_CLASSES))
@@ -182,7 +180,7 @@ def median_rank(context: EvalContext) -> MetricResult:
 @share_metric("Zero-shot", group="zero-shot", requires=(LABELS, TEXT_ENCODER))
 def zero_shot_accuracy(context: EvalContext) -> ItemValues:
     """Share of test items whose nearest class text names their own class; no label is used for training."""
-    return zero_shot.zero_shot_correctness(context.item_projections, context.test_y, context.class_text_embeddings)
+    return retrieval.zero_shot_correctness(context.item_projections, context.test_y, context.class_text_embeddings)
 
 
 @register_metric(

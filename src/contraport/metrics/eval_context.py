@@ -19,8 +19,7 @@ from contraport.encoders import Model
 from contraport.metrics.clustering import kmeans_clusters
 from contraport.metrics.link_prediction import LinkRanking, rank_links
 from contraport.metrics.probes import fit_linear_probe
-from contraport.metrics.retrieval import ordered_view_pairs, retrieval_ranks
-from contraport.metrics.zero_shot import TEMPLATES, class_embeddings, class_prompts
+from contraport.metrics.retrieval import TEMPLATES, class_embeddings, class_prompts, ordered_view_pairs, retrieval_ranks
 from contraport.objectives import Loss, Objective
 
 
@@ -54,7 +53,8 @@ class EvalContext:
         classes: Sequence[str] | None = None,
         templates: Sequence[str] = TEMPLATES,
     ) -> None:
-        self.encoder, self.loader_config = encoder, loader_config
+        self.encoder: Model | RawInputEncoder = encoder
+        self.loader_config = loader_config
         self.views: Views = views
         self.train: Dataset = train
         self.test: Dataset = test
@@ -73,35 +73,9 @@ class EvalContext:
         return self.loader_config.device
 
     @cached_property
-    def has_labels(self) -> bool:
-        """Whether both splits have labels."""
-        return self.train.labels is not None and self.test.labels is not None
-
-    @cached_property
     def num_classes(self) -> int:
         """Number of classes of the training items; 0 without labels."""
         return 0 if self.train.labels is None else len(self.train.labels.unique())
-
-    @cached_property
-    def has_several_classes(self) -> bool:
-        """Whether the training items have at least two classes."""
-        return self.num_classes > 1
-
-    @property
-    def largest_class_size(self) -> int:
-        """Number of test items in the most frequent class; requires labels."""
-        return int(self.test_y.bincount().max())
-
-    @property
-    def min_classes_with_one_domain_left_out(self) -> int:
-        """Smallest number of training classes that remain when one domain is left out; requires domains."""
-        remaining = [self.train_y[self.train_domains != domain] for domain in self.test_domains.unique()]
-        return min(len(labels.unique()) for labels in remaining)
-
-    @property
-    def has_shared_domains(self) -> bool:
-        """Whether training and test items have a domain in common; requires domains."""
-        return bool(torch.isin(self.test_domains, self.train_domains).any())
 
     @property
     def num_domains(self) -> int:
@@ -109,11 +83,6 @@ class EvalContext:
         if self.train.domains is None or self.test.domains is None:
             return 0
         return len(self.train.domains.unique())
-
-    @property
-    def has_regression_targets(self) -> bool:
-        """Whether training and test items have regression targets."""
-        return self.train.regression_targets is not None and self.test.regression_targets is not None
 
     @property
     def image_channels(self) -> set[int]:
@@ -144,11 +113,6 @@ class EvalContext:
         if isinstance(self.encoder, RawInputEncoder) or self.class_names is None or not self.has_comparable_views:
             return False
         return {True, False} <= set(map(is_text_shape, self.encoder.shapes)) and len(self.encoder.towers) > 1
-
-    @property
-    def has_encoder_weights(self) -> bool:
-        """Whether the encoder has weights."""
-        return any(True for _ in self.encoder.parameters())
 
     @property
     def info_nce_temperature(self) -> float | None:

@@ -48,18 +48,30 @@ class Requirement(NamedTuple):
     is_rarely_met: bool = False
 
 
-LABELS = Requirement(attrgetter("has_labels"), "there are no labels")
-SEVERAL_CLASSES = Requirement(attrgetter("has_several_classes"), "all labels are of one class")
-NUMBERS = Requirement(attrgetter("has_regression_targets"), "there are no numbers to predict", is_rarely_met=True)
+LABELS = Requirement(
+    lambda context: context.train.labels is not None and context.test.labels is not None, "there are no labels"
+)
+SEVERAL_CLASSES = Requirement(lambda context: context.num_classes > 1, "all labels are of one class")
+NUMBERS = Requirement(
+    lambda context: context.train.regression_targets is not None and context.test.regression_targets is not None,
+    "there are no numbers to predict",
+    is_rarely_met=True,
+)
 VARYING_NUMBERS = Requirement(
     lambda context: len(context.regression_targets[1].unique()) > 1, "all test items have the same number"
 )
 DOMAINS = Requirement(lambda context: context.num_domains > 1, "there are fewer than two domains", is_rarely_met=True)
 SHARED_DOMAINS = Requirement(
-    attrgetter("has_shared_domains"), "training and test items share no domain", is_rarely_met=True
+    lambda context: set(context.train_domains.tolist()) & set(context.test_domains.tolist()),
+    "training and test items share no domain",
+    is_rarely_met=True,
 )
 CLASSES_ACROSS_DOMAINS = Requirement(
-    lambda context: context.min_classes_with_one_domain_left_out > 1, "domains share fewer than two classes", True
+    lambda context: all(
+        len(context.train_y[context.train_domains != domain].unique()) > 1 for domain in context.test_domains.unique()
+    ),
+    "domains share fewer than two classes",
+    is_rarely_met=True,
 )
 IMAGES = Requirement(attrgetter("image_channels"), "the items are not images with pixels in [0, 1]", is_rarely_met=True)
 GREY_OR_RGB = Requirement(
@@ -78,7 +90,9 @@ INFO_NCE_OBJECTIVE = Requirement(
 TEXT_ENCODER = Requirement(
     attrgetter("supports_zero_shot"), "the run has no text encoder beside another encoder", is_rarely_met=True
 )
-TRAINABLE_WEIGHTS = Requirement(attrgetter("has_encoder_weights"), "there are no weights to train", is_rarely_met=True)
+TRAINABLE_WEIGHTS = Requirement(
+    lambda context: any(True for _ in context.encoder.parameters()), "there are no weights to train", is_rarely_met=True
+)
 COUPLING = Requirement(attrgetter("is_coupling"), "the items are not pairs between two sets", is_rarely_met=True)
 NEW_ROWS = Requirement(
     lambda context: context.link_ranking.is_new_row.any(), "each row of the test pairs has training pairs", True
@@ -86,7 +100,7 @@ NEW_ROWS = Requirement(
 NO_COUPLING = Requirement(
     lambda context: not context.is_coupling, "a row of a coupling has several partners; see the group links"
 )
-REPEATED_CLASS = Requirement(lambda context: context.largest_class_size > 1, "no class has two test items")
+REPEATED_CLASS = Requirement(lambda context: context.test_y.bincount().max() > 1, "no class has two test items")
 AN_ITEM_PER_CLASS = Requirement(
     lambda context: len(context.test) >= context.num_classes, "there are fewer test items than classes"
 )
