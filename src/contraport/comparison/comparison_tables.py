@@ -24,13 +24,11 @@ class Comparison:
     """Result of a comparison of objectives: table entries, verdicts on claims, search trials and notes.
 
     Attributes:
-        title: title of the tables.
         folder: output folder of the comparison.
         baseline: name of the row that the others are compared with.
         rows: names of the rows (objectives).
         columns: names of the columns, each one data set with one setting.
         entries: table entries, one for each row, column and metric.
-        claim_verdicts: verdicts on the claims of the suite.
         epoch_means: means over seeds at intermediate epochs; empty unless the trainings used `keep_every`.
         reference_values: metrics of the untrained encoder and of the raw inputs, by their name, column and metric key.
         search_spaces: range of each searched hyperparameter, by row and hyperparameter.
@@ -241,13 +239,7 @@ def means_markdown_table(comparison: Comparison, metric: Metric) -> str:
 
 
 class EpochTable(NamedTuple):
-    """Table of formatted means by epoch, for one column and one metric.
-
-    Attributes:
-        column: name of the column (data and setting).
-        epochs: epochs at which models were evaluated, ascending.
-        means_by_row: formatted means, one for each epoch, by row name.
-    """
+    """Table of formatted means at the evaluated epochs, by row name, for one column and one metric."""
 
     column: str
     epochs: list[int]

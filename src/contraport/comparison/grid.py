@@ -80,8 +80,6 @@ class Cell(NamedTuple):
     """One training of the grid: an objective on some data with one seed.
 
     Attributes:
-        row: row of the table.
-        column: column of the table.
         options: keyword arguments of `contraport.train` that determine the training result.
         trial_number: number of the hyperparameter search trial, from 0; None for a cell of the table.
     """
@@ -110,9 +108,6 @@ class Grid:
     """Grid of a comparison: rows, columns and seeds, with the options of all trainings.
 
     Attributes:
-        title: title of the tables.
-        rows: rows of the table (objectives).
-        columns: columns of the table (data and settings).
         baseline: name of the baseline row, with which the others are compared.
         common_options: options of `contraport.train` that hold for all cells.
         claims: claims of the suite that the results are tested against.

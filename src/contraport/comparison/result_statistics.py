@@ -61,9 +61,6 @@ class TableEntry(NamedTuple):
     """Entry of a comparison table: statistics of one metric for one row and column.
 
     Attributes:
-        row: name of the row (objective).
-        column: name of the column (data set and setting).
-        metric_key: key of the metric.
         num_seeds: number of seeds with a value; less than requested if trainings are missing or failed.
         mean: mean of the metric over these seeds; None without any.
         interval: confidence interval of the mean; None if the variance cannot be estimated.
@@ -84,16 +81,7 @@ class TableEntry(NamedTuple):
 
 
 class EpochMean(NamedTuple):
-    """Mean of one metric over seeds for one row and column at an intermediate epoch (with `keep_every`).
-
-    Attributes:
-        row: name of the row (objective).
-        column: name of the column (data set and setting).
-        metric_key: key of the metric.
-        epoch: number of training epochs after which the model was saved.
-        mean: mean of the metric over seeds.
-        interval: confidence interval of the mean; None for one seed.
-    """
+    """Mean of one metric over seeds for one row and column at an evaluated epoch; one seed has no interval."""
 
     row: str
     column: str
@@ -135,7 +123,6 @@ class ClaimVerdict(NamedTuple):
     Attributes:
         claim: the claim as a sentence.
         outcome: held, held in part, did not hold, or not decided at this size.
-        metric_key: key of the metric.
         gains: difference in favor of the claim, by row and column.
         num_seeds_to_decide: number of seeds that would decide an undecided claim; None otherwise, or if unknown.
     """

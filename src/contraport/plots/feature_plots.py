@@ -154,17 +154,15 @@ def neighbors(
         message = f"run: {load_run(features).path} has no images; pass features and items instead."
         check("thumbnails" in samples, message, "no_images")
         nearest, shown, classes = samples["neighbors"], samples["thumbnails"], samples.get("labels")
-        most = nearest.shape[1]
+        _check_count(count, nearest.shape[1])
     else:
         rows = as_plot_array("features", features, 2)
         check(items is not None, "items: is required to draw the neighbors of features.", "missing")
         shown = items.detach().cpu().numpy() if isinstance(items, torch.Tensor) else np.asarray(items)
-        most = len(rows) - 1
-    check(0 < count <= most, f"count: must be from 1 to {most}, got {count!r}.")
-    if not is_run_folder(features):
+        _check_count(count, len(rows) - 1)
         nearest, classes = nearest_neighbors(torch.from_numpy(rows), count).numpy(), as_labels(labels, len(rows))
-    good = shown.ndim in (2, 3, 4) and len(shown) == len(nearest)
-    check(good, f"items: must be {len(nearest)} images or vectors, got shape {shown.shape}.", "shape")
+    has_shape = shown.ndim in (2, 3, 4) and len(shown) == len(nearest)
+    check(has_shape, f"items: must be {len(nearest)} images or vectors, got shape {shown.shape}.", "shape")
     positions = _query_positions(queries, len(nearest))
     figure_width = 0.55 * (count + 1.3) if width is None else width
     figure = create_figure(figure_width, figure_width / (count + 1.3) * len(positions) + 0.3)
@@ -179,6 +177,10 @@ def neighbors(
     ax.set_title(f"item and its nearest neighbors{frames}", loc="left", fontsize="medium")
     ax.axis("off")
     return figure
+
+
+def _check_count(count: int, most: int) -> None:
+    check(0 < count <= most, f"count: must be from 1 to {most}, got {count!r}.")
 
 
 def _principal_components(features: Array) -> Array:

@@ -89,13 +89,7 @@ JPEG_QUALITY = 80
 
 
 class Section(NamedTuple):
-    """Section of the report page.
-
-    Attributes:
-        key: name of the section's template file, and id of its HTML element.
-        title: heading of the section.
-        template_variables: variables of the section's template, by name.
-    """
+    """Section of the report page; `key` is the name of its template file and the id of its HTML element."""
 
     key: str
     title: str
@@ -103,14 +97,7 @@ class Section(NamedTuple):
 
 
 class PlotElement(NamedTuple):
-    """HTML element that shows an interactive figure.
-
-    Attributes:
-        element_id: id of the HTML element.
-        label: description of the figure for screen readers.
-        css_class: CSS class of the element.
-        aspect_ratio: width over height; None if the CSS class determines it.
-    """
+    """HTML element that shows an interactive figure; `label` describes the figure for screen readers."""
 
     element_id: str
     label: str
@@ -119,21 +106,12 @@ class PlotElement(NamedTuple):
 
 
 class SpriteSheet(NamedTuple):
-    """Image that holds the thumbnails of several items side by side, row by row.
-
-    Attributes:
-        uri: image as a data URI.
-        columns: number of thumbnails in a row.
-        thumbnail_width: width of one thumbnail in pixels.
-        thumbnail_height: height of one thumbnail in pixels.
-        num_thumbnails: number of thumbnails.
-    """
+    """Image that holds the thumbnails of several items, row by row, with `columns` thumbnails in a row."""
 
     uri: str
     columns: int
     thumbnail_width: int
     thumbnail_height: int
-    num_thumbnails: int
 
 
 @dataclass
@@ -188,4 +166,4 @@ def pack_thumbnails(thumbnails: np.ndarray[Any, Any]) -> SpriteSheet:
     uri = encode_data_uri(image, "png", optimize=True)
     if len(uri) > MAX_PNG_CHARS:
         uri = encode_data_uri(image, "jpeg", quality=JPEG_QUALITY, optimize=True)
-    return SpriteSheet(uri, columns, width, height, items)
+    return SpriteSheet(uri, columns, width, height)

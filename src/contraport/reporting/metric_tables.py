@@ -17,13 +17,7 @@ MISSING_VALUE = "–"
 
 
 class MetricCell(NamedTuple):
-    """Cell of a table of metrics: one value as text with its confidence interval.
-
-    Attributes:
-        text: value as text with its unit, or a dash if it is missing.
-        is_significantly_best: whether the value is significantly better than all other values of its metric.
-        interval: confidence interval as text; empty if there is none.
-    """
+    """Value of a metric with its confidence interval, as texts; `is_significantly_best` compares all encoders."""
 
     text: str
     is_significantly_best: bool
@@ -31,14 +25,7 @@ class MetricCell(NamedTuple):
 
 
 class EncoderRow(NamedTuple):
-    """Metrics of one encoder as a row of a table: of the trained encoder of a run, or of a baseline.
-
-    Attributes:
-        name: name of the run or baseline.
-        run: run that trained the encoder; None for a baseline.
-        cells: one cell per metric.
-        training_time_text: training time in seconds, as text; a dash for a baseline.
-    """
+    """Metrics of one encoder: the trained encoder of a run, or a baseline, whose `run` is None."""
 
     name: str
     run: ReportRun | None
@@ -47,13 +34,7 @@ class EncoderRow(NamedTuple):
 
 
 class DatasetTable(NamedTuple):
-    """Table of metrics of all encoders that were evaluated on the same data set.
-
-    Attributes:
-        data_name: name of the data set.
-        size_sentence: sentence with the numbers of training and test items; empty if unknown.
-        encoder_rows: one row per encoder, baselines first.
-    """
+    """Table of metrics of all encoders that were evaluated on the same data set, baselines first."""
 
     data_name: str
     size_sentence: str
@@ -114,11 +95,6 @@ class _EvaluatedEncoder(NamedTuple):
     def metric_values(self) -> dict[str, Any]:
         return dict(self.run.rows_by_encoder.get(self.row, {}))
 
-    def interval(self, key: str) -> tuple[float, float] | None:
-        """Return the low and high end of the confidence interval of a metric, or None if there is none."""
-        ends = (self.run.evaluation or {}).get("intervals", {}).get(self.row, {}).get(key)
-        return None if ends is None else (ends["low"], ends["high"])
-
     def has_same_values(self, other: _EvaluatedEncoder) -> bool:
         """Return whether two encoders have equal values in all metrics that both have."""
         shared = self.metric_values.keys() & other.metric_values.keys()
@@ -126,21 +102,14 @@ class _EvaluatedEncoder(NamedTuple):
 
     def differs_significantly(self, other: _EvaluatedEncoder, key: str) -> bool:
         """Return whether the confidence interval of the difference of two encoders excludes zero; False if unknown."""
-        if self.row == other.row == "trained":
+        if self.row != "trained":
+            return other.row == "trained" and other.differs_significantly(self, key)
+        if other.row == "trained":
             difference = self.run.paired_difference(other.run, key)
-        elif self.row == "trained":
-            difference = self.run.paired_difference(other.row, key) if other.run is self.run else None
-            difference = difference or self._difference_from_equal_baseline(other, key)
-        elif other.row == "trained":
-            return other.differs_significantly(self, key)
-        else:
-            difference = None
+        else:  # the baseline of another run counts if the run's own baseline has the same values
+            own = self._replace(row=other.row)
+            difference = self.run.paired_difference(other.row, key) if own.has_same_values(other) else None
         return difference is not None and difference.is_significant
-
-    def _difference_from_equal_baseline(self, baseline: _EvaluatedEncoder, key: str) -> Difference | None:
-        """Return the run's difference from its own baseline if that baseline has the same values as the given one."""
-        own = _EvaluatedEncoder("", self.run, baseline.row)
-        return self.run.paired_difference(baseline.row, key) if own.has_same_values(baseline) else None
 
 
 def _distinct_baselines(runs: list[ReportRun]) -> list[_EvaluatedEncoder]:
@@ -194,10 +163,11 @@ def _find_best(metric: Metric, sources: Sequence[_EvaluatedEncoder]) -> _Evaluat
 
 
 def _build_cell(metric: Metric, source: _EvaluatedEncoder, best: _EvaluatedEncoder | None) -> MetricCell:
-    value, ends = source.metric_values.get(metric.key), source.interval(metric.key)
+    value = source.metric_values.get(metric.key)
     if value is None or not math.isfinite(value):
         return MetricCell(MISSING_VALUE, False)
-    interval = "" if ends is None else format_interval(metric, *ends)
+    ends = source.run.evaluation.get("intervals", {}).get(source.row, {}).get(metric.key)
+    interval = "" if ends is None else format_interval(metric, ends["low"], ends["high"])
     return MetricCell(metric.format(value).replace("-", "−"), source is best, interval)
 
 

@@ -87,9 +87,7 @@ def render_report(runs: Sequence[ReportRun]) -> str:
         sheets=builder.sheets,
         plots=Markup(to_script_json(builder.plots)),
         # The images are in the style sheet; the scripts need only their layout.
-        sheet_sizes=Markup(
-            to_script_json({key: sheet._asdict() | {"uri": ""} for key, sheet in builder.sheets.items()})
-        ),
+        sheet_sizes=Markup(to_script_json({key: {"columns": sheet.columns} for key, sheet in builder.sheets.items()})),
         data=Markup(to_script_json(builder.script_data)),
         mass={"light": MASS_ON_LIGHT, "dark": MASS_ON_DARK},
         plotly=base64.b64encode(files("contraport.reporting").joinpath(PLOTLY).read_bytes()).decode(),
