@@ -26,7 +26,7 @@ from contraport.auditing.pairs.paired_features import (
     has_vector_views,
     load_vector_pairs,
 )
-from contraport.auditing.pairs.synthetic_mismatches import ExchangeGroup, draw_exchange_groups, rotate_partners
+from contraport.auditing.pairs.synthetic_mismatches import draw_exchange_groups, rotate_partners
 from contraport.data import BatchOrder, Dataset, build_loader
 from contraport.embedding import LoaderConfig
 from contraport.errors import check, report_write_errors, unreadable_error
@@ -127,10 +127,6 @@ class CrossFitScores:
                     },
                 )
 
-    def mean_up_to_round(self, number: int) -> RoundResult:
-        """Return the result with scores averaged over all repeats of rounds 0 to `number`, inclusive."""
-        return RoundResult.from_scores(*self.scores_by_round[: number + 1].mean(axis=(0, 1)))
-
     def _load(self, path: Path) -> None:
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -165,21 +161,17 @@ def score_by_crossfit(
         for repeat in range(repeats):
             place, run = (number, repeat), number * repeats + repeat
             run_settings = settings.replace_unchecked(seed=derive_torch_seed("audit.crossfit", settings.seed, run))
-            for fold, part in enumerate(_draw_folds(groups, folds, seed=(settings.seed, run))):
+            order = numpy_generator("audit.folds", settings.seed, run).permutation(len(groups))
+            for fold in range(folds):
+                part = torch.cat([items for group in order[fold::folds] for items in groups[group]])
                 is_last = run == rounds * repeats - 1 and fold == folds - 1  # its encoder proposes partners
                 if saved.is_fold_scored(place, part) and not is_last:
                     continue
                 paired = _train_and_encode(dataset, run_settings, trusted[~torch.isin(trusted, part)])
                 scores = score_pairs(paired, PairIndices(part, part), statistic)
                 saved.add_scores(place, part, scores, score_pairs(paired, PairIndices(part, partners[part]), statistic))
-        result = saved.mean_up_to_round(number)
+        result = RoundResult.from_scores(*saved.scores_by_round[: number + 1].mean(axis=(0, 1)))
         yield result, paired
-
-
-def _draw_folds(groups: tuple[ExchangeGroup, ...], folds: int, *, seed: tuple[int, int]) -> list[Tensor]:
-    """Draw the folds of a cross-fit; items that share content or exchange partners are in the same fold."""
-    order = numpy_generator("audit.folds", *seed).permutation(len(groups))
-    return [torch.cat([items for group in order[fold::folds] for items in groups[group]]) for fold in range(folds)]
 
 
 def _train_and_encode(dataset: Dataset, settings: Settings, trained_on: Tensor) -> PairedFeatures:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from contraport.auditing.pairs.pair_scoring import STATISTICS
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.thumbnails import make_thumbnails
-from contraport.reporting.html_page import SketchData, convert_sketches_to_json, render_page
+from contraport.reporting.html_page import convert_sketches_to_json, render_page
 
 MAX_PAIRS = 200
 """Pairs on the page, at most; with more the file would be slow to open."""
@@ -30,21 +30,6 @@ METHODS = {
     "frozen": "the vectors were compared as they are; nothing was trained",
 }
 """Description of each method."""
-
-
-class PairRow(TypedDict):
-    """Data of one pair on the page of an audit."""
-
-    id: int
-    row: int
-    name: str
-    kind: str
-    score: float
-    fdr: float
-    flagged: bool
-    partner: int
-    partner_score: float
-    views: list[SketchData]
 
 
 def write_page(audit: Audit, dataset: Dataset, path: Path) -> None:
@@ -79,7 +64,7 @@ def format_headline(audit: Audit) -> str:
     return f"{share} of the {pairs:,} pairs of {Path(audit.data_name).name} look wrong (95% interval {low} to {high})."
 
 
-def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[PairRow]:
+def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]]:
     """Return the page data of the pairs with the lowest scores, the lowest first."""
     worst = audit.flagged(count=min(MAX_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]

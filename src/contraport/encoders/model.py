@@ -232,7 +232,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         """Save the config and tokenizer of transformers encoders, without weights."""
         for number, encoder in enumerate(self.encoders):
             if isinstance(encoder, TransformersTextEncoder):
-                encoder.save_config(folder / _encoder_folder(number))
+                encoder.save_config(folder / f"encoder{number}")
 
     @classmethod
     @accept_deprecated(trust_remote_code="trust")
@@ -302,17 +302,12 @@ def _concatenate(towers: Iterable[nn.Module], views: Sequence[Tensor], output: s
     return torch.cat([tower.represent_features(each, output) for tower, each in features], dim=1)
 
 
-def _encoder_folder(number: int) -> str:
-    """Return the subfolder of a model folder with the files of a transformers encoder."""
-    return f"encoder{number}"
-
-
 def _encoder_sources(encoders: list[Any], folders: Path | Sequence[Path | None] | None) -> list[Any]:
     """Replace the names of transformers encoders by the folders with their saved files, if they exist."""
     if folders is None:
         return encoders
     if isinstance(folders, Path):
-        folders = [folders / _encoder_folder(number) for number in range(len(encoders))]
+        folders = [folders / f"encoder{number}" for number in range(len(encoders))]
     pairs = zip(folders, encoders, strict=True)
     return [name if folder is None or not folder.is_dir() else str(folder) for folder, name in pairs]
 

@@ -282,7 +282,7 @@ def _max_positions(network: nn.Module) -> int:
 
 def _read_pooling(where: str, transformers: Any) -> str:
     """Return the pooling that a sentence-transformers model specifies; default: mean."""
-    config = _read_json_object(file := _find_file(where, _POOLING_FILE, transformers))
+    config = _read_json(file := _find_file(where, _POOLING_FILE, transformers), dict)
     stated = config.get(_POOLING) or [mode for key, mode in _OLD_POOLING_KEYS.items() if config.get(key)] or ["mean"]
     modes = stated if isinstance(stated, list) else [stated]
     poolings = [_POOLING_NAMES.get(str(mode)) for mode in modes]
@@ -297,7 +297,7 @@ def _read_pooling(where: str, transformers: Any) -> str:
 
 def _read_length(where: str, tokenizer: Any, transformers: Any, is_sentence_model: bool) -> int | None:
     """Return the maximum number of tokens that a model specifies, or None."""
-    length = _read_json_object(_find_file(where, _LENGTH_FILE, transformers)).get("max_seq_length")
+    length = _read_json(_find_file(where, _LENGTH_FILE, transformers), dict).get("max_seq_length")
     if length is None and is_sentence_model:
         length = tokenizer.model_max_length
     return length if isinstance(length, int) and 0 < length < _UNLIMITED else None
@@ -305,24 +305,20 @@ def _read_length(where: str, tokenizer: Any, transformers: Any, is_sentence_mode
 
 def _warn_about_dropped_modules(where: str, modules_file: Path | None) -> None:
     """Warn about modules of a sentence-transformers model whose weights the encoder does not use."""
-    modules = _read_json(modules_file)
-    entries = [module for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
-    kinds = [str(module.get("type")).rpartition(".")[2] for module in entries]
+    modules = [module for module in _read_json(modules_file, list) if isinstance(module, dict)]
+    kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     if dropped := [kind for kind in kinds if kind not in _WEIGHTLESS_MODULES]:
         message = "encoder: %r is used up to its pooling; these modules behind it are dropped: %s"
         _log.warning(message, where, ", ".join(dropped))
 
 
-def _read_json_object(file: Path | None) -> dict[str, Any]:
-    content = _read_json(file)
-    return content if isinstance(content, dict) else {}
-
-
-def _read_json(file: Path | None) -> Any:
+def _read_json(file: Path | None, kind: type) -> Any:
+    """Read a JSON file; an empty dict or list, as `kind` says, if there is no file or it holds something else."""
     if file is None:
-        return None
+        return kind()
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return content if isinstance(content, kind) else kind()
     except (OSError, ValueError) as error:
         raise UsageError(f"encoder: {file} cannot be read: {one_line_reason(error)}", kind="unreadable") from error
 

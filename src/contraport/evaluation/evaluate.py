@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from contraport._utils.files import atomic_write, write_arrays, write_json
+from contraport._utils.formatting import format_options
 from contraport._utils.locks import lock_folder
 from contraport.data import Dataset
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.evaluation.config import EVALUATE, EvaluateOptions
 from contraport.evaluation.loaded_run import (
     LoadedRun,
-    check_has_epoch_checkpoints,
     find_epoch_checkpoints,
     load_epoch_models,
 )
@@ -36,7 +36,6 @@ from contraport.evaluation.page_samples import (
     collect_page_data,
     collect_worst_pairs,
     compute_sample_plan,
-    stack_epoch_plans,
 )
 from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
 from contraport.evaluation.split_loading import describe_test_data, have_same_items, is_training_data
@@ -84,13 +83,20 @@ def evaluate(given: dict[str, Any]) -> Evaluation | EvaluationsByRun:
             # Not the lock of a training, which may go on meanwhile.
             locks.enter_context(lock_folder(run.path, "evaluate", argument="run", name=run.evaluation_lock_path.name))
         if options.checkpoints == "all":
-            check_has_epoch_checkpoints(runs)
+            has_checkpoints = any(find_epoch_checkpoints(run, before=None) for run in runs)
+            names = ", ".join(str(run.path) for run in runs)
+            hint = f"Train with {format_options(keep_every=...)}."
+            check(has_checkpoints, f"checkpoints: {names} has no intermediate checkpoints. {hint}", "missing")
         for run in runs:
             evaluated.append(_evaluate_run(run, options))
             _save(evaluated[-1])  # at once: the runs that follow may take long, or fail
         for one in evaluated if len(evaluated) > 1 else ():
-            differences, one.result["pairs_of_runs"] = _differences_between_runs(one, evaluated)
-            one.result["differences"] |= differences
+            others = [other for other in evaluated if other is not one and _have_same_test_items(one, other)]
+            # The intervals of a metric hold for all pairs of these runs at once.
+            one.result["pairs_of_runs"] = pairs = math.comb(len(others) + 1, 2)
+            for other in others:
+                differences = _differences(one.bootstrap_draws, other.bootstrap_draws, comparisons=pairs)
+                one.result["differences"][str(other.run_folder.path)] = _as_dicts(differences)
             _save(one)
     if is_single:
         return evaluated[0].result
@@ -115,6 +121,11 @@ class RunEvaluation(NamedTuple):
     samples: Arrays
     bootstrap_draws: Draws
     item_values: Arrays
+
+
+def _have_same_test_items(one: RunEvaluation, other: RunEvaluation) -> bool:
+    same_data = one.result["data"] == other.result["data"]
+    return same_data and have_same_items(one.test_dataset, other.test_dataset)
 
 
 def _save(one: RunEvaluation) -> None:
@@ -156,7 +167,8 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
         results["trained"] = _compute(trained, possible, run, step)
         for epoch, model in load_epoch_models(run, loaded.model, checkpoints):
             results[f"epoch {epoch}"] = _compute(loaded.build_context(f"epoch {epoch}", model), possible, run, step)
-            plans += loaded.compute_epoch_plan(model, epoch)
+            if plan := loaded.compute_epoch_plan(model, epoch):
+                plans.append((epoch, plan))
         if not options.alone:
             step(f"{run.path.name}: samples for the page")
             samples, plan_notes = _page_samples(loaded, trained, plans, probed="linear_probe" in results["trained"])
@@ -219,7 +231,10 @@ def _page_samples(
     except UsageError as error:  # the objective needs labels, for example
         return samples, [f"No plan of test items is drawn: the items lack what the objective needs. {error}"]
     if plans and loaded.trained_epochs is not None:
-        samples |= stack_epoch_plans([*plans, (loaded.trained_epochs, samples)])
+        plans = [*plans, (loaded.trained_epochs, samples)]
+        samples["plan_epochs"] = np.array([epoch for epoch, _ in plans])
+        samples["plans"] = np.stack([arrays["plan"] for _, arrays in plans])
+        samples["targets"] = np.stack([arrays["target"] for _, arrays in plans])
     return samples, []
 
 
@@ -298,25 +313,3 @@ def _differences(draws: Draws, others: Draws, *, comparisons: int = 1) -> dict[s
         for key in draws
         if key in others
     }
-
-
-def _differences_between_runs(
-    one: RunEvaluation, evaluated: Sequence[RunEvaluation]
-) -> tuple[dict[str, dict[str, dict[str, float]]], int]:
-    """Return the differences of a run from each other run on the same test items, and the number of pairs of runs.
-
-    The intervals of a metric hold for all these pairs at once.
-    """
-    others = [
-        other
-        for other in evaluated
-        if other is not one
-        and one.result["data"] == other.result["data"]
-        and have_same_items(one.test_dataset, other.test_dataset)
-    ]
-    pairs = math.comb(len(others) + 1, 2)
-    differences = {
-        str(other.run_folder.path): _differences(one.bootstrap_draws, other.bootstrap_draws, comparisons=pairs)
-        for other in others
-    }
-    return {path: _as_dicts(of) for path, of in differences.items()}, pairs

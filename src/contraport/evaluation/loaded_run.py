@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from contraport._utils.formatting import format_options
 from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset, Views
 from contraport.embedding import LoaderConfig, RawInputEncoder, check_view_shapes
 from contraport.encoders import Model
 from contraport.encoders.lora import merge_lora
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.page_samples import Arrays, compute_sample_plan
 from contraport.evaluation.split_loading import load_splits, resolve_device
@@ -37,16 +36,6 @@ def find_epoch_checkpoints(run: Run, *, before: int | None) -> dict[int, Path]:
     """Return the paths of the intermediate checkpoints of a run, by epoch in ascending order."""
     files = {int(match[1]): file for file in run.checkpoints.glob("*.ckpt") if (match := _NAME.fullmatch(file.name))}
     return {epoch: files[epoch] for epoch in sorted(files) if before is None or epoch < before}
-
-
-def check_has_epoch_checkpoints(runs: Sequence[Run]) -> None:
-    """Raise `UsageError` if none of the runs has intermediate checkpoints."""
-    names = ", ".join(str(run.path) for run in runs)
-    check(
-        any(find_epoch_checkpoints(run, before=None) for run in runs),
-        f"checkpoints: {names} has no intermediate checkpoints. Train with {format_options(keep_every=...)}.",
-        "missing",
-    )
 
 
 def load_epoch_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
@@ -187,12 +176,11 @@ class LoadedRun:
             before = {"given": initial}
         return {"raw": RawInputEncoder(self.model.shapes), **before}
 
-    def compute_epoch_plan(self, model: Model, epoch: int) -> list[tuple[int, Arrays]]:
-        """Compute the transport plan of an intermediate model, as a list with one (epoch, plan), or an empty list."""
-        if isinstance(self.initial_objective, str):
-            return []
-        objective = build_objective_at_epoch(self.initial_objective, self.run_folder, self.training_settings, epoch)
-        if isinstance(objective, Loss):
-            with suppress(UsageError):  # a missing fact is reported for the last epoch
-                return [(epoch, compute_sample_plan(model, objective, self.test, self.views, self.loader_config))]
-        return []
+    def compute_epoch_plan(self, model: Model, epoch: int) -> Arrays:
+        """Compute the transport plan of an intermediate model and its target; empty if none can be drawn."""
+        if not isinstance(self.initial_objective, str):
+            objective = build_objective_at_epoch(self.initial_objective, self.run_folder, self.training_settings, epoch)
+            if isinstance(objective, Loss):
+                with suppress(UsageError):  # a missing fact is reported for the last epoch
+                    return compute_sample_plan(model, objective, self.test, self.views, self.loader_config)
+        return {}

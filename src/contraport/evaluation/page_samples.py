@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -149,16 +148,6 @@ def compute_sample_plan(
         for number, view in enumerate(made[:2]):
             arrays[f"plan_view_{number + 1}"] = shrink_images(view.cpu(), THUMBNAIL_SIDE)
     return arrays
-
-
-def stack_epoch_plans(by_epoch: Iterable[tuple[int, Arrays]]) -> Arrays:
-    """Stack the plans and targets of several epochs into one array each, and return them with the epochs."""
-    epochs = list(by_epoch)
-    return {
-        "plan_epochs": np.array([epoch for epoch, _ in epochs]),
-        "plans": np.stack([arrays["plan"] for _, arrays in epochs]),
-        "targets": np.stack([arrays["target"] for _, arrays in epochs]),
-    }
 
 
 def collect_misclassified_items(context: EvalContext) -> Arrays:

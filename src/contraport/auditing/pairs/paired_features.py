@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,15 +52,6 @@ class CanonicalMaps(NamedTuple):
     fold_maps: tuple[tuple[LinearMapPair, LinearMapPair], ...]
 
 
-class _SecondMoments(NamedTuple):
-    """Number of items, and sums of outer products of their features: within each view, and across views."""
-
-    number: float
-    first: Tensor
-    second: Tensor
-    across: Tensor
-
-
 def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> CanonicalMaps:
     """Fit each fold's canonical maps to the pairs of the other folds, restricted to the items `pool`, ``(m,)``.
 
@@ -83,17 +74,16 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     for fold in range(FOLDS):
         part = pool[folds[pool] == fold]
         x, y = features[0][part] - centers[0], features[1][part] - centers[1]
-        parts.append(_SecondMoments(len(x), x.T @ x, y.T @ y, x.T @ y))
+        parts.append((len(x), x.T @ x, y.T @ y, x.T @ y))
     # Moments are additive: those of the other folds are the total less those of the fold.
     total = [sum(sums) for sums in zip(*parts, strict=True)]
-    maps = tuple(
-        _maps_from_moments(_SecondMoments(*(a - b for a, b in zip(total, part, strict=True)))) for part in parts
-    )
+    maps = tuple(_maps_from_moments(*(a - b for a, b in zip(total, part, strict=True))) for part in parts)
     return CanonicalMaps(centers, folds, maps)
 
 
-def _maps_from_moments(moments: _SecondMoments) -> tuple[LinearMapPair, LinearMapPair]:
-    number, first, second, across = moments
+def _maps_from_moments(
+    number: Any, first: Tensor, second: Tensor, across: Tensor
+) -> tuple[LinearMapPair, LinearMapPair]:
     roots = [torch.linalg.cholesky(_add_ridge(products / number)) for products in (first, second)]
     left = torch.linalg.solve_triangular(roots[0], across / number, upper=False)
     correlation = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
