@@ -108,7 +108,7 @@ def of_plans() -> Figures:
     matching = theory.compare_constraints(*broken_pairs(), temperature=0.05, relaxation=0.5)
     penalty = theory.sweep_uniformity_penalty((0.0, 1.0, 10.0))
     for name, found in {"exact": couplings.exact, **couplings.by_temperature, **couplings.by_iterations}.items():
-        told = f"cost {found.cost:.4f}, entropy {found.entropy:.3f}, masses off by {found.error:.1e}"
+        told = f"cost {found.cost:.4f}, entropy {found.entropy:.3f}, masses off by {found.marginal_error:.1e}"
         print(f"coupling {name}: {told}, {found.iterations} iterations")
     for temperature, margin in zip(triangle.temperatures[::16], triangle.smallest_masses[::16], strict=True):
         print(f"triangle: at temperature {temperature:.2g} the least mass is {margin:.1e}")

@@ -25,7 +25,7 @@ def test_exact_coupling_matches_the_monotone_one():
     expected = ot.emd_1d(x.double().numpy(), y.double().numpy(), a, b, metric="sqeuclidean")
     np.testing.assert_allclose(found.exact.plan, expected, atol=1e-12)
     assert found.exact.cost == pytest.approx(ot.emd2_1d(x.numpy(), y.numpy(), a, b, metric="sqeuclidean"))
-    assert found.exact.error < 1e-12
+    assert found.exact.marginal_error < 1e-12
 
 
 def test_equal_masses_solve_the_assignment_problem():
@@ -62,7 +62,7 @@ def test_few_iterations_match_a_plain_sinkhorn_loop():
         if made in found.by_iterations:
             plan = left[:, None] * kernel * right
             np.testing.assert_allclose(found.by_iterations[made].plan, plan, rtol=1e-9)
-            assert found.by_iterations[made].error == pytest.approx(np.abs(plan.sum(1) - a).sum())
+            assert found.by_iterations[made].marginal_error == pytest.approx(np.abs(plan.sum(1) - a).sum())
             assert found.by_iterations[made].iterations == made
 
 
@@ -75,7 +75,7 @@ def test_higher_temperature_raises_cost_and_entropy_up_to_the_product():
     made = [one.iterations for one in found.by_temperature.values()]
     assert made == sorted(made, reverse=True)
     torch.testing.assert_close(ways[-1].plan, found.a[:, None] * found.b, atol=1e-5, rtol=0)
-    errors = [one.error for one in found.by_iterations.values()]
+    errors = [one.marginal_error for one in found.by_iterations.values()]
     assert errors == sorted(errors, reverse=True)
 
 

@@ -16,7 +16,7 @@ from contraport.theory import gaussian_mixture, minimize_uniformity_loss, train_
 def test_points_in_the_plane_form_a_regular_polygon(items, seed):
     found = minimize_uniformity_loss(items, 2, seed=seed)
     assert found.deviation < 1e-5
-    assert found.least_angle == pytest.approx(2 * math.pi / items, abs=1e-5)
+    assert found.smallest_angle == pytest.approx(2 * math.pi / items, abs=1e-5)
 
 
 @pytest.mark.parametrize(("items", "dimensions"), [(4, 3), (5, 4), (8, 7), (10, 16)])
@@ -31,7 +31,7 @@ def test_points_form_a_simplex_in_enough_dimensions(items, dimensions):
 def test_twelve_points_in_space_form_an_icosahedron():
     found = minimize_uniformity_loss(12, 3)
     assert found.deviation is None
-    assert found.least_angle == pytest.approx(math.atan(2), abs=1e-5)
+    assert found.smallest_angle == pytest.approx(math.atan(2), abs=1e-5)
 
 
 def test_mixture_has_equal_components_of_the_given_sigma():

@@ -108,7 +108,7 @@ def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
     2.0
     """
     with torch.no_grad():
-        return -float(fixed_weight_loss(z0, z1, alpha)(z0.double(), z1.double()))
+        return -float(_build_fixed_weight_loss(z0, z1, alpha)(z0.double(), z1.double()))
 
 
 def pair_weights(
@@ -133,7 +133,7 @@ def pair_weights(
     return alpha_cl(temperature, regularizer, p, gamma).plan(z0, z1) * 2 * len(z0)
 
 
-def fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
+def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the loss of alpha-CL with fixed pair weights, of embeddings that are not normalized: minus the energy.
 
     As transport: half of the transport cost of the positives minus that of the pairs weighted by alpha.
@@ -218,7 +218,7 @@ def train_linear_encoder(
     good = is_integer(dimensions) and 1 <= dimensions <= d
     check(good, f"dimensions: must be an integer from 1 to {d}, the dimension of the data, got {dimensions!r}.")
     x0, x1 = x0.double(), x1.double()
-    covariance, loss = contrastive_covariance(x0, x1, alpha), fixed_weight_loss(x0, x1, alpha)
+    covariance, loss = contrastive_covariance(x0, x1, alpha), _build_fixed_weight_loss(x0, x1, alpha)
     max_energy = float(covariance.eigenvalues[:dimensions].sum())
     generator = torch_generator("theory.pca", seed)
     free = torch.randn(dimensions, d, generator=generator, dtype=torch.float64).requires_grad_()
@@ -324,7 +324,7 @@ def train_deep_linear_encoder(
     """
     check(len(widths) >= 1 and min(widths) >= 1, f"widths: must be positive integers, got {widths!r}.")
     x0, x1 = x0.double(), x1.double()
-    covariance, fixed_loss = contrastive_covariance(x0, x1, alpha), fixed_weight_loss(x0, x1, alpha)
+    covariance, fixed_loss = contrastive_covariance(x0, x1, alpha), _build_fixed_weight_loss(x0, x1, alpha)
     unit, generator = covariance.eigenvalues.abs().max(), torch_generator("theory.deep_linear", seed)
     sizes = zip((x0.shape[1], *widths), widths, strict=False)
     free = [torch.randn(o, i, generator=generator, dtype=torch.float64).div(math.sqrt(i * o)) for i, o in sizes]

@@ -29,6 +29,7 @@ MAX_ITERATIONS = 100_000
 """Limit of Sinkhorn's algorithm for a converged plan; a warning is issued where it does not suffice."""
 
 
+@keep_deprecated_attributes(error="marginal_error")
 class Coupling(NamedTuple):
     """Transport plan between two distributions on a line, with its cost, entropy and marginal error.
 
@@ -36,14 +37,14 @@ class Coupling(NamedTuple):
         plan: transport plan P, (N, M).
         cost: transport cost <C, P>, in squared units of the line.
         entropy: entropy -sum P log P of the plan, in nats.
-        error: marginal error: L1 distance of the row and column sums from a and b.
+        marginal_error: L1 distance of the row and column sums from a and b.
         iterations: number of Sinkhorn iterations; 0 for the exact plan.
     """
 
     plan: Tensor
     cost: float
     entropy: float
-    error: float
+    marginal_error: float
     iterations: int
 
 
@@ -72,7 +73,9 @@ class Couplings:
         for temperature, one in sorted(self.by_temperature.items()):
             plans[f"temperature {temperature:g}\ncost {one.cost:.4f}"] = one.plan
         for count, one in self.by_iterations.items():
-            plans[f"{count} iteration{'s' * (count > 1)} at {lowest:g}\nmarginal error {one.error:.2f}"] = one.plan
+            plans[f"{count} iteration{'s' * (count > 1)} at {lowest:g}\nmarginal error {one.marginal_error:.2f}"] = (
+                one.plan
+            )
         return couplings(plans, self.a, self.b, width=2.9 * max(1 + len(self.by_temperature), len(self.by_iterations)))
 
 

@@ -87,7 +87,9 @@ def _plot_unit_circle(ax: Axes) -> None:
     ax.set(aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1])
 
 
-@keep_deprecated_attributes(uniformities="uniformity_by_iteration", values="uniformity_by_iteration")
+@keep_deprecated_attributes(
+    uniformities="uniformity_by_iteration", values="uniformity_by_iteration", least_angle="smallest_angle"
+)
 @dataclass(frozen=True, eq=False)
 class UniformPoints:
     """Free points on the unit sphere that minimize the uniformity loss of Wang and Isola.
@@ -95,14 +97,14 @@ class UniformPoints:
     Attributes:
         points: positions of the points, (n, d), unit length.
         uniformity_by_iteration: uniformity at the start and after each iteration of L-BFGS, (iterations + 1,).
-        least_angle: smallest angle between two points, in radians, which the Tammes problem maximizes.
+        smallest_angle: smallest angle between two points, in radians, which the Tammes problem maximizes.
         deviation: largest deviation from the known optimum; None if none is known. For d = 2 an angle between neighbors
             is compared with 2 pi / n, in radians; for d >= n - 1 a cosine is compared with -1 / (n - 1).
     """
 
     points: Tensor
     uniformity_by_iteration: Tensor
-    least_angle: float
+    smallest_angle: float
     deviation: float | None
 
     def figure(self) -> Figure:
