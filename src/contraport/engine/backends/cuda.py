@@ -293,10 +293,7 @@ def _sums(
 def _gradients(
     inputs: _KernelInputs, weights: _Weights, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W y, W^T x and the row and column sums of the weights W, by default scaled by the slope of the link.
-
-    A result that is not needed has arbitrary values.
-    """
+    """Return W y, W^T x and the row and column sums of the weights W; what is not needed has arbitrary values."""
     x, y = inputs.x, inputs.y
     if len(x) == 0:  # more processes than rows
         (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _empty_gradient(z)] for z in (x, y))
@@ -383,12 +380,12 @@ def _on_device(x: Tensor) -> AbstractContextManager[None]:
 
 
 class _Blocks(NamedTuple):
-    """Launch shape of a Triton kernel: rows and columns of a block, warps, and pipeline stages."""
+    """Launch shape of a Triton kernel, by the names of its compile-time constants."""
 
-    rows: int
-    columns: int
-    warps: int
-    stages: int
+    BLOCK_M: int
+    BLOCK_N: int
+    num_warps: int
+    num_stages: int
 
 
 # By the most bytes of an embedding that is held whole; 0 means in pieces. Each list has the fastest shape first, as
@@ -407,37 +404,26 @@ _SHAPES: dict[str, dict[int, list[_Blocks]]] = {
     },
     "weights_kernel": {0: [_Blocks(128, 64, 8, 3)]},
 }
-_WITHOUT_TENSOR_CORES = {"sums_kernel": _Blocks(128, 128, 4, 2)}
 
 
 def block_shape(kernel: str, dimensions: int, itemsize: int, precision: str, shared_memory: int) -> dict[str, int]:
-    """Return the block shape of a Triton kernel for embeddings of some dimension and precision.
+    """Return the block shape of a Triton kernel for embeddings of some dimension, by numbers of `itemsize` bytes.
 
-    Args:
-        kernel: its name.
-        dimensions: of the embeddings.
-        itemsize: bytes of one of their numbers.
-        precision: ``"ieee"`` where tensor cores cannot be used, else ``"tf32"``.
-        shared_memory: bytes that a program may use.
+    The precision is ``"ieee"`` where tensor cores cannot be used. A program may use `shared_memory` bytes.
     """
     if precision == "ieee":
-        blocks = _WITHOUT_TENSOR_CORES.get(kernel, _Blocks(128, 128, 8, 2))
-        return _constants(blocks, 16 if kernel == "sums_kernel" else 32)
+        warps, depth = (4, 16) if kernel == "sums_kernel" else (8, 32)
+        return _Blocks(128, 128, warps, 2)._asdict() | {"BLOCK_D": depth}
     whole = max(16, 1 << (dimensions - 1).bit_length())  # `tl.dot` takes powers of two from 16 on
     for largest, shapes in _SHAPES[kernel].items():
         depth = whole if largest else 128 // itemsize
         for blocks in shapes:
             # Whole rows are loaded once; pieces of rows are pipelined in as many stages as those of columns.
-            rows = blocks.rows if largest else blocks.rows * blocks.stages
-            needed = depth * itemsize * (rows + blocks.columns * blocks.stages)
+            rows = blocks.BLOCK_M if largest else blocks.BLOCK_M * blocks.num_stages
+            needed = depth * itemsize * (rows + blocks.BLOCK_N * blocks.num_stages)
             if (not largest or depth * itemsize <= largest) and needed <= shared_memory - RESERVED_BYTES:
-                return _constants(blocks, depth)
+                return blocks._asdict() | {"BLOCK_D": depth}
     raise AssertionError(f"{kernel} has no blocks for {shared_memory} bytes of shared memory")
-
-
-def _constants(blocks: _Blocks, depth: int) -> dict[str, int]:
-    names = "BLOCK_M", "BLOCK_N", "num_warps", "num_stages"
-    return dict(zip(names, blocks, strict=True)) | {"BLOCK_D": depth}
 
 
 def _blocks(kernel: str, x: Tensor) -> dict[str, int]:

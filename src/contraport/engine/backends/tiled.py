@@ -295,9 +295,7 @@ class StreamedPairPasses(PairPasses):
         groups: list[list[WeightTerm]] = []
         for term in terms:
             for group in groups:
-                if _is_near(term.row_exponents, group[0].row_exponents) and _is_near(
-                    term.column_exponents, group[0].column_exponents
-                ):
+                if all((a - b).abs().amax() <= MAX_EXPONENT_GAP for a, b in zip(term[:2], group[0][:2], strict=True)):
                     group.append(term)
                     break
             else:
@@ -492,10 +490,6 @@ def _middle_and_radius(values: Tensor) -> tuple[float, float]:
     """Return the midpoint of the range of values, and half the width of that range."""
     low, high = (float(v) for v in values.aminmax())
     return (high + low) / 2, (high - low) / 2
-
-
-def _is_near(a: Tensor, b: Tensor) -> bool:
-    return bool((a - b).abs().amax() <= MAX_EXPONENT_GAP)
 
 
 def _with_mirror(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
