@@ -32,21 +32,18 @@ log = logging.getLogger("contraport.data")
 
 @dataclass(frozen=True)
 class DecodedImageStore(Store):
-    """Store of one view of decoded images, uint8 ``(n, 3, size, size)``, in a memory-mapped file."""
+    """Store of one view of decoded images, uint8 ``(n, 3, size, size)``, in a memory-mapped file.
+
+    It has no digests: the dataset keeps those of the encoded images.
+    """
 
     pixels: np.ndarray
+    digests = None
+    is_in_memory = True
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
         return (self.pixels.shape[1:],)
-
-    @property
-    def is_in_memory(self) -> bool:
-        return True
-
-    @property
-    def digests(self) -> None:
-        """None, as the dataset keeps the digests of the encoded images."""
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -68,7 +65,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
 
     Args:
         dataset: the items, to be read many times.
-        folder: cache folder, see `contraport._utils.array_cache`.
+        folder: cache folder.
         num_workers: processes that decode; default: as in `build_loader`.
 
     Raises:
@@ -135,16 +132,9 @@ def dataset_digest(dataset: Dataset) -> str:
         for key in dataset.keys or ():
             digest.update(f"{key} ".encode())
         for file in dict.fromkeys(dataset.store.source_files()):
-            digest.update(f"{file} {_size_and_time(file)}".encode())
+            state = os.stat(file) if os.path.exists(file) else None
+            digest.update(f"{file} {state and (state.st_size, state.st_mtime_ns)}".encode())
     for block in positions.split(256):
         for view in dataset.store.fetch(block):
             digest.update(view.contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _size_and_time(path: str) -> tuple[int, int] | None:
-    try:
-        state = os.stat(path)
-    except OSError:
-        return None
-    return state.st_size, state.st_mtime_ns

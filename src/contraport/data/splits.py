@@ -94,7 +94,7 @@ def select_split_positions(
 
 
 def max_held_out_group_size(length: int, fraction: float | None) -> float:
-    """Return the size limit of a group of items that share content, above which it is not held out."""
+    """Return the size of a group of items that share content above which it is not held out."""
     return max((HELD_OUT if fraction is None else fraction) * length, 2.0)
 
 

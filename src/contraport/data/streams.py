@@ -17,17 +17,17 @@ HEAD_ITEMS = 1_000
 """Number of items read to determine shapes and statistics."""
 
 
-class StreamItem(NamedTuple):
-    """Parsed item of a stream.
+class ParsedItem(NamedTuple):
+    """Parsed item of a torch dataset or stream.
 
     Attributes:
         views: views of the item as batches of one, ``(1, *shape)`` each.
-        label: class of the item, or None.
-        key: name of the item in the stream, or None.
+        label: class of the item by number or name, or None.
+        key: name of the item in its source, or None.
     """
 
     views: tuple[Tensor, ...]
-    label: int | None
+    label: int | str | None
     key: str | None
 
 
@@ -47,7 +47,7 @@ class Stream(Dataset):
         head: the first items.
     """
 
-    def __init__(self, source: Iterable[Any], read: Callable[[Any, int], StreamItem], head: Dataset) -> None:
+    def __init__(self, source: Iterable[Any], read: Callable[[Any, int], ParsedItem], head: Dataset) -> None:
         super().__init__(**head._fields())
         self.source = source
         self.read = read
@@ -60,13 +60,13 @@ class Stream(Dataset):
             UsageError: there is no such view.
         """
 
-        def read(item: Any, position: int) -> StreamItem:
+        def read(item: Any, position: int) -> ParsedItem:
             whole = self._parse(item, position)
             return whole._replace(views=tuple(whole.views[view] for view in views))
 
         return Stream(self.source, read, self._head.select_views(views, argument))
 
-    def items(self, number: int = 0) -> Iterator[StreamItem]:
+    def items(self, number: int = 0) -> Iterator[ParsedItem]:
         """Yield the items of one pass over the iterable.
 
         Raises:
@@ -114,14 +114,14 @@ class Stream(Dataset):
         message = f"data: {self.name} is a stream; pass image_size and labels to from_stream instead of changing it."
         raise UsageError(message, kind="stream")
 
-    def _parse(self, item: Any, position: int) -> StreamItem:
+    def _parse(self, item: Any, position: int) -> ParsedItem:
         parsed = self.read(item, position)
         shapes = tuple(map(item_shape, parsed.views))
         message = f"item {position}: must have views of shapes {self.shapes} like earlier items, got {shapes}"
         check(shapes == self.shapes, f"data: {self.name}: {message}; image_size resizes images.", "shape")
         return parsed
 
-    def _collate(self, chosen: list[tuple[int, StreamItem]]) -> Batch:
+    def _collate(self, chosen: list[tuple[int, ParsedItem]]) -> Batch:
         labels, keys = [item.label for _, item in chosen], [item.key for _, item in chosen]
         labelled = self.labels is not None
         missing = next((number for number, item in chosen if labelled and item.label is None), None)

@@ -69,7 +69,7 @@ def _thumbnail(items: Tensor, dataset: Dataset, view: int, side: int) -> Array:
 
 
 def _standardize(items: Tensor, dataset: Dataset, view: int) -> Tensor:
-    """Standardize values ``(m, C, T)``, in units of `DEVIATIONS` standard deviations, clipped to [-1, 1]."""
+    """Standardize values ``(m, C, T)``, in units of three standard deviations, clipped to [-1, 1]."""
     mean, std = (torch.tensor(values) for values in dataset.mean_and_std(view))
     shape = (1, 1, -1) if len(dataset.shapes[view]) == 1 else (1, -1, 1)
     return ((items.float() - mean.reshape(shape)) / std.reshape(shape) / DEVIATIONS).clamp(-1, 1)

@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from contraport.data.formats.column_roles import LABEL_NAMES, is_text_column_nam
 from contraport.data.formats.shards import name_field_views
 from contraport.data.image_decoding import SUFFIXES, crop_to_square, to_rgb
 from contraport.data.stores import ArrayStore, Shape, Store
-from contraport.data.streams import HEAD_ITEMS, Stream, StreamItem, StreamReadError
+from contraport.data.streams import HEAD_ITEMS, ParsedItem, Stream, StreamReadError
 from contraport.errors import UsageError, check, one_line_reason
 
 _KEY = "__key__"
@@ -36,34 +36,32 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TorchStore(Store):
-    """Store of the items of a torch dataset, parsed at each fetch."""
+    """Store of the items of a torch dataset, parsed at each fetch.
+
+    It has no digests, as the torch dataset may change items at random at each fetch.
+    """
 
     dataset: TorchDataset[Any]
     item_shapes: tuple[Shape, ...]
     image_size: int | None
+    digests = None
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
         return self.item_shapes
 
-    @property
-    def digests(self) -> None:
-        """None, as the torch dataset may change items at random at each fetch."""
-
     def __len__(self) -> int:
         return len(cast(Sized, self.dataset))
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        items = [self._views(position) for position in positions.tolist()]
+        items = []
+        for position in positions.tolist():
+            where = f"data: item {position}"
+            items.append(parse_torch_item(self.dataset[position], where, self.image_size).views)
+            shapes = tuple(map(item_shape, items[-1]))
+            message = f"{where}: must have views of shapes {self.shapes} like item 0, got {shapes}"
+            check(shapes == self.shapes, f"{message}; image_size resizes images.", "shape")
         return tuple(concatenate_batches(views) for views in zip(*items, strict=True))
-
-    def _views(self, position: int) -> tuple[Tensor, ...]:
-        where = f"data: item {position}"
-        views = parse_torch_item(self.dataset[position], where, self.image_size).views
-        shapes = tuple(map(item_shape, views))
-        message = f"{where}: must have views of shapes {self.shapes} like item 0, got {shapes}"
-        check(shapes == self.shapes, f"{message}; image_size resizes images.", "shape")
-        return views
 
 
 def from_torch(
@@ -78,11 +76,8 @@ def from_torch(
 ) -> Dataset:
     """Wrap a map-style torch dataset, such as one of torchvision.
 
-    An item is a tensor, an array or a PIL image, which is one view; a tuple or list of these, which are several views,
-    with an integer or a text last as the label (nested tuples are flattened); or a dict. The images (encoded ones
-    too), arrays and tensors of a dict, and texts under a name such as ``caption`` or ``txt``, are the views; an integer
-    or text under a name of label columns or ``cls`` is the label. Each view must have the shape of a row of
-    `from_arrays`; floats with three axes are images. PIL images become RGB, ``(3, H, W)``, or gray, ``(1, H, W)``.
+    `parse_torch_item` describes what an item may be. Each view must have the shape of a row of `from_arrays`; floats
+    with three axes are images. PIL images become RGB, ``(3, H, W)``, or gray, ``(1, H, W)``.
 
     Labels come from ``targets`` or ``labels`` of the dataset if it has such and no ``target_transform``; otherwise each
     item is read once. ``classes`` of the dataset name them, and -1 throughout means unlabeled, as in torchvision.
@@ -219,13 +214,20 @@ def from_stream(
             f"data: {name} failed in its first items: {one_line_reason(error)}", kind="stream"
         ) from error
     check(len(raw) > 0, f"data: {name} yielded no item.", "empty")
-    read = _StreamParser(name, image_size, labels)
+
+    def read(item: Any, position: int) -> ParsedItem:
+        parsed = parse_torch_item(item, f"data: {name}: item {position}", image_size)
+        label = parsed.label
+        if isinstance(label, str):
+            label = int(label) if label.strip().isdecimal() else None
+        return parsed._replace(label=label if labels else None)
+
     items = [read(item, position) for position, item in enumerate(raw)]
     shapes = [tuple(map(item_shape, item.views)) for item in items]
     odd = next((position for position, shape in enumerate(shapes) if shape != shapes[0]), 0)
     message = f"item {odd}: must have views of shapes {shapes[0]} like item 0, got {shapes[odd]}"
     check(odd == 0, f"data: {name}: {message}; image_size resizes images.", "shape")
-    found = [item.label for item in items if item.label is not None]
+    found = [item.label for item in items if isinstance(item.label, int)]
     labelled = len(found) == len(items) and min(found) >= 0
     head = Dataset(
         ArrayStore(tuple(concatenate_batches(parts) for parts in zip(*(item.views for item in items), strict=True))),
@@ -239,69 +241,45 @@ def from_stream(
     return Stream(source, read, head)
 
 
-@dataclass(frozen=True)
-class _StreamParser:
-    name: str
-    image_size: int | None
-    labels: bool
-
-    def __call__(self, item: Any, position: int) -> StreamItem:
-        views, label, key = parse_torch_item(item, f"data: {self.name}: item {position}", self.image_size)
-        if isinstance(label, str):
-            label = int(label) if label.strip().isdecimal() else None
-        return StreamItem(views, label if self.labels else None, key)
-
-
-class ParsedItem(NamedTuple):
-    """Parsed item of a torch dataset or stream.
-
-    Attributes:
-        views: views of the item as batches of one, ``(1, *shape)`` each.
-        label: class of the item by number or name, or None.
-        key: name of the item in its source, or None.
-    """
-
-    views: tuple[Tensor, ...]
-    label: int | str | None
-    key: str | None
-
-
 def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> ParsedItem:
     """Parse an item of a torch dataset or stream into its views, label and key.
 
     Args:
-        item: an image, an array or a tensor, which is one view; a tuple or list of these, which are several views,
-            optionally with a label last; or a dict: its images (encoded ones too), arrays, tensors, and texts under a
-            name such as ``caption`` or ``txt`` are the views, an integer or text under a name of label columns or
-            ``cls`` is the label, and ``__key__`` the key.
+        item: a PIL image, an array or a tensor, which is one view; a tuple or list of these, which are several views,
+            optionally with an integer or a text last, the label (nested tuples are flattened); or a dict: its images
+            (encoded ones too), arrays, tensors, and texts under a name such as ``caption`` or ``txt`` are the views,
+            an integer or text under a name of label columns or ``cls`` is the label, and ``__key__`` the key.
         where: name of the item in messages.
         image_size: side of the square images, in pixels.
 
     Raises:
         UsageError: the item has no view, or a part that cannot be a view.
     """
-    if not isinstance(item, Mapping):
-        label = _last_label(item)
+    label, key = item_label(item), None
+    if isinstance(item, Mapping):
+        fields = _view_fields(item)
+        message = f"{where}: must have an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}."
+        check(len(fields) > 0, message, "no_view")
+        views = [_parse_field(name, value, f"{where}: {name}", image_size) for name, value in fields.items()]
+        key = str(item[_KEY]) if _KEY in item else None
+    else:
         parts = _flatten(item)[: -1 if label is not None else None]
         check(len(parts) > 0, f"{where}: must have a view, got {item!r}.", "no_view")
         views = [_as_view(part, f"{where}, view {number}", image_size) for number, part in enumerate(parts)]
-        return ParsedItem(tuple(_resize(view, image_size) for view in views), label, None)
-    fields = _view_fields(item)
-    message = f"{where}: must have an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}."
-    check(len(fields) > 0, message, "no_view")
-    views = [_parse_field(name, value, f"{where}: {name}", image_size) for name, value in fields.items()]
-    key = str(item[_KEY]) if _KEY in item else None
-    return ParsedItem(tuple(_resize(view, image_size) for view in views), item_label(item), key)
+    return ParsedItem(tuple(_resize(view, image_size) for view in views), label, key)
 
 
 def item_label(item: Any) -> int | str | None:
     """Return the class label in an item of a torch dataset, or None if it has none."""
-    if not isinstance(item, Mapping):
-        return _last_label(item)
-    value = next((item[name] for name in item if str(name).lower() in _LABELS), None)
+    if isinstance(item, Mapping):
+        value = next((item[name] for name in item if str(name).lower() in _LABELS), None)
+    else:
+        value = next(iter(_flatten(item)[-1:]), None) if isinstance(item, tuple | list) else None
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    return value if isinstance(value, str) else _as_integer(value)
+    if isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0:
+        value = value.item()
+    return value if isinstance(value, int | str) else None
 
 
 def has_images(item: Any) -> bool:
@@ -323,17 +301,6 @@ def item_view_names(item: Any) -> tuple[str, ...]:
 def _flatten(item: Any) -> list[Any]:
     """Flatten nested tuples and lists into one list."""
     return [part for nested in item for part in _flatten(nested)] if isinstance(item, tuple | list) else [item]
-
-
-def _last_label(item: Any) -> int | str | None:
-    last = _flatten(item)[-1:] if isinstance(item, tuple | list) else []
-    return None if not last else last[0] if isinstance(last[0], str) else _as_integer(last[0])
-
-
-def _as_integer(value: Any) -> int | None:
-    is_scalar = isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0
-    number = value.item() if is_scalar else value
-    return number if isinstance(number, int) else None
 
 
 def _view_fields(item: Mapping[Any, Any]) -> dict[str, Any]:
