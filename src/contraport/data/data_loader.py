@@ -47,9 +47,7 @@ class BatchShare:
 def local_share(total: int) -> BatchShare:
     """Return which part of a batch of `total` items this process holds if processes share each batch.
 
-    The parts follow each other in the order of the ranks, and their sizes differ by at most one item;
-    `build_loader(..., shared=True)` yields them. Training drops a smaller last batch, so there `total` is the batch
-    size.
+    The parts follow each other in the order of the ranks, and their sizes differ by at most one item.
 
     >>> local_share(256)
     BatchShare(start=0, total=256)
@@ -208,16 +206,12 @@ def build_loader(
         return StreamLoader(dataset, batch_size, batches=batches, shared=shared)
     items, (_, processes) = len(dataset), distributed.current_processes()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if num_workers is not None and not 0 <= num_workers <= cores:
-        raise UsageError(
-            f"num_workers: must be from 0 to {cores}, the cores available to this process, got {num_workers}."
-        )
-    if drop_last and batch_size > items:
-        message = f"batch_size: must be at most {items}, the items of {dataset.name!r}, got {batch_size}."
-        raise UsageError(message, kind="too_large")
-    if shared and batch_size < processes:
-        message = f"batch_size: must be at least {processes}, one item per process, got {batch_size}."
-        raise UsageError(message, kind="too_small")
+    message = f"num_workers: must be from 0 to {cores}, the cores available to this process, got {num_workers}."
+    check(num_workers is None or 0 <= num_workers <= cores, message)
+    message = f"batch_size: must be at most {items}, the items of {dataset.name!r}, got {batch_size}."
+    check(not drop_last or batch_size <= items, message, "too_large")
+    message = f"batch_size: must be at least {processes}, one item per process, got {batch_size}."
+    check(not shared or batch_size >= processes, message, "too_small")
     if num_workers is None:
         num_workers = 0 if dataset.is_in_memory else min(cores - 1, _MAX_WORKERS)
     order = BatchOrder(items, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, shared=shared)
@@ -273,19 +267,10 @@ def _ignore_interrupts(worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-class StreamBatchSampler(BatchOrder):
-    """Batch sampler of a stream: each epoch continues at the batch where the previous one ended."""
-
-    def __init__(self, batch_size: int, *, batches: int, shared: bool) -> None:
-        super().__init__(batches * batch_size, batch_size=batch_size, shared=shared)
-
-    def count_skipped_batches(self) -> int:
-        """Return the number of batches of the stream that precede the next iteration."""
-        return self.epoch * len(self) + self.first_batch
-
-
 class StreamLoader:
     """Loader of the batches of a stream, in epochs of a fixed number of batches or in a single pass over the stream.
+
+    Each epoch continues at the batch where the previous one ended.
 
     >>> from contraport.data import from_stream
     >>> class Numbers(torch.utils.data.IterableDataset):
@@ -299,7 +284,8 @@ class StreamLoader:
     def __init__(self, stream: Stream, batch_size: int, *, batches: int | None, shared: bool) -> None:
         self.stream = stream
         self.batch_size = batch_size
-        self.batch_sampler = None if batches is None else StreamBatchSampler(batch_size, batches=batches, shared=shared)
+        length = None if batches is None else batches * batch_size
+        self.batch_sampler = None if length is None else BatchOrder(length, batch_size=batch_size, shared=shared)
         self._shared = shared
         self._iterator: Iterator[Batch] | None = None
         self._read = 0
@@ -313,7 +299,7 @@ class StreamLoader:
         if self.batch_sampler is None:
             yield from self.stream.batches(self.batch_size)
             return
-        skipped = self.batch_sampler.count_skipped_batches()
+        skipped = self.batch_sampler.epoch * len(self) + self.batch_sampler.first_batch
         last = (self.batch_sampler.epoch + 1) * len(self)
         if self._iterator is None or self._read != skipped:  # else the iterator is already at this place
             self._iterator = self.stream.batches(self.batch_size, skipped_batches=skipped, endless=True)
@@ -329,10 +315,9 @@ class StreamLoader:
 
 
 def _next_on_all_ranks(batches: Iterator[Batch]) -> Batch:
-    """Return the next batch of a stream that each process reads; an error in one process is raised in all.
+    """Return the next batch of a stream that each process reads.
 
-    Raises:
-        UsageError: the stream of any process failed; raised on all, as the others would wait for that one forever.
+    An error in one process is raised in all, as the others would wait for that process forever.
     """
     batch, failure = None, None
     try:

@@ -180,6 +180,5 @@ class ItemMetadata:
         return ImageStore(view.take(positions), size)
 
 
-def _is_unicode(name: str) -> bool:
-    """Return whether a name is valid Unicode; Python keeps bytes that it cannot decode as lone surrogates."""
+def _is_unicode(name: str) -> bool:  # Python keeps bytes that it cannot decode as lone surrogates
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
