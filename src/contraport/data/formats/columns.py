@@ -91,10 +91,9 @@ def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np
     Raises:
         UsageError: texts among the numbers, values that are missing or not finite, or lists of unequal lengths.
     """
-    columns = [unwrap_column(table, name) for name in names]
-    if len(columns) == 1 and _is(columns[0].type, _LISTS):
-        return _read_lists(columns[0], names[0], where)
-    return np.stack([_read_column(column, name, where) for column, name in zip(columns, names, strict=True)], axis=1)
+    if len(names) == 1 and holds_lists(table.schema.field(names[0])):
+        return _read_lists(unwrap_column(table, names[0]), names[0], where)
+    return np.stack([_read_column(unwrap_column(table, name), name, where) for name in names], axis=1)
 
 
 def _read_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
@@ -159,12 +158,10 @@ def read_file_names(table: pa.Table, name: str, where: str) -> list[str]:
     wrong = [row for row, file in enumerate(files) if PurePath(file).suffix.lower() not in SUFFIXES]
     if wrong:
         row = next((row for row in wrong if not is_number_text(files[row])), wrong[0])
-        message = (
-            f"must be numbers, lists of numbers or names of image files, got {files[row]!r} in row {row}; declare "
-        )
-        message += f"classes by {format_options(columns={'labels': name})}, names of rows by "
-        message += f"{format_options(columns={'keys': name})}, or views by {format_options(columns={'views': ...})}."
-        raise UsageError(f"{_at(where, name)}: {message}", kind="not_file_names")
+        message = f"must be numbers, lists of numbers or names of image files, got {files[row]!r} in row {row}"
+        roles = {"classes": {"labels": name}, "names of rows": {"keys": name}, "views": {"views": ...}}
+        hint = "declare " + ", ".join(f"{what} by {format_options(columns=columns)}" for what, columns in roles.items())
+        raise UsageError(f"{_at(where, name)}: {message}; {hint}", kind="not_file_names")
     return files
 
 

@@ -123,23 +123,63 @@ def name_field_views(fields: Sequence[str]) -> tuple[str, ...]:
     return tuple(stem if stems.count(stem) == 1 else f"view{number}" for number, stem in enumerate(stems))
 
 
-class _Place(NamedTuple):
-    offset: int
-    size: int
-
-
 class _Sample(NamedTuple):
     archive: int
     key: str
-    views: dict[str, _Place]
+    views: dict[str, tuple[int, int]]  # offset and size of each field in the archive
     label: str | None
     domain: str | None
+
+
+@dataclass(frozen=True)
+class ArchiveMembers(UndecodedItems):
+    """One field of each sample in tar archives; each access opens an archive, so that processes can share the object.
+
+    Attributes:
+        archives: path of each archive.
+        keys: key of each sample.
+        field: suffix of the members.
+        archive_indices: index of the archive of each sample, ``(n,)``.
+        offsets: position of each member in its archive, in bytes, ``(n,)``.
+        sizes: size of each member in bytes, ``(n,)``.
+    """
+
+    archives: tuple[str, ...]
+    keys: tuple[str, ...]
+    field: str
+    archive_indices: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, position: int) -> bytes:
+        size = int(self.sizes[position])
+        with open(self.archives[self.archive_indices[position]], "rb") as file:
+            file.seek(int(self.offsets[position]))
+            content = file.read(size)
+        message = f"data: {self.item_name(position)} is truncated; the archive was complete before."
+        check(len(content) == size, message, "unreadable")
+        return content
+
+    def take(self, positions: Positions) -> ArchiveMembers:
+        keys = tuple(self.keys[position] for position in positions.tolist())
+        places = self.archive_indices[positions], self.offsets[positions], self.sizes[positions]
+        return ArchiveMembers(self.archives, keys, self.field, *places)
+
+    def item_name(self, position: int) -> str:
+        return f"{self.archives[self.archive_indices[position]]}: {self.keys[position]}.{self.field}"
+
+    def source_files(self) -> Sequence[str]:
+        return self.archives
 
 
 @dataclass(frozen=True)
 class ArrayMemberStore(DecodingStore):
     """Store of one view of arrays in archives, parsed and checked at each fetch."""
 
+    encoded: ArchiveMembers
     shape: Shape
 
     @property
@@ -154,20 +194,20 @@ class ArrayMemberStore(DecodingStore):
 class TextMemberStore(DecodingStore):
     """Store of one view of texts in archives, read and checked at each fetch."""
 
+    encoded: ArchiveMembers
+
     @property
     def shapes(self) -> tuple[Shape, ...]:
         return (TEXT_SHAPE,)
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return (texts_to_tensor([self._read(position) for position in positions.tolist()], "data"),)
-
-    def _read(self, position: int) -> str:
-        content = self.encoded[position]
-        assert isinstance(content, bytes)
-        try:
-            return content.decode("utf-8-sig").strip()
-        except UnicodeDecodeError as error:
-            raise unreadable_error(f"data: {self.encoded.item_name(position)}", "a text of UTF-8", error) from error
+        texts = []
+        for position in positions.tolist():
+            try:
+                texts.append(self.encoded[position].decode("utf-8-sig").strip())
+            except UnicodeDecodeError as error:
+                raise unreadable_error(f"data: {self.encoded.item_name(position)}", "a text of UTF-8", error) from error
+        return (texts_to_tensor(texts, "data"),)
 
 
 def _find_archives(data: str) -> list[str]:
@@ -228,7 +268,7 @@ def _read_samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[
     shown = (member for member in iterate_members(archive, ignored) if not PurePath(member.path).name.startswith("."))
     with open(archive, "rb") as file:
         for key, group in itertools.groupby(shown, key=lambda member: _split_key(member.path)[0]):
-            views: dict[str, _Place] = {}
+            views: dict[str, tuple[int, int]] = {}
             metadata: dict[str, str] = {}
             for member in group:
                 field = _split_key(member.path)[1]
@@ -238,7 +278,7 @@ def _read_samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[
                 elif kind in (_IMAGE, _ARRAY, _TEXT):
                     message = f"data: {archive}: the sample {key!r} has two files for its {field!r}."
                     check(field not in views, message, "repeated_field")
-                    views[sys.intern(field)] = _Place(member.offset, member.size)
+                    views[sys.intern(field)] = member.offset, member.size
                 elif field in (_CLASS, _JSON):
                     file.seek(member.offset)
                     metadata |= _parse_metadata(field, file.read(member.size), f"{archive}: {member.path}")
@@ -302,39 +342,23 @@ def _view(archives: list[str], samples: list[_Sample], field: str) -> View:
     return ArrayMemberStore(members, shape)
 
 
-def _read_arrays(members: UndecodedItems, positions: list[int]) -> Tensor:
+def _read_arrays(members: ArchiveMembers, positions: list[int]) -> Tensor:
     """Read the arrays at some positions as one view."""
-    arrays = [_read_array(members, position) for position in positions]
-    for position, array in zip(positions, arrays, strict=True):
-        names = members.item_name(position), members.item_name(positions[0])
-        message = f"data: {names[0]} must have shape {arrays[0].shape} like {names[1]}."
-        check(array.shape == arrays[0].shape, message, "shape")
+    arrays: list[np.ndarray] = []
+    for position in positions:
+        name = members.item_name(position)
+        try:
+            arrays.append(np.load(io.BytesIO(members[position]), allow_pickle=False))
+        except Exception as error:  # the parser raises anything on hostile bytes
+            raise unreadable_error(f"data: {name}", "an array", error) from error
+        check(isinstance(arrays[-1], np.ndarray), f"data: {name} must be an array, got an archive.", "archive")
+        message = f"data: {name} must have shape {arrays[0].shape} like {members.item_name(positions[0])}."
+        check(arrays[-1].shape == arrays[0].shape, message, "shape")
     return as_view_tensor(f"data: {members.item_name(positions[0])}", np.stack(arrays))
 
 
-def _read_array(members: UndecodedItems, position: int) -> np.ndarray:
-    content = members[position]
-    assert isinstance(content, bytes)
-    try:
-        array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
-    except Exception as error:  # the parser raises anything on hostile bytes
-        raise unreadable_error(f"data: {members.item_name(position)}", "an array", error) from error
-    check(
-        isinstance(array, np.ndarray),
-        f"data: {members.item_name(position)} must be an array, got an archive.",
-        "archive",
-    )
-    return array
-
-
 class ArchiveMember(NamedTuple):
-    """Path, position and size of a file in a tar archive.
-
-    Attributes:
-        path: path inside the archive.
-        offset: position of its first byte.
-        size: number of bytes.
-    """
+    """Path of a file inside a tar archive, position of its first byte, and number of bytes."""
 
     path: str
     offset: int
@@ -375,49 +399,3 @@ def _check_end(archive: str, offset: int) -> None:
         block = file.read(_BLOCK)
     check(len(block) == _BLOCK, f"data: {archive} is truncated after {offset} bytes.", "unreadable")
     check(not any(block), f"data: {archive} is corrupt: no header of a member at byte {offset}.", "unreadable")
-
-
-@dataclass(frozen=True)
-class ArchiveMembers(UndecodedItems):
-    """One field of each sample in tar archives, as a sequence of undecoded items.
-
-    Each access opens the archive, so that processes can share the object.
-
-    Attributes:
-        archives: path of each archive.
-        keys: key of each sample.
-        field: suffix of the members.
-        archive_indices: index of the archive of each sample, ``(n,)``.
-        offsets: position of each member in its archive, in bytes, ``(n,)``.
-        sizes: size of each member in bytes, ``(n,)``.
-    """
-
-    archives: tuple[str, ...]
-    keys: tuple[str, ...]
-    field: str
-    archive_indices: np.ndarray
-    offsets: np.ndarray
-    sizes: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __getitem__(self, position: int) -> bytes:
-        size = int(self.sizes[position])
-        with open(self.archives[self.archive_indices[position]], "rb") as file:
-            file.seek(int(self.offsets[position]))
-            content = file.read(size)
-        message = f"data: {self.item_name(position)} is truncated; the archive was complete before."
-        check(len(content) == size, message, "unreadable")
-        return content
-
-    def take(self, positions: Positions) -> ArchiveMembers:
-        keys = tuple(self.keys[position] for position in positions.tolist())
-        places = self.archive_indices[positions], self.offsets[positions], self.sizes[positions]
-        return ArchiveMembers(self.archives, keys, self.field, *places)
-
-    def item_name(self, position: int) -> str:
-        return f"{self.archives[self.archive_indices[position]]}: {self.keys[position]}.{self.field}"
-
-    def source_files(self) -> Sequence[str]:
-        return self.archives

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from contraport.data.formats.array_files import dataset_from_arrays
 from contraport.data.formats.column_roles import check_no_columns
 from contraport.data.formats.table_rows import TableRows, dataset_from_huggingface, dataset_from_rows
 from contraport.data.image_decoding import SUFFIXES, ImageFiles, crop_to_square, median_size
-from contraport.data.item_metadata import ItemMetadata
+from contraport.data.item_metadata import ItemMetadata, View
 from contraport.data.sources.benchmark_data import download_folder
 from contraport.data.sources.external_datasets import from_stream, from_torch, is_stream
 from contraport.data.sources.remote import download, is_remote
@@ -78,8 +78,10 @@ def load(
     check_fraction(test_fraction)
     good = image_size is None or (isinstance(image_size, int) and 0 < image_size <= _MAX_IMAGE_SIZE)
     check(good, f"image_size: must be an integer from 1 to {_MAX_IMAGE_SIZE} (pixels), got {image_size!r}.")
+    options: dict[str, Any] = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
     if isinstance(data, str | Path):
-        dataset = _load_path(str(data), split, root, image_size, columns, test_fraction, ignore_labels)
+        folder = None if root is None else Path(root)
+        dataset = _load_path(str(data), split, folder, ignore_labels=ignore_labels, **options)
     elif isinstance(data, torch.utils.data.Dataset) or is_stream(data):
         kind = "stream" if is_stream(data) else "dataset"
         check(test_fraction is None, f"test_fraction: must not be given for a {kind}, got {test_fraction}.", "conflict")
@@ -91,7 +93,7 @@ def load(
             return from_stream(source, image_size=image_size, labels=not ignore_labels)
         dataset = data if isinstance(data, Dataset) else from_torch(data, split=split, image_size=image_size)
     else:
-        dataset = from_object(data, split, image_size=image_size, columns=columns, test_fraction=test_fraction)
+        dataset = from_object(data, split, **options)
     if ignore_labels and dataset.labels is not None:
         dataset = dataset.without_labels()
     return dataset if image_size is None else _resize(dataset, image_size)
@@ -102,50 +104,32 @@ def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
 
     A dataset is a single split and is returned unchanged.
 
-    Args:
-        data: as for `load`.
-        split: "train" or "test".
-        **options: further arguments of `load`, except `test_fraction`.
-
-    Raises:
-        UsageError: as `load`.
+    The arguments are those of `load`, except `test_fraction`.
 
     >>> len(load([f"text {i}" for i in range(10)])), len(load_unsplit([f"text {i}" for i in range(10)]))
     (8, 10)
     """
     dataset = load(data, split, **options)
-    is_integer = isinstance(data, torch.utils.data.Dataset) or not dataset.num_random_test_items
-    return dataset if is_integer else load(data, "train", test_fraction=0, **options)
+    is_whole = isinstance(data, torch.utils.data.Dataset) or not dataset.num_random_test_items
+    return dataset if is_whole else load(data, "train", test_fraction=0, **options)
 
 
-def _load_path(
-    data: str,
-    split: str,
-    root: str | Path | None,
-    image_size: int | None,
-    columns: Mapping[str, Any] | None,
-    test_fraction: float | None,
-    ignore_labels: bool,
-) -> Dataset:
-    folder = None if root is None else Path(root)
+def _load_path(data: str, split: str, root: Path | None, **options: Any) -> Dataset:
     if is_remote(data):
-        copy = download(data, download_folder(folder) / "remote")
-        dataset = _load_path(copy, split, root, image_size, columns, test_fraction, ignore_labels)
+        dataset = _load_path(download(data, download_folder(root) / "remote"), split, root, **options)
         dataset.name = data  # messages name the URL, not the local copy
         return dataset
     source, path = DATASETS.get(data), Path(data)
     if source is not None:
-        check_no_columns(columns, repr(data))
-        message = f"test_fraction: must not be given, as the test split of {data!r} is fixed; got {test_fraction}."
-        check(test_fraction is None, message, "conflict")
-        named: Dataset = import_object(source.reader)(split, folder)
+        check_no_columns(options["columns"], repr(data))
+        message = f"test_fraction: must not be given, as the test split of {data!r} is fixed; got "
+        check(options["test_fraction"] is None, f"{message}{options['test_fraction']}.", "conflict")
+        named: Dataset = import_object(source.reader)(split, root)
         return named
     special = path.exists() and not (path.is_file() or path.is_dir())
     check(not special, f"data: must be a folder or a regular file, got {data!r}, which is neither.", "not_regular")
-    found = find_format(data)
-    if found is not None:
-        options = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
-        return found.load(data, split, ignore_labels=ignore_labels, **options)
+    if (found := find_format(data)) is not None:
+        return found.load(data, split, **options)
     known = list_file_suffixes()
     message = f"data: must be a folder of images or a file with suffix {', '.join(known)}, got {data!r}."
     check(not path.is_file(), message, "unknown_format")
@@ -196,18 +180,13 @@ def from_object(
 ) -> Dataset:
     """Build the dataset of one split from an object in memory.
 
+    The other arguments are those of `load`. The object is
+
     - a ``datasets.Dataset`` or ``DatasetDict``, like a Hugging Face folder;
     - a data frame of pandas or polars, or an Arrow table, like a table in a file;
     - an array or tensor, one view; a list of arrays of one shape, one item each; a tuple of arrays, one view each; or
       a dict of arrays by the keys of an ``.npz``, or by the names of several views;
     - a list of texts, of paths of images, or of PIL images.
-
-    Args:
-        data: one of these.
-        split: "train" or "test".
-        image_size: side of the square images; default: their median shorter side, between 8 and 64.
-        columns: roles of the columns of a table; see `load`.
-        test_fraction: fraction of each class to hold out if there is no test split; default: 0.2.
 
     Raises:
         UsageError: another kind of object, or as the reader of its kind.
@@ -265,19 +244,19 @@ def _to_arrow(frame: Any, library: str) -> pa.Table:
 
 
 def _from_list(data: Sequence[Any], split: str, size: int | None, test_fraction: float | None) -> Dataset:
+    view: View | None = None
+    items = ItemMetadata("images", len(data), test_fraction=test_fraction)
     if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in SUFFIXES:
         check_nonempty_texts("data", data)
-        return ItemMetadata("texts", len(data), test_fraction=test_fraction).build_dataset(
-            split, [PackedTextStore.from_texts(data, "data")]
-        )
-    if all(isinstance(item, str | Path) for item in data):
+        items, view = replace(items, data_name="texts"), PackedTextStore.from_texts(data, "data")
+    elif all(isinstance(item, str | Path) for item in data):
         files = tuple(map(str, data))
-        items = ItemMetadata("files", len(files), keys=files, test_fraction=test_fraction)
-        return items.build_dataset(split, [ImageFiles(files)], image_size=size)
-    if all(isinstance(item, Image.Image) for item in data):
+        items, view = replace(items, data_name="files", keys=files), ImageFiles(files)
+    elif all(isinstance(item, Image.Image) for item in data):
         side = size or median_size([min(image.size) for image in data])
         view = ArrayStore((torch.stack([crop_to_square(image, side) for image in data]),))
-        return ItemMetadata("images", len(data), test_fraction=test_fraction).build_dataset(split, [view])
+    if view is not None:
+        return items.build_dataset(split, [view], image_size=size)
     odd = next((item for item in data if not isinstance(item, np.ndarray | Tensor)), None)
     message = f"data: must be a list of texts, of paths, of PIL images or of arrays, got a {type(odd).__name__} in it."
     check(odd is None, message, "unknown_object")

@@ -37,20 +37,16 @@ class _RemoteFile(NamedTuple):
     local: Path
     url: str
 
-    @property
-    def download_record_path(self) -> Path:
-        """Path of the file that records the state of the last download."""
-        return _record_of(self.local)
-
     def remote_state(self) -> dict[str, str]:
         """Return the path and a checksum or date of the remote file, which changes with its content."""
         return {"file": self.path, "key": str(self.system.ukey(self.path))}
 
     def is_cached(self) -> bool:
         """Return whether the cache contains the current version of the file."""
-        if not (self.local.exists() and self.download_record_path.exists()):
+        record = _download_record(self.local)
+        if not (self.local.exists() and record.exists()):
             return False
-        if read_json(self.download_record_path) == self.remote_state():
+        if read_json(record) == self.remote_state():
             return True
         log.warning("%s has changed, and is downloaded again: %s", self.url, self.path)
         return False
@@ -115,7 +111,7 @@ def _remove_stale(folder: Path, current: Collection[Path], url: str) -> None:
     stale = [file for record in records if (file := record.with_name(record.name[1:-5])) not in current]
     for file in stale:
         file.unlink(missing_ok=True)
-        _record_of(file).unlink(missing_ok=True)
+        _download_record(file).unlink(missing_ok=True)
     if stale:
         log.warning("removed %s from %s that %s no longer has", pluralize(len(stale), "file"), folder, url)
 
@@ -128,7 +124,7 @@ def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
         name = f"MB of {local.name}"
         with atomic_write(local) as temporary, bars.track_steps(size and size // MEGABYTE, name) as step:
             file.system.get_file(file.path, str(temporary), callback=_progress_callback(step, name))
-        write_json(file.download_record_path, state)
+        write_json(_download_record(local), state)
     except Exception as error:
         message = f"data: {file.url}: {file.path} cannot be downloaded to {local.parent}: {one_line_reason(error)}"
         raise UsageError(message, kind="unreadable") from error
@@ -148,5 +144,6 @@ def _progress_callback(step: Callable[[str], None], name: str) -> Any:
     return import_optional("fsspec", "remote", "data: a URL").callbacks.Callback(hooks={"megabytes": advance})
 
 
-def _record_of(local: Path) -> Path:
+def _download_record(local: Path) -> Path:
+    """Return the path of the file that records the state of the last download."""
     return local.with_name(f".{local.name}.json")
