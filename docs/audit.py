@@ -1,4 +1,4 @@
-"""Write docs/audit.md from what benchmarks.audit wrote and the table of statistics; `make docs` runs it."""
+"""Writes docs/audit.md from the results of benchmarks.audit and the registry of statistics, for `make docs`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BASELINES = {"cosine": "cosine", "infonce": "loss", "neighbors": "neighbors", "l
 
 
 def audit() -> str:
-    """Return the page of the audit."""
+    """Return the page on audits."""
     results = json.loads(MEASURED.read_text())["results"]
     return f"""# Which pairs do not belong together
 
@@ -139,7 +139,7 @@ all its own settings is *chosen with the truth*, which no audit has. "loss" is m
 the agreement of neighbors as cleanlab judges labels, and "LEMoN" is the score of Zhang et al. (2025).
 
 {
-        table(
+        measurement_table(
             results,
             [("online", "auroc"), ("frozen", "auroc"), *(("baselines", name) for name in BASELINES)],
             ["online", "frozen", *BASELINES.values()],
@@ -147,7 +147,7 @@ the agreement of neighbors as cleanlab judges labels, and "LEMoN" is the score o
         )
     }
 
-{ahead(results)}
+{describe_lead(results)}
 
 With its temperature chosen by the truth, the plain cosine is as good as an online audit if few pairs are wrong and each
 view tells much about the item (zer-kar, halves of images), or if a caption tells only the class. The
@@ -155,12 +155,12 @@ more pairs are wrong and the less the views share, the more the baselines fall b
 already informative, as UCI's are, the frozen audit comes within 0.01 of it at no cost. Those vectors were made by hand
 to tell digits apart.
 
-{of_crossfit(results)}
+{describe_crossfits(results)}
 
 The next table shows the estimated noise rate, and the share of right pairs that is flagged by mistake:
 
 {
-        table(
+        measurement_table(
             results,
             [("online", "rate"), ("frozen", "rate"), ("online", "lost"), ("frozen", "lost")],
             ["rate, online", "rate, frozen", "right pairs flagged, online", "frozen"],
@@ -174,14 +174,14 @@ The next table shows recall@1 between the views of clean test pairs after a trai
 nearest one is of the same class):
 
 {
-        table(
+        measurement_table(
             results,
             [("plain", "recall"), ("plan", "recall"), ("online", "recall"), ("oracle", "recall")],
             ["on all pairs", "`--sample_weight plan`", "with `--audit`", "on the right pairs alone"],
         )
     }
 
-{way(results)}
+{describe_recovered_gain(results)}
 
 Weights from the plan of each batch (`--sample_weight plan`) help if both views tell much (zer-kar), but far less than
 leaving pairs out. Together with `--audit` they gained up to three points more on halves of Fashion-MNIST
@@ -194,16 +194,16 @@ Fashion-MNIST (2,000 pairs, three seeds) recall@1 fell from 33.1 % to 12.3 % wit
 of a linear probe was 78.8 and 78.6 %; on halves of digits 24.5 and 12.3 %, and 97.6 and 97.2 %. Who only wants features
 for a classifier may do without an audit.
 
-{covered(results)}
+{describe_coverage(results)}
 
-{cost(results)}
+{describe_cost(results)}
 
 The last table shows the share of right pairs among those that `flagged(fdr=.1)` returned. The 0.1 is an estimate, not a
 guarantee.
 
-{table(results, [("online", "fdr"), ("frozen", "fdr")], ["online", "frozen"], skip=(0.0,))}
+{measurement_table(results, [("online", "fdr"), ("frozen", "fdr")], ["online", "frozen"], skip=(0.0,))}
 
-{partners(results)}
+{describe_repairs(results)}
 
 ### Where the rest is lost
 
@@ -252,9 +252,9 @@ them as hints. The tables above are what `benchmarks/audit.py` wrote.
 These are the statistics that a cross-fit, or an audit of frozen vectors, can use (`--statistic`; the default is
 `combined`). An online audit always uses `combined`; the other statistics are memorized sooner or tell less.
 
-{of_statistics(results)}
+{statistics_table(results)}
 
-{of_transport(results)}
+{compare_plan_statistics(results)}
 
 ## What to use when
 
@@ -280,41 +280,43 @@ estimated rate is a little too high when no pair is wrong.
 """
 
 
-def table(
+def measurement_table(
     results: list[dict[str, Any]], columns: list[tuple[str, str]], heads: list[str], *, skip: tuple[float, ...] = ()
 ) -> str:
-    """Return a row for each data set and level, with the mean and the half-width of each column."""
+    """Return a Markdown table with a row for each data set and share of wrong pairs, and means with intervals."""
     lines = ["| data | shuffled | " + " | ".join(heads) + " |", "|---|---" + "|---:" * len(heads) + "|"]
     for name in NAMES:
         for level in sorted({one["level"] for one in results if one["data"] == name}):
-            cells = [written(values(results, name, level, *column)) for column in columns]
+            cells = [format_mean(values_by_seed(results, name, level, *column)) for column in columns]
             if level not in skip and set(cells) != {"-"}:
                 lines.append(f"| {NAMES[name]} | {level:.0%} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def values(results: list[dict[str, Any]], name: str, level: float, method: str, key: str) -> list[float]:
-    """Return what was measured, a value for each seed."""
+def values_by_seed(results: list[dict[str, Any]], name: str, level: float, method: str, key: str) -> list[float]:
+    """Return the measured values of a method, one for each seed."""
     runs = [one["measured"].get(method, {}) for one in results if (one["data"], one["level"]) == (name, level)]
     return [run[key] for run in runs if key in run]
 
 
-def written(numbers: list[float]) -> str:
-    """Return the mean and the half-width of its interval, and of how many where these are not three."""
+def format_mean(numbers: list[float]) -> str:
+    """Format a mean with the half-width of its interval; the number of seeds is added unless it is three."""
     if len(numbers) < 2:
         return f"{numbers[0]:.3f} (1)" if numbers else "-"
     half = student.ppf(0.975, len(numbers) - 1) * statistics.stdev(numbers) / len(numbers) ** 0.5
     return f"{statistics.mean(numbers):.3f} ± {half:.3f}" + (f" ({len(numbers)})" if len(numbers) != SEEDS else "")
 
 
-def ahead(results: list[dict[str, Any]]) -> str:
-    """Say where an online audit is surely ahead of every baseline, and which is ahead of it, by paired differences."""
+def describe_lead(results: list[dict[str, Any]]) -> str:
+    """Describe where an online audit is better than all baselines, and which are better than it, by paired tests."""
     best: dict[float, list[str]] = {}
     behind = []
-    for name, level in measured_by(results, "baselines"):
-        found = values(results, name, level, "online", "auroc")
+    for name, level in measured_settings(results, "baselines"):
+        found = values_by_seed(results, name, level, "online", "auroc")
         gains = {
-            title: interval([a - b for a, b in zip(found, values(results, name, level, "baselines", key), strict=True)])
+            title: mean_interval(
+                [a - b for a, b in zip(found, values_by_seed(results, name, level, "baselines", key), strict=True)]
+            )
             for key, title in BASELINES.items()
         }
         if all(low > 0 for low, _ in gains.values()):
@@ -324,120 +326,120 @@ def ahead(results: list[dict[str, Any]]) -> str:
             for title, (low, high) in gains.items()
             if high < 0
         ]
-    told = [f"at {level:.0%} on {join_names(names)}" for level, names in sorted(best.items(), reverse=True)]
+    parts = [f"at {level:.0%} on {join_names(names)}" for level, names in sorted(best.items(), reverse=True)]
     return (
-        f"By differences of the same seeds, an online audit is surely ahead of all four baselines {join_names(told)}; "
+        f"By differences of the same seeds, an online audit is surely ahead of all four baselines {join_names(parts)}; "
         f"{join_names(behind) or 'none is surely ahead of it'}. Elsewhere it is not decided."
     )
 
 
-def interval(numbers: list[float]) -> tuple[float, float]:
+def mean_interval(numbers: list[float]) -> tuple[float, float]:
     """Return the 95 % interval of a mean (Student's t)."""
     half = student.ppf(0.975, len(numbers) - 1) * statistics.stdev(numbers) / len(numbers) ** 0.5
     return statistics.mean(numbers) - half, statistics.mean(numbers) + half
 
 
-def of_crossfit(results: list[dict[str, Any]]) -> str:
-    """Say what a cross-fit reached where it was measured."""
-    told = []
-    for name, level in measured_by(results, "crossfit"):
-        area, rate = (values(results, name, level, "crossfit", key) for key in ("auroc", "rate"))
-        told.append(f"{NAMES[name]} at {level:.0%}: area {written(area)}, noise rate {written(rate)}")
+def describe_crossfits(results: list[dict[str, Any]]) -> str:
+    """Describe the results of cross-fits."""
+    parts = []
+    for name, level in measured_settings(results, "crossfit"):
+        area, rate = (values_by_seed(results, name, level, "crossfit", key) for key in ("auroc", "rate"))
+        parts.append(f"{NAMES[name]} at {level:.0%}: area {format_mean(area)}, noise rate {format_mean(rate)}")
     seconds = [one["measured"]["crossfit"]["cpu"] for one in results if "crossfit" in one["measured"]]
     return (
         "A cross-fit (`--method crossfit --rounds 3 --repeats 2`, 30 trainings) separates them no better than an "
-        f"online audit does: {'; '.join(told)}. It took {statistics.median(seconds):.0f} seconds of CPU time."
+        f"online audit does: {'; '.join(parts)}. It took {statistics.median(seconds):.0f} seconds of CPU time."
     )
 
 
-def measured_by(results: list[dict[str, Any]], part: str) -> list[tuple[str, float]]:
-    """Return the data and levels of which a part was measured."""
+def measured_settings(results: list[dict[str, Any]], part: str) -> list[tuple[str, float]]:
+    """Return the data sets and shares of wrong pairs for which a part was measured."""
     return sorted({(one["data"], one["level"]) for one in results if part in one["measured"]})
 
 
-def way(results: list[dict[str, Any]]) -> str:
-    """Say how far the audit goes from the training on all pairs to that on the right ones."""
-    told = []
-    for name, level in measured_by(results, "oracle"):
+def describe_recovered_gain(results: list[dict[str, Any]]) -> str:
+    """Describe the share of the gain of a training on right pairs alone that the audit reaches."""
+    parts = []
+    for name, level in measured_settings(results, "oracle"):
         here = [one["measured"] for one in results if (one["data"], one["level"]) == (name, level)]
         seeds = [one for one in here if {"plain", "online", "oracle"} <= one.keys()]
         plain, ours, best = (
             statistics.mean(one[part]["recall"] for one in seeds) for part in ("plain", "online", "oracle")
         )
         if best - plain >= GAINED:
-            told.append((ours - plain) / (best - plain))
-    reached = sum(share >= GOAL for share in told)
+            parts.append((ours - plain) / (best - plain))
+    reached = sum(share >= GOAL for share in parts)
     return (
         f"Where training on the right pairs alone gains at least {GAINED} over training on all pairs, a training with "
-        f"`--audit` reaches {min(told):.0%} to {max(told):.0%} of that gain, by the means over the same seeds "
-        f"(median {statistics.median(told):.0%}; {GOAL:.0%} or more in {reached} of {len(told)} cases)."
+        f"`--audit` reaches {min(parts):.0%} to {max(parts):.0%} of that gain, by the means over the same seeds "
+        f"(median {statistics.median(parts):.0%}; {GOAL:.0%} or more in {reached} of {len(parts)} cases)."
     )
 
 
-def of_transport(results: list[dict[str, Any]]) -> str:
-    """Say whether plans tell more than what needs none, where a cross-fit was judged by all."""
-    told = []
-    for name, level in measured_by(results, "crossfit"):
-        found = (f"`{one}` {written(values(results, name, level, 'crossfit', one))}" for one in PLANS)
-        told.append(f"on {name} at {level:.0%} " + ", ".join(found))
+def compare_plan_statistics(results: list[dict[str, Any]]) -> str:
+    """Compare statistics with and without a transport plan, on the same cross-fits."""
+    parts = []
+    for name, level in measured_settings(results, "crossfit"):
+        found = (f"`{one}` {format_mean(values_by_seed(results, name, level, 'crossfit', one))}" for one in PLANS)
+        parts.append(f"on {name} at {level:.0%} " + ", ".join(found))
     return (
         "As a statistic, unbalanced transport is no better than the balanced plan, and neither is better than `csls`, "
-        f"which needs no plan: {'; '.join(told)}."
+        f"which needs no plan: {'; '.join(parts)}."
     )
 
 
-def covered(results: list[dict[str, Any]]) -> str:
-    """Say how often the interval of the noise rate had the true one, and how far the estimate was from it."""
-    told, off = [], []
+def describe_coverage(results: list[dict[str, Any]]) -> str:
+    """Describe the coverage of the interval of the noise rate, and the error of its estimate."""
+    parts, off = [], []
     for method in ("online", "frozen"):
         facts = [one["measured"][method]["covered"] for one in results if method in one["measured"]]
-        told.append(f"in {sum(facts):.0f} of {len(facts)} {method}")
-    for name, level in measured_by(results, "online"):
+        parts.append(f"in {sum(facts):.0f} of {len(facts)} {method}")
+    for name, level in measured_settings(results, "online"):
         true = level * (0.9 if name == "captions" else 1)
-        if abs(statistics.mean(values(results, name, level, "online", "rate")) - true) > WITHIN:
+        if abs(statistics.mean(values_by_seed(results, name, level, "online", "rate")) - true) > WITHIN:
             off.append(f"{NAMES[name]} at {level:.0%}")
     near = f"except on {', '.join(off)}" if off else "at each level"
     return (
-        f"The interval of the noise rate contained the true share {' and '.join(told)} audits. The mean of the online "
+        f"The interval of the noise rate contained the true share {' and '.join(parts)} audits. The mean of the online "
         f"estimate was within {WITHIN} of the truth {near}."
     )
 
 
-def partners(results: list[dict[str, Any]]) -> str:
-    """Say how many of the wrong pairs an audit would mend."""
-    told = [
-        f"{NAMES[name]} {written(found)}"
-        for name, level in measured_by(results, "online")
-        if level == REPAIRED and (found := values(results, name, level, "online", "repaired"))
+def describe_repairs(results: list[dict[str, Any]]) -> str:
+    """Describe the share of wrong pairs for which the right partner was proposed."""
+    parts = [
+        f"{NAMES[name]} {format_mean(found)}"
+        for name, level in measured_settings(results, "online")
+        if level == REPAIRED and (found := values_by_seed(results, name, level, "online", "repaired"))
     ]
     return (
         f"Of all wrong pairs at {REPAIRED:.0%}, this share was flagged and had the right partner proposed: "
-        f"{'; '.join(told)}. For captions, one of the same class is right."
+        f"{'; '.join(parts)}. For captions, one of the same class is right."
     )
 
 
-def cost(results: list[dict[str, Any]]) -> str:
-    """Say what an online audit takes, as a share of a plain training of the same steps, on vectors and on images."""
+def describe_cost(results: list[dict[str, Any]]) -> str:
+    """Describe the CPU time of an online audit, relative to a plain training with as many steps."""
     shares: dict[str, list[float]] = {}
     for one in results:
         if "cost" in one["measured"]:
             found = one["measured"]["cost"]
             shares.setdefault(one["data"], []).append(found["online"] / found["plain"])
-    told = [
+    parts = [
         f"{statistics.median(of):.2f} on {COSTS[name]} ({min(of):.2f} to {max(of):.2f}, {len(of)} seeds)"
         for name, of in shares.items()
     ]
     return (
-        f"An online audit of 36 epochs, the default, took this many times the CPU time of a plain training of the same "
-        f"length: {' and '.join(told)}. This includes everything: decoys, scorings, bootstrap, better partners and the "
-        "page. The scorings take as long for a small network as for a large one, and there are at most eight of them "
+        "An online audit of 36 epochs, the default, took this many times the CPU time of a plain training of the same "
+        f"length: {' and '.join(parts)}. This includes everything: decoys, scorings, bootstrap, better partners "
+        "and the page. The scorings take as long for a small network as for a large one, and there are at most eight of them "
         "whatever the number of epochs: the larger the network and the longer the training, the less an audit costs."
     )
 
 
-def of_statistics(results: list[dict[str, Any]]) -> str:
-    """Return the table of statistics, with what each reached in the same cross-fits."""
-    places = [(name, level) for name, level in measured_by(results, "crossfit") if level > 0]
+def statistics_table(results: list[dict[str, Any]]) -> str:
+    """Return the table of statistics, with the area under the ROC curve of each in the same cross-fits."""
+    places = [(name, level) for name, level in measured_settings(results, "crossfit") if level > 0]
     lines = [
         "| name | what it is | views in | "
         + " | ".join(f"area, {name} at {level:.0%}" for name, level in places)
@@ -445,7 +447,7 @@ def of_statistics(results: list[dict[str, Any]]) -> str:
         "|---|---|---|" + "---:|" * len(places),
     ]
     for name, statistic in STATISTICS.items():
-        cells = [written(values(results, *place, "crossfit", name)) for place in places]
+        cells = [format_mean(values_by_seed(results, *place, "crossfit", name)) for place in places]
         space = "one space" if statistic.needs_shared_space else "any"
         lines.append(" | ".join([f"| `{name}` | {statistic.description} | {space}", *cells]) + " |")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""How `make site` builds the site: every page of this folder, and the reference from the code itself."""
+"""Configuration of Sphinx for `make site`: the pages of this folder, and the reference generated from the code."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def mathml(formula: str, display: str) -> str:
 
 
 def visit_inline(translator, node: nodes.math) -> None:  # type: ignore[no-untyped-def]
-    """Write a formula in a line of text as MathML: browsers draw it themselves, with no script and no network."""
+    """Write an inline formula as MathML, which browsers draw without a script or a network."""
     translator.body.append(mathml(node.astext(), "inline"))
     raise nodes.SkipNode
 
 
 def visit_block(translator, node: nodes.math_block) -> None:  # type: ignore[no-untyped-def]
-    """Write a formula that stands by itself."""
+    """Write a displayed formula as MathML."""
     formula = mathml(node.astext(), "block")
     label = html.escape(node.astext(), quote=True)
     translator.body.append(f'<div class="formula" role="math" tabindex="0" aria-label="{label}">{formula}</div>\n')
@@ -86,23 +86,23 @@ def visit_block(translator, node: nodes.math_block) -> None:  # type: ignore[no-
 
 
 def escape(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-    """Let a docstring's formulas stand as they are written: bars, stars and underscores of a name mark nothing up."""
+    """Escape bars, stars and underscores in docstrings, which are not markup there."""
     code = False
     for number, line in enumerate(lines):
         code = line.lstrip().startswith(">>>") or (code and bool(line.strip()))
         if code:
             continue
         marked, text = FIELD.match(line).groups()  # type: ignore[union-attr]
-        lines[number] = marked + reference.unmarked(text)
+        lines[number] = marked + reference.escape_markup(text)
 
 
 def leave_out(app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object) -> bool | None:
-    """Leave out what scikit-learn adds to every estimator, whose text leads to its own pages."""
+    """Leave out the methods that scikit-learn adds to every estimator, which link to its own pages."""
     return True if re.fullmatch(r"set_\w+_request|get_metadata_routing", name) else None
 
 
 def keep_anchors(app: Sphinx, doctree: nodes.document) -> None:
-    """Let links lead to what a page marks by `<a id="...">`, as they do to its headings."""
+    """Resolve links to anchors `<a id="...">` of a page, as to its headings."""
     slugs = app.env.metadata[app.env.docname].setdefault("myst_slugs", {})
     for raw in doctree.findall(nodes.raw):
         for name in ANCHOR.findall(raw.astext()):
@@ -110,7 +110,7 @@ def keep_anchors(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Tell Sphinx of the formulas and of the pages that are written first."""
+    """Register the formula writers and the generated pages with Sphinx."""
     app.connect("autodoc-process-docstring", escape, priority=600)  # after napoleon
     app.connect("autodoc-skip-member", leave_out)
     app.connect("doctree-read", keep_anchors)

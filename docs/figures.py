@@ -40,7 +40,7 @@ def views(items: int = 300, noise: float = 0.1) -> tuple[torch.Tensor, torch.Ten
 
 
 def two_distributions() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return one hill and two, (48,) each, over a ground that is nowhere 0."""
+    """Return two distributions on a grid, (48,) each: one peak and two peaks, positive everywhere."""
     line = torch.linspace(0, 1, 48)
 
     def hill(middle: float, width: float) -> torch.Tensor:
@@ -50,7 +50,7 @@ def two_distributions() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def broken_pairs(items: int = 14, broken: tuple[int, ...] = (4, 9)) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return two centered views of digits, (items, 64) each, of which some are noise, and which are pairs after all."""
+    """Return two centered views of digits, (items, 64) each, some replaced by noise, and a mask of the right pairs."""
     x0, x1 = views(items, 0.2)
     x1[list(broken)] = torch.rand(len(broken), 64, generator=torch.Generator().manual_seed(1), dtype=x1.dtype)
     middle = torch.from_numpy(load_digits().data.mean(0)) / 16
@@ -59,8 +59,8 @@ def broken_pairs(items: int = 14, broken: tuple[int, ...] = (4, 9)) -> tuple[tor
     return x0 - middle, x1 - middle, partners
 
 
-def of_encoders() -> Figures:
-    """What encoders and free points come to, under one objective or another."""
+def encoder_figures() -> Figures:
+    """Figures of trained encoders and free points, by objective."""
     x0, x1 = views()
     alpha = theory.pair_weights(x0, x1, regularizer="direct", temperature=0.1)
     covariance = theory.contrastive_covariance(x0, x1, alpha)
@@ -101,8 +101,8 @@ def of_encoders() -> Figures:
     }
 
 
-def of_plans() -> Figures:
-    """What temperature, iterations, constraints and the uniformity penalty do to a plan."""
+def plan_figures() -> Figures:
+    """Figures of plans: effect of temperature, iterations, constraints and the uniformity penalty."""
     couplings = theory.optimal_couplings(*two_distributions())
     triangle = theory.solve_entropic_program()
     matching = theory.compare_constraints(*broken_pairs(), temperature=0.05, relaxation=0.5)
@@ -128,8 +128,8 @@ def of_plans() -> Figures:
     }
 
 
-def of_held_out_digits(items: int = 150) -> Figures:
-    """What the features of digits are like that an encoder has not seen, without labels."""
+def feature_figures(items: int = 150) -> Figures:
+    """Figures of the features of held-out digits, without labels."""
     digits, labels = load_digits(return_X_y=True)
     digits = digits / 16
     encoder = ContrastiveEncoder("nt-xent", random_state=0).fit(digits[items:])
@@ -151,8 +151,8 @@ def of_held_out_digits(items: int = 150) -> Figures:
     }
 
 
-def of_the_idea(items: int = 14) -> Figures:
-    """A plan, three constraints and three targets, on the one batch of the page on the idea."""
+def idea_figures(items: int = 14) -> Figures:
+    """Figures of the page on the idea: a plan, three constraints and three targets on one batch."""
     z0, z1, _ = broken_pairs(items)
     classes = torch.from_numpy(load_digits().target[:items])
     order = classes.argsort(stable=True)
@@ -178,11 +178,11 @@ def of_the_idea(items: int = 14) -> Figures:
     }
 
 
-PARTS = {"idea": of_the_idea, "encoders": of_encoders, "plans": of_plans, "digits": of_held_out_digits}
+PARTS = {"idea": idea_figures, "encoders": encoder_figures, "plans": plan_figures, "digits": feature_figures}
 
 
 def main() -> None:
-    """Compute everything that the pages show, or the named parts of it; all take about two minutes."""
+    """Draw all figures, or those of the named parts; all take about two minutes."""
     IMAGES.mkdir(exist_ok=True)
     for part in sys.argv[1:] or PARTS:
         for name, figure in PARTS[part]().items():

@@ -1,10 +1,9 @@
 """Write the generated pages of the documentation: ``make docs``.
 
-`results.md` is made by results.py from what the benchmarks and the examples wrote, `reliability.md` by reliability.py
-from what the fuzz wrote, `evaluating.md` by evaluating.py from the registry of measures, `audit.md` by audit.py from
-what its benchmark wrote, `choosing.md` by choosing.py from the table of advice and what the suites found. `methods.md`
-is the catalog as a table. The largest differences in it are computed here, from the dense double-precision versions in
-tests/objectives/formulas.py, over all settings, backends and both value and gradient.
+Each page has a module of its own, which reads the results of the benchmarks, examples, suites or fuzz tests, or a
+registry of the package. `methods.md` is the catalog as a table, written here; its last column is the largest difference
+to the dense double-precision versions in tests/objectives/formulas.py, over all settings and backends, of value and
+gradient.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "objectives"))
 sys.path.insert(0, str(ROOT))
 
-# What else each method is compared with in tests/objectives, beside its formula written out densely.
+# Other implementations that each method is compared with in tests/objectives, besides its dense formula.
 PEERS = {
     "info-nce": "torch cross-entropy",
     "nt-xent": "pytorch-metric-learning, lightly",
@@ -101,7 +100,7 @@ def methods() -> str:
     for name in OBJECTIVES:
         loss = contraport.objective(name)
         difference = largest_difference(name, settings[name] or [{}])
-        cells = [f"[{name}](#{name})", *answers(loss), PEERS.get(name, ""), f"{difference:.0e}"]
+        cells = [f"[{name}](#{name})", *format_parts(loss), PEERS.get(name, ""), f"{difference:.0e}"]
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",
@@ -128,8 +127,8 @@ def methods() -> str:
     return "\n".join(lines)
 
 
-def answers(loss: Loss) -> list[str]:
-    """The five answers as code; of a sum of objectives, those of each."""
+def format_parts(loss: Loss) -> list[str]:
+    """Return the five parts of a loss as code: layout, kernel, constraint, target and divergence."""
     columns: list[list[str]] = [[] for _ in range(5)]
     given = loss.describe_components().items()
     for k, answer in enumerate(value for question, value in given if "Penalty" not in question):

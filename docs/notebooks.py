@@ -1,4 +1,4 @@
-"""Run the notebooks of the examples and keep in them what they printed and drew, which code hosts show.
+"""Runs the notebooks of the examples and stores their outputs in them, for display on code hosts.
 
     python docs/notebooks.py    # needs the extra docs
 
@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def main() -> None:
-    """Run each notebook from its first cell on, and write it with its outputs."""
+    """Run each notebook from its first cell, and write it with its outputs."""
     for path in sorted(EXAMPLES.glob("*.ipynb")):
         notebook = nbformat.read(path, as_version=4)
         about = dict(notebook.metadata)

@@ -43,12 +43,12 @@ def _row(entry: dict[str, Any], runs: dict[str, list[Measured]]) -> list[str]:
     redo += [f"`{entry['python']}`"] if "python" in entry else []
     answer, result = entry.get("answer", ""), entry.get("found", "")
     if "claims" in entry:
-        answer, result = _of_claims(entry["claims"], runs)
+        answer, result = _describe_claims(entry["claims"], runs)
     return [entry["name"], entry["shows"], f"**{answer}**", result, "<br>".join(redo)]
 
 
-def _of_claims(claims: list[str], runs: dict[str, list[Measured]]) -> tuple[str, str]:
-    """Return the answer of an entry's claims together, and each claim's verdict with a link to its row."""
+def _describe_claims(claims: list[str], runs: dict[str, list[Measured]]) -> tuple[str, str]:
+    """Return the combined verdict of the claims of an entry, and the verdict of each with a link to its row."""
     verdicts, links = [], []
     for claim in claims:
         suite, number = claim.split("/")

@@ -1,4 +1,4 @@
-"""Write the reference of the site: every public name from its docstring, every option from its verb, every recipe.
+"""Writes the reference of the site: public names with docstrings, options of commands, and recipes.
 
 Sphinx calls `write` before it reads the pages (conf.py). What it writes is not kept under version control.
 """
@@ -41,10 +41,10 @@ ROOMS = {
 """The other rooms whose names a user writes, and which ones; None is all that the room lists."""
 
 
-def unmarked(text: str) -> str:
-    """Return a line of a docstring in which bars, stars and underscores of a name mark nothing up; code stays.
+def escape_markup(text: str) -> str:
+    """Escape bars, stars and underscores in a line of a docstring, except in code.
 
-    >>> print(unmarked("|x| of num_features, ``audio_*`` and `Gibbs`"))
+    >>> print(escape_markup("|x| of num_features, ``audio_*`` and `Gibbs`"))
     \\|x\\| of num\\_features, ``audio_*`` and `Gibbs`
     """
     parts = re.split(r"(``.*?``|`[^`]*`)", text)
@@ -53,7 +53,7 @@ def unmarked(text: str) -> str:
 
 
 def write(folder: Path) -> None:
-    """Write every page of the reference to a folder.
+    """Write all pages of the reference to a folder.
 
     Raises:
         ValueError: a public name of `contraport` would stand on no page.
@@ -61,12 +61,12 @@ def write(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     told: set[str] = set()
     pages = {
-        "verbs.rst": list(verbs(told)),
+        "verbs.rst": list(command_functions(told)),
         "methods.rst": list(methods(told)),
         "parts.rst": list(parts(told)),
         "estimators.rst": list(estimators(told)),
         "others.rst": list(others(told)),
-        "rooms.rst": rooms(),
+        "rooms.rst": subpackages(),
         "commands.md": commands(),
         "recipes.md": recipes(),
     }
@@ -98,7 +98,7 @@ rooms
 
 
 def commands() -> Iterator[str]:
-    """Every verb of the command line with every option."""
+    """Return the page of all commands with all options."""
     yield from [
         "# Commands",
         "",
@@ -107,7 +107,7 @@ def commands() -> Iterator[str]:
         "what it found takes `--json`, which prints it as JSON.",
         "",
     ]
-    for name, summary in _each_verb().items():
+    for name, summary in _command_sections().items():
         verb = find_command(name)
         yield from [f"## contraport {name}", "", summary, ""]
         if verb.details:
@@ -117,7 +117,7 @@ def commands() -> Iterator[str]:
         yield from _options(verb.options)
 
 
-def _each_verb() -> dict[str, str]:
+def _command_sections() -> dict[str, str]:
     return {name: summary for names in command_summaries().values() for name, summary in names.items()}
 
 
@@ -143,7 +143,7 @@ def _cell(text: str) -> str:
 
 
 def recipes() -> Iterator[str]:
-    """Every recipe, encoder and named data set."""
+    """Return the page of all recipes, encoders and named data sets."""
     yield from ["# Recipes, encoders, data", "", "What `--recipe`, `--encoder` and `--data` take by name.", ""]
     yield from ["## Recipes", "", "| recipe | what it does | settings | source |", "|---|---|---|---|"]
     for name, recipe in RECIPES.items():
@@ -156,16 +156,16 @@ def recipes() -> Iterator[str]:
         yield f"| `{source.name}` | {_cell(source.description)} | {_cell(source.location)} |"
 
 
-def verbs(told: set[str]) -> Iterator[str]:
-    """The verbs as functions."""
-    names = [name for name in _each_verb() if name in contraport.__all__]
+def command_functions(told: set[str]) -> Iterator[str]:
+    """Return the page of the commands as functions."""
+    names = [name for name in _command_sections() if name in contraport.__all__]
     yield from _heading("Verbs in Python")
     yield from ["The command line's verbs as functions with the same keywords.", ""]
     yield from _documented("contraport", names, told)
 
 
 def methods(told: set[str]) -> Iterator[str]:
-    """The named methods as functions."""
+    """Return the page of the named objectives as functions."""
     yield from _heading("Objectives by name")
     yield from ["A named method is a recipe that returns a loss. Their formulas: :doc:`/methods`.", ""]
     named = [recipe.build.__name__ for recipe in OBJECTIVES.values()]
@@ -173,7 +173,7 @@ def methods(told: set[str]) -> Iterator[str]:
 
 
 def parts(told: set[str]) -> Iterator[str]:
-    """What an objective of one's own is made of."""
+    """Return the page of the parts of an objective: layouts, kernels, constraints, targets, divergences."""
     yield from _heading("Parts of an objective")
     yield from _documented("contraport", ["Objective", "SumLoss"], told)
     for title, module in PARTS.items():
@@ -182,20 +182,20 @@ def parts(told: set[str]) -> Iterator[str]:
 
 
 def estimators(told: set[str]) -> Iterator[str]:
-    """The estimators in scikit-learn's conventions."""
+    """Return the page of the estimators for scikit-learn."""
     yield from _heading("Estimators")
     yield from _documented("contraport", ["ContrastiveEncoder", "SNE", "TSNE", "InverseOT"], told)
 
 
 def others(told: set[str]) -> Iterator[str]:
-    """Whatever else `contraport` has."""
+    """Return the page of all other public names of `contraport`."""
     yield from _heading("Beside the five parts")
     rest = set(contraport.__all__) - told - {"__version__", "engine", "integrations", "objectives", "plots"}
     yield from _documented("contraport", sorted(rest, key=str.lower), told)
 
 
-def rooms() -> Iterator[str]:
-    """What is imported from the rooms below."""
+def subpackages() -> Iterator[str]:
+    """Return the page of the public names of subpackages."""
     yield from _heading("Other modules")
     for room, (title, names) in ROOMS.items():
         module = import_module(f"contraport.{room}")
@@ -204,7 +204,7 @@ def rooms() -> Iterator[str]:
 
 
 def _public(module: ModuleType) -> list[str]:
-    """Return which of the names of `contraport` are of a module or of those within it."""
+    """Return the public names of `contraport` that are defined in a module or its submodules."""
     found = (name for name in contraport.__all__ if not name.startswith("_"))
     return [name for name in found if getattr(getattr(contraport, name), "__module__", "").startswith(module.__name__)]
 

@@ -1,4 +1,4 @@
-"""Write docs/reliability.md from what `python -m tests.fuzz` wrote; `make docs` runs it."""
+"""Writes docs/reliability.md from the results of `python -m tests.fuzz`, for `make docs`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COLUMNS = ("tried", "done", "refused", "stopped", "wrong")
 
 
 def reliability() -> str:
-    """Return the page of reliability."""
+    """Return the page on reliability."""
     told = load(MEASURED / "reliability.json")
     parts = "\n\n".join(_part(kind, told["kinds"][kind]) for kind in KINDS if kind in told["kinds"])
     return f"""# Reliability

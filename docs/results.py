@@ -1,4 +1,4 @@
-"""Write docs/results.md from the files that the benchmarks and the examples wrote; `make docs` runs it."""
+"""Writes docs/results.md from the results of the benchmarks and examples, for `make docs`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def results() -> str:
     tables = {(table["dimensions"], table["rows"]): table["cases"] for table in engine["results"]}
     return f"""# Results
 
-{measured_on(engine["machine"])}
+{describe_machine(engine["machine"])}
 
 ## Time of the losses
 
@@ -45,15 +45,15 @@ temperature 0.1 (`python -m benchmarks.engine`). Other sizes, dimensions and pee
 `benchmarks/results/engine.json`. The times, the growth and the GPU figures below were measured on an earlier version of
 the code, before the engine's passes became custom operators.
 
-{times(tables)}
+{times_table(tables)}
 
-{agreement(tables)}
+{describe_agreement(tables)}
 
 ## Growth
 
 d = 128. Memory is the peak in addition to inputs and gradients, in MiB. [engine.md](engine.md) has a plot.
 
-{growing(growth["results"])}
+{growth_table(growth["results"])}
 
 {device(load(MEASURED / "cuda.json"))}
 
@@ -70,7 +70,7 @@ on frozen features of held-out items, in percent (`python examples/recipes.py`, 
 
 {recipes(reached)}
 
-{paragraph(no_better(reached) + "The runs are short and the sets small, so a difference of one point means nothing.")}
+{paragraph(recipes_without_gain(reached) + "The runs are short and the sets small: a point means nothing.")}
 
 ## Not measured
 
@@ -80,17 +80,17 @@ on frozen features of held-out items, in percent (`python examples/recipes.py`, 
 
 
 def load(path: Path) -> Any:
-    """Return what a script wrote."""
+    """Load the results of a script."""
     return json.loads(path.read_text())
 
 
 def paragraph(words: str) -> str:
-    """Return words in lines of the usual length."""
+    """Wrap a text to the usual line length."""
     return textwrap.fill(" ".join(words.split()), 120)
 
 
-def measured_on(machine: dict[str, str]) -> str:
-    """Say where the figures come from."""
+def describe_machine(machine: dict[str, str]) -> str:
+    """Describe the machine and versions of the measurements."""
     return paragraph(
         f"Written by `make docs` from what scripts measured; do not edit. One machine: {machine['processor']}, "
         f"{machine['threads']} threads, torch {machine['torch']}, Python {machine['python']}. It is shared and noisy: "
@@ -98,22 +98,22 @@ def measured_on(machine: dict[str, str]) -> str:
     )
 
 
-def agreement(tables: dict[tuple[int, int], Cases]) -> str:
-    """Say how close the gradients are, and how small batches compare."""
+def describe_agreement(tables: dict[tuple[int, int], Cases]) -> str:
+    """Describe the largest difference of gradients between packages, and the speed of small batches."""
     return paragraph(
-        f"Gradients agree with those of the peers to a relative {error(tables):.0e} in single precision (GeomLoss, "
-        f"which iterates to its own tolerance, to 1e-2). {small_batches(tables[128, 256])}"
+        f"Gradients agree with those of the peers to a relative {largest_difference(tables):.0e} in single precision "
+        f"(GeomLoss, which iterates to its own tolerance, to 1e-2). {describe_small_batches(tables[128, 256])}"
     )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[str] = ()) -> str:
-    """Return a table in Markdown; the first column and those named in `words` hold words, the others numbers."""
+    """Return a Markdown table; the first column and those in `words` are left-aligned, the others right-aligned."""
     lines = [head, ["---" if name in (head[0], *words) else "---:" for name in head], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def times(tables: dict[tuple[int, int], Cases]) -> str:
-    """Return the table of the main cases, by their number of rows."""
+def times_table(tables: dict[tuple[int, int], Cases]) -> str:
+    """Return the table of computation times of the main cases, by number of rows."""
     head = [heading for rows in ROWS for heading in (f"{rows:,} rows: ms", "products")]
 
     def cells(case: dict[str, float] | None) -> tuple[str, str]:
@@ -126,14 +126,14 @@ def times(tables: dict[tuple[int, int], Cases]) -> str:
     return table(["loss, implementation", *head], rows)
 
 
-def error(tables: dict[tuple[int, int], Cases]) -> float:
-    """Return the largest relative difference of gradients from ours, GeomLoss aside."""
+def largest_difference(tables: dict[tuple[int, int], Cases]) -> float:
+    """Return the largest relative difference between gradients and those of contraport, except for GeomLoss."""
     cases = [item for found in tables.values() for item in found.items()]
     return max(case["gradient_error"] for name, case in cases if "GeomLoss" not in name)
 
 
-def small_batches(cases: Cases) -> str:
-    """Say how few rows compare with plain autograd."""
+def describe_small_batches(cases: Cases) -> str:
+    """Describe the time of small batches, relative to plain autograd."""
 
     def ratio(ours: str, plain: str) -> float:
         return cases[ours]["seconds"] / cases[plain]["seconds"]
@@ -147,8 +147,8 @@ def small_batches(cases: Cases) -> str:
     )
 
 
-def growing(results: list[dict[str, Any]]) -> str:
-    """Return the table of time and memory against the number of rows."""
+def growth_table(results: list[dict[str, Any]]) -> str:
+    """Return the table of time and memory by number of rows."""
     head = [heading for name in GROWING for heading in (f"{name}: s", "MiB")]
 
     def cells(cases: Cases, name: str) -> tuple[str, str]:
@@ -160,7 +160,7 @@ def growing(results: list[dict[str, Any]]) -> str:
 
 
 def device(measured: dict[str, Any]) -> str:
-    """Return the times on a GPU, in units of the products that no exact method can do without."""
+    """Return the section of times on a GPU, in units of the matrix products that every exact method needs."""
     machine, cases = measured["machine"], measured["results"]
     found = {(case["case"], case["dimensions"], case["rows"]): case for case in cases if case["dimensions"] == 128}
     names, sizes = (list(dict.fromkeys(key[place] for key in found)) for place in (slice(1), slice(1, 3)))
@@ -197,7 +197,7 @@ def device(measured: dict[str, Any]) -> str:
 
 
 def training(measured: dict[str, Any]) -> str:
-    """Return what a training step takes."""
+    """Return the section of the speed of training steps."""
     cases, batch = measured["cases"], measured["batch_size"]
 
     def share(case: dict[str, float], part: str) -> str:
@@ -219,7 +219,7 @@ lightly's loop takes {ratios[0]:.1f} times as long without workers and {ratios[1
 
 
 def unbalanced(measured: dict[str, Any]) -> str:
-    """Return what the settings of unbalanced transport are worth, beside NT-Xent and the balanced plan."""
+    """Return the section that compares settings of unbalanced transport with NT-Xent and the balanced plan."""
     ten: dict[tuple[Any, ...], list[float]] = {}
     five: dict[tuple[Any, ...], list[float]] = {}
     for row in measured["rows"]:
@@ -247,7 +247,7 @@ def _chosen(settings: dict[str, Any]) -> tuple[float, float | None, bool]:
 
 
 def recipes(reached: dict[str, Any]) -> str:
-    """Return the table of what the recipes reached."""
+    """Return the table of the accuracies of the recipes."""
 
     def scores(found: dict[str, float]) -> str:
         return f"{100 * found['linear_probe']:.1f} / {100 * found['knn']:.1f}"
@@ -267,8 +267,8 @@ def recipes(reached: dict[str, Any]) -> str:
     return table(head, rows, words=["data", "settings"])
 
 
-def no_better(reached: dict[str, Any]) -> str:
-    """Name the recipes whose features are no better than those of the untrained encoder."""
+def recipes_without_gain(reached: dict[str, Any]) -> str:
+    """Return the names of the recipes whose features are no better than those of the untrained encoder."""
     worse = {
         what: [name for name, run in reached.items() if run["trained"][key] <= run["untrained"][key]]
         for what, key in (("the linear probe", "linear_probe"), ("kNN", "knn"))

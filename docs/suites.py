@@ -1,4 +1,4 @@
-"""What the suites of benchmarks/suites found, as tables and verdicts: for docs/results.md and docs/choosing.md."""
+"""Tables and verdicts of the suites of benchmarks/suites, for docs/results.md and docs/choosing.md."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ SHAPES: dict[str, tuple[int, ...]] = {"digits": (1, 8, 8), "fashion-mnist": (1, 
 
 
 class Measured(NamedTuple):
-    """What a suite found on some data: all that its file says, and the table in it."""
+    """Results of a suite on one data set: the content of its file, and the comparison in it."""
 
     values: dict[str, Any]
     table: Comparison
 
     @property
     def data(self) -> str:
-        """The data that it was run on."""
+        """Name of the data set."""
         return ", ".join(Path(data).stem for data in self.values["asked"]["data"])
 
     @property
     def name(self) -> str:
-        """The data, of how many items if of more than a suite's small form, and whether settings were searched."""
+        """Name of the data set, with the number of items if it was limited, and whether settings were tuned."""
         asked = self.values["asked"]
         items = f" ({asked['max_items']:,} items)" if asked["max_items"] is not None and not asked["quick"] else ""
         return f"{self.data}{items}" + (f" with --tune {asked['tune']}" if self.table.search_trials else "")
 
     @property
     def encoder(self) -> str:
-        """The encoder, with its size."""
+        """Name and size of the encoder."""
         name = self.values["asked"]["encoder"]
         if self.data not in SHAPES:
             return name or "an MLP of 0.4 to 0.5 million parameters for each view"
@@ -67,19 +67,19 @@ class Measured(NamedTuple):
 
     @property
     def is_small(self) -> bool:
-        """Whether it is a suite's small form; the digits are no more than that."""
+        """Whether the quick form of the suite was run; digits are too few for another."""
         return self.values["asked"]["quick"] and self.data != "digits"
 
     @property
     def seeds(self) -> str:
-        """How many seeds there are of each cell."""
+        """Number of seeds of each cell."""
         numbers = sorted(Counter((cell["row"], cell["column"]) for cell in self.values["cells"]).values())
         told = f"{numbers[0]}" if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
         return f"{told} {'seed' if told == '1' else 'seeds'}"
 
     @property
     def scale(self) -> str:
-        """On how much data, and with what, it was run."""
+        """Scale of the runs: items, encoder, epochs, seeds, total time and machine, as a sentence."""
         cells = [cell for cell in self.values["cells"] if "train_items" in cell]
         asked, machine = self.values["asked"], self.values["machine"]
         items = sorted({(cell["train_items"], cell["test_items"]) for cell in cells})
@@ -94,8 +94,8 @@ class Measured(NamedTuple):
         )
 
 
-def found_of(path: Path) -> Measured:
-    """Return what a suite's file says."""
+def read_results(path: Path) -> Measured:
+    """Read the results file of a suite."""
     values = json.loads(path.read_text())
     values["asked"] = replace_deprecated_names(COMPARE.options, values["asked"], warn=False)
     entries = [from_record(TableEntry, record) for record in values["entries"]]
@@ -115,21 +115,21 @@ def found_of(path: Path) -> Measured:
 
 
 def measured() -> dict[str, list[Measured]]:
-    """Return what was found, by suite: on each data that it was run on."""
+    """Return the results of each suite, one for each data set."""
     found: dict[str, list[Measured]] = {}
     for path in sorted(MEASURED.glob("*.json")):
-        one = found_of(path)
+        one = read_results(path)
         found.setdefault(one.values["suite"], []).append(one)
     return found
 
 
 def anchor(suite: str, number: int) -> str:
-    """Return where a claim stands in docs/results.md."""
+    """Return the link anchor of a claim in docs/results.md."""
     return f"{suite}-{number + 1}"
 
 
 def together(verdicts: Sequence[str]) -> str:
-    """Return what verdicts on several data come to: that of those that decide, if they agree.
+    """Combine the verdicts on several data sets: the common one of those that are decided, if they agree.
 
     >>> together([HELD, UNDECIDED]), together([HELD, NOT_HELD]), together([])
     ('held', 'held in part', 'not measured')
@@ -141,12 +141,12 @@ def together(verdicts: Sequence[str]) -> str:
 
 
 def claim(suite: str, number: int) -> str:
-    """Return a claim in the words of its suite's file now: the runs keep those of their day."""
+    """Return a claim in the current wording of its suite; results files have the wording of their run."""
     return str(load_suite(suite)["claims"][number]["says"])
 
 
 def verdict_on(runs: dict[str, list[Measured]], suite: str, number: int) -> str:
-    """Return the verdict of a claim over all data that it was judged on."""
+    """Return the combined verdict of a claim over all data sets."""
     verdicts = [run.values["verdicts"][number : number + 1] for run in runs.get(suite, ())]
     return together([one["verdict"] for of_run in verdicts for one in of_run if one["found"]])
 
@@ -213,7 +213,7 @@ def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
         f"### {run.values['title']}",
         paragraph(f"{run.scale} {metric.title}, {unit}."),
         markdown_table(["objective", *names], rows),
-        f"```sh\n{in_lines(with_current_options(run.values['command']))}\n```",
+        f"```sh\n{wrap_command(with_current_options(run.values['command']))}\n```",
     ]
 
 
@@ -233,10 +233,10 @@ def with_current_options(command: str) -> str:
     return shlex.join(current.get(word, word) for word in shlex.split(command))
 
 
-def in_lines(command: str, width: int = 100) -> str:
-    """Return a command in lines that a page has room for, as a shell reads it; no word is divided.
+def wrap_command(command: str, width: int = 100) -> str:
+    """Wrap a shell command between words to the width of a page.
 
-    >>> print(in_lines("compare --settings 'all four styles' plain", width=30))
+    >>> print(wrap_command("compare --settings 'all four styles' plain", width=30))
     compare --settings \\
         'all four styles' plain
     """
@@ -249,10 +249,10 @@ def in_lines(command: str, width: int = 100) -> str:
 
 
 def words_table(head: list[str], rows: list[list[str]]) -> str:
-    """Return a table in Markdown whose columns all hold words."""
+    """Return a Markdown table of texts, with left-aligned columns."""
     return markdown_table(head, rows, words=True)
 
 
 def paragraph(words: str) -> str:
-    """Return words in lines of the usual length."""
+    """Wrap a text to the usual line length."""
     return textwrap.fill(" ".join(words.split()), 120, break_on_hyphens=False)

@@ -14,4 +14,4 @@ def reference():
 
 def test_names_keep_their_underscores_and_code_gets_no_backslash():
     text = "|x| of num_features, ``audio_*``, ``a_b`` and `c_d`"
-    assert reference().unmarked(text) == r"\|x\| of num\_features, ``audio_*``, ``a_b`` and `c_d`"
+    assert reference().escape_markup(text) == r"\|x\| of num\_features, ``audio_*``, ``a_b`` and `c_d`"
