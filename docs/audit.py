@@ -432,8 +432,9 @@ def describe_cost(results: list[dict[str, Any]]) -> str:
     return (
         "An online audit of 36 epochs, the default, took this many times the CPU time of a plain training of the same "
         f"length: {' and '.join(parts)}. This includes everything: decoys, scorings, bootstrap, better partners "
-        "and the page. The scorings take as long for a small network as for a large one, and there are at most eight of them "
-        "whatever the number of epochs: the larger the network and the longer the training, the less an audit costs."
+        "and the page. The scorings take as long for a small network as for a large one, and there are at most eight "
+        "of them whatever the number of epochs: the larger the network and the longer the training, the less an audit "
+        "costs."
     )
 
 

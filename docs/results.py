@@ -13,6 +13,7 @@ from suites import suites
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "benchmarks" / "results"
+SHORT_RUNS = "The runs are short and the sets small, so a difference of one point means nothing."
 
 Cases = dict[str, dict[str, float]]
 
@@ -70,7 +71,7 @@ on frozen features of held-out items, in percent (`python examples/recipes.py`, 
 
 {recipes(reached)}
 
-{paragraph(recipes_without_gain(reached) + "The runs are short and the sets small: a point means nothing.")}
+{paragraph(recipes_without_gain(reached) + SHORT_RUNS)}
 
 ## Not measured
 
