@@ -14,7 +14,7 @@ from contraport.cli.listing import list_names, print_names
 from contraport.evaluation import evaluate
 from contraport.evaluation.result_tables import tabulate_metrics_across_encoders
 from contraport.metrics import METRICS, metric_by_key, register_metric, select_metrics
-from contraport.metrics.registry import LABELS
+from contraport.metrics.builtin_metrics import LABELS
 from contraport.reporting import report
 
 

@@ -15,10 +15,10 @@ from contraport.embedding import LoaderConfig, RawInputEncoder
 from contraport.encoders import Model
 from contraport.metrics import METRICS, Metric
 from contraport.metrics import fine_tuning as tuning
+from contraport.metrics.builtin_metrics import COUPLING, TEXT_ENCODER
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import MetricResult
 from contraport.metrics.probes import few_label_correctness, ridge_predictions
-from contraport.metrics.registry import COUPLING, TEXT_ENCODER
 
 
 def pictures(items: int, split: str, seed: int = 0) -> Dataset:

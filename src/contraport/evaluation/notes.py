@@ -14,8 +14,9 @@ from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
 from contraport.evaluation.loaded_run import LoadedRun, find_epoch_checkpoints
 from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, titles_by_metric_name
+from contraport.metrics.builtin_metrics import SEVERAL_CLASSES
 from contraport.metrics.intervals import LEVEL, Difference, MetricResult, bootstrap_mean
-from contraport.metrics.registry import BEFORE_TRAINING, SEVERAL_CLASSES
+from contraport.metrics.registry import BEFORE_TRAINING
 from contraport.training.config import RECORDED_OPTIONS
 
 CLASSES_NAMED = 5

@@ -7,34 +7,11 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from contraport._utils.lazy_imports import lazy_module
-from contraport.metrics.registry import (
-    AN_ITEM_PER_CLASS,
-    CLASSES_ACROSS_DOMAINS,
-    COMPARABLE_VIEWS,
-    COUPLING,
-    DOMAINS,
-    GREY_OR_RGB,
-    IMAGES,
-    INFO_NCE_OBJECTIVE,
-    LABELS,
-    MORE_THAN_10_ITEMS,
-    NEW_ROWS,
-    NO_COUPLING,
-    NUMBERS,
-    REPEATED_CLASS,
-    SEVERAL_CLASSES,
-    SHARED_DOMAINS,
-    SHARED_ENCODER,
-    STORED_AUGMENTATION,
-    TEXT_ENCODER,
-    TRAINABLE_WEIGHTS,
-    VARYING_NUMBERS,
-    Requirement,
-    register_metric,
-)
+from contraport.metrics.registry import Requirement, register_metric
 
 if TYPE_CHECKING:
     from contraport.metrics import (
@@ -56,6 +33,64 @@ else:
     intervals = lazy_module("contraport.metrics.intervals")
     probes = lazy_module("contraport.metrics.probes")
     retrieval = lazy_module("contraport.metrics.retrieval")
+
+LABELS = Requirement(
+    lambda context: context.train.labels is not None and context.test.labels is not None, "there are no labels"
+)
+SEVERAL_CLASSES = Requirement(lambda context: context.num_classes > 1, "all labels are of one class")
+NUMBERS = Requirement(
+    lambda context: context.train.regression_targets is not None and context.test.regression_targets is not None,
+    "there are no numbers to predict",
+    is_rarely_met=True,
+)
+VARYING_NUMBERS = Requirement(
+    lambda context: len(context.regression_targets[1].unique()) > 1, "all test items have the same number"
+)
+DOMAINS = Requirement(lambda context: context.num_domains > 1, "there are fewer than two domains", is_rarely_met=True)
+SHARED_DOMAINS = Requirement(
+    lambda context: set(context.train_domains.tolist()) & set(context.test_domains.tolist()),
+    "training and test items share no domain",
+    is_rarely_met=True,
+)
+CLASSES_ACROSS_DOMAINS = Requirement(
+    lambda context: all(
+        len(context.train_y[context.train_domains != domain].unique()) > 1 for domain in context.test_domains.unique()
+    ),
+    "domains share fewer than two classes",
+    is_rarely_met=True,
+)
+IMAGES = Requirement(attrgetter("image_channels"), "the items are not images with pixels in [0, 1]", is_rarely_met=True)
+GREY_OR_RGB = Requirement(
+    lambda context: context.image_channels <= {1, 3}, "JPEG needs 1 or 3 channels", is_rarely_met=True
+)
+SHARED_ENCODER = Requirement(attrgetter("has_shared_encoder"), "each view has its own encoder")
+STORED_AUGMENTATION = Requirement(
+    lambda context: context.views.missing_transform_name is None,
+    "the augmentation was an object, which the run folder does not store",
+    is_rarely_met=True,
+)
+COMPARABLE_VIEWS = Requirement(attrgetter("has_comparable_views"), "the views have embeddings of different sizes")
+INFO_NCE_OBJECTIVE = Requirement(
+    lambda context: context.info_nce_temperature is not None, "the objective is not InfoNCE", is_rarely_met=True
+)
+TEXT_ENCODER = Requirement(
+    attrgetter("supports_zero_shot"), "the run has no text encoder beside another encoder", is_rarely_met=True
+)
+TRAINABLE_WEIGHTS = Requirement(
+    lambda context: any(True for _ in context.encoder.parameters()), "there are no weights to train", is_rarely_met=True
+)
+COUPLING = Requirement(attrgetter("is_coupling"), "the items are not pairs between two sets", is_rarely_met=True)
+NEW_ROWS = Requirement(
+    lambda context: context.link_ranking.is_new_row.any(), "each row of the test pairs has training pairs", True
+)
+NO_COUPLING = Requirement(
+    lambda context: not context.is_coupling, "a row of a coupling has several partners; see the group links"
+)
+REPEATED_CLASS = Requirement(lambda context: context.test_y.bincount().max() > 1, "no class has two test items")
+AN_ITEM_PER_CLASS = Requirement(
+    lambda context: len(context.test) >= context.num_classes, "there are fewer test items than classes"
+)
+MORE_THAN_10_ITEMS = Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer")
 
 share_metric = partial(register_metric, better="higher", unit="share of test items", pattern="{:.1%}")
 accuracy_metric = partial(share_metric, group="accuracy", requires=(LABELS, SEVERAL_CLASSES))
