@@ -87,7 +87,6 @@ def replay(path: str | Path, **arguments: Any) -> FailedStep:
 
 
 def _step(file: Path) -> tuple[int, int]:
-    """Return the number of optimizer steps done before the failed one, and its micro-batch."""
     record = json.loads(file.read_text("utf-8"))
     return int(record["step"]) - 1, int(record["part"])
 

@@ -66,9 +66,6 @@ def use_cached_features(components: Components, settings: Settings, folder: Path
     The features are loaded from the cache folder, or computed and written to it.
 
     The seed of the training determines the random views. Without augmentation there is one view per item.
-
-    Raises:
-        UsageError: a feature is not finite, or the folder is not writable.
     """
     views = components.module.views
     draws = 1 if views.augment == "none" else count_cached_draws(settings)

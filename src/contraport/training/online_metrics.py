@@ -60,9 +60,6 @@ def build_eval_context_factory(
     to score them. No test item is used.
 
     `dataset` has the training items before pairs are mismatched on purpose.
-
-    Raises:
-        UsageError: a metric cannot be computed on these items.
     """
     scheduled = parse_scheduled_metrics(settings.online_metrics)
     if not scheduled:

@@ -186,7 +186,6 @@ def measure_training_steps(settings: Settings, components: Components) -> DryRun
 
 
 def _seconds_to_encode(components: Components, device: torch.device, bars: ProgressBars) -> float:
-    """Return the median seconds to encode the random views of a batch."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
         for _ in bars.track(_STEPS, "timing the encoder", len(_STEPS)):
@@ -205,7 +204,6 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _peak_memory(device: torch.device) -> int:
-    """Return the peak memory in bytes: of the GPU if one is used, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes, Linux KiB

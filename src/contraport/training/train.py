@@ -123,7 +123,6 @@ def train(options: dict[str, Any]) -> Run:
 
 @contextmanager
 def _locked(run: Run) -> Iterator[None]:
-    """Context manager that locks the run folder against other commands; the first process holds the lock."""
     with ExitStack() as lock:
         with propagate_errors():
             if is_main_process():
@@ -132,7 +131,6 @@ def _locked(run: Run) -> Iterator[None]:
 
 
 def _check_same_items(dataset: Dataset, record: SplitRecord | None) -> None:
-    """Raise `UsageError` if the training items of this process differ from those of the first process."""
     own = None if record is None else record.fingerprint
     items, first = broadcast_object((len(dataset), own))
     message = (
@@ -164,7 +162,6 @@ def _fit_batch_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tu
 
 
 def _describe_transform(own: CustomTransform, components: Components) -> str:
-    """Return a text that says whether a custom augmentation runs on batches or items, and in how many processes."""
     if own.takes_batches:
         return "batches, on the device of the model"
     workers = 0 if isinstance(components.batches, StreamLoader) else components.batches.num_workers
@@ -211,7 +208,6 @@ def _fit(
 
 
 def _cache_decoded(components: Components, settings: Settings, folder: Path) -> Components:
-    """Return the components of the training with a cache of decoded images, which the first process writes."""
     dataset = components.dataset
     if settings.audit or not has_encoded_images(dataset):
         return components
@@ -236,7 +232,6 @@ def list_overridden_recipe_options(settings: Settings) -> list[str]:
 
 
 def _missing_views_note(dataset: Dataset) -> str | None:
-    """Return a note on the number of items with missing views, such as images without captions, or None."""
     if dataset.present is None:
         return None
     numbers = (~dataset.present).sum(0).tolist()

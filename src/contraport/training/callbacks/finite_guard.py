@@ -129,7 +129,6 @@ class FailedStepRecorder(FiniteGuard):
             raise NonFiniteEarlierStep
 
     def _fail(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
-        """Save the failed step, and raise `FloatingPointError` in the first process."""
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
         step, epoch = loop.step + 1, loop.completed_epochs + 1
         batch = _gather_batch(self._batches[part])

@@ -154,9 +154,6 @@ def open_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, s
     """Open the loggers of a run; a resumed run continues its sessions.
 
     Local files go to the folder `loggers/` of the run. New sessions record the settings `config`.
-
-    Raises:
-        UsageError: a logger cannot be opened, such as a server that does not respond.
     """
     makers = {name: LOGGERS[name] for name in names}
     if not makers:
@@ -173,11 +170,7 @@ def open_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, s
 
 
 def send_metrics_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
-    """Send a row of metrics to all loggers that do not have it yet.
-
-    Raises:
-        UsageError: a logger fails.
-    """
+    """Send a row of metrics to all loggers that do not have it yet."""
     numbers = {name: value for name, value in row.items() if name != "step" and value is not None}
     with _report_logger_errors(run):
         for logger in loggers:
@@ -187,11 +180,7 @@ def send_metrics_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> No
 
 
 def close_loggers(loggers: Iterable[Logger], run: Run, *, succeeded: bool) -> None:
-    """Close the loggers; if the training failed, errors of loggers are suppressed.
-
-    Raises:
-        UsageError: a logger cannot flush its rows.
-    """
+    """Close the loggers; if the training failed, errors of loggers are suppressed."""
     for logger in loggers:
         if succeeded:
             with _report_logger_errors(run):

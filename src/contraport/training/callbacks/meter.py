@@ -152,7 +152,6 @@ class Meter(Callback):
 
 
 def _temperature(objective: nn.Module | None) -> float | None:
-    """Return the temperature of the objective, or None if it has none."""
     temperature = getattr(objective, "temperature", None)
     if temperature is None:
         return None

@@ -116,9 +116,6 @@ def check_component_settings(settings: Settings) -> nn.Module | None:
 
     Returns:
         The objective, or None for predictive learning.
-
-    Raises:
-        UsageError: a setting is not supported.
     """
     if settings.constraint is not None:
         parse_constraint(settings.constraint, 1)

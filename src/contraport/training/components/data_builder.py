@@ -85,11 +85,7 @@ def check_stream_settings(settings: Settings, stream: Stream, objective: nn.Modu
 
 
 def unify_freeze_setting(settings: Settings, dataset: Dataset) -> Settings:
-    """Return settings in which `freeze` is true if it is set for each view, so that features can be cached.
-
-    Raises:
-        UsageError: an unknown view, or features are to be cached but some encoder is trained.
-    """
+    """Return settings in which `freeze` is true if it is set for each view, so that features can be cached."""
     if isinstance(settings.freeze, Mapping):
         if all(mapping_to_view_list("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
             return settings.replace_unchecked(freeze=True)
@@ -98,11 +94,7 @@ def unify_freeze_setting(settings: Settings, dataset: Dataset) -> Settings:
 
 
 def count_cached_draws(settings: Settings) -> int:
-    """Return the number of random views per item and view in the feature cache; 0 without a cache.
-
-    Raises:
-        UsageError: a feature cache was requested and is not supported.
-    """
+    """Return the number of random views per item and view in the feature cache; 0 without a cache."""
     if not settings.freezes_all_encoders:
         return 0
     blocker = feature_cache_blocker(settings)
@@ -125,11 +117,7 @@ def feature_cache_blocker(settings: Settings) -> str | None:
 
 
 def build_dataset(settings: Settings, split: str = "train") -> Dataset:
-    """Load a split of the data, and apply the subsets, sample weights and perturbations of the settings.
-
-    Raises:
-        UsageError: the data are missing, or cannot be read with the settings.
-    """
+    """Load a split of the data, and apply the subsets, sample weights and perturbations of the settings."""
     if settings.data is None:
         raise UsageError("data: required, got none. Pass a name, a folder, a file or a Dataset.", kind="missing")
     columns, weights = settings.columns, settings.sample_weight
@@ -179,13 +167,11 @@ def build_held_out_dataset(settings: Settings) -> Dataset | None:
 
 
 def _split_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Positions:
-    """Return the positions of the items of one split, with a share of each class held out."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
     return draw_stratified_split(classes, split, fraction=share, purpose=purpose)
 
 
 def _check_stream_options(settings: Settings, stream: Stream) -> None:
-    """Raise `UsageError` for options that would select or change items of a stream."""
     options = (
         "sample_weight",
         "validation",
@@ -238,11 +224,7 @@ def mismatch_pairs(settings: Settings, dataset: Dataset, run: Run | None = None)
 
 
 def build_views(settings: Settings, dataset: Dataset) -> Views:
-    """Build the random views of the data.
-
-    Raises:
-        UsageError: the data do not support the views or the augmentation.
-    """
+    """Build the random views of the data."""
     if isinstance(settings.augment, str) and has_object_placeholder(
         settings.augment
     ):  # placeholder of a callable in config.yaml
@@ -253,11 +235,7 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
 
 
 def build_unaugmented_views(settings: Settings, dataset: Dataset) -> Views:
-    """Build the views of the data without augmentation.
-
-    Raises:
-        UsageError: the data do not support the views.
-    """
+    """Build the views of the data without augmentation."""
     return Views(dataset, augment="none", views=settings.views if settings.views == COLOR else None)
 
 

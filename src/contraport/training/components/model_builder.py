@@ -34,9 +34,6 @@ def load_initial_weights(settings: Settings, run: Run | None = None) -> InitialW
     Torch's global random state does not change.
 
     The folder of a resumed `run` stores them.
-
-    Raises:
-        UsageError: the weights are unavailable, or belong to another encoder.
     """
     pretrained_views, init = settings.pretrained, settings.init
     if not pretrained_views and init is None:
@@ -161,31 +158,22 @@ def checkpoint_activations(model: Model) -> None:
         UsageError: no encoder supports it, or one has batch norm.
     """
     networks = [getattr(encoder, "network", encoder) for encoder in model.encoders]
-    able = [
-        each
-        for each in networks
-        if hasattr(each, "set_grad_checkpointing") or supports_transformers_checkpointing(each)
-    ]
+    of_transformers = [network for network in networks if getattr(network, "supports_gradient_checkpointing", False)]
+    of_timm = [each for each in networks if each not in of_transformers and hasattr(each, "set_grad_checkpointing")]
     kinds = ", ".join(sorted({type(network).__name__ for network in networks}))
     message = f"activation_checkpointing: requires an encoder of timm or transformers, got {kinds}."
-    check(len(able) > 0, message, "unsupported")
-    for network in able:
-        check(
-            not any(isinstance(part, _BatchNorm) for part in network.modules()),
-            # Recomputing the forward pass would update running statistics twice.
+    check(bool(of_transformers or of_timm), message, "unsupported")
+    for network in (*of_transformers, *of_timm):
+        # Recomputing the forward pass would update running statistics twice.
+        message = (
             f"activation_checkpointing: requires an encoder without batch norm, got {type(network).__name__}. Use "
-            "cache_chunk to save memory.",
-            "batch_norm",
+            "cache_chunk to save memory."
         )
-        if supports_transformers_checkpointing(network):
-            network.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
-        else:
-            network.set_grad_checkpointing(True)  # type: ignore[operator]
-
-
-def supports_transformers_checkpointing(network: nn.Module) -> bool:
-    """Return whether a network is a model of transformers that supports activation checkpointing."""
-    return bool(getattr(network, "supports_gradient_checkpointing", False))
+        check(not any(isinstance(part, _BatchNorm) for part in network.modules()), message, "batch_norm")
+    for network in of_transformers:
+        network.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+    for network in of_timm:
+        network.set_grad_checkpointing(True)  # type: ignore[operator]
 
 
 def compile_encoders(model: Model) -> None:
@@ -208,11 +196,7 @@ def _is_shared(settings: Settings, views: Views) -> bool:
 
 
 def apply_lora(model: Model, settings: Settings) -> Model:
-    """Add LoRA adapters to the encoders of a model, in place, and return the model.
-
-    Raises:
-        UsageError: an encoder has no layer to adapt, or `peft` is not installed.
-    """
+    """Add LoRA adapters to the encoders of a model, in place, and return the model."""
     for encoder, rank in zip(model.encoders, resolve_option_per_tower("lora", settings.lora, model), strict=True):
         if rank is not None:
             add_lora(encoder, rank)

@@ -65,11 +65,7 @@ LARGEST_DRAW = 4_096
 
 
 def build_objective(settings: Settings) -> nn.Module | None:
-    """Build the objective from the settings; None for predictive learning.
-
-    Raises:
-        UsageError: the objective is unknown, or does not accept its parameters.
-    """
+    """Build the objective from the settings; None for predictive learning."""
     if settings.predict is not None:
         return None
     chosen, temperature = settings.objective, settings.temperature
@@ -95,11 +91,7 @@ def build_objective(settings: Settings) -> nn.Module | None:
 def build_loss_schedules(
     settings: Settings, objective: nn.Module | None, *, steps: int, steps_per_epoch: int
 ) -> tuple[LossSchedule, ...]:
-    """Build the schedules of the temperature and the constraint of the objective.
-
-    Raises:
-        UsageError: the objective has no single constraint.
-    """
+    """Build the schedules of the temperature and the constraint of the objective."""
     schedules: list[LossSchedule] = []
     if isinstance(settings.temperature, str) and not is_learned_temperature(settings.temperature):
         schedules.append(TemperatureSchedule.parse(settings.temperature, steps))
@@ -217,9 +209,6 @@ def build_training_module(
     """Build the training module; random weights depend on the seed.
 
     Torch's global random state does not change.
-
-    Raises:
-        UsageError: settings that do not fit the data or one another.
 
     >>> from contraport.data import load, build_loader
     >>> from contraport.training.components import build_objective

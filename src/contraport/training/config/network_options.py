@@ -36,7 +36,6 @@ def _named_views(*values: Any) -> list[str | None]:
 
 
 def _value_for_view(value: Any, view: str | None) -> Any:
-    """Return the value of an option for one view, from a mapping by view or from a single value for all."""
     return value.get(view) if isinstance(value, Mapping) else value
 
 
@@ -65,7 +64,6 @@ def _check_per_view(each: Check) -> Check:
 
 
 def _check_type(kind: Any) -> Check:
-    """Return a check that an option value has a type."""
 
     def validate(name: str, value: Any) -> None:
         check(matches_type(value, kind), f"{name}: must be {describe_type(kind)}, got {value!r}.")
@@ -185,7 +183,6 @@ class NetworkSettings(BaseOptions):
 
     @property
     def _has_no_trainable_encoder(self) -> bool:
-        """Whether no encoder has trainable weights."""
         return not isinstance(self.encoder, Mapping) and all(self._are_untrainable)
 
     @property

@@ -100,9 +100,6 @@ class ObjectiveLoss(StepLoss):
         target: the target plan of each batch; default: that of the objective.
         teacher: features of a teacher per training item, ``(items, k)`` or ``(items, views, k)``.
         column_weights: weight of each training item as a column, ``(items,)``; see `Loss.forward`.
-
-    Raises:
-        UsageError: the call of the objective has no keyword for the target, the teacher's features or the weights.
     """
 
     objective: nn.Module
@@ -233,9 +230,6 @@ class QueryKeyLoss(ObjectiveLoss):
             item of a row are excluded for this row.
         memory: embeddings of earlier batches.
         kwargs: see `ObjectiveLoss`.
-
-    Raises:
-        UsageError: there is a memory, and the call of the objective has no keyword `negatives`.
     """
 
     def __init__(self, objective: nn.Module, memory: EmbeddingMemory | None = None, **kwargs: Any) -> None:
@@ -290,9 +284,6 @@ class PrototypeLoss(ObjectiveLoss):
         prototypes: number of prototypes.
         dimensions: dimension of an embedding.
         views: number of views.
-
-    Raises:
-        UsageError: another kind of objective.
 
     Source: Caron et al. (2020), Unsupervised learning of visual features by contrasting cluster assignments (SwAV),
     eq. 2-5; assignments are taken from the views that have keys (section 3.2).

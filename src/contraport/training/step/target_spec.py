@@ -212,7 +212,6 @@ def read_teacher_features(argument: str, file: str, items: int, *, views: int | 
 
 
 def _read_embedding(argument: str, file: str) -> np.ndarray:
-    """Return the features of the training items from a file that `contraport.embed` wrote."""
     arrays = read_npz(argument, file)
     features, splits = arrays.get("features"), arrays.get("splits")
     if features is None or splits is None or features.ndim == 0 or splits.shape != features.shape[:1]:
