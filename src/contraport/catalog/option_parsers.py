@@ -108,11 +108,8 @@ def parse_mismatch(value: object) -> MismatchSpec:
     """
     text, _, among = str(value).partition(":")
     expected = f"mismatch: must be a share from 0 to 1, such as 0.2 or 0.2:{_CLASS}, got {value!r}."
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    check(0 <= share <= 1 and among in ("", _CLASS) and not isinstance(value, bool), expected)
+    share = _to_float(text)
+    check(0 <= share <= 1 and among in ("", _CLASS), expected)
     return MismatchSpec(share, among == _CLASS)
 
 
@@ -125,47 +122,31 @@ def parse_imbalance_ratio(value: object) -> float:
     >>> parse_imbalance_ratio("50")
     50.0
     """
-    try:
-        ratio = math.nan if isinstance(value, bool) else float(str(value))
-    except ValueError:
-        ratio = math.nan
+    ratio = _to_float(value)
     check(1 <= ratio < math.inf, f"imbalance: must be a finite number >= 1, such as 100, got {value!r}.")
     return ratio
 
 
-def parse_corruption(text: object) -> CorruptionSpec:
-    """Parse one corruption, KIND or KIND:SEVERITY; the default severity is 3.
-
-    Raises:
-        UsageError: unknown kind or severity.
-
-    >>> parse_corruption("blur:2")
-    CorruptionSpec(kind='blur', severity=2)
-    """
-    kind, _, level = str(text).partition(":")
-    if kind not in CORRUPTIONS:
-        raise unknown_name_error("corrupt", kind, CORRUPTIONS)
-    check(
-        level in ("", *map(str, SEVERITIES)),
-        f"corrupt: must have a severity from {SEVERITIES[0]} to {SEVERITIES[-1]}, as in {kind}:3, got {text!r}.",
-        "severity",
-    )
-    return CorruptionSpec(kind, int(level or 3))
-
-
 def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
-    """Parse a list of corruptions separated by commas, in order of application.
+    """Parse corruptions separated by commas, in order of application: KIND or KIND:SEVERITY, by default severity 3.
 
     Raises:
         UsageError: unknown kind or severity, or a repeated kind.
 
-    >>> [one.kind for one in parse_corruptions("noise:3,blur:2")]
-    ['noise', 'blur']
+    >>> parse_corruptions("noise,blur:2")
+    (CorruptionSpec(kind='noise', severity=3), CorruptionSpec(kind='blur', severity=2))
     """
-    corruptions = tuple(map(parse_corruption, str(text).split(",")))
+    corruptions = []
+    for part in str(text).split(","):
+        kind, _, level = part.partition(":")
+        if kind not in CORRUPTIONS:
+            raise unknown_name_error("corrupt", kind, CORRUPTIONS)
+        message = f"corrupt: must have a severity from 1 to {SEVERITIES[-1]}, as in {kind}:3, got {part!r}."
+        check(level in ("", *map(str, SEVERITIES)), message, "severity")
+        corruptions.append(CorruptionSpec(kind, int(level or 3)))
     kinds = {one.kind for one in corruptions}
     check(len(kinds) == len(corruptions), f"corrupt: must name each kind once, got {text!r}.", "duplicate")
-    return corruptions
+    return tuple(corruptions)
 
 
 def parse_domains(text: object) -> DomainSpec:
@@ -183,3 +164,11 @@ def parse_domains(text: object) -> DomainSpec:
     if held_out and held_out not in DOMAINS[name]:
         raise unknown_name_error(f"domains: {name}", held_out, DOMAINS[name])
     return DomainSpec(name, held_out or None)
+
+
+def _to_float(value: object) -> float:
+    """Convert a number or its text to a float; NaN if it is none."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.nan
