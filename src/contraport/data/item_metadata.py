@@ -97,7 +97,11 @@ class ItemMetadata:
             UsageError: the split is empty, or none of its images can be decoded.
         """
         digests = self._digests(views) if self.is_test is None else None
-        chosen = self._positions(split, digests)
+        groups = None
+        if digests is not None:
+            ids = number_contents(digests, None if self.present is None else torch.from_numpy(self.present))
+            groups = group_by_content(ids, max_held_out_group_size(self.num_items, self.test_fraction)).group_ids
+        chosen = self._positions(split, groups)
         encoded = [
             (view, self._positions_with_view(number, chosen))
             for number, view in enumerate(views)
@@ -105,7 +109,7 @@ class ItemMetadata:
         ]
         bad = find_unreadable(encoded, what=f"images of the {split} split") if encoded else {}
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
-        training = chosen if split == "train" else self._positions("train", digests)
+        training = chosen if split == "train" else self._positions("train", groups)
         stores = [self._store(number, view, good, training, image_size) for number, view in enumerate(views)]
         index = torch.from_numpy(good)
         return Dataset(
@@ -128,12 +132,7 @@ class ItemMetadata:
             stored_digests=None if digests is None else digests[index],
         )
 
-    def _positions(self, split: str, digests: Tensor | None) -> Positions:
-        """Return the positions of the items of one split; items with equal content stay in the same split."""
-        groups = None
-        if digests is not None:
-            ids = number_contents(digests, None if self.present is None else torch.from_numpy(self.present))
-            groups = group_by_content(ids, max_held_out_group_size(self.num_items, self.test_fraction)).group_ids
+    def _positions(self, split: str, groups: Codes | None) -> Positions:
         chosen = select_split_positions(
             split,
             self.num_items,

@@ -12,7 +12,7 @@ from contraport.data.arrays import as_array, copy_subset, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicates import group_by_content
 from contraport.data.formats import data_format
-from contraport.data.splits import Masks, count_held_out, max_held_out_group_size, select_split_positions
+from contraport.data.splits import count_held_out, max_held_out_group_size, select_split_positions
 from contraport.errors import UsageError, check, unknown_name_error, unreadable_error
 
 _PER_ITEM = ("labels", "domains", "weights", "numbers")
@@ -44,7 +44,7 @@ def load_npy(path: str, split: str, test_fraction: float | None = None) -> Datas
     Raises:
         UsageError: the file is corrupt or pickled, or no array of `from_arrays`.
     """
-    return _build_split({"x": read_npy("data", path)}, path, split, None, test_fraction)
+    return dataset_from_arrays({"x": read_npy("data", path)}, path, split, test_fraction)
 
 
 def dataset_from_arrays(
@@ -62,10 +62,26 @@ def dataset_from_arrays(
     described = [{key: (array.shape[1:], array.dtype.kind) for key, array in part.items()} for part in parts]
     message = f"data: {path}: must have the same arrays, shapes and types in both splits, got {described}."
     check(described[0] == described[-1], message, "splits_differ")
-    joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    rows = [len(next(iter(part.values()))) for part in parts]
-    is_test = np.arange(sum(rows)) >= rows[0] if len(parts) == 2 else None
-    return _build_split(joined, path, split, is_test, test_fraction)
+    joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if len(parts) > 1 else parts[0]
+    per_item: dict[str, Any] = {name: joined[name] for name in _PER_ITEM if name in joined}
+    views = {name: array for name, array in joined.items() if name not in per_item}
+    try:
+        # Names such as "x" and "view0" are not names of views: a tuple of arrays numbers them.
+        whole = from_arrays(tuple(views.values()) if all(map(_KEY.fullmatch, views)) else views, **per_item, name=path)
+    except UsageError as error:
+        raise UsageError(f"data: {path}: {error}", kind=error.code.rpartition(".")[2]) from error
+    labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))
+    is_test, groups = None, None
+    if len(parts) == 2:
+        is_test = np.arange(len(whole)) >= len(next(iter(parts[0].values())))
+    elif whole.content_ids is not None:
+        groups = group_by_content(whole.content_ids, max_held_out_group_size(len(whole), test_fraction)).group_ids
+    chosen = select_split_positions(
+        split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction, groups=groups
+    )
+    dataset = copy_subset(whole, chosen, split)
+    dataset.num_random_test_items = count_held_out(split, len(whole), chosen) if is_test is None else None
+    return dataset
 
 
 def read_npy(argument: str, path: str) -> np.ndarray:
@@ -94,28 +110,6 @@ def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
             return dict(file)
     except Exception as error:  # parsers raise anything on hostile bytes
         raise unreadable_error(f"{argument}: {path}", "an .npz of plain arrays", error) from error
-
-
-def _build_split(
-    arrays: dict[str, np.ndarray], path: str, split: str, is_test: Masks | None, test_fraction: float | None
-) -> Dataset:
-    per_item: dict[str, Any] = {name: arrays[name] for name in _PER_ITEM if name in arrays}
-    views = {name: array for name, array in arrays.items() if name not in per_item}
-    try:
-        # Names such as "x" and "view0" are not names of views: a tuple of arrays numbers them.
-        whole = from_arrays(tuple(views.values()) if all(map(_KEY.fullmatch, views)) else views, **per_item, name=path)
-    except UsageError as error:
-        raise UsageError(f"data: {path}: {error}", kind=error.code.rpartition(".")[2]) from error
-    labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))
-    groups = None
-    if is_test is None and whole.content_ids is not None:
-        groups = group_by_content(whole.content_ids, max_held_out_group_size(len(whole), test_fraction)).group_ids
-    chosen = select_split_positions(
-        split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction, groups=groups
-    )
-    dataset = copy_subset(whole, chosen, split)
-    dataset.num_random_test_items = count_held_out(split, len(whole), chosen) if is_test is None else None
-    return dataset
 
 
 def _check_keys(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:

@@ -58,16 +58,12 @@ class CustomTransform:
         Raises:
             UsageError: the callable fails, or returns no array or tensor.
         """
-        try:
+        with self._report_failure("an item", item):
             if type(self.function).__module__.partition(".")[0].startswith("albumentations"):
                 image = np.ascontiguousarray(np.moveaxis(item.numpy(), 0, -1))
                 changed = np.asarray(self.function(image=image)["image"])
                 return torch.from_numpy(np.ascontiguousarray(np.moveaxis(changed, -1, 0)))
             changed = self.function(item)
-        except Exception as error:  # user code may raise anything
-            kind = f"{item.dtype} {tuple(item.shape)}"
-            message = f"augment: {self.name} fails on an item {kind}: {one_line_reason(error)}"
-            raise UsageError(message, kind="transform_failed") from error
         message = f"augment: {self.name} must return a tensor or an array, got {type(changed).__name__}."
         check(isinstance(changed, Tensor | np.ndarray), message, "transform_output")
         return torch.as_tensor(changed)
@@ -92,15 +88,19 @@ class CustomTransform:
         seed = int(torch.randint(2**31, ()))
         with torch.random.fork_rng(devices=[items.device] if items.device.type == "cuda" else []):
             seed_torch_generators(derive_torch_seed("data.views.batch", seed, 0 if share is None else share.start))
-            try:
+            with self._report_failure("a batch", items):
                 changed = self.function(items)
-            except Exception as error:  # user code may raise anything
-                kind = f"{items.dtype} {tuple(items.shape)}"
-                message = f"augment: {self.name} fails on a batch {kind}: {one_line_reason(error)}"
-                raise UsageError(message, kind="transform_failed") from error
         good = isinstance(changed, Tensor) and len(changed) == len(items)
         check(good, f"augment: {self.name} must return a tensor of {len(items)} items.", "transform_output")
         return cast(Tensor, changed)
+
+    @contextmanager
+    def _report_failure(self, what: str, values: Tensor) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # user code may raise anything
+            message = f"augment: {self.name} fails on {what} {values.dtype} {tuple(values.shape)}: "
+            raise UsageError(message + one_line_reason(error), kind="transform_failed") from error
 
 
 def wrap_custom_transform(augment: Any) -> CustomTransform | None:
