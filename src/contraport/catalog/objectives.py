@@ -137,7 +137,6 @@ def objective(name: str, **settings: Any) -> Loss:
     """Build an objective by its registered name.
 
     Args:
-        temperature: in units of the cosine.
         name: one of `list_objectives`; underscores may stand for hyphens.
         settings: keyword arguments of the builder.
 

@@ -117,8 +117,9 @@ class SentenceTransformerLoss(nn.Module):
 
 
 def _take_rows(features: Mapping[str, Any], rows: slice) -> dict[str, Any]:
-    has_rows = {name: isinstance(value, Tensor) and value.ndim > 0 for name, value in features.items()}
-    return {name: value[rows] if has_rows[name] else value for name, value in features.items()}
+    return {
+        name: value[rows] if isinstance(value, Tensor) and value.ndim > 0 else value for name, value in features.items()
+    }
 
 
 def _build_target_from_scores(scores: Tensor, rows: int, candidates: int) -> cp.PairList:
