@@ -127,7 +127,7 @@ def test_finished_cells_are_reused(folder: Path, monkeypatch: pytest.MonkeyPatch
 def test_intermediate_models_give_tables_by_epoch(tmp_path: Path) -> None:
     asked = SMALL | {"epochs": 3, "train": {"batch_size": 64, "keep_every": 1}, "seeds": 2, "metrics": ["knn"]}
     found = compare(**asked, out=tmp_path)
-    assert [(one.row, one.epoch) for one in found.epoch_means] == [
+    assert [(one.row_name, one.epoch) for one in found.epoch_means] == [
         (row, epoch) for row in ("info-nce", "gca-ince") for epoch in (1, 2, 3)
     ]
     entry = found.find_entry("gca-ince", "digits, standard", "knn")
@@ -562,8 +562,8 @@ def test_column_sentence(gains: list[float], sentence: str, tmp_path: Path) -> N
     rows = ["base", *(f"row {number + 1}" for number in range(len(gains)))]
     entries = [
         TableEntry(
-            row=row,
-            column="on",
+            row_name=row,
+            column_name="on",
             metric_key="knn",
             num_seeds=3,
             mean=0.9 + gain,
@@ -586,7 +586,7 @@ def cell(
 
 
 def sentence_of(*cells: TableEntry) -> str:
-    (told,) = Comparison("", Path(), "base", [one.row for one in cells], ["on"], list(cells)).sentences
+    (told,) = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], list(cells)).sentences
     return told
 
 
@@ -599,7 +599,7 @@ def test_table_marks_significant_differences(measure: str) -> None:
         cell("neither", 0.51, Difference(0.01, -0.04, 0.06), measure=measure),
         cell("hot", None, measure=measure, failed="the loss is nan"),
     ]
-    found = Comparison("", Path(), "base", [one.row for one in cells], ["on"], cells)
+    found = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], cells)
     marks = {
         line.split(" | ")[0].strip("| "): line[-3]
         for line in means_markdown_table(found, measures([measure])[0]).splitlines()

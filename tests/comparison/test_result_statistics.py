@@ -68,7 +68,7 @@ def test_difference_is_a_paired_t_test_on_shared_seeds(tmp_path: Path) -> None:
     grid = grid_in(tmp_path, objectives=["info-nce", "rince"])
     lacking = {seed: value for seed, value in MORE.items() if seed != 1}
     _, entry = build_entries(grid, results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}))
-    assert (entry.row, entry.num_seeds, entry.mean) == ("rince", 3, pytest.approx(np.mean([0.93, 0.94, 0.94])))
+    assert (entry.row_name, entry.num_seeds, entry.mean) == ("rince", 3, pytest.approx(np.mean([0.93, 0.94, 0.94])))
     expected = ttest_rel([0.93, 0.94, 0.94], [0.90, 0.90, 0.92])
     ends = expected.confidence_interval()
     assert entry.difference is not None
@@ -92,10 +92,10 @@ def test_intervals_hold_for_all_differences_of_a_table(tmp_path: Path) -> None:
     others = [estimate_moderated_variance(of) for (name, _), of in apart.items() if name != "info-nce"]
     likely = estimate_variance_prior(filter(None, others))
     for entry in entries:
-        key = entry.row, entry.column.rpartition(", ")[2]
+        key = entry.row_name, entry.column_name.rpartition(", ")[2]
         assert entry.interval == mean_interval_over_seeds(column_of(values[key]), prior=means)
         expected = paired_difference(apart[key], np.zeros(4), prior=likely).with_interval(comparisons=2 * 2)
-        assert entry.difference == (None if entry.row == "info-nce" else pytest.approx(expected))
+        assert entry.difference == (None if entry.row_name == "info-nce" else pytest.approx(expected))
 
 
 def claimed(grid: Grid, *claims: Claim) -> Grid:

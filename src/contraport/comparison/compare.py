@@ -64,7 +64,7 @@ Trials = Mapping[tuple[str, str], list[Cell]]
 
 
 @COMPARE.with_option_parameters
-def compare(given: dict[str, Any]) -> Comparison:
+def compare(arguments: dict[str, Any]) -> Comparison:
     """Compare objectives on a grid of settings and seeds, and return the result.
 
     Raises:
@@ -80,13 +80,13 @@ def compare(given: dict[str, Any]) -> Comparison:
     >>> comparison.rows, comparison.columns, comparison.num_missing
     (['info-nce', 'gca-ince'], ['digits, standard'], 0)
     """
-    grid = build_grid(given)
+    grid = build_grid(arguments)
     options = grid.compare_options
     metric = select_metrics_keeping_order(options.metrics)[0]
     budget = TimeBudget(None if options.budget is None else parse_duration(options.budget))
     searched = [(row, column) for row in grid.rows for column in grid.columns] if options.tune else []
     trials = {(row.name, column.name): build_trials(grid, row, column) for row, column in searched}
-    trial_cells = [cell for of in trials.values() for cell in of]
+    trial_cells = [cell for cells in trials.values() for cell in cells]
     plan = [*trial_cells, *grid.cells]
     _check_settings(plan)
     check_data_unchanged(build_cell_job(grid, cell) for cell in plan)
@@ -97,7 +97,7 @@ def compare(given: dict[str, Any]) -> Comparison:
     if console is not None:
         _print_plan(console, grid, len(trial_cells), len(missing), budget.first_job_seconds)
     if options.dry_run:
-        rows, columns = ([one.name for one in of] for of in (grid.rows, grid.columns))
+        rows, columns = [row.name for row in grid.rows], [column.name for column in grid.columns]
         return Comparison(grid.title, grid.out, grid.baseline, rows, columns, [])
     hint = f"Finished trainings are in {grid.out}; the same command resumes."
     try:
@@ -146,11 +146,11 @@ def _known_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
 
     Where a hyperparameter search is finished, its cells have the selected settings.
     """
-    trial_cells = [cell for of in trials.values() for cell in of]
+    trial_cells = [cell for cells in trials.values() for cell in cells]
     results = {
         cell.folder_name: one for cell in trial_cells if (one := build_cell_job(grid, cell).saved_result) is not None
     }
-    unfinished = {place for place, of in trials.items() if any(cell.folder_name not in results for cell in of)}
+    unfinished = {place for place, cells in trials.items() if any(cell.folder_name not in results for cell in cells)}
     others = [cell for cell in grid.cells if (cell.row.name, cell.column.name) in unfinished]
     return [*trial_cells, *_table_cells(grid, trials, results, metric), *others]
 
@@ -159,10 +159,10 @@ def _table_cells(grid: Grid, trials: Trials, results: Mapping[str, JobResult], m
     """Return the cells of the table, with the settings that the search selected; unfinished searches are left out."""
     cells = []
     for cell in grid.cells:
-        of = trials.get((cell.row.name, cell.column.name))
-        if of is None:
+        own_trials = trials.get((cell.row.name, cell.column.name))
+        if own_trials is None:
             cells.append(cell)
-        elif (best := select_best_trial(of, results, metric)) is not None:
+        elif (best := select_best_trial(own_trials, results, metric)) is not None:
             cells.append(build_cell_from_trial(best, cell.seed))
     return cells
 
@@ -333,9 +333,9 @@ def _failed_searches(grid: Grid, trials: Trials, results: Mapping[str, JobResult
     """Return a failed result for each cell whose search trials all failed."""
     failed_cells: dict[tuple[str, str, int], tuple[CellJob, JobResult]] = {}
     for cell in grid.cells:
-        of = trials.get((cell.row.name, cell.column.name), [])
-        reasons = [results.get(trial.folder_name, {}).get("failed") for trial in of]
-        if of and all(reasons):
+        own_trials = trials.get((cell.row.name, cell.column.name), [])
+        reasons = [results.get(trial.folder_name, {}).get("failed") for trial in own_trials]
+        if own_trials and all(reasons):
             failed = {"failed": f"every trial of its search failed. First reason: {reasons[0]}"}
             failed_cells[cell.row.name, cell.column.name, cell.seed] = build_cell_job(grid, cell), failed
     return failed_cells
@@ -361,9 +361,9 @@ def _trial_records(
 ) -> list[dict[str, Any]]:
     """Return one record for each search trial: row, column, settings, value, and whether it was selected."""
     records = []
-    for (row, column), of in trials.items():
-        best = select_best_trial(of, results, metric)
-        for cell in of:
+    for (row, column), cells in trials.items():
+        best = select_best_trial(cells, results, metric)
+        for cell in cells:
             result = results.get(cell.folder_name, {"failed": "not done"})
             value = result.get("values", {}).get(metric.key)
             records.append(
@@ -407,9 +407,9 @@ def _notes(grid: Grid, results: Results, missing: int, *, has_started: bool) -> 
         if "failed" in one:
             reasons.setdefault(f"{row} on {column}", []).append(one["failed"])
     notes += [
-        f"{place}: {len(of)} of {pluralize(len(grid.seeds), 'training')} failed. "
-        f"{'First reason' if len(of) > 1 else 'Reason'}: {of[0]}"
-        for place, of in reasons.items()
+        f"{place}: {len(texts)} of {pluralize(len(grid.seeds), 'training')} failed. "
+        f"{'First reason' if len(texts) > 1 else 'Reason'}: {texts[0]}"
+        for place, texts in reasons.items()
     ]
     options = grid.compare_options
     if options.tune:

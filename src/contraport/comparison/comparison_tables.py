@@ -70,7 +70,7 @@ class Comparison:
     def find_entry(self, row: str, column: str, metric: str) -> TableEntry | None:
         """Return the table entry for a row, a column and a metric key, or None if there is none."""
         place = (row, column, metric)
-        return next((one for one in self.entries if (one.row, one.column, one.metric_key) == place), None)
+        return next((one for one in self.entries if (one.row_name, one.column_name, one.metric_key) == place), None)
 
     def entries_by_column(self, row: str, metric: Metric) -> dict[str, TableEntry | None]:
         """Return the entry of a row in each column for one metric, by column name."""
@@ -81,7 +81,9 @@ class Comparison:
 
         The set is empty if the metric has no better direction, or if there is only one row with a mean.
         """
-        means = {one.row: one.mean for one in self.entries if (one.column, one.metric_key) == (column, metric.key)}
+        means = {
+            one.row_name: one.mean for one in self.entries if (one.column_name, one.metric_key) == (column, metric.key)
+        }
         values = [mean for mean in means.values() if mean is not None]
         if metric.better_direction == "neither" or len(values) < 2:
             return set()
@@ -251,9 +253,9 @@ def epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
     tables = []
     for column in comparison.columns:
         means = {
-            (one.row, one.epoch): one
+            (one.row_name, one.epoch): one
             for one in comparison.epoch_means
-            if (one.column, one.metric_key) == (column, metric.key)
+            if (one.column_name, one.metric_key) == (column, metric.key)
         }
         epochs = sorted({epoch for _, epoch in means})
         if epochs:
@@ -295,9 +297,9 @@ def _tables(comparison: Comparison) -> list[str]:
 
 def _column_sentence(comparison: Comparison, column: str) -> str:
     metric = comparison.metrics[0]
-    cells = [one for one in comparison.entries if (one.column, one.metric_key) == (column, metric.key)]
+    cells = [one for one in comparison.entries if (one.column_name, one.metric_key) == (column, metric.key)]
     entries = [one for one in cells if one.mean is not None]
-    failed = [one.row for one in cells if one.mean is None and one.failure_reason]
+    failed = [one.row_name for one in cells if one.mean is None and one.failure_reason]
     failure = [f"{_shorten(failed)} failed"] if failed else []
     if not entries:
         return f"{column}: {'; '.join(['nothing was measured', *failure])}."
@@ -305,9 +307,9 @@ def _column_sentence(comparison: Comparison, column: str) -> str:
     value = f"{format_mean_with_interval(metric, best)}{'%' if metric.in_percent else ''}"
     superlative = "highest" if metric.better_direction == "neither" else "best"
     parts = [
-        f"{best.row} has {value} on {title}"
+        f"{best.row_name} has {value} on {title}"
         if len(comparison.rows) == 1
-        else f"{best.row} has the {superlative} {title}, {value}"
+        else f"{best.row_name} has the {superlative} {title}, {value}"
     ]
     parts += _baseline_clauses(comparison, metric, entries)
     parts += [*failure, *_reference_clauses(comparison, column, metric, entries)]
@@ -337,7 +339,7 @@ def _best_entry(metric: Metric, entries: Sequence[TableEntry]) -> TableEntry:
 def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[TableEntry]) -> list[str]:
     """Return clauses that name the rows significantly better or worse than the baseline, and those that are neither."""
     baseline = comparison.baseline
-    differences = {one.row: one.difference for one in entries if one.difference is not None}
+    differences = {one.row_name: one.difference for one in entries if one.difference is not None}
     above = [name for name, one in differences.items() if one.low > 0]
     below = [name for name, one in differences.items() if one.high < 0]
     if metric.better_direction == "lower":
@@ -345,7 +347,7 @@ def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[
     more, less = ("above", "below") if metric.better_direction == "neither" else ("better than", "worse")
     parts = []
     if above:
-        best = _best_entry(metric, entries).row
+        best = _best_entry(metric, entries).row_name
         names = _shorten(sorted(above, key=lambda name: name != best))
         parts.append(f"{names} {'is' if len(above) == 1 else 'are'} significantly {more} {baseline}")
     if below:
@@ -357,7 +359,7 @@ def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[
         parts.append(f"the other {len(rest)} do not differ significantly from it")
     elif rest:
         parts.append(f"none of the other {len(rest)} differs significantly from {baseline}")
-    unknown = [one.row for one in entries if one.row not in differences and one.row != baseline]
+    unknown = [one.row_name for one in entries if one.row_name not in differences and one.row_name != baseline]
     return [*parts, f"no interval is known for {_shorten(unknown)}"] if unknown else parts
 
 

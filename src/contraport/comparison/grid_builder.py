@@ -121,10 +121,10 @@ def _check_claims(
         if claim.measure is not None:
             select_metrics_keeping_order([claim.measure])
         if check_names:
-            for known, claimed in ((names, (*claim.better, claim.than)), (settings, claim.settings)):
+            for valid, claimed in ((names, (*claim.better, claim.than)), (settings, claim.settings)):
                 for name in claimed:
-                    if name not in known:
-                        raise unknown_name_error(f"claims: {claim.says}", name, known)
+                    if name not in valid:
+                        raise unknown_name_error(f"claims: {claim.says}", name, valid)
 
 
 _RESERVED = ("data", "seed", "out", "resume", "overwrite", "dry_run", "progress", "device", "root", "validation")

@@ -94,9 +94,9 @@ def build_panels(comparison: Comparison) -> list[dict[str, Any]]:
     panels = []
     for column, heading in zip(comparison.columns, comparison.headings[1:], strict=True):
         entries = {
-            entry.row: (entry, entry.mean, entry.interval or Interval(entry.mean, entry.mean))
+            entry.row_name: (entry, entry.mean, entry.interval or Interval(entry.mean, entry.mean))
             for entry in comparison.entries
-            if (entry.column, entry.metric_key) == (column, comparison.metrics[0].key) and entry.mean is not None
+            if (entry.column_name, entry.metric_key) == (column, comparison.metrics[0].key) and entry.mean is not None
         }
         if not entries:
             continue
@@ -149,6 +149,6 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
 
 
 def _mean_seconds(comparison: Comparison, row: str) -> str:
-    entries = [entry for entry in comparison.entries if entry.row == row]
+    entries = [entry for entry in comparison.entries if entry.row_name == row]
     seconds = [entry.training_seconds for entry in entries if entry.training_seconds is not None]
     return f"{sum(seconds) / len(seconds):.1f}" if seconds else "–"

@@ -69,8 +69,8 @@ class TableEntry(NamedTuple):
         failure_reason: reason why the first failed training failed; None if none failed.
     """
 
-    row: str
-    column: str
+    row_name: str
+    column_name: str
     metric_key: str
     num_seeds: int
     mean: float | None
@@ -83,8 +83,8 @@ class TableEntry(NamedTuple):
 class EpochMean(NamedTuple):
     """Mean of one metric over seeds for one row and column at an evaluated epoch; one seed has no interval."""
 
-    row: str
-    column: str
+    row_name: str
+    column_name: str
     metric_key: str
     epoch: int
     mean: float
@@ -92,6 +92,8 @@ class EpochMean(NamedTuple):
 
 
 _RECORD_KEYS = {
+    "row_name": "row",
+    "column_name": "column",
     "metric_key": "measure",
     "num_seeds": "seeds",
     "training_seconds": "seconds",
@@ -229,8 +231,8 @@ def build_entries(grid: Grid, results: Results) -> list[TableEntry]:
             has_values = len(cell.seeds) > 0
             entries.append(
                 TableEntry(
-                    row=row.name,
-                    column=column.name,
+                    row_name=row.name,
+                    column_name=column.name,
                     metric_key=metric.key,
                     num_seeds=len(cell.seeds),
                     mean=float(cell.seed_values.mean()) if has_values else None,

@@ -91,8 +91,8 @@ def rank_links(
         scores[own[inside], train_pairs[inside, 1]] = -torch.inf
         ranked.append(scores.topk(length, dim=1).indices)
     table, row_index = torch.cat(ranked), place[test_pairs[:, 0]]
-    found = table[row_index] == test_pairs[:, 1:]
-    ranks = torch.where(found.any(1), found.long().argmax(1) + 1.0, torch.inf)
+    is_column = table[row_index] == test_pairs[:, 1:]
+    ranks = torch.where(is_column.any(1), is_column.long().argmax(1) + 1.0, torch.inf)
     return LinkRanking(
         row_index.numpy(),
         ranks.numpy(),

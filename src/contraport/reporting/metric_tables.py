@@ -72,15 +72,16 @@ def _build_table(data: str, runs: list[ReportRun], metrics: Sequence[Metric]) ->
     """Build the table of metrics of one data set: distinct baselines first, then the runs."""
     sources = [*_distinct_baselines(runs), *(_EvaluatedEncoder(run.name, run, "trained") for run in runs)]
     best = {metric.key: _find_best(metric, sources) for metric in metrics}
-    encoders = [
-        EncoderRow(
-            source.name,
-            source.run if source.row == "trained" else None,
-            [_build_cell(metric, source, best[metric.key]) for metric in metrics],
-            _format_seconds(source.run.training_seconds) if source.row == "trained" else MISSING_VALUE,
-        )
-        for source in sources
-    ]
+    encoders = []
+    for source in sources:
+        values, run = source.metric_values, source.run if source.row == "trained" else None
+        intervals = source.run.evaluation.get("intervals", {}).get(source.row, {})
+        cells = [
+            build_metric_cell(m, values.get(m.key), intervals.get(m.key), is_best=source is best[m.key])
+            for m in metrics
+        ]
+        seconds = MISSING_VALUE if run is None else _format_seconds(run.training_seconds)
+        encoders.append(EncoderRow(source.name, run, cells, seconds))
     return DatasetTable(data, _describe_sizes(data, runs), encoders)
 
 
@@ -151,24 +152,25 @@ def _find_best(metric: Metric, sources: Sequence[_EvaluatedEncoder]) -> _Evaluat
 
     None as well if a run has no value of the metric.
     """
-    known = [source for source in sources if source.metric_values.get(metric.key) is not None]
+    measured = [source for source in sources if source.metric_values.get(metric.key) is not None]
     runs = [source for source in sources if source.row == "trained"]
-    if len(known) < 2 or metric.better_direction == "neither" or not all(source in known for source in runs):
+    if len(measured) < 2 or metric.better_direction == "neither" or not all(source in measured for source in runs):
         return None
     top = (max if metric.better_direction == "higher" else min)(
-        known, key=lambda source: float(source.metric_values[metric.key])
+        measured, key=lambda source: float(source.metric_values[metric.key])
     )
-    significant = all(top.differs_significantly(source, metric.key) for source in known if source is not top)
+    significant = all(top.differs_significantly(source, metric.key) for source in measured if source is not top)
     return top if significant else None
 
 
-def _build_cell(metric: Metric, source: _EvaluatedEncoder, best: _EvaluatedEncoder | None) -> MetricCell:
-    value = source.metric_values.get(metric.key)
+def build_metric_cell(
+    metric: Metric, value: float | None, interval: Mapping[str, float] | None, *, is_best: bool = False
+) -> MetricCell:
+    """Build the cell of a value with its confidence interval; a dash if the value is missing or not finite."""
     if value is None or not math.isfinite(value):
         return MetricCell(MISSING_VALUE, False)
-    ends = source.run.evaluation.get("intervals", {}).get(source.row, {}).get(metric.key)
-    interval = "" if ends is None else format_interval(metric, ends["low"], ends["high"])
-    return MetricCell(metric.format(value).replace("-", "−"), source is best, interval)
+    ends = "" if interval is None else format_interval(metric, interval["low"], interval["high"])
+    return MetricCell(metric.format(value).replace("-", "−"), is_best, ends)
 
 
 def format_interval(metric: Metric, low: float, high: float) -> str:

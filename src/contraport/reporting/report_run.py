@@ -99,8 +99,8 @@ class ReportRun:
         expected = own[key] - others[key]
         rows = [
             row
-            for row, found in stored.items()
-            if row not in BASELINES and math.isclose(found["value"], expected, rel_tol=0, abs_tol=1e-12)
+            for row, difference in stored.items()
+            if row not in BASELINES and math.isclose(difference["value"], expected, rel_tol=0, abs_tol=1e-12)
         ]
         rows.sort(key=lambda row: (row != other.path, Path(row).name != Path(other.path).name))
         return Difference(**stored[rows[0]]) if rows else None

@@ -104,22 +104,21 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
     )
     best, others = ranked[0], ranked[1:]
     name = _title_in_sentence(metric)
-    leads = {run.name: _difference_in_favor(metric, best, run) for run in others}
-    known = {run: lead for run, lead in leads.items() if lead is not None}
-    if len(known) < len(leads):
+    leads = {run.name: lead for run in others if (lead := _difference_in_favor(metric, best, run)) is not None}
+    if len(leads) < len(others):
         end = "highest" if metric.better_direction == "higher" else "lowest"
         return f"{best.name} has the {end} value on {name}, {_format_value(best, metric)}; no interval is known."
     if len(others) == 1:
-        ((other, lead),) = known.items()
+        ((other, lead),) = leads.items()
         size = format_gain(metric, lead)
         high, low = (_format_value(run, metric) for run in ranked)
         if lead.is_significant:
             return f"{best.name} is better than {other} on {name}, {high} against {low}: by {size}."
         return f"{best.name} and {other} do not differ significantly on {name}, {high} and {low}: {size}."
-    level = [run for run, lead in known.items() if not lead.is_significant]
-    behind = [run for run, lead in known.items() if lead.is_significant]
+    level = [run for run, lead in leads.items() if not lead.is_significant]
+    behind = [run for run, lead in leads.items() if lead.is_significant]
     if not level:
-        size = format_gain(metric, known[others[0].name])
+        size = format_gain(metric, leads[others[0].name])
         return f"{best.name} is the best on {name}, ahead of the next by {size}."
     if not behind:
         return f"On {name} none of the {len(runs)} runs differs significantly from the best, {best.name}."

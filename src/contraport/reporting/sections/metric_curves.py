@@ -221,8 +221,8 @@ def draw_severity_curves(runs: Sequence[ReportRun], metrics: Sequence[Metric], l
     sources += [(run, "trained", {}) for run in runs]
     lines = []
     for run, row, settings in sources:
-        if known := [(at, value) for at, key in points if (value := run.metric_value(key, row)) is not None]:
-            x, y = zip(*known, strict=True)
+        if values := [(at, value) for at, key in points if (value := run.metric_value(key, row)) is not None]:
+            x, y = zip(*values, strict=True)
             lines.append(build_line_trace(run, x, y, **style | settings))
     y_axis = {"tickformat": PERCENT, "range": [max(0.0, lowest - 0.05), 1.0]}
     return build_figure(lines, height=HEIGHT, hovermode="x unified", x=build_titled_axis("severity", dtick=1), y=y_axis)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.metric_tables import (
-    MISSING_VALUE,
     MetricCell,
+    build_metric_cell,
     build_metric_tables,
     compare_settings,
     format_gain,
-    format_interval,
     list_evaluated_metrics,
     summarize_training_speed,
 )
@@ -121,13 +120,12 @@ def _build_direction_cells(
     evaluated = [(run, ways) for run in runs if (ways := run.evaluation.get("directions"))]
     metrics = collect_metrics_from_rows(values for _, ways in evaluated for values in ways.values())
     return metrics, [
-        (run, {way: [_build_cell(metric, values) for metric in metrics] for way, values in ways.items()})
+        (
+            run,
+            {
+                way: [build_metric_cell(m, values.get(m.key, {}).get("value"), values.get(m.key)) for m in metrics]
+                for way, values in ways.items()
+            },
+        )
         for run, ways in evaluated
     ]
-
-
-def _build_cell(metric: Metric, values: Mapping[str, Mapping[str, float]]) -> MetricCell:
-    entry = values.get(metric.key)
-    if entry is None:
-        return MetricCell(MISSING_VALUE, False)
-    return MetricCell(metric.format(entry["value"]), False, format_interval(metric, entry["low"], entry["high"]))
