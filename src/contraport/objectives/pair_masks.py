@@ -60,11 +60,6 @@ class SignedLabelEquality:
         columns = rows if same else _concatenate_labels(self.columns, other.columns)
         return SignedLabelEquality(self.sign * other.sign, rows, columns)
 
-    def append_columns(self, columns: int) -> SignedLabelEquality:
-        """Return the set with additional columns, whose labels are 0."""
-        extra = self.columns.new_zeros(columns, self.columns.shape[1])
-        return SignedLabelEquality(self.sign, self.rows, torch.cat([self.columns, extra]))
-
 
 def _concatenate_labels(labels: Tensor, others: Tensor) -> Tensor:
     """Concatenate labels (n, k) and (n, l) to (n, k + l)."""
@@ -137,10 +132,6 @@ class PairIndicator:
     def take_rows(self, rows: slice) -> PairIndicator:
         """Return the pair set restricted to some of its rows."""
         return PairIndicator(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns) for e in self.equalities))
-
-    def append_columns(self, columns: int) -> PairIndicator:
-        """Return the pair set with further columns; pairs in these columns may or may not belong to the set."""
-        return PairIndicator(tuple(e.append_columns(columns) for e in self.equalities))
 
     def apply(self, y: Tensor) -> Tensor:
         """Apply the set as a matrix of zeros and ones: sum y over the columns of each row, (M, ...) to (N, ...)."""

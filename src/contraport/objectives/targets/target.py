@@ -245,23 +245,22 @@ class DenseTarget(TargetPlan):
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseConstantTarget(TargetPlan):
-    """Target plan that is constant on a few sets of pairs: p_ij = r_i c_j sum_k level_k [(i, j) in set k].
+    """Target plan that is constant on a few sets of pairs of a row: p_ij = r_i sum_k level_k [(i, j) in set k].
 
     Attributes:
         level_sets: Disjoint sets of pairs, each with its level, the positive value of the plan there.
         row_scale: Factor r of each row, (N,).
-        column_scale: Factor c of each column, (M,); None is 1 throughout.
         cached_row_mass: Mass of each row, (N,), if known; else None.
+        num_appended: Number of columns without mass that follow those of the sets.
     """
 
     level_sets: tuple[tuple[float, PairIndicator], ...]
     row_scale: Tensor
-    column_scale: Tensor | None = None
     cached_row_mass: Tensor | None = None
+    num_appended: int = 0
 
     def apply(self, y: Tensor) -> Tensor:
-        if self.column_scale is not None:
-            y = _scale_rows(self.column_scale.to(y.dtype), y)
+        y = y[: -self.num_appended] if self.num_appended else y
         return _scale_rows(self.row_scale.to(y.dtype), self._sum_levels(y))
 
     def _sum_levels(self, y: Tensor) -> Tensor:
@@ -269,49 +268,40 @@ class PiecewiseConstantTarget(TargetPlan):
         parts = [pairs.apply(y) if level == 1 else level * pairs.apply(y) for level, pairs in self.level_sets]
         return sum(parts[1:], parts[0]) if parts else y.new_zeros(len(self.row_scale), *y.shape[1:])
 
-    def _filled_column_scale(self) -> Tensor:
-        """Return the factor of each column, (M,); all ones if the target has no column factors."""
-        if self.column_scale is not None:
-            return self.column_scale
-        return constant_vector(self.level_sets[0][1].shape[1], 1.0, self.row_scale)
-
     def row_mass(self) -> Tensor:
         if self.cached_row_mass is not None:
             return self.cached_row_mass
-        return self.row_scale * self._sum_levels(self._filled_column_scale())
+        return self.row_scale * self._sum_levels(self._column_ones())
+
+    def _column_ones(self) -> Tensor:
+        return constant_vector(self.level_sets[0][1].shape[1], 1.0, self.row_scale)
 
     def row_negative_entropy(self) -> Tensor:
-        # p log p with log p = log r_i + log c_j + log level_k: each part is a sum over the plan's own sets.
+        # p log p with log p = log r_i + log level_k: each part is a sum over the plan's own sets.
         entropy = torch.xlogy(self.row_mass(), self.row_scale)
-        if self.column_scale is not None:
-            entropy = entropy + self.apply(torch.where(self.column_scale > 0, self.column_scale, 1).log())
         for level, pairs in self.level_sets:
             if level != 1:
-                sums = self.row_scale * pairs.apply(self._filled_column_scale())
-                entropy = entropy + level * math.log(level) * sums
+                entropy = entropy + level * math.log(level) * (self.row_scale * pairs.apply(self._column_ones()))
         return entropy
 
     def row_square_mass(self) -> Tensor:
         squared = tuple((level**2, pairs) for level, pairs in self.level_sets)
-        columns = None if self.column_scale is None else self.column_scale.square()
-        return PiecewiseConstantTarget(squared, self.row_scale.square(), columns).row_mass()
+        return PiecewiseConstantTarget(squared, self.row_scale.square()).row_mass()
 
     def dense(self) -> Tensor:
         total = sum(level * pairs.dense().to(self.row_scale) for level, pairs in self.level_sets)
-        return self.row_scale[:, None] * total * self._filled_column_scale()
+        return F.pad(self.row_scale[:, None] * total, (0, self.num_appended))
 
     def take_rows(self, rows: slice) -> PiecewiseConstantTarget:
         levels = tuple((level, pairs.take_rows(rows)) for level, pairs in self.level_sets)
-        return PiecewiseConstantTarget(levels, self.row_scale[rows], self.column_scale)
+        return replace(self, level_sets=levels, row_scale=self.row_scale[rows], cached_row_mass=None)
 
     def scale_rows(self, factors: Tensor) -> PiecewiseConstantTarget:
         mass = None if self.cached_row_mass is None else self.cached_row_mass * factors
         return replace(self, row_scale=self.row_scale * factors, cached_row_mass=mass)
 
     def append_columns(self, columns: int) -> PiecewiseConstantTarget:
-        levels = tuple((level, pairs.append_columns(columns)) for level, pairs in self.level_sets)
-        column_scale = F.pad(self._filled_column_scale(), (0, columns))
-        return PiecewiseConstantTarget(levels, self.row_scale, column_scale, self.cached_row_mass)
+        return replace(self, num_appended=self.num_appended + columns)
 
 
 @dataclass(frozen=True, repr=False)
