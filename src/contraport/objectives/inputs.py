@@ -39,11 +39,7 @@ class CallInputs(NamedTuple):
     num_first_items: int | None = None
 
     def gather(self, processes: Processes, counts: tuple[int, ...] | None) -> CallInputs:
-        """Return the items of all processes in the order of their ranks; counts, of each process, are None for one.
-
-        Raises:
-            UsageError: all weights are zero.
-        """
+        """Return the items of all processes in the order of their ranks; counts, of each process, are None for one."""
         inputs = self
         if counts is not None:
             views = processes.gather(torch.stack(self.views, 1), counts).unbind(1)
@@ -122,9 +118,6 @@ def read_inputs(views: tuple[Tensor, ...], options: Mapping[str, Any], present: 
         options: attributes of the items by name, one value per item, beside `NON_ITEM_OPTIONS`; if two views show
             different items, a pair, of the first and the second view.
         present: which items have which views, (n, views) Booleans, or None.
-
-    Raises:
-        UsageError: shapes or types do not fit, or weights are negative or not finite.
     """
     values = {}
     for name in sorted(options):  # processes gather attributes in one order, whatever the order of their keywords
@@ -184,15 +177,7 @@ def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any]) 
 
 
 def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> UngatheredNegatives | None:
-    """Check the additional negatives of this process, and return them; None without any.
-
-    Args:
-        inputs: views of this process.
-        options: of the call.
-
-    Raises:
-        UsageError: shapes do not fit, or an option requires another.
-    """
+    """Check the additional negatives of this process, and return them; None without any."""
     negatives, ids, shared = options.get("negatives"), options.get("negative_ids"), options.get("shared_negatives")
     if negatives is None:
         if ids is not None or shared:
@@ -256,11 +241,7 @@ def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> 
 
 
 def to_numeric_tensor(name: str, value: object) -> Tensor:
-    """Convert a tensor, an array or a list of numbers to a tensor.
-
-    Raises:
-        UsageError: it is none of these.
-    """
+    """Convert a tensor, an array or a list of numbers to a tensor."""
     if isinstance(value, Tensor):
         return value
     expected = f"{name}: must be a tensor, an array or a list of numbers, one entry per item"

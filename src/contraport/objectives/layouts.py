@@ -154,12 +154,10 @@ class PairPattern:
     def append_columns(
         self, columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> PairPattern:
-        """Return the pattern with additional columns, which have no positives, in one direction.
+        """Return the pattern with k additional columns, which have no positives, in one direction.
 
-        Args:
-            columns: their number, k.
-            ids: ids of the items, (n,), and of the columns, (k,); pairs with equal ids are excluded.
-            owners: the only item that each column is compared with, (k,); None is all items.
+        Pairs with equal ids, of the n items and the k columns, are excluded. Columns with owners, (k,), are only
+        compared with the item that owns them.
         """
         # Masks are equalities of labels, in O(N + M) memory: a Boolean matrix would take O(N M), and could not be read
         # within a pass over tiles.
@@ -265,12 +263,7 @@ def build_diagonal_pattern(
 ) -> PairPattern:
     """Build the pattern whose positives are the diagonal: row i and column i are two views of item i.
 
-    Args:
-        size: number of items.
-        weight: weight of the block in the objective.
-        bidirectional: whether both directions are compared.
-        device: of the pattern.
-        decoupled: exclude the positives from the compared pairs.
+    If decoupled, the positives are excluded from the compared pairs.
     """
     items = torch.arange(size, device=device)
     masks, has_no_empty_rows = ((LabelMask((items, items)),), size > 1) if decoupled else ((), True)

@@ -100,11 +100,7 @@ class PairIndicator:
     def from_exclusion_masks(
         cls, masks: Sequence[LabelMask | SimilarityMask], like: tuple[Tensor, Tensor]
     ) -> PairIndicator:
-        """Build the set of pairs that no mask excludes.
-
-        Raises:
-            UsageError: a mask depends on features rather than on equal labels.
-        """
+        """Build the set of pairs that no mask excludes."""
         pairs = cls.all_pairs(like)
         for mask in masks:
             if not isinstance(mask, LabelMask):

@@ -258,11 +258,7 @@ class BlockResult:
         return values.sum() if self.row_weights is None else self.row_weights @ values
 
     def scale_row_values(self, values: Tensor, term: object) -> Tensor:
-        """Scale the row values of a divergence, (N,), by their weights and so that their mean is the loss.
-
-        Raises:
-            UsageError: the divergence, ``term``, is not a sum over rows.
-        """
+        """Scale the row values of a divergence, (N,), by their weights and so that their mean is the loss."""
         good = values.ndim > 0
         check(good, f"reduction: must be 'mean' for {term!r}, which is not a sum over rows, got 'none'.", "no_rows")
         values = len(values) * values

@@ -127,18 +127,9 @@ class MatchingProblem:
 
 
 class LocalCall(NamedTuple):
-    """Checked inputs of a call on this process, before those of all processes are gathered.
+    """Checked inputs of a call on this process; see `MatchingProblem`.
 
-    Attributes:
-        layout: Layout, which selects the compared pairs.
-        traits: Traits of the layout.
-        inputs: Views and attributes of the items.
-        negatives: Additional negatives, or None.
-        target: Target of the call.
-        plan_weights: Weights of the items from the plan of the batch, or None.
-        columns: Embeddings of columns that are not items, none or one tensor.
-        similarities: Similarity matrix in place of embeddings, or None.
-        temperature: Temperature of the kernel in this call; None is the kernel's own.
+    ``columns`` are its `column_embeddings`, none or one tensor; ``plan_weights`` weight the items by the batch's plan.
     """
 
     layout: Layout
@@ -178,9 +169,6 @@ def read_call(layout: Layout, target: Target, views: tuple[Tensor, ...], options
         views: of the call.
         options: keyword arguments of the call: attributes of the items, negatives, ``target``, ``similarities``,
             ``present``, ``temperature``.
-
-    Raises:
-        UsageError: shapes or types do not fit, or options exclude each other.
     """
     options, traits, plan_weights = dict(options), layout.traits, None
     own_target, similarities = options.pop("target", None), options.pop("similarities", None)
@@ -226,10 +214,6 @@ def read_call(layout: Layout, target: Target, views: tuple[Tensor, ...], options
 def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
     """Build the matching problem of a call from the inputs of all processes.
 
-    Args:
-        call: inputs of this process.
-        kernel: of the plan that weights the items, for ``weights="plan"``.
-
     Raises:
         UsageError: processes give different options, or one of them rejected its inputs.
     """
@@ -266,11 +250,7 @@ def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
 
 
 def convert_target(target: object) -> Target:
-    """Convert a target given as a matrix or a list of pairs to a `Target`; a `Target` is returned unchanged.
-
-    Raises:
-        UsageError: it is none of these.
-    """
+    """Convert a target given as a matrix or a list of pairs to a `Target`; a `Target` is returned unchanged."""
     if isinstance(target, Tensor | np.ndarray):
         return Matrix(torch.as_tensor(target))
     if isinstance(target, list):
@@ -295,11 +275,7 @@ def describe_form(value: object) -> str:
 
 
 def _agree_on_row_counts(processes: Processes, call: LocalCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Check that all processes give the same options, and return the numbers of items and of negatives of each.
-
-    Raises:
-        UsageError: an option differs, or another process rejected its inputs.
-    """
+    """Check that all processes give the same options, and return the numbers of items and of negatives of each."""
     forms, views = call.describe_options(), call.inputs.views
     negatives = 0 if call.negatives is None else len(call.negatives.embeddings)
     complete = {name: forms.get(name, "none") for name in OPTIONS}
@@ -324,12 +300,7 @@ def _agree_on_row_counts(processes: Processes, call: LocalCall) -> tuple[tuple[i
 
 
 def report_failure(views: Sequence[object], error: Exception) -> None:
-    """Send the error of this process in place of its row counts, so that all other processes raise too.
-
-    Args:
-        views: of the call; the agreement runs on the device of the first tensor.
-        error: the error that this process raises.
-    """
+    """Send the error of this process in place of its row counts, so that all other processes raise too."""
     processes = current_processes()
     if processes.size > 1:
         device = next((view.device for view in views if isinstance(view, Tensor)), processes.device)

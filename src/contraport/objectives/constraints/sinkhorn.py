@@ -184,15 +184,6 @@ def _build_plan(
     """Build the plan from the potentials of a chain of half-steps.
 
     The mass along the last axis follows from the last half-step, without another pass over the pairs.
-
-    Args:
-        geometry: compared pairs.
-        marginals: of the call; None is uniform.
-        masses: the same as vectors, which other plans may share.
-        reference: initial potentials; None is zero.
-        axes: of the half-steps.
-        potentials: result of each half-step.
-        last: relaxation of the last half-step.
     """
     targets = dict(zip(OTHER_AXIS, masses, strict=True))
     initial: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER_AXIS, reference, strict=True))

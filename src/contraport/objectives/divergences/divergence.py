@@ -56,11 +56,7 @@ class KernelDivergence(Divergence):
 
 
 def updates_averages(divergence: nn.Module) -> bool:
-    """Return whether a divergence updates its moving averages: in training mode, with gradients enabled.
-
-    Raises:
-        UsageError: within `torch.func`, where no state can be updated.
-    """
+    """Return whether a divergence updates its moving averages: in training mode, with gradients enabled."""
     updates = divergence.training and torch.is_grad_enabled()
     if updates:
         check_not_in_torch_func("averages: those over the calls do not move", "the objective in evaluation, .eval()")
@@ -98,14 +94,7 @@ def log_mean_kernel(result: BlockResult) -> Tensor:
 
 
 def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return the log-mean-exp of the values in each group, (size,), and the group sizes; empty groups get 0.
-
-    Args:
-        groups: group of each value, (k,).
-        values: (k,).
-        weights: positive, (k,).
-        size: number of groups.
-    """
+    """Return the weighted log-mean-exp of values, (k,), in each group, (size,), and the group sizes; 0 for empty ones."""
     zeros = values.new_zeros(size)
     counts = zeros.index_add(0, groups, torch.ones_like(values))
     mass = zeros.index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)

@@ -127,14 +127,6 @@ def select_block_features(attributes: Attributes, block: Block, *, backward: boo
     """Select the features of the rows and of the columns of a block from ``features=`` of the call.
 
     Both are one tensor if rows and columns are the same.
-
-    Args:
-        attributes: of the items.
-        block: one direction of a block.
-        backward: whether the direction is from the second view to the first.
-
-    Raises:
-        UsageError: there are no features, or not as many views of them as the layout compares.
     """
     expected = "(n, k) or (n, views, k)"
     check("features" in attributes, f"features: required, got none. Pass features= in the call, {expected}.", "missing")
