@@ -96,7 +96,7 @@ def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Los
             loss = make(*call.args, **call.kwargs)
             arguments = [repr(a) for a in args] + [f"{key}={value!r}" for key, value in settings.items()]
             loss.accepts_temperature = "temperature" in signature.parameters
-            loss.catalog_origin = cp.objectives.objective.CatalogOrigin(
+            loss.catalog_origin = cp.objectives.loss.CatalogOrigin(
                 name, f"{make.__name__}({', '.join(arguments)})", citation
             )
             return loss

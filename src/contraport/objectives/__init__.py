@@ -5,10 +5,10 @@ from contraport.objectives.constraints import *
 from contraport.objectives.divergences import *
 from contraport.objectives.layout_wrappers import *
 from contraport.objectives.layouts import *
+from contraport.objectives.loss import Loss
 from contraport.objectives.loss_schedules import Loosen, TemperatureSchedule, Tighten
-from contraport.objectives.objective import Loss, Objective
+from contraport.objectives.objective import Objective, SumLoss
 from contraport.objectives.plan import BlockResult, Plan
-from contraport.objectives.sum_loss import SumLoss
 from contraport.objectives.targets import *
 from contraport.objectives.transport import PlanWeights, Transport, assignments, sinkhorn_divergence, transport
 

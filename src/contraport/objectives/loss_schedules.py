@@ -23,7 +23,7 @@ from contraport.objectives.constraints import (
     Tsallis,
     Unbalanced,
 )
-from contraport.objectives.objective import Loss
+from contraport.objectives.loss import Loss
 from contraport.objectives.transport import PlanWeights
 from contraport.schedules import RampSchedule, parse_schedule, parse_temperature_schedule
 

@@ -251,19 +251,6 @@ class BlockResult:
     row_weights: Tensor | None = None
     ids: Tensor | None = None
 
-    def sum_row_values(self, values: Tensor) -> Tensor:
-        """Return the weighted sum of the row values of a divergence, (N,); a scalar is returned unchanged."""
-        if values.ndim == 0:
-            return values
-        return values.sum() if self.row_weights is None else self.row_weights @ values
-
-    def scale_row_values(self, values: Tensor, term: object) -> Tensor:
-        """Scale the row values of a divergence, (N,), by their weights and so that their mean is the loss."""
-        good = values.ndim > 0
-        check(good, f"reduction: must be 'mean' for {term!r}, which is not a sum over rows, got 'none'.", "no_rows")
-        values = len(values) * values
-        return values if self.row_weights is None else self.row_weights * values
-
 
 @torch.no_grad()
 def _cost_shift(kernel: LogKernel) -> Tensor:

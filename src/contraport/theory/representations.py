@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from contraport.catalog.objectives import alpha_cl, direct_clr, nt_xent, quadratic
 from contraport.errors import check, check_integer, is_number
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank
-from contraport.objectives.objective import Loss
+from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.colors import GREY, SERIES
 from contraport.plots.figure_setup import create_panels, draw_heatmap

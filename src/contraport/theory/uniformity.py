@@ -15,7 +15,7 @@ from contraport.catalog.objectives import align_uniform, iot, iot_uniform, nt_xe
 from contraport.engine import Gibbs, normalize
 from contraport.errors import check, check_integer, check_nonnegative
 from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, WithinView
-from contraport.objectives.objective import Loss
+from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
 from contraport.plots.figure_setup import create_panels, draw_heatmap, mass_colormap

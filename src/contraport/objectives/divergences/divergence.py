@@ -94,7 +94,7 @@ def log_mean_kernel(result: BlockResult) -> Tensor:
 
 
 def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return the weighted log-mean-exp of values, (k,), in each group, (size,), and the group sizes; 0 for empty ones."""
+    """Return the weighted log-mean-exp of values, (k,), in each group, (size,), and the group sizes; 0 for empty."""
     zeros = values.new_zeros(size)
     counts = zeros.index_add(0, groups, torch.ones_like(values))
     mass = zeros.index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)

@@ -1,0 +1,274 @@
+"""Base class of losses: modules called on embeddings, whose plans and targets can be inspected."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from contraport._utils.html_repr import format_html_mapping
+from contraport._utils.lazy_imports import import_object
+from contraport.errors import UsageError, add_hint
+from contraport.objectives.constraints import Constraint
+from contraport.objectives.plan import BlockResult
+from contraport.objectives.problem import report_failure
+from contraport.objectives.targets import Target
+from contraport.objectives.transport import PlanWeights
+from contraport.options import warn_renamed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CallOption: TypeAlias = Any
+"""Keyword argument of a call; see `Loss.forward`."""
+
+PerItem: TypeAlias = Tensor | np.ndarray | Sequence[Any]
+"""One value per item: a tensor, an array or a list of numbers; for two views of different items, a pair of these."""
+
+
+@dataclass(frozen=True)
+class CatalogOrigin:
+    """Catalog entry from which an objective was built: name, call and citation.
+
+    Attributes:
+        name: Name of the objective in the catalog.
+        call: Python call that built the objective, as text.
+        citation: Paper and equation that define the objective.
+    """
+
+    name: str
+    call: str
+    citation: str
+
+
+class Loss(nn.Module, ABC):
+    """Base class of losses: modules called on embeddings, whose plans and targets can be inspected.
+
+    Attributes:
+        catalog_origin: Catalog entry from which the loss was built, or None.
+        accepts_temperature: Whether a call may set the temperature; recipes without one fix that of their kernel.
+        multi_view: Whether training passes all views at once, rather than two at a time.
+        has_core_view: Whether training on several views compares the first (the core view) with each other view only.
+        compares_items: Whether items are compared with items, rather than coordinates with coordinates.
+        has_negatives: Whether the loss pushes items apart, so that a batch needs several items.
+        requires_ids: Whether the loss keeps a state for each item, so that a call needs ``ids=``.
+        stop_gradient: Whether the columns are detached, as the targets of a momentum encoder are.
+    """
+
+    catalog_origin: CatalogOrigin | None = None
+    accepts_temperature: bool = True
+    multi_view: bool
+    has_core_view: bool
+    compares_items: bool
+    has_negatives: bool
+    requires_ids: bool
+    stop_gradient: bool
+
+    @abstractmethod
+    def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
+        """Compute the weighted terms of the loss by name, as tensors; the loss is the sum of these terms."""
+
+    @abstractmethod
+    def solve_blocks(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
+        """Solve the blocks: yield the compared pairs, target plan and solved plan of each direction of each block."""
+
+    @abstractmethod
+    def describe_components(self) -> dict[str, str]:
+        """Return descriptions of layout, kernel, constraint, target and divergence, keyed by the question of each."""
+
+    @abstractmethod
+    def set_constraint(self, constraint: Constraint) -> None:
+        """Set the constraint of the loss, in place of the present one.
+
+        Raises:
+            UsageError: there is no single constraint, or the divergence does not support this one.
+        """
+
+    @property
+    @abstractmethod
+    def temperature(self) -> float:
+        """Temperature of the kernel; assign to it to change it between steps."""
+
+    @temperature.setter
+    @abstractmethod
+    def temperature(self, value: float) -> None: ...
+
+    @abstractmethod
+    def requires_features(self, target: Target | None = None) -> bool:
+        """Return whether a call needs ``features=``, for a given target or, without one, for the loss's own."""
+
+    @abstractmethod
+    def target_conflict(self, target: Target) -> str | None:
+        """Return the reason why a call cannot have a given target, or None if it can."""
+
+    @property
+    @abstractmethod
+    def requires_weights(self) -> bool:
+        """Whether the weights of the items are the marginals of the plan, so that a call needs ``weights=``."""
+
+    @property
+    @abstractmethod
+    def mass(self) -> float | None:
+        """Mass of the plan of the last call, averaged over directions; None if no marginal is cached.
+
+        Reading it synchronizes with the device; a call does not.
+        """
+
+    def mutual_information_bound(self, value: float) -> float | None:
+        """Return the lower bound on mutual information, in nats, from a loss value of the last call; None without one.
+
+        Only InfoNCE has a bound, see `Objective`. Reading it synchronizes with the device; a call does not.
+        """
+        return None
+
+    def information(self, value: float) -> float | None:
+        """Deprecated name of `mutual_information_bound`."""
+        warn_renamed("information", "mutual_information_bound", stacklevel=3)
+        return self.mutual_information_bound(value)
+
+    def forward(
+        self,
+        *views: Tensor,
+        labels: PerItem | None = None,
+        domains: PerItem | None = None,
+        ids: PerItem | None = None,
+        weights: PerItem | PlanWeights | str | None = None,
+        column_weights: PerItem | None = None,
+        features: PerItem | None = None,
+        target: Tensor | np.ndarray | Target | list[Sequence[int]] | None = None,
+        negatives: Tensor | None = None,
+        negative_ids: PerItem | None = None,
+        shared_negatives: bool = False,
+        present: PerItem | None = None,
+        similarities: Tensor | None = None,
+        temperature: float | Tensor | None = None,
+        reduction: str = "mean",
+    ) -> Tensor:
+        """Return the loss, a scalar tensor.
+
+        Two views may show different items, n and m of them, if the target defines the positives: labels, a matrix or
+        pairs. Attributes of the items are then pairs, ``labels=(of z0, of z1)``; items with equal ``ids`` are the same
+        item and are not compared.
+
+        Args:
+            views: embeddings, (n, d) each, or all views in one tensor, (n, views, d). A single view is compared with
+                itself, without self pairs, for targets such as labels.
+            labels: class of each item, (n,) integers, for targets that need it; or (n, classes) zeros and ones.
+            domains: domain of each item, (n,) integers, likewise.
+            ids: id of each item, (n,) integers; items with equal ids are never negatives of each other.
+            weights: weight of each item, (n,), nonnegative: the loss is the weighted mean of the rows' values; or
+                ``"plan"``, the confidence of the batch's own balanced plan in each item's pair, see `PlanWeights`.
+            column_weights: weight of each item as a column, (n,), positive: the kernel becomes w_j K_ij, a reference
+                measure. With w = 1/q, q_j the sampling frequency of item j, it is the log-q correction of sampled
+                softmax, log K_ij - log q_j (Yi et al., 2019, Sampling-bias-corrected neural modeling).
+            features: the items in another space, a teacher's for example, for targets and layouts that need them:
+                (n, k), or (n, views, k) if each view has its own. They are detached.
+            target: target plan of this call, in place of the objective's own: a matrix as in `Matrix`, a list of pairs
+                as in `PairList`, or a rule. It does not change the negatives.
+            negatives: embeddings of additional columns without positives, (k, d), from a queue or a memory bank; or
+                separate ones for each item of the first view, (n, k, d), which other rows are not compared with. They
+                are appended to the columns of every block and direction, and count as other columns do: a plan with
+                column marginals gives them the share k / M of the mass. Under `torch.distributed` each process gives
+                its own, any number, such as hard negatives of its items; they are gathered.
+            negative_ids: id of each negative, (k,) or (n, k) integers, with ``ids``: a row is not compared with
+                negatives of its own item.
+            shared_negatives: every process gives the same negatives, from a bank or a queue; they are not gathered.
+            present: which items have which views, (n, views) Booleans. Rows of absent views are never read. An item
+                without other views has no positive, but is a negative of others, and has its mass in the plan.
+            similarities: similarity matrix of rows and columns, (N, M), in place of embeddings: cosines, if the
+                kernel's cost is a function of them. In the joint layout it is (2n, 2n), view 0 before view 1.
+            temperature: of the kernel in this call, a number or a tensor of one element, which gets its gradient: for
+                models that learn it, such as ``1 / logit_scale.exp()``. On a GPU its sign is not checked, which would
+                synchronize: a temperature that is not positive gives NaN there.
+            reduction: ``"mean"``, or ``"none"`` for the value of each row of the layout, (N,), whose mean is the loss;
+                a row includes both directions if there are two. Under `torch.distributed` these are the rows of all
+                processes.
+
+        Raises:
+            UsageError: an argument has the wrong type, shape or value, or excludes another.
+        """
+        options = {
+            "labels": labels, "domains": domains, "ids": ids, "weights": weights, "column_weights": column_weights,
+            "features": features, "target": target, "negatives": negatives, "negative_ids": negative_ids,
+            "shared_negatives": shared_negatives or None, "present": present, "similarities": similarities,
+            "temperature": temperature,
+        }  # fmt: skip
+        # Not a decorator: all objectives would share one compiled function, and its limit of recompilations.
+        try:
+            if temperature is not None and not self.accepts_temperature:
+                error = UsageError("temperature: not accepted, as this objective has a fixed one.", kind="conflict")
+                report_failure(views, error)
+                raise error
+            total: Tensor | None = None
+            for value in self.compute_terms(*views, **options, reduction=reduction).values():
+                if total is not None and total.shape != value.shape:
+                    sizes = {tuple(total.shape), tuple(value.shape)}
+                    message = f"reduction: must be 'mean', as the terms have different numbers of rows, {sizes}."
+                    raise UsageError(message, kind="rows_differ")
+                total = value if total is None else total + value
+        except (UsageError, FloatingPointError) as failure:
+            add_hint(failure, "contraport docs calls")
+            raise
+        assert total is not None
+        return total
+
+    def terms(self, *views: Tensor, **options: CallOption) -> dict[str, float]:
+        """Return the weighted terms of the loss by name, as numbers; views and options as in a call."""
+        with torch.no_grad():
+            return {name: value.item() for name, value in self.compute_terms(*views, **options).items()}
+
+    def plan(self, *views: Tensor, **options: CallOption) -> Tensor:
+        """Return the solved plan of the first block as a matrix, (N, M); views and options as in a call."""
+        with torch.no_grad():
+            return next(self.solve_blocks(*views, **options)).plan.dense()
+
+    def target_plan(self, *views: Tensor, **options: CallOption) -> Tensor:
+        """Return the target plan of the first block as a matrix, (N, M); views and options as in a call."""
+        with torch.no_grad():
+            return next(self.solve_blocks(*views, **options)).target.dense()
+
+    def plot(self, *views: Tensor, **options: CallOption) -> Figure:
+        """Plot the solved plan beside the target plan, both of the first block; views and options as in a call.
+
+        Raises:
+            UsageError: matplotlib is not installed; or as in the call.
+
+        >>> import torch, contraport
+        >>> contraport.info_nce(1.0).plot(torch.eye(4), torch.eye(4)).axes[0].get_title()
+        'plan: 48% of its mass on target'
+        """
+        with torch.no_grad():
+            result = next(self.solve_blocks(*views, **options))
+            figure: Figure = import_object("contraport.plots:plan")(result.plan.dense(), result.target.dense())
+        return figure
+
+    def _repr_html_(self) -> str:
+        """Return the components of the loss as an HTML table, for a notebook."""
+        if self.catalog_origin is None:
+            return format_html_mapping(type(self).__name__, self.describe_components())
+        return format_html_mapping(
+            self.catalog_origin.call, self.describe_components(), f"Source: {self.catalog_origin.citation}"
+        )
+
+    def explain(self) -> str:
+        """Describe the loss as text: each component with the question that it answers, and the citation.
+
+        >>> import contraport
+        >>> print(contraport.gca_ince(iterations=3).explain())
+        gca_ince(iterations=3)
+        Which pairs are compared?                Joint()
+        How alike are two embeddings?            Gibbs('cosine', 0.5)
+        Which plans are allowed?                 Balanced(iterations=3)
+        Which plan do we want?                   Pairs()
+        How far is one from the other?           KL()
+        Source: Chen, Lin, Liu, Xiao and Dyer (2024), Your contrastive learning problem is secretly a ...
+        """
+        lines = [f"{question:<40} {answer}" for question, answer in self.describe_components().items()]
+        if self.catalog_origin is not None:
+            lines = [self.catalog_origin.call, *lines, f"Source: {self.catalog_origin.citation}"]
+        return "\n".join(lines)
