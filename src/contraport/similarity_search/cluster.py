@@ -17,7 +17,7 @@ from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.metrics.clustering import kmeans_clusters
 from contraport.similarity_search.config import CLUSTER, ItemClusteringOptions
-from contraport.similarity_search.nearest_rows import find_most_similar, iterate_normalized_blocks, spread_evenly
+from contraport.similarity_search.nearest_rows import find_most_similar, iterate_normalized_blocks, select_evenly_spaced
 from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_page
 
 MAX_SAMPLE = 20_000
@@ -130,7 +130,7 @@ def cluster(values: dict[str, Any]) -> Clusters:
 
 def _fit_kmeans(features: np.ndarray, count: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
     """Fit k-means, and return the cluster of each item, ``(n,)``, and the centers, ``(k, F)``."""
-    sample = np.array(features[spread_evenly(len(features), MAX_SAMPLE)], dtype=np.float32)
+    sample = np.array(features[select_evenly_spaced(len(features), MAX_SAMPLE)], dtype=np.float32)
     initial = torch.from_numpy(kmeans_clusters(torch.from_numpy(sample), count).astype(np.int64))
     centers = torch.zeros(count, features.shape[1], device=device)
     for first, rows in iterate_normalized_blocks(sample, device):

@@ -145,7 +145,7 @@ def duplicates(values: dict[str, Any]) -> DuplicatesResult:
     else:
         index = load_or_build_index(features.features, Path(options.index))
         labels, nearest = _link_by_index(index, threshold, len(features))
-    pairs, cosines = nearest.nearest_pairs()
+    pairs, cosines = nearest.list_nearest_pairs()
     below = cosines < threshold - ROUNDING
     pairs_below_threshold = [
         NearestPair((first, second), (features.item_name(first), features.item_name(second)), cosine)
@@ -262,7 +262,7 @@ class _NearestTracker:
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]
 
-    def nearest_pairs(self) -> tuple[np.ndarray, np.ndarray]:
+    def list_nearest_pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the distinct pairs of nearest items, ``(p, 2)``, and their cosines ``(p,)``, in decreasing order."""
         rows = np.flatnonzero(self._cosines > -np.inf)
         ends = np.sort(np.stack([rows, self._others[rows]], axis=1), axis=1)

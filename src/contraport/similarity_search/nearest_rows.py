@@ -66,10 +66,10 @@ def normalize_rows(features: np.ndarray, device: torch.device) -> Tensor:
     return F.normalize(rows.to(device), dim=1)
 
 
-def spread_evenly(items: int, count: int) -> np.ndarray:
+def select_evenly_spaced(items: int, count: int) -> np.ndarray:
     """Return the indices of at most `count` evenly spaced items.
 
-    >>> spread_evenly(10, 4)
+    >>> select_evenly_spaced(10, 4)
     array([0, 3, 6, 9])
     """
     return np.linspace(0, items - 1, min(count, items)).round().astype(np.int64)
@@ -184,7 +184,7 @@ def _build_index(faiss: Any, features: np.ndarray) -> Any:
     items, width = features.shape
     cells = max(1, min(round(4 * math.sqrt(items)), items // 39))  # faiss requires 39 training rows a cell
     faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
-    training_rows = spread_evenly(items, max(TRAINING_ROWS, 64 * cells))
+    training_rows = select_evenly_spaced(items, max(TRAINING_ROWS, 64 * cells))
     faiss_index.train(normalize_rows(features[training_rows], _CPU).numpy())
     for _, rows in iterate_normalized_blocks(features, _CPU):
         faiss_index.add(rows.numpy())
@@ -194,5 +194,5 @@ def _build_index(faiss: Any, features: np.ndarray) -> Any:
 
 def _sample_digest(features: np.ndarray) -> str:
     """Return a digest of at most 1,000 evenly spaced rows, which identifies the features."""
-    sample = features[spread_evenly(len(features), 1_000)]
+    sample = features[select_evenly_spaced(len(features), 1_000)]
     return hashlib.sha256(np.ascontiguousarray(sample).tobytes()).hexdigest()
