@@ -62,9 +62,11 @@ class SinkhornConstraint(Constraint):
     Attributes:
         reference: Reference measure of the entropy: ``"product"`` of the marginals, or ``"counting"``, 1 everywhere;
             None without relaxation.
+        tolerance: Error of the row masses at which the iterations stop; None runs all of them.
     """
 
     reference: str | None = None
+    tolerance: float | None = None
     _is_relaxed: ClassVar[bool] = False
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -92,11 +94,6 @@ class SinkhornConstraint(Constraint):
         return STRICT
 
     @property
-    def stop_tolerance(self) -> float | None:
-        """Tolerance at which the iterations stop; None runs all of them."""
-        return None
-
-    @property
     def meets_both_marginals(self) -> bool:
         """Whether the plan meets both marginals, which must then have the same total mass."""
         return len(set(self.half_steps())) == 2
@@ -114,11 +111,11 @@ class SinkhornConstraint(Constraint):
         like, temperature = kernel.inputs[0], kernel.temperature
         masses = request.marginals or _cached_uniform(*kernel.shape, like.dtype, like.device)
         reference, axes = self._log_reference(masses, request.log_column_weights), self.half_steps()
-        if self.stop_tolerance is not None:
+        if self.tolerance is not None:
             # At convergence the gradient depends on the final potentials alone: no iteration is kept for backward.
             relaxations = [self.marginal_relaxation(axis, temperature) for axis in axes[:2]]
             relaxation = _stack_relaxations(relaxations, like, reference, 1)
-            f, g, iterations = solve_fixed_point(geometry, masses, self.stop_tolerance, len(axes) // 2, relaxation)
+            f, g, iterations = solve_fixed_point(geometry, masses, self.tolerance, len(axes) // 2, relaxation)
             solved = _build_plan(geometry, request.marginals, masses, reference, axes[:2], [f, g], relaxations[1])
             plan = replace(solved, iterations=iterations, has_unit_mass=False)
             return [plan, plan.T] if request.bidirectional else [plan]
@@ -267,8 +264,6 @@ class AlternatingConstraint(SinkhornConstraint):
     """Base class of `Balanced` and `Unbalanced`, which alternate half-steps on rows and on columns."""
 
     iterations: int
-    tolerance: float | None
-    marginals: str
 
     def __post_init__(self) -> None:
         check_integer("iterations", self.iterations)
@@ -276,10 +271,6 @@ class AlternatingConstraint(SinkhornConstraint):
             raise unknown_name_error("marginals", self.marginals, ("uniform", "weights"))
         if self.tolerance is not None:
             check_positive("tolerance", self.tolerance)
-
-    @property
-    def stop_tolerance(self) -> float | None:
-        return self.tolerance
 
     def half_steps(self) -> tuple[Axis, ...]:
         return ("rows", "columns") * self.iterations
@@ -376,7 +367,7 @@ class Unbalanced(AlternatingConstraint):
     def marginal_price(self, plan: Plan) -> Tensor:
         masses = {"rows": plan.log_row_mass(), "columns": plan.log_column_mass()}
         targets = {"rows": plan.log_target_row_marginal, "columns": plan.log_target_column_marginal}
-        divergence = generalized_kl if self.price == "kl" else _total_variation
+        divergence = generalized_kl if self.price == "kl" else lambda m, a: (m.exp() - a.exp()).abs().sum()
         total = super().marginal_price(plan)
         for axis, price in self._prices().items():
             if math.isfinite(price):
@@ -389,7 +380,3 @@ class Unbalanced(AlternatingConstraint):
             # Not price / (price + temperature): an infinite price gives damping 1 rather than NaN.
             return MarginalRelaxation(damping=1 / (1 + temperature / price))
         return MarginalRelaxation(bound=price / temperature)
-
-
-def _total_variation(log_mass: Tensor, log_target: Tensor) -> Tensor:
-    return (log_mass.exp() - log_target.exp()).abs().sum()
