@@ -16,7 +16,7 @@ from contraport.encoders import Model
 from contraport.metrics.probes import knn
 from contraport.training import train
 from contraport.training.config import Settings
-from contraport.training.train import list_overridden_recipe_options
+from contraport.training.preflight import list_overridden_recipe_options
 from tests.errors import raises_usage_error
 from tests.training.steps import pipeline_of
 

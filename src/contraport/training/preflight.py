@@ -11,13 +11,19 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from contraport._utils.formatting import format_flags, pluralize
+from contraport._utils.formatting import describe_item_shape, format_flags, pluralize
 from contraport._utils.text_bytes import is_text_shape
+from contraport._version import __version__
 from contraport.catalog import DATASETS
+from contraport.catalog.recipes import get_recipe_settings
 from contraport.data import Dataset
+from contraport.data.data_loader import StreamLoader
 from contraport.data.streams import Stream
+from contraport.data.views.custom_transforms import CustomTransform
 from contraport.encoders.tower import mapping_to_view_list
 from contraport.options import has_object_placeholder, to_config_value
+from contraport.runs import Run
+from contraport.training.components import Components, feature_cache_blocker
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
 
@@ -40,6 +46,68 @@ _PROBED_ITEMS = 4
 """Number of items whose views are compared."""
 
 log = logging.getLogger("contraport.training")
+
+
+def log_training_description(run: Run, settings: Settings, components: Components) -> None:
+    """Log what is trained on which data: method, items, adjusted settings, threads and versions."""
+    dataset, model = components.dataset, components.module.model
+    shapes = " and ".join(map(describe_item_shape, model.shapes))
+    if len(dataset.shapes) > 1:
+        views = zip(dataset.view_names, dataset.shapes, strict=True)
+        shapes = f"{len(dataset.shapes)} views: " + ", ".join(
+            f"{name} ({describe_item_shape(shape)})" for name, shape in views
+        )
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} items"
+    log.info("%s: %s on %s, %s of %s", run.path, settings.method, dataset.name, number, shapes)
+    if run.backup.path.exists():
+        log.info("the replaced run is kept in %s until the first checkpoint", run.backup.path)
+    if settings.mismatch is not None:
+        log.info("mismatch %s: the partners of the items are in %s", settings.mismatch, run.mismatched_path)
+    if others := list_overridden_recipe_options(settings):
+        log.info("options of the recipe that are overridden: %s", ", ".join(others))
+    if (own := components.module.views.custom) is not None:
+        log.info("augment: %s, applied to %s", own.name, _describe_transform(own, components))
+    if settings.freezes_all_encoders and settings.frozen_draws is None and (blocker := feature_cache_blocker(settings)):
+        log.info("no feature cache, each step runs the frozen encoder: %s", blocker)
+    if (note := _missing_views_note(dataset)) is not None:
+        log.warning("%s", note)
+    for note in components.adjustment_notes:
+        log.warning("%s", note)
+    if settings.threads is not None:
+        log.info("CPU threads: %d (--threads)", settings.threads)
+    if settings.grad_accum_steps > 1:
+        log.warning(
+            "grad_accum_steps: each of %d batches of a step has its own negatives and plan; use cache_chunk for the "
+            "gradient of one large batch",
+            settings.grad_accum_steps,
+        )
+    log.debug(
+        "contraport %s, torch %s, %s weights, %s", __version__, torch.__version__, f"{weights:,}", settings.to_config()
+    )
+    if dataset.unreadable_files:
+        log.debug("skipped unreadable files: %s", ", ".join(dataset.unreadable_files))
+
+
+def _describe_transform(own: CustomTransform, components: Components) -> str:
+    if own.takes_batches:
+        return "batches, on the device of the model"
+    workers = 0 if isinstance(components.batches, StreamLoader) else components.batches.num_workers
+    return "items" + (f", in {pluralize(workers, 'loading process', 'loading processes')}" if workers else "")
+
+
+def list_overridden_recipe_options(settings: Settings) -> list[str]:
+    """Return the names of those recipe options that explicit options override."""
+    return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
+
+
+def _missing_views_note(dataset: Dataset) -> str | None:
+    if dataset.present is None:
+        return None
+    numbers = (~dataset.present).sum(0).tolist()
+    views = ", ".join(f"{number:,} {name}" for name, number in zip(dataset.view_names, numbers, strict=True) if number)
+    items = int((~dataset.present.all(1)).sum())
+    return f"{items:,} of {len(dataset):,} items lack a view ({views}); they are used with their other views"
 
 
 def log_preflight_warnings(

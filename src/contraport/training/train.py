@@ -8,20 +8,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from contraport._utils.formatting import describe_item_shape, pluralize
+from contraport._utils.formatting import pluralize
 from contraport._utils.locks import lock_folder
-from contraport._version import __version__
 from contraport.auditing.pairs.pair_filter import max_audited_batch_size
-from contraport.catalog.recipes import get_recipe_settings
 from contraport.data import Dataset
-from contraport.data.data_loader import StreamLoader
 from contraport.data.image_cache import cache_decoded_images, has_encoded_images
 from contraport.data.perturbations import with_partners
 from contraport.data.split_record import SplitRecord
 from contraport.data.streams import Stream
-from contraport.data.views.custom_transforms import CustomTransform
 from contraport.distributed import (
     broadcast_object,
     current_processes,
@@ -41,7 +35,6 @@ from contraport.training.components import (
     build_held_out_dataset,
     check_component_settings,
     count_cached_draws,
-    feature_cache_blocker,
     infer_encoder_settings,
     load_initial_weights,
     unify_freeze_setting,
@@ -52,7 +45,7 @@ from contraport.training.feature_cache import use_cached_features
 from contraport.training.fit import fit
 from contraport.training.loop import Position
 from contraport.training.online_metrics import EvalContextFactory, build_eval_context_factory
-from contraport.training.preflight import log_preflight_warnings, suggest_small_batch_size
+from contraport.training.preflight import log_preflight_warnings, log_training_description, suggest_small_batch_size
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
 from contraport.training.run_setup import create_or_resume_run, resolve_settings, rollback_on_failure
 from contraport.training.step_timing import choose_thread_count, measure_training_steps, thread_limit
@@ -161,18 +154,11 @@ def _fit_batch_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tu
     )
 
 
-def _describe_transform(own: CustomTransform, components: Components) -> str:
-    if own.takes_batches:
-        return "batches, on the device of the model"
-    workers = 0 if isinstance(components.batches, StreamLoader) else components.batches.num_workers
-    return "items" + (f", in {pluralize(workers, 'loading process', 'loading processes')}" if workers else "")
-
-
 def _dry_run(settings: Settings, components: Components, run: Run, options: Mapping[str, Any]) -> None:
     check(current_processes().size == 1, f"dry_run: requires a single process, got {current_processes().size}.")
     steps = settings.epochs * components.steps_per_epoch
     with console_logging(progress=settings.progress):
-        _log_start(run, settings, components)
+        log_training_description(run, settings, components)
         log_preflight_warnings(settings, components.dataset, components.module, steps=steps, options=options)
         log.info("%s", measure_training_steps(settings, components).format_estimate(steps))
 
@@ -187,7 +173,7 @@ def _fit(
 ) -> None:
     steps = settings.epochs * components.steps_per_epoch
     with run_logging(run, progress=settings.progress) as console:
-        _log_start(run, settings, components)
+        log_training_description(run, settings, components)
         log_preflight_warnings(
             settings, components.dataset, components.module, steps=steps, options=options, path=run.path
         )
@@ -224,57 +210,3 @@ def _cache_decoded(components: Components, settings: Settings, folder: Path) -> 
     num_workers = settings.num_workers if views.is_applied_by_dataset else 0
     batches = build_batch_loader(settings, dataset, views, num_workers=num_workers)
     return components._replace(dataset=dataset, batches=batches)
-
-
-def list_overridden_recipe_options(settings: Settings) -> list[str]:
-    """Return the names of those recipe options that explicit options override."""
-    return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
-
-
-def _missing_views_note(dataset: Dataset) -> str | None:
-    if dataset.present is None:
-        return None
-    numbers = (~dataset.present).sum(0).tolist()
-    views = ", ".join(f"{number:,} {name}" for name, number in zip(dataset.view_names, numbers, strict=True) if number)
-    items = int((~dataset.present.all(1)).sum())
-    return f"{items:,} of {len(dataset):,} items lack a view ({views}); they are used with their other views"
-
-
-def _log_start(run: Run, settings: Settings, components: Components) -> None:
-    dataset, model = components.dataset, components.module.model
-    shapes = " and ".join(map(describe_item_shape, model.shapes))
-    if len(dataset.shapes) > 1:
-        views = zip(dataset.view_names, dataset.shapes, strict=True)
-        shapes = f"{len(dataset.shapes)} views: " + ", ".join(
-            f"{name} ({describe_item_shape(shape)})" for name, shape in views
-        )
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} items"
-    log.info("%s: %s on %s, %s of %s", run.path, settings.method, dataset.name, number, shapes)
-    if run.backup.path.exists():
-        log.info("the replaced run is kept in %s until the first checkpoint", run.backup.path)
-    if settings.mismatch is not None:
-        log.info("mismatch %s: the partners of the items are in %s", settings.mismatch, run.mismatched_path)
-    if others := list_overridden_recipe_options(settings):
-        log.info("options of the recipe that are overridden: %s", ", ".join(others))
-    if (own := components.module.views.custom) is not None:
-        log.info("augment: %s, applied to %s", own.name, _describe_transform(own, components))
-    if settings.freezes_all_encoders and settings.frozen_draws is None and (blocker := feature_cache_blocker(settings)):
-        log.info("no feature cache, each step runs the frozen encoder: %s", blocker)
-    if (note := _missing_views_note(dataset)) is not None:
-        log.warning("%s", note)
-    for note in components.adjustment_notes:
-        log.warning("%s", note)
-    if settings.threads is not None:
-        log.info("CPU threads: %d (--threads)", settings.threads)
-    if settings.grad_accum_steps > 1:
-        log.warning(
-            "grad_accum_steps: each of %d batches of a step has its own negatives and plan; use cache_chunk for the "
-            "gradient of one large batch",
-            settings.grad_accum_steps,
-        )
-    log.debug(
-        "contraport %s, torch %s, %s weights, %s", __version__, torch.__version__, f"{weights:,}", settings.to_config()
-    )
-    if dataset.unreadable_files:
-        log.debug("skipped unreadable files: %s", ", ".join(dataset.unreadable_files))

@@ -74,17 +74,8 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
 def build_target_function(text: str, dataset: Dataset) -> TargetOfBatch:
     """Build the function that returns the target plan of a batch.
 
-    Args:
-        text: ``"pairs"``, views of the same item. ``"labels"``, items of the same class.
-            ``"domains:alpha=0.1,beta=0"``, views of the same item, with weight alpha items of the same domain, with
-            weight beta those of other domains. ``"soft:FILE"``, in proportion to exp(cosine / temperature) of the
-            features in a file (``temperature=0.1``). ``"neighbors:k=5"``, the k nearest neighbors in Euclidean distance
-            of the raw first views, or of a file (``features=FILE``), among them the item's other views.
-            ``"matrix:FILE"``, a nonnegative matrix between the items. ``"shown"``, views of items with equal content in
-            one view, such as an image with several captions; of a coupling, all known partners in the batch.
-        dataset: the training items, in the order of the rows of a file.
-
-    Features are ``(items, k)`` numbers in an ``.npy`` file, or those of the training items in an ``.npz`` that
+    The help of the option `target` has the syntax of `text`. A file has one row per training item, in the order of
+    `dataset`. Features are ``(items, k)`` numbers in an ``.npy``, or those of the training items in an ``.npz`` that
     `contraport.embed` wrote. A matrix is ``(items, items)`` in an ``.npy``, or an ``.npz`` of `scipy.sparse.save_npz`.
 
     Raises:
