@@ -7,10 +7,11 @@ import math
 import pytest
 import torch
 from tests.errors import raises_usage_error
+from torch import nn
 
 from contraport.encoders import Model
 from contraport.schedules import parse_momentum_schedule
-from contraport.training.step.step_networks import MomentumEncoder, Predictor
+from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
 
 
 @pytest.fixture
@@ -72,3 +73,14 @@ def test_a_head_for_each_tower() -> None:
     assert [z.shape for z in Predictor([8, 4])(projections)] == [(6, 8), (6, 4)]
     shared = Predictor([8])([projections[0], projections[0]])
     assert torch.equal(shared[0], shared[1])
+
+
+def test_freezes_batch_norm_that_replaced_another() -> None:
+    """As several processes on GPUs do, once the components are built."""
+    encoder = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    freezing = EncoderFreezer([], None, adapted=[encoder])
+    assert not encoder[1].training
+    encoder[1] = nn.SyncBatchNorm(3)
+    freezing.apply(0)
+    assert not encoder[1].training
+    assert encoder[0].training
