@@ -173,10 +173,7 @@ class TransformedStore(StoreWrapper):
     """Store that applies a function to the items of another store at each fetch."""
 
     change: Change
-
-    @property
-    def is_in_memory(self) -> bool:
-        return False
+    is_in_memory = False
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         return self.change(self.store.fetch(positions), positions)

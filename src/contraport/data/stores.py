@@ -65,14 +65,11 @@ class ArrayStore(Store):
     """Store of views as tensors in memory; a fetch indexes the tensors."""
 
     views: tuple[Tensor, ...]
+    is_in_memory = True
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         return tuple(map(item_shape, self.views))
-
-    @property
-    def is_in_memory(self) -> bool:
-        return True
 
     @cached_property
     def digests(self) -> Tensor:
@@ -99,6 +96,8 @@ class PackedTextStore(Store):
 
     utf8_bytes: Tensor
     text_bounds: Tensor
+    shapes = (TEXT_SHAPE,)
+    is_in_memory = True
 
     @classmethod
     def from_texts(cls, texts: Sequence[str], argument: str = "texts") -> Self:
@@ -115,14 +114,6 @@ class PackedTextStore(Store):
         ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         content = bytearray(b"".join(encoded) or b"\0")  # torch refuses an empty buffer
         return cls(torch.frombuffer(content, dtype=torch.uint8), torch.from_numpy(ends))
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        return (TEXT_SHAPE,)
-
-    @property
-    def is_in_memory(self) -> bool:
-        return True
 
     @cached_property
     def digests(self) -> Tensor:

@@ -49,15 +49,7 @@ def load_folder(
 
     If at least half of the images have a text beside them, ``photo.txt`` beside ``photo.jpg``, the texts are a second
     view, which an image without a text or with an empty one lacks. A folder of ``*.txt`` without images is a dataset of
-    texts. Texts are UTF-8 and held in memory.
-
-    Args:
-        folder: the folder.
-        split: "train" or "test".
-        image_size: side of the square images, in pixels; default: the median shorter side of the training images,
-            between 8 and 64.
-        test_fraction: fraction of each class to hold out if there is no test split; default: 0.2.
-        ignore_labels: whether to ignore folder names, both classes and domains.
+    texts. Texts are UTF-8 and held in memory. The options are those of `contraport.data.load`.
 
     Raises:
         UsageError: no images or texts in the folder, no readable image, an invalid text, or an ambiguous layout.

@@ -68,13 +68,8 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     Shards whose file or folder begins with ``test`` (or ``val``) are the test split if there are others; without them a
     fraction of each class is held out. If there are shards of both names, those of ``val`` are not used.
     The headers are read once; a batch then reads only its own bytes, in any order, and only the index is in memory.
-
-    Args:
-        data: path of an archive, a path with braces as in ``train-{000..003}.tar``, or a folder of archives.
-        split: "train" or "test".
-        image_size: side of the square images, in pixels; default: the median shorter side of the training images,
-            between 8 and 64.
-        test_fraction: fraction of each class to hold out if there is no test split; default: 0.2.
+    The path may be that of an archive, have braces as in ``train-{000..003}.tar``, or be that of a folder of archives.
+    The options are those of `contraport.data.load`.
 
     Raises:
         UsageError: a missing, compressed, corrupt or truncated archive, or samples that do not match.
@@ -195,10 +190,7 @@ class TextMemberStore(DecodingStore):
     """Store of one view of texts in archives, read and checked at each fetch."""
 
     encoded: ArchiveMembers
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        return (TEXT_SHAPE,)
+    shapes = (TEXT_SHAPE,)
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         texts = []

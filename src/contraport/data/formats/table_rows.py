@@ -197,7 +197,7 @@ def dataset_from_rows(
     Args:
         rows: rows of all splits.
         split: "train" or "test".
-        path: file or folder of the table; names of image files are relative to its folder.
+        path: file or folder of the table, for messages; names of image files are relative to its folder.
         columns: roles of columns that their names do not imply; see `infer_roles`.
         image_size: side of the square images, in pixels.
         test_fraction: fraction of each class to hold out; default: 0.2.
@@ -417,15 +417,8 @@ def dataset_from_huggingface(
     """Build one split of a `datasets.Dataset` or `DatasetDict`.
 
     A `DatasetDict` has splits of its own, ``train`` and ``test`` (or ``validation``). Of a `Dataset`, `test_fraction`
-    of each class is held out, by default 0.2. A `ClassLabel` keeps its names.
-
-    Args:
-        loaded: the dataset.
-        split: "train" or "test".
-        path: name of the data in messages; names of image files are relative to it.
-        image_size: side of the square images, in pixels.
-        columns: roles of the columns; see `contraport.data.formats.column_roles.infer_roles`.
-        test_fraction: fraction of each class to hold out if there is one split only.
+    of each class is held out, by default 0.2. A `ClassLabel` keeps its names. The arguments are those of
+    `dataset_from_rows`.
 
     Raises:
         UsageError: a column is invalid.

