@@ -1,1 +1,1 @@
-"""What was measured, as scripts: each prints a table of ratios taken in one run and writes JSON beside it."""
+"""Benchmarks, as scripts: each prints a table of ratios measured in one run and writes the results as JSON."""

@@ -1,8 +1,8 @@
-"""What is measured: the losses, and who computes them.
+"""Cases of the engine benchmark: the losses, and the packages that compute them.
 
-All cases of one loss compute the same number from the same raw embeddings at `TEMPERATURE`; normalising is part of it.
+All cases of one loss compute the same number from the same raw embeddings at `TEMPERATURE`, with their normalization.
 Conventions differ between packages (POT, OTT and GeomLoss take the squared distance, which is twice the cosine cost, or
-half of it); that the gradients agree shows that they were met.
+half of it). Equal gradients show that the conventions agree.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Call = Callable[[Tensor, Tensor], Tensor]
 
 TEMPERATURE = 0.1
 ITERATIONS = 3
-"""Of Sinkhorn, where peers are compared."""
+"""Number of Sinkhorn iterations of the comparison with other packages."""
 
 MANY = 100
-"""Of Sinkhorn, where all that the iterations keep counts."""
+"""Number of Sinkhorn iterations of the comparison of memory."""
 
 
 class Case(NamedTuple):
-    """Someone who computes a loss.
+    """Implementation of a loss in a package or backend.
 
     Attributes:
-        loss: which loss.
-        by: who.
-        make: returns what computes it from two views.
-        layout: ``"joint"``, each view has half of the rows; or ``"cross"``, each has as many as there are rows.
-        most: the largest number of rows that are tried.
-        reason: why no more.
-        package: what must be installed.
+        loss: Name of the loss.
+        by: Name of the package or backend.
+        make: Builds the function that computes the loss from two views.
+        layout: ``"joint"``, each view has half of the rows; or ``"cross"``, each view has all rows.
+        most: Largest number of rows to measure.
+        reason: Reason for this limit.
+        package: Package that must be installed; None for none.
     """
 
     loss: str
@@ -52,17 +52,17 @@ class Case(NamedTuple):
     def name(self) -> str:
         return f"{self.loss}, {self.by}"
 
-    def obstacle(self, rows: int) -> str | None:
-        """Say why it is not measured, or None if it is."""
+    def skip_reason(self, rows: int) -> str | None:
+        """Return the reason why the case is not measured; None if it is."""
         if self.package is not None and importlib.util.find_spec(self.package) is None:
             return f"{self.package} is not installed"
         return self.reason if rows > self.most else None
 
 
-def under(backend: str, loss: contraport.Objective) -> Call:
-    """Return a loss carried out by one backend; ``"compiled"`` stands for torch.compile, which takes the dense one."""
+def with_backend(backend: str, loss: contraport.Objective) -> Call:
+    """Return a function that computes a loss on a backend; ``"compiled"`` is the dense one under torch.compile."""
     if backend == "compiled":
-        return under("dense", torch.compile(loss))
+        return with_backend("dense", torch.compile(loss))
 
     def call(z0: Tensor, z1: Tensor) -> Tensor:
         with contraport.engine.backend(backend):
@@ -153,7 +153,7 @@ def gca_uot() -> contraport.Objective:
 
 
 def sinkhorn(iterations: int = ITERATIONS) -> contraport.Objective:
-    """-mean log P_ii of the plan after some iterations, rows first, in the cross layout."""
+    """Build -mean log P_ii of the plan after some Sinkhorn iterations, rows first, in the cross layout."""
     return contraport.Objective(
         contraport.Cross(symmetric=False),
         contraport.Gibbs("cosine", TEMPERATURE),
@@ -164,7 +164,7 @@ def sinkhorn(iterations: int = ITERATIONS) -> contraport.Objective:
 
 
 def pot_sinkhorn(iterations: int = ITERATIONS) -> Call:
-    """POT's first half step is on the columns: the transposed problem has ours."""
+    """Build the loss on POT, whose first half step is on the columns, so on the transposed problem."""
     import ot
 
     def call(z0: Tensor, z1: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ def pot_batch_sinkhorn(iterations: int = ITERATIONS) -> Call:
 
 
 def ott_sinkhorn(iterations: int = ITERATIONS) -> Call:
-    """OTT's first half step is on the columns too; with fewer inner iterations its gradient is not that of its value.
+    """Build the loss on OTT, also transposed; with fewer inner iterations its gradient is not exact.
 
     JAX differentiates; torch is given the gradient.
     """
@@ -224,7 +224,7 @@ def ott_sinkhorn(iterations: int = ITERATIONS) -> Call:
 
 
 def transport(backend: str) -> Call:
-    """The entropic transport cost at convergence, by its potentials."""
+    """Build the entropic transport cost at convergence, from its potentials."""
 
     def call(z0: Tensor, z1: Tensor) -> Tensor:
         kernel, constraint = contraport.Gibbs("cosine", TEMPERATURE), contraport.Balanced(100, tolerance=1e-3)
@@ -241,15 +241,15 @@ def geomloss_transport() -> Call:
     return lambda z0, z1: loss(F.normalize(z0), F.normalize(z1))
 
 
-def _ours(loss: str, make: Callable[[], contraport.Objective], layout: str) -> list[Case]:
-    kept = Case(loss, "stored", lambda: under("stored", make()), layout, 16384, "1 GiB of tiles at 16,384 rows")
-    return [Case(loss, "streamed", lambda: under("streamed", make()), layout), kept]
+def _own_cases(loss: str, make: Callable[[], contraport.Objective], layout: str) -> list[Case]:
+    kept = Case(loss, "stored", lambda: with_backend("stored", make()), layout, 16384, "1 GiB of tiles at 16,384 rows")
+    return [Case(loss, "streamed", lambda: with_backend("streamed", make()), layout), kept]
 
 
-def _small(loss: str, make: Callable[[], contraport.Objective], layout: str) -> list[Case]:
-    """The backend of small batches, and the same under torch.compile."""
+def _dense_cases(loss: str, make: Callable[[], contraport.Objective], layout: str) -> list[Case]:
+    """Return cases of the dense backend, which small batches use, plain and under torch.compile."""
     return [
-        Case(loss, by, lambda backend=backend: under(backend, make()), layout, 512, "for small batches")
+        Case(loss, by, lambda backend=backend: with_backend(backend, make()), layout, 512, "for small batches")
         for by, backend in (("dense", "dense"), ("dense, compiled", "compiled"))
     ]
 
@@ -257,50 +257,52 @@ def _small(loss: str, make: Callable[[], contraport.Objective], layout: str) -> 
 DENSE = "several matrices of 1 GiB at 16,384 rows"
 SLOW = "several GiB and minutes beyond 8,192 rows"
 
-KEPT = "every iteration keeps matrices: tens of GiB beyond 2,048 rows"
+STORED = "every iteration keeps matrices: tens of GiB beyond 2,048 rows"
 
 CASES: list[Case] = [
-    *_ours("nt_xent", nt_xent, "joint"),
-    *_small("nt_xent", nt_xent, "joint"),
+    *_own_cases("nt_xent", nt_xent, "joint"),
+    *_dense_cases("nt_xent", nt_xent, "joint"),
     Case("nt_xent", "autograd", lambda: plain_nt_xent, "joint", 16384, DENSE),
     Case("nt_xent", "lightly", lightly_nt_xent, "joint", 16384, DENSE, "lightly"),
     Case(
         "nt_xent", "pytorch-metric-learning", metric_learning_nt_xent, "joint", 256,
         "34 GB at 2,048 rows", "pytorch_metric_learning",
     ),
-    *_ours("info_nce", info_nce, "cross"),
-    *_small("info_nce", info_nce, "cross"),
+    *_own_cases("info_nce", info_nce, "cross"),
+    *_dense_cases("info_nce", info_nce, "cross"),
     Case("info_nce", "autograd", lambda: plain_info_nce, "cross", 16384, DENSE),
     Case("info_nce", "open_clip", open_clip_info_nce, "cross", 16384, DENSE, "open_clip"),
     Case(
         "info_nce", "sentence-transformers", sentence_transformers_info_nce, "cross", 16384, DENSE,
         "sentence_transformers",
     ),
-    *_ours("rows", rows_loss, "cross"),
-    *_small("rows", rows_loss, "cross"),
+    *_own_cases("rows", rows_loss, "cross"),
+    *_dense_cases("rows", rows_loss, "cross"),
     Case("rows", "F.cross_entropy", lambda: plain_rows, "cross", 16384, DENSE),
     Case("rows", "liger", liger_rows, "cross", package="liger_kernel"),
     Case("rows", "sentence-transformers", sentence_transformers_rows, "cross", 16384, DENSE, "sentence_transformers"),
-    *_ours("gca_ince K=3", lambda: gca_ince(3), "joint"),
-    Case("gca_ince K=3", "autograd", lambda: under("dense", gca_ince(3)), "joint", 8192, SLOW),
-    *_ours("gca_ince K=10", lambda: gca_ince(10), "joint"),
-    *_ours("gca_uot K=3", gca_uot, "joint"),
-    *_ours("sinkhorn K=3", sinkhorn, "cross"),
+    *_own_cases("gca_ince K=3", lambda: gca_ince(3), "joint"),
+    Case("gca_ince K=3", "autograd", lambda: with_backend("dense", gca_ince(3)), "joint", 8192, SLOW),
+    *_own_cases("gca_ince K=10", lambda: gca_ince(10), "joint"),
+    *_own_cases("gca_uot K=3", gca_uot, "joint"),
+    *_own_cases("sinkhorn K=3", sinkhorn, "cross"),
     Case("sinkhorn K=3", "POT", pot_sinkhorn, "cross", 8192, SLOW, "ot"),
     Case("sinkhorn K=3", "POT, batch", pot_batch_sinkhorn, "cross", 8192, SLOW, "ot"),
     Case("sinkhorn K=3", "OTT", ott_sinkhorn, "cross", 8192, SLOW, "ott"),
-    *_ours(f"sinkhorn K={MANY}", lambda: sinkhorn(MANY), "cross"),
-    Case(f"sinkhorn K={MANY}", "POT", lambda: pot_sinkhorn(MANY), "cross", 2048, KEPT, "ot"),
-    Case(f"sinkhorn K={MANY}", "POT, batch", lambda: pot_batch_sinkhorn(MANY), "cross", 2048, KEPT, "ot"),
-    Case(f"sinkhorn K={MANY}", "OTT", lambda: ott_sinkhorn(MANY), "cross", 2048, KEPT, "ott"),
+    *_own_cases(f"sinkhorn K={MANY}", lambda: sinkhorn(MANY), "cross"),
+    Case(f"sinkhorn K={MANY}", "POT", lambda: pot_sinkhorn(MANY), "cross", 2048, STORED, "ot"),
+    Case(
+        f"sinkhorn K={MANY}", "POT, batch", lambda: pot_batch_sinkhorn(MANY), "cross", 2048, STORED, "ot",
+    ),
+    Case(f"sinkhorn K={MANY}", "OTT", lambda: ott_sinkhorn(MANY), "cross", 2048, STORED, "ott"),
     Case("transport", "streamed", lambda: transport("streamed"), "cross"),
     Case("transport", "stored", lambda: transport("stored"), "cross", 16384, "1 GiB of tiles at 16,384 rows"),
     Case("transport", "GeomLoss", geomloss_transport, "cross", 8192, SLOW, "geomloss"),
 ]  # fmt: skip
 
 
-def problem(layout: str, rows: int, dimensions: int) -> tuple[Tensor, Tensor]:
-    """Return two views whose items are alike."""
+def make_views(layout: str, rows: int, dimensions: int) -> tuple[Tensor, Tensor]:
+    """Return two random views with similar pairs, (n, d) each."""
     n = rows // 2 if layout == "joint" else rows
     generator = torch.Generator().manual_seed(0)
     z0 = torch.randn(n, dimensions, generator=generator)

@@ -1,6 +1,6 @@
-"""Run suites of benchmarks/suites, one after the other, and keep what they found: python -m benchmarks.comparing.
+"""Runs suites of benchmarks/suites one after the other and saves their results: python -m benchmarks.comparing.
 
-What is given beside the names of suites is for `contraport compare`: `--quick`, `--data fashion-mnist`, `--budget 30m`.
+Other options are passed to `contraport compare`: `--quick`, `--data fashion-mnist`, `--budget 30m`.
 `benchmarks/results/suites/NAME-DATA.json` is the `results.json` of the comparison, from which `make docs` writes
 docs/results.md and docs/choosing.md; with `--tune` it is `NAME-DATA-tuned.json`, and of a suite's full number of items
 `NAME-DATA-10000.json`, so that neither writes over its small form. A suite that was stopped, or that the budget was too
@@ -28,11 +28,11 @@ from contraport.data import load
 RESULTS = Path("benchmarks/results/suites")
 MADE = Path("runs/suites")
 HALVES = {"train": 2_000, "test": 1_000}
-"""Of how many images halves are made, at most."""
+"""Largest number of images of the suite `halves`, by split."""
 
 
 def write_teacher(path: Path) -> None:
-    """Write what rows of the suite `teacher` are given: edges of the images that it trains on."""
+    """Write the teacher file of the suite `teacher`: edge features of its training images."""
     with tempfile.TemporaryDirectory() as folder:
         asked = {key: load_suite("teacher")[key] for key in ("max_items", "data")}
         run = train(
@@ -69,11 +69,11 @@ FILES: dict[str, dict[str, Callable[[Path], None]]] = {
     "teacher": {"teacher.npz": write_teacher},
     "halves": {f"{data}-halves.npz": functools.partial(write_halves, data) for data in ("digits", "fashion-mnist")},
 }
-"""What is made for a suite before it is run, in `runs/suites`: files and what writes them."""
+"""Functions that write the data files of a suite, in `runs/suites`, by suite and file name."""
 
 
-def keep(folder: Path) -> Path:
-    """Write what a comparison found beside what others did, without where each training is."""
+def save_results(folder: Path) -> Path:
+    """Save the results of a comparison, without the locations of its trainings, and return the path."""
     found = json.loads((folder / "results.json").read_text())
     found["cells"] = [{key: cell[key] for key in cell if key != "options"} for cell in found["cells"]]
     asked = found["asked"]
@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
         folder = asked.out / name
         if code := contraport(["compare", "--suite", name, *given, "--out", str(folder)]):
             raise SystemExit(code)
-        print(f"written: {keep(folder)}")
+        print(f"written: {save_results(folder)}")
 
 
 if __name__ == "__main__":

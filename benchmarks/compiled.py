@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     for name, items in CASES:
         eager, compiled = measure(name, items, options.turns)
         rows.append({"objective": name, "items": items, "eager_ms": 1e3 * eager, "compiled_ms": 1e3 * compiled})
-    show(rows)
+    print_table(rows)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results = {"machine": machine(), "turns": options.turns, "dimensions": DIMENSIONS, "rows": rows}
     options.out.write_text(json.dumps(results, indent=1) + "\n")
@@ -57,24 +57,24 @@ def measure(name: str, items: int, turns: int) -> tuple[float, float]:
     torch.compiler.reset()
     torch.manual_seed(0)
     z = [torch.randn(items, DIMENSIONS, requires_grad=True) for _ in range(2)]
-    loss: contraport.Loss = getattr(contraport, name)()
+    loss: contraport.objectives.Loss = getattr(contraport, name)()
     calls = loss, torch.compile(loss, fullgraph=True)
     least = [float("inf"), float("inf")]
     for turn in range(turns + 2):
         for place, call in enumerate(calls):
-            seconds = once(call, z)
+            seconds = cpu_seconds(call, z)
             if turn > 1:  # the first compile
                 least[place] = min(least[place], seconds)
     return least[0], least[1]
 
 
-def once(call: Callable[..., Tensor], z: list[Tensor]) -> float:
+def cpu_seconds(call: Callable[..., Tensor], z: list[Tensor]) -> float:
     start = time.process_time()
     torch.autograd.grad(call(*z), z)
     return time.process_time() - start
 
 
-def show(rows: list[dict[str, str | float]]) -> None:
+def print_table(rows: list[dict[str, str | float]]) -> None:
     table = Table(title="A loss and its gradient, in milliseconds of CPU time")
     for heading in ("objective", "items", "eager", "compiled", "ratio"):
         table.add_column(heading, justify="left" if heading == "objective" else "right")

@@ -1,4 +1,4 @@
-"""What data cost: waiting for JPEG files, training on frozen features, and embedding beside the encoder's own pass.
+"""Cost of data: waiting for JPEG files, training on frozen features, and embedding, relative to the encoder alone.
 
 Each figure is a ratio of things timed in one run, or a share of the time of one training, as its
 `metrics.jsonl` has it.
@@ -34,8 +34,8 @@ BATCH = 128
 WAITED = ("each epoch decodes", "decoded once")
 
 
-def photographs(folder: Path, images: int, side: int) -> None:
-    """Write JPEG files of smooth random colours with noise, which decode as photographs do."""
+def write_photos(folder: Path, images: int, side: int) -> None:
+    """Write JPEG files of smooth random colors with noise, which take as long to decode as photographs."""
     random = np.random.default_rng(0)
     for number in range(images):
         small = Image.fromarray(random.integers(0, 256, (8, 8, 3), dtype=np.uint8))
@@ -44,8 +44,8 @@ def photographs(folder: Path, images: int, side: int) -> None:
         Image.fromarray(noisy).save(folder / f"{number:05d}.jpg", quality=90)
 
 
-def waiting(photos: Path, folder: Path, encoder: str, size: int) -> dict[str, float]:
-    """Return which share of the second epoch and later ones a training waits for data, decoding anew and once."""
+def measure_waiting(photos: Path, folder: Path, encoder: str, size: int) -> dict[str, float]:
+    """Measure the share of time spent waiting for data after the first epoch, decoding in each epoch or once."""
     shares = {}
     for told, decoded in zip(WAITED, ("none", None), strict=True):
         run = contraport.train(
@@ -56,8 +56,8 @@ def waiting(photos: Path, folder: Path, encoder: str, size: int) -> dict[str, fl
     return shares
 
 
-def training(photos: Path, folder: Path, encoder: str, size: int) -> dict[str, float]:
-    """Return images per second of a training of all weights, and of one on the features of the frozen encoder."""
+def measure_training(photos: Path, folder: Path, encoder: str, size: int) -> dict[str, float]:
+    """Measure the images per second of a full training, and of one on features of the frozen encoder."""
     given = {"data": photos, "encoder": encoder, "image_size": size, "batch_size": BATCH, "log_every": 1}
     given |= {"progress": False}
     full = contraport.train(**given, epochs=2, out=folder / "full")
@@ -69,8 +69,8 @@ def _speed(run: Run, *, from_epoch: int) -> float:
     return statistics.median(row["images_per_second"] for row in run.metrics() if row["epoch"] >= from_epoch)
 
 
-def of_the_head(run: Run) -> float:
-    """Return images per second of a bare loop over the head alone: what no training on frozen features can pass."""
+def measure_head(run: Run) -> float:
+    """Measure the images per second of a plain loop over the head, an upper bound of training on frozen features."""
     tower = run.model().tower(0)
     head, features = tower.projector.train(), torch.randn(2 * BATCH, tower.num_features)
     optimizer = create_optimizer(head, optimizer="adamw", lr=1e-3, weight_decay=1e-4)
@@ -86,8 +86,8 @@ def of_the_head(run: Run) -> float:
     return BATCH / statistics.median(_seconds(step) for _ in range(50))
 
 
-def embedding(photos: Path, folder: Path, run: Run, size: int, items: int) -> dict[str, float]:
-    """Return the seconds of the encoder's own pass, and of `embed`, of arrays and of files, each by turns."""
+def measure_embedding(photos: Path, folder: Path, run: Run, size: int, items: int) -> dict[str, float]:
+    """Measure the seconds of the encoder alone and of `embed`, on arrays and on files, interleaved."""
     dataset, model = load(photos, image_size=size), run.model()
     (pixels,) = next(iter(build_loader(dataset, len(dataset)))).views
     many = pixels.repeat(math.ceil(items / len(pixels)), 1, 1, 1)[:items]
@@ -123,11 +123,11 @@ def measure(images: int, side: int, size: int, encoder: str, items: int) -> dict
     with tempfile.TemporaryDirectory() as place:
         folder, photos = Path(place), Path(place) / "photos"
         photos.mkdir()
-        photographs(photos, images, side)
-        waited = waiting(photos, folder, encoder, size)
-        speeds = training(photos, folder, encoder, size)
-        speeds["the head alone"] = of_the_head(Run(folder / "full"))
-        seconds = embedding(photos, folder, Run(folder / "full"), size, items)
+        write_photos(photos, images, side)
+        waited = measure_waiting(photos, folder, encoder, size)
+        speeds = measure_training(photos, folder, encoder, size)
+        speeds["the head alone"] = measure_head(Run(folder / "full"))
+        seconds = measure_embedding(photos, folder, Run(folder / "full"), size, items)
     return {
         "machine": machine(), "images": images, "side": side, "size": size, "encoder": encoder, "block": BLOCK,
         "arrays": items, "threads": torch.get_num_threads(), "data_wait": waited, "images_per_second": speeds,
@@ -135,7 +135,7 @@ def measure(images: int, side: int, size: int, encoder: str, items: int) -> dict
     }  # fmt: skip
 
 
-def show(found: dict[str, object]) -> None:
+def print_table(found: dict[str, object]) -> None:
     waited, speeds, seconds = found["data_wait"], found["images_per_second"], found["seconds_to_embed"]
     table = Table("what", "figure", title=f"{found['images']} JPEG files, {found['encoder']} at {found['size']} pixels")
     for told in WAITED:
@@ -161,7 +161,7 @@ def main() -> None:
     asked = parser.parse_args()
     found = measure(asked.images, asked.side, asked.size, asked.encoder, asked.items)
     asked.out.write_text(json.dumps(found, indent=2) + "\n")
-    show(found)
+    print_table(found)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Time and memory of the objectives, in units of one matrix product, beside the peers that are installed.
+"""Time and memory of the objectives and of other packages, in units of one matrix product.
 
-The unit is the product X Y^T of the same problem, written in tiles into one reused buffer: what no exact method avoids.
+The unit is the product X Y^T of the same views, in tiles with one reused buffer, which every exact method needs.
 Times are of forward + backward, the median of interleaved rounds, so that a noisy machine is noisy for all alike; a
-case sits out once it has had its share of seconds. What the file holds of other cases, rows and dimensions stays.
+case is no longer measured once it has had its share of seconds. Other cases, rows and dimensions in the file stay.
 
     python -m benchmarks.engine [--rows 8192] [--dimensions 128] [--only nt_xent] [--memory] [--out FILE]
 """
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import contraport
-from benchmarks.cases import CASES, Call, Case, problem
+from benchmarks.cases import CASES, Call, Case, make_views
 
 RESULTS = Path("benchmarks/results/engine.json")
 
@@ -35,17 +35,17 @@ UNIT = 512
 Measured = dict[str, dict[str, float]]
 
 
-def product(x: torch.Tensor, y: torch.Tensor) -> None:
-    """The unit: X Y^T in tiles, into one buffer."""
+def multiply_in_tiles(x: torch.Tensor, y: torch.Tensor) -> None:
+    """Compute X Y^T in tiles, into one buffer: the unit of time."""
     buffer = torch.empty(UNIT, UNIT)
     for rows in x.split(UNIT):
         for columns in y.split(UNIT):
             torch.mm(rows, columns.T, out=buffer[: len(rows), : len(columns)])
 
 
-def step(call: Call, layout: str, rows: int, dimensions: int) -> tuple[float, torch.Tensor]:
+def time_step(call: Call, layout: str, rows: int, dimensions: int) -> tuple[float, torch.Tensor]:
     """Return the seconds of forward + backward, and the gradient."""
-    z0, z1 = problem(layout, rows, dimensions)
+    z0, z1 = make_views(layout, rows, dimensions)
     gc.collect()  # what the case before has left
     start = time.perf_counter()
     call(z0, z1).backward()
@@ -60,11 +60,11 @@ def measure(cases: Sequence[Case], rows: int, dimensions: int, rounds: int, seco
     for _ in range(rounds + 1):  # the first warms up
         for _ in range(3):
             start = time.perf_counter()
-            product(x, x)
+            multiply_in_tiles(x, x)
             units.append(time.perf_counter() - start)
         for case in cases:
             if sum(times[case.name][1:]) < seconds:
-                taken, gradient = step(calls[case.name], case.layout, rows, dimensions)
+                taken, gradient = time_step(calls[case.name], case.layout, rows, dimensions)
                 times[case.name].append(taken)
                 reference = references.setdefault(case.loss, gradient)
                 errors[case.name] = float((gradient - reference).norm() / reference.norm())
@@ -77,29 +77,29 @@ def measure(cases: Sequence[Case], rows: int, dimensions: int, rounds: int, seco
 
 
 def peak_memory(case: Case, rows: int, dimensions: int) -> float:
-    """MiB above the inputs and their gradients that one forward + backward needs, in a process of its own."""
+    """Return the MiB of a forward + backward beyond inputs and their gradients, measured in a new process."""
     code = (
         "from benchmarks.cases import CASES\n"
-        "from benchmarks.engine import high_water, step\n"
+        "from benchmarks.engine import peak_process_memory, time_step\n"
         f"case = next(case for case in CASES if case.name == {case.name!r})\n"
         "call = case.make()\n"
-        f"step(call, case.layout, 64, {dimensions})\n"
-        "before = high_water()\n"
-        f"step(call, case.layout, {rows}, {dimensions})\n"
-        "print(high_water() - before)\n"
+        f"time_step(call, case.layout, 64, {dimensions})\n"
+        "before = peak_process_memory()\n"
+        f"time_step(call, case.layout, {rows}, {dimensions})\n"
+        "print(peak_process_memory() - before)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     views = 1 if case.layout == "joint" else 2
     return float(done.stdout.split()[-1]) - 2 * views * rows * dimensions * 4 / (1 << 20)
 
 
-def high_water() -> float:
-    """The most memory this process has had, in MiB; from Linux's /proc, as getrusage tells of the parent's too."""
+def peak_process_memory() -> float:
+    """Return the peak memory of this process in MiB, from Linux's /proc, as getrusage includes that of the parent."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def show(rows: int, dimensions: int, measured: Measured) -> None:
+def print_table(rows: int, dimensions: int, measured: Measured) -> None:
     table = Table(title=f"{rows:,} rows, d = {dimensions}, {torch.get_num_threads()} threads: forward + backward")
     table.add_column("loss, by")
     for heading in ("products", "seconds", "gradient error", "MiB"):
@@ -117,7 +117,7 @@ def show(rows: int, dimensions: int, measured: Measured) -> None:
 
 
 def machine() -> dict[str, str | int]:
-    """What a reader of the figures wants to know of where they were measured."""
+    """Describe the machine and the versions of the measurements."""
     return {
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
@@ -128,7 +128,7 @@ def machine() -> dict[str, str | int]:
 
 
 def save(out: Path, rows: int, dimensions: int, measured: Measured) -> None:
-    """Put what was measured in place of what the file says of the same."""
+    """Replace the results of the measured cases in the file."""
     before = json.loads(out.read_text())["results"] if out.exists() else []
     tables = {(r["dimensions"], r["rows"]): r["cases"] for r in before}
     tables[dimensions, rows] = tables.get((dimensions, rows), {}) | measured
@@ -151,14 +151,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for dimensions in options.dimensions:
         for rows in options.rows:
             for case in wanted:
-                if obstacle := case.obstacle(rows):
+                if obstacle := case.skip_reason(rows):
                     print(f"left out at {rows:,} rows: {case.name}: {obstacle}")
-            cases = [case for case in wanted if case.obstacle(rows) is None]
+            cases = [case for case in wanted if case.skip_reason(rows) is None]
             measured = measure(cases, rows, dimensions, options.rounds, options.seconds)
             if options.memory:
                 for case in cases:
                     measured[case.name]["mebibytes"] = peak_memory(case, rows, dimensions)
-            show(rows, dimensions, measured)
+            print_table(rows, dimensions, measured)
             save(options.out, rows, dimensions, measured)
     print(f"written to {options.out}")
 

@@ -1,4 +1,4 @@
-"""How long a page takes to open, and how large it is: the report of some runs in headless chromium, several times.
+"""Size of a report, and time to open it in headless chromium.
 
 Each turn is a browser of its own. Seconds are from the beginning of the navigation, by the page's own clock: until it
 can be read (its first paint), until it can be used (its scripts have run), and until its last figure is drawn.
@@ -28,7 +28,7 @@ MOMENTS = {
     "used": "performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd",
     "drawn": "Number(document.documentElement.dataset.drawnAfter)",
 }
-"""What of the page's clock, in milliseconds, says when it can be read and used and when all of it is drawn."""
+"""JavaScript expressions for the milliseconds until the page can be read, can be used, and is drawn completely."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -39,24 +39,24 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         page = report(options.runs, out=Path(folder) / "page.html")
-        turns = [opened(page, Path(folder) / f"profile-{turn}") for turn in range(options.repeats)]
+        turns = [time_opening(page, Path(folder) / f"profile-{turn}") for turn in range(options.repeats)]
         size = page.stat().st_size
     seconds = {name: [turn[name] for turn in turns] for name in MOMENTS}
-    show(seconds, size)
+    print_table(seconds, size)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results = {"machine": machine(), "runs": len(options.runs), "bytes": size, "seconds": seconds}
     options.out.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written to {options.out}")
 
 
-def opened(page: Path, profile: Path) -> dict[str, float]:
-    """Return after how many seconds a page could be read and used and was drawn, in a browser that has just begun."""
+def time_opening(page: Path, profile: Path) -> dict[str, float]:
+    """Measure the seconds until a page can be read, can be used and is drawn, in a new browser."""
     with Browser(profile) as browser:
         browser.open(page)
         return {name: float(browser.evaluate(clock)) / 1000 for name, clock in MOMENTS.items()}
 
 
-def show(seconds: dict[str, list[float]], size: int) -> None:
+def print_table(seconds: dict[str, list[float]], size: int) -> None:
     table = Table(title=f"{size / 1e6:.2f} MB (goal: {GOAL_BYTES / 1e6:.0f}); to be open in {GOAL_SECONDS:.0f} s")
     for heading in ("seconds until it is", "least", "median", "most"):
         table.add_column(heading)

@@ -1,4 +1,4 @@
-"""Draw docs/images/engine.png: time and memory against the number of rows, for us and for the peers.
+"""Draws docs/images/engine.png: time and memory by number of rows, of contraport and other packages.
 
 python -m benchmarks.engine --memory ... (`GROWTH`) && python -m benchmarks.plot
 """

@@ -1,4 +1,4 @@
-"""CPU seconds of what the command line says without running a verb, as shares of ``import torch`` in the same run.
+"""CPU seconds of help, lists and input errors of the command line, relative to ``import torch`` in the same run.
 
 Each command is a process of its own; CPU seconds are those of user and system. Commands take turns, and medians are
 taken over the turns.
@@ -15,20 +15,20 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.engine import machine
-from contraport.cli.commands import BUILTIN_COMMANDS, find_command
+from contraport.cli.commands import BUILTIN_COMMANDS
+from contraport.cli.config import LISTS
 
 TORCH = "import torch"
 COMMANDS = (
     "--version",
     "--help",
     *(f"{verb} --help" for verb in BUILTIN_COMMANDS),
-    *(f"list {what}" for what in get_args(find_command("list").options["what"].kind)),
+    *(f"list {what}" for what in LISTS),
     "trian",
     "train --epohs 3",
     "train --epochs many",
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
                 turns[name].append(seconds)
     seconds = {name: statistics.median(measured) for name, measured in turns.items()}
     shares = {name: value / seconds[TORCH] for name, value in seconds.items()}
-    show(seconds, shares)
+    print_table(seconds, shares)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results = {"machine": machine(), "repeats": options.repeats, "cpu_seconds": seconds, "shares": shares}
     options.out.write_text(json.dumps(results, indent=1) + "\n")
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def cpu_seconds(line: list[str]) -> float:
-    """Return the seconds of user and system that a process takes, whatever it says."""
+    """Return the user and system seconds of a process, whatever its exit status."""
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -68,7 +68,7 @@ def cpu_seconds(line: list[str]) -> float:
     return used.ru_utime + used.ru_stime
 
 
-def show(seconds: dict[str, float], shares: dict[str, float]) -> None:
+def print_table(seconds: dict[str, float], shares: dict[str, float]) -> None:
     table = Table(title="CPU seconds to start")
     table.add_column("command")
     for heading in ("seconds", f"of {TORCH}"):

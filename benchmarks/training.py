@@ -1,4 +1,4 @@
-"""Images per second of a full training step on Fashion-MNIST, beside lightly's own example loop, in one run.
+"""Images per second of a training step on Fashion-MNIST, compared with lightly's example loop in the same run.
 
 All loops train the same encoder on two random views of each image with NT-Xent and the same optimiser, in turns, so
 that a noisy machine is noisy for all alike. lightly's loop is that of its SimCLR example: torch's DataLoader, its
@@ -45,12 +45,12 @@ Loop = Callable[[int], Measured]
 
 def fresh_model(images: Dataset) -> Model:
     torch.manual_seed(0)
-    mean, std = images.statistics()
+    mean, std = images.mean_and_std()
     return Model("small-cnn", images.shapes, mean=[mean], std=[std])
 
 
 def timed_steps(batches: Iterator[object], step: Callable[[object], None], steps: int) -> Measured:
-    """Take steps, without those that warm up."""
+    """Time steps after the warm-up."""
     waits, totals = [], []
     for _ in range(WARM_UP + steps):
         start = time.perf_counter()
@@ -62,7 +62,7 @@ def timed_steps(batches: Iterator[object], step: Callable[[object], None], steps
 
 
 def ours(images: Dataset, batch_size: int) -> Loop:
-    """The steps of `contraport.train`: its loader, its pipeline and its optimiser."""
+    """Time the steps of `contraport.train`: loader, module and optimizer."""
     settings = Settings(encoder="small-cnn", temperature=TEMPERATURE)
     pipeline = build_training_module(settings, images, build_objective(settings), steps_per_epoch=1)
     optimizer = create_optimizer(pipeline, optimizer="sgd", lr=0.06, weight_decay=0)
@@ -96,7 +96,7 @@ def ours(images: Dataset, batch_size: int) -> Loop:
 
 
 class Pictures(torch.utils.data.Dataset):
-    """Two views of each image, made as torchvision's data sets make them: one PIL image at a time."""
+    """Dataset with two random views of each image, transformed one PIL image at a time as in torchvision."""
 
     def __init__(self, images: np.ndarray, transform: Callable[[Image.Image], list[torch.Tensor]]) -> None:
         self.images = images
@@ -110,7 +110,7 @@ class Pictures(torch.utils.data.Dataset):
 
 
 def lightly(images: Dataset, batch_size: int, num_workers: int) -> Loop:
-    """The loop of lightly's example of SimCLR."""
+    """Time the loop of lightly's SimCLR example."""
     from lightly.loss import NTXentLoss
     from lightly.transforms import SimCLRTransform
 
@@ -147,7 +147,7 @@ def lightly(images: Dataset, batch_size: int, num_workers: int) -> Loop:
 
 
 def command(images: Dataset, batch_size: int) -> Measured:
-    """What `contraport.train` writes of itself in its `metrics.jsonl`: with checkpoints and logging."""
+    """Read the speed that `contraport.train` writes to `metrics.jsonl`, with checkpoints and logging."""
     some = images.__getitems__(list(range(COMMAND_ITEMS)))
     data = from_arrays(some.views, flips=True, name="fashion-mnist")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,5 @@
-"""What unbalanced transport is worth: its settings against NT-Xent's and the balanced plan's, clean and with wrong
-pairs.
+"""Accuracy of unbalanced transport over its settings, compared with NT-Xent and the balanced plan, with and without
+wrong pairs.
 
 A two-layer network is trained on two random views of each item (shifted, dimmed, with noise); where a share of the
 pairs is wrong, the second view of these items shows another item, the same one throughout. Every objective is tried at
@@ -112,7 +112,7 @@ def run(name: str, settings: dict[str, Any], data: tuple[Any, ...], mismatched: 
 
 
 def main() -> None:
-    """Run the grid, print a table and write what was found."""
+    """Run the grid, print a table and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=30)

@@ -1,4 +1,4 @@
-"""Images and captions: two encoders, images found by a text and texts by an image, classes told by their names.
+"""Images and captions: two encoders, search of images by texts and of texts by images, zero-shot classification.
 
     python examples/captions.py                      # Fashion-MNIST, with captions made from labels and pixels
     python examples/captions.py --recipe siglip
@@ -26,8 +26,8 @@ TEMPLATES = ["a photo of a {}.", "a {}.", "this is a {}"]
 TOP = 10
 
 
-def described(images: np.ndarray, limits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return how bright and how wide what is seen on each image is: 0, 1 or 2, and 0 or 1."""
+def measure_items(images: np.ndarray, limits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the brightness of the item on each image as 0, 1 or 2, and its width as 0 or 1."""
     seen = images > 40
     brightness = np.array(
         [image[where].mean() if where.any() else 0 for image, where in zip(images, seen, strict=True)]
@@ -35,8 +35,8 @@ def described(images: np.ndarray, limits: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.digitize(brightness, limits[:2]), (seen.any(1).sum(1) > limits[2]).astype(int)
 
 
-def limits_of(images: np.ndarray) -> np.ndarray:
-    """Return where brightness goes from dark to grey and from grey to bright, and width from narrow to wide."""
+def choose_thresholds(images: np.ndarray) -> np.ndarray:
+    """Return the two thresholds of brightness and the threshold of width."""
     seen = images > 40
     brightness = [image[where].mean() for image, where in zip(images, seen, strict=True) if where.any()]
     return np.array([*np.quantile(brightness, [1 / 3, 2 / 3]), np.median(seen.any(1).sum(1))])
@@ -51,9 +51,9 @@ def write(folder: Path, data: str, numbers: dict[str, int]) -> dict[str, tuple[s
         number = min(number, len(items))
         batch = items.__getitems__(list(range(number)))
         images = batch.views[0][:, 0].numpy()
-        limits = limits_of(images) if limits is None else limits
+        limits = choose_thresholds(images) if limits is None else limits
         for place, (pixels, label, bright, wide) in enumerate(
-            zip(images, batch.labels.tolist(), *described(images, limits), strict=True)
+            zip(images, batch.labels.tolist(), *measure_items(images, limits), strict=True)
         ):
             name, file = items.class_names[label].lower(), f"images/{split}-{place:05d}.png"
             words = ("dark", "grey", "bright")[bright], ("narrow", "wide")[wide]

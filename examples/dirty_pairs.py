@@ -1,4 +1,4 @@
-"""Wrong pairs: halves of digits, a fifth of which were shuffled, are found, counted, and left out.
+"""Wrong pairs: find, count and leave out the mismatched among halves of digits, a fifth of which were shuffled.
 
     python examples/dirty_pairs.py
 

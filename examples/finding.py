@@ -1,4 +1,4 @@
-"""What a folder holds twice, what looks like a photo, and what belongs together, with pages that show it.
+"""Similarity search: duplicates in a folder, photos similar to a photo, and clusters, with HTML pages.
 
     python examples/finding.py [--pages pages]
 

@@ -1,4 +1,4 @@
-"""A constraint of your own in ten lines, and what it does to the columns of a plan and to the gradient.
+"""A custom constraint in ten lines, and its effect on the columns of a plan and on the gradient.
 
 python examples/own_constraint.py
 """
@@ -13,12 +13,12 @@ from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 
 @dataclass(frozen=True, repr=False)
 class ColumnsThenRows(SinkhornConstraint):
-    """Columns first, then rows, some times: the rows have their mass exactly in the end."""
+    """Constraint with alternating column and row half steps; the last one fixes the row marginal."""
 
     iterations: int = 1
 
     def half_steps(self) -> tuple[str, ...]:
-        """Return which marginals are held, one after the other."""
+        """Return the half steps in order."""
         return ("columns", "rows") * self.iterations
 
 

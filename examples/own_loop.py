@@ -1,4 +1,4 @@
-"""The loss in a loop of your own, in one process or many; beside torch only numpy is needed, and the digits.
+"""The loss in a custom training loop, in one process or several, with torch and numpy alone.
 
     python examples/own_loop.py
     torchrun --nproc_per_node 2 examples/own_loop.py
@@ -19,8 +19,8 @@ import contraport
 BATCH, STEPS = 256, 300
 
 
-def changed(images: Tensor) -> Tensor:
-    """Return random changes of images (b, 1, 8, 8): slightly moved, turned and stretched, darker or lighter, noisy."""
+def augment(images: Tensor) -> Tensor:
+    """Augment images (b, 1, 8, 8): random shift, rotation, stretch, brightness and noise."""
     maps = torch.eye(2, 3) + 0.25 * torch.randn(len(images), 2, 3)
     grid = nn.functional.affine_grid(maps, list(images.shape), align_corners=False)
     moved = nn.functional.grid_sample(images, grid, align_corners=False)
@@ -28,8 +28,8 @@ def changed(images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def nearest_centre_accuracy(encoder: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Return how often the most similar mean of a class is that of the item's own."""
+def nearest_centroid_accuracy(encoder: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Return the accuracy of a classification by the most similar class mean."""
     features = nn.functional.normalize(encoder(images))
     centres = torch.stack([features[labels == label].mean(0) for label in labels.unique()])
     return float(((features @ nn.functional.normalize(centres).T).argmax(1) == labels).float().mean())
@@ -47,17 +47,17 @@ encoder = nn.Sequential(
 projector = nn.Sequential(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 64))
 network = nn.Sequential(encoder, projector)
 loss = contraport.gca_uot(temperature=0.2)  # any of contraport.list_objectives(), or parts of your own
-before = nearest_centre_accuracy(encoder, images, labels)
+before = nearest_centroid_accuracy(encoder, images, labels)
 trained = network if processes == 1 else DistributedDataParallel(network)
 optimizer = torch.optim.AdamW(network.parameters(), 1e-3)
 for _ in range(STEPS):
     items = torch.randperm(len(images))[:BATCH].chunk(processes)[rank]  # equal seeds: all draw the same batch
-    z0, z1 = trained(torch.cat([changed(images[items]), changed(images[items])])).chunk(2)
+    z0, z1 = trained(torch.cat([augment(images[items]), augment(images[items])])).chunk(2)
     optimizer.zero_grad()
     loss(z0, z1).backward()
     optimizer.step()
 if rank == 0:
-    after = nearest_centre_accuracy(encoder, images, labels)
+    after = nearest_centroid_accuracy(encoder, images, labels)
     print(f"nearest class mean is the own: {before:.1%} untrained, {after:.1%} after {STEPS} steps")
 if processes > 1:
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Train every recipe on small real data, and tell what it reached beside the untrained encoder and the raw inputs.
+"""Trains every recipe on small real data, and compares it with the untrained encoder and the raw inputs.
 
     python examples/recipes.py [RECIPE ...]
 
@@ -20,19 +20,19 @@ from contraport.data import Dataset, from_arrays, load
 RESULTS = Path(__file__).parent / "results" / "recipes.json"
 FASHION_ITEMS = 5_000
 EPOCHS = {"digits": 40, "fashion-mnist": 20, "uci-multiple-features": 60, "basic-motions": 200, "docstrings": 30}
-# Where a recipe is not on the digits.
+# Data of the recipes that are not trained on digits.
 DATA = {
     **dict.fromkeys(("simclr", "moco", "moco-v3", "byol", "swav", "gca-uot"), "fashion-mnist"),
     **dict.fromkeys(("cmc", "cmc-nce", "clip", "siglip", "predictive"), "uci-multiple-features"),
     "align-uniform": "basic-motions",
     "simcse": "docstrings",
 }
-# What a recipe is given beside the data and the epochs.
+# Options of a recipe besides data and epochs.
 SETTINGS = {"align-uniform": {"batch_size": 40}, "cmc-nce": {"epochs": 20, "bank_negatives": 512}}
 
 
-def splits(name: str) -> tuple[Dataset, Dataset]:
-    """Return the training and the test items; of Fashion-MNIST the first of the former."""
+def load_splits(name: str) -> tuple[Dataset, Dataset]:
+    """Load the training and test items; of Fashion-MNIST only the first training items."""
     train_items, test_items = load(name, "train"), load(name, "test")
     if name == "docstrings":  # what is said, without the names
         train_items, test_items = train_items.select_views([1]), test_items.select_views([1])
@@ -42,11 +42,11 @@ def splits(name: str) -> tuple[Dataset, Dataset]:
     return train_items, test_items
 
 
-def reached(recipe: str) -> dict:
-    """Return a row of the table."""
+def train_recipe(recipe: str) -> dict:
+    """Train and evaluate a recipe; return the row of the table."""
     name = DATA.get(recipe, "digits")
     settings = {"epochs": EPOCHS[name], **SETTINGS.get(recipe, {})}
-    both = splits(name)
+    both = load_splits(name)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run = train(data=both[0], recipe=recipe, out=Path(folder) / "run", progress=False, **settings)
@@ -59,7 +59,7 @@ def reached(recipe: str) -> dict:
 if __name__ == "__main__":
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for recipe in sys.argv[1:] or RECIPES:
-        row = rows[recipe] = reached(recipe)
+        row = rows[recipe] = train_recipe(recipe)
         numbers = [
             f"{100 * row[who][what]:5.1f}"
             for what in ("linear_probe", "knn")

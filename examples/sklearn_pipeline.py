@@ -1,4 +1,4 @@
-"""Many items, few labels, in scikit-learn: choose the encoder without labels, then classify what it gives.
+"""Many items, few labels, in scikit-learn: select an encoder without labels, then classify its features.
 
 python examples/sklearn_pipeline.py
 """

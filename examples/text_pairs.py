@@ -1,4 +1,4 @@
-"""Texts in pairs: what a function of Python is called, and what its docstring says that it does.
+"""Text pairs: names of Python functions and their docstrings.
 
     python examples/text_pairs.py [--encoder FOLDER]
 

@@ -24,7 +24,7 @@ labelled = np.concatenate([np.flatnonzero(labels == label)[:PER_CLASS] for label
 
 
 def accuracy(features: np.ndarray, test_features: np.ndarray) -> float:
-    """Return the accuracy of a linear probe on the unseen series."""
+    """Return the accuracy of a linear probe on held-out series."""
     probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     return probe.fit(features[labelled], labels[labelled]).score(test_features, test_labels)
 
