@@ -27,7 +27,7 @@ from contraport.engine import (
     row_transport_costs,
     run_half_steps,
 )
-from contraport.engine.backends.selection import resolve_backend_config
+from contraport.engine.backends import resolve_backend_config
 from contraport.engine.pair_passes import WeightTerm
 
 CHAINS = {

@@ -11,14 +11,7 @@ from contraport.engine.autograd import (
     normalize,
     without_autocast,
 )
-from contraport.engine.backends.selection import (
-    BACKENDS,
-    PRECISIONS,
-    backend,
-    choose_backend,
-    explain_backend,
-    precision,
-)
+from contraport.engine.backends import BACKENDS, PRECISIONS, backend, choose_backend, explain_backend, precision
 from contraport.engine.custom_op import HostLoop, run_host_loop
 from contraport.engine.geometry import Geometry, LabelMask, SimilarityMask
 from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStep, Relaxation

@@ -249,9 +249,7 @@ def _as_number(temperature: TemperatureLike) -> float:
     if isinstance(temperature, str):
         valid = temperature == "learn"
         check(
-            valid,
-            f"temperature: must be a number, 'learn' or a tensor of one element, got {temperature!r}.",
-            "unknown",
+            valid, f"temperature: must be a number, 'learn' or a tensor of one element, got {temperature!r}.", "unknown"
         )
         return INITIAL_TEMPERATURE
     if not isinstance(temperature, Tensor):

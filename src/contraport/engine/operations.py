@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine.autograd import check_not_in_torch_func, without_autocast
-from contraport.engine.backends.selection import resolve_backend_config
+from contraport.engine.backends import resolve_backend_config
 from contraport.engine.custom_op import BackwardArgs, DenseOperation, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.geometry import Geometry

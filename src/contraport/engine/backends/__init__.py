@@ -1,1 +1,162 @@
-"""Backends: dense, tiled and CUDA implementations of the passes over all pairs, and the choice among them."""
+"""Backends of the passes over all pairs: their choice by size and device, and context managers that override it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal, TypeAlias, TypeVar
+
+import torch
+
+from contraport._utils.formatting import format_significant
+from contraport.distributed import current_processes
+from contraport.engine.autograd import is_in_torch_func
+from contraport.engine.backends.cuda import TRITON, CudaPairPasses, unsupported_reason
+from contraport.engine.backends.tiled import STORED_BYTES, StoredPairPasses, StreamedPairPasses
+from contraport.engine.custom_op import BackendConfig
+from contraport.engine.geometry import Geometry
+from contraport.engine.pair_passes import DensePairPasses, PairPasses
+from contraport.errors import unknown_name_error
+
+BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
+Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
+
+BACKENDS: dict[BackendName, type[PairPasses]] = {
+    "dense": DensePairPasses,
+    "stored": StoredPairPasses,
+    "streamed": StreamedPairPasses,
+    "cuda": CudaPairPasses,
+}
+"""The backends by name."""
+
+PRECISIONS: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+DENSE_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 22}
+"""By device, the number of pairs up to which plain autograd on the whole matrix is fastest: 256 by 256 on a CPU; 2,048
+by 2,048 on a GPU, where a pass ends before the host can launch the next one: fewer kernels beat fewer operations there.
+"""
+
+DENSE_STORED_PAIRS = {"cpu": 1 << 21, "cuda": 1 << 26}
+"""The same for pairs times half-steps, as autograd stores the pairs of each: 32 half-steps on a CPU, 16 on a GPU."""
+
+Value = TypeVar("Value")
+
+# Context variables and not globals: a thread or an async task that overrides the choice does not change it for others.
+_forced: ContextVar[BackendName | None] = ContextVar("contraport_backend", default=None)
+_precision: ContextVar[Precision] = ContextVar("contraport_precision", default="float32")
+
+
+@contextmanager
+def _override(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+@contextmanager
+def backend(name: BackendName) -> Iterator[None]:
+    """Use one backend for all operations within the ``with`` block, whatever their size.
+
+    ``"cuda"`` requires embeddings on a CUDA device. What its kernels do not support (see `explain_backend`) runs on the
+    backend for its size.
+
+    Args:
+        name: ``"dense"``, ``"stored"``, ``"streamed"`` or ``"cuda"``.
+
+    Raises:
+        UsageError: the name is unknown; later, in an operation, ``"cuda"`` is used with embeddings on another device or
+            without Triton.
+
+    >>> import torch, contraport
+    >>> z0, z1 = torch.randn(2, 64, 8)
+    >>> with contraport.engine.backend("streamed"):
+    ...     value = contraport.nt_xent(temperature=0.5)(z0, z1)
+    """
+    if name not in BACKENDS:
+        raise unknown_name_error("backend", name, BACKENDS)
+    with _override(_forced, name):
+        yield
+
+
+@contextmanager
+def precision(name: Precision) -> Iterator[None]:
+    """Round embeddings to a precision before they are multiplied, within the ``with`` block; backend ``"cuda"`` only.
+
+    Sums, exponents and gradients are always in single precision. Under ``"float32"``, the default, embeddings are
+    multiplied as PyTorch does it: in TF32 where ``torch.set_float32_matmul_precision`` allows it.
+
+    Args:
+        name: ``"float32"``, ``"bfloat16"`` (the error of log K is about 1/256 of 1/temperature) or ``"float16"``
+            (1/2048 of it; embeddings must stay within its range).
+
+    Raises:
+        UsageError: the name is unknown.
+    """
+    if name not in PRECISIONS:
+        raise unknown_name_error("precision", name, PRECISIONS)
+    with _override(_precision, name):
+        yield
+
+
+def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
+    """Return the backend name for a geometry: set by the context manager `backend`, else chosen by size and device.
+
+    Few pairs are ``"dense"``, unless autograd would store them for many half-steps. More pairs are ``"cuda"`` on a CUDA
+    device if it has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
+    ``"dense"``, the only backend made of plain operations.
+    """
+    if is_in_torch_func():
+        return "dense"
+    forced = _forced.get()
+    if forced is not None and (forced != "cuda" or unsupported_reason(geometry) is None):
+        return forced
+    n, m = geometry.shape
+    like = geometry.log_kernel.inputs[0]
+    device = like.device.type if like.device.type in DENSE_PAIRS else "cpu"
+    if n * m <= DENSE_PAIRS[device] and n * m * half_steps <= DENSE_STORED_PAIRS[device]:
+        return "dense"
+    if like.is_cuda and TRITON and unsupported_reason(geometry) is None:
+        return "cuda"
+    return "stored" if n * m * like.element_size() <= STORED_BYTES else "streamed"
+
+
+def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
+    """Explain in a sentence which backend is chosen for a geometry, and why.
+
+    >>> import torch
+    >>> from contraport.engine import Geometry, Gibbs
+    >>> x = torch.randn(4096, 16)
+    >>> print(explain_backend(Geometry(Gibbs()(x, x))))
+    4096 x 4096 pairs, 64 MiB as a matrix: stored (log K computed once and kept in tiles; exact gradient in one more
+    pass).
+    >>> with backend("cuda"):
+    ...     print(explain_backend(Geometry(Gibbs(torch.cdist)(x, x))))
+    4096 x 4096 pairs, 64 MiB as a matrix: stored (log K computed once and kept in tiles; exact gradient in one more
+    pass). Not cuda: its kernels know functions of inner products alone.
+    """
+    n, m = geometry.shape
+    name, forced, like = choose_backend(geometry, half_steps), _forced.get(), geometry.log_kernel.inputs[0]
+    size = format_significant(n * m * like.element_size() / (1 << 20), 3)
+    reason = ", as requested" if forced == name else ""
+    text = f"{n} x {m} pairs, {size} MiB as a matrix: {name}{reason} ({BACKENDS[name].description})."
+    if name == "cuda":
+        return f"{text} Embeddings are multiplied in {_precision.get()}."
+    if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):
+        return f"{text} Not cuda: {unsupported_reason(geometry) or 'Triton is not installed'}."
+    return text
+
+
+def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendConfig:
+    """Return the chosen backend with the current processes and precision, fixed for one operation and its gradient.
+
+    Args:
+        geometry: the pairs.
+        half_steps: number of half-steps of the operation.
+    """
+    return BackendConfig(
+        BACKENDS[choose_backend(geometry, half_steps)], current_processes(), PRECISIONS[_precision.get()]
+    )
