@@ -49,6 +49,14 @@ def comparison(folder: Path) -> Comparison:
     )
 
 
+def test_deprecated_names_of_a_comparison(tmp_path: Path) -> None:
+    table = comparison(tmp_path)
+    with pytest.warns(FutureWarning):
+        assert (table.trials, table.verdicts, table.missing) == (table.search_trials, table.claim_verdicts, 0)
+    with pytest.warns(FutureWarning, match="find_entry"):
+        assert table.entry("nt-xent", COLUMNS[0], "knn").mean == 0.9
+
+
 def test_panels_span_all_intervals(tmp_path: Path) -> None:
     first, _ = build_panels(comparison(tmp_path))
     assert (first["heading"], first["low"], first["high"]) == (COLUMNS[0], "89.0%", "93.0%")

@@ -9,6 +9,7 @@ import torch
 from tests.errors import raises_usage_error
 from tests.evaluation.making import make_run, vector_model, vectors
 
+from contraport import metrics
 from contraport._utils.formatting import use_flag_style
 from contraport.cli.listing import list_names, print_names
 from contraport.evaluation import evaluate
@@ -119,6 +120,15 @@ def test_registration_rejects_incomplete_entries() -> None:
         register_metric("Mine@{}", **common)(undocumented)
     with raises_usage_error("title.exists", "knn"):
         register_metric("kNN", **common)(undocumented)
+
+
+def test_deprecated_names_of_a_metric() -> None:
+    with pytest.warns(FutureWarning, match="register_metric"):
+        assert metrics.metric is register_metric
+    with pytest.warns(FutureWarning, match="better_direction"):
+        assert metric_by_key("uniformity").better == "lower"
+    with pytest.warns(FutureWarning, match="value_format"):
+        assert metric_by_key("knn").pattern == "{:.1%}"
 
 
 def test_registry_does_not_import_torch() -> None:

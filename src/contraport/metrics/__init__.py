@@ -3,7 +3,6 @@
 The registry is readable without torch: metrics import what computes them on first use.
 """
 
-import warnings
 from typing import Any
 
 from contraport.metrics import builtin_metrics as _builtin_metrics  # noqa: F401  (registers the built-in metrics)
@@ -18,6 +17,7 @@ from contraport.metrics.registry import (
     select_metrics_keeping_order,
     titles_by_metric_name,
 )
+from contraport.options import warn_renamed
 
 __all__ = [
     "METRICS",
@@ -34,6 +34,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "metric":
-        warnings.warn("contraport.metrics.metric is deprecated, use register_metric.", FutureWarning, stacklevel=2)
+        warn_renamed("contraport.metrics.metric", "contraport.metrics.register_metric", stacklevel=3)
         return register_metric
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
