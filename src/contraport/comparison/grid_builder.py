@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -256,17 +257,13 @@ def expand_over(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
     for text in over:
         key, equals, values = text.partition("=")
         check(bool(equals and values), f"over: must have the form option=value,value, got {text!r}.", "syntax")
-        expanded = tuple(
-            Row(f"{row.name}, {key} {value}", merge_options(row.options, _single_option(row, key, value)))
-            for row in expanded
-            for value in map(_parse_value, split_at_commas(values))
-        )
+        copies = []
+        for row, value in itertools.product(expanded, map(_parse_value, split_at_commas(values))):
+            objective = {name: row.options[name] for name in ("recipe", "objective") if name in row.options}
+            option = _with_objective_settings(f"over: {row.name}", {**objective, key: value})
+            copies.append(Row(f"{row.name}, {key} {value}", merge_options(row.options, option)))
+        expanded = tuple(copies)
     return expanded
-
-
-def _single_option(row: Row, key: str, value: Any) -> dict[str, Any]:
-    objective = {key: row.options[key] for key in ("recipe", "objective") if key in row.options}
-    return _with_objective_settings(f"over: {row.name}", {**objective, key: value})
 
 
 _SETTING_OPTIONS = {

@@ -46,7 +46,15 @@ NUMBERS = Requirement(
 VARYING_NUMBERS = Requirement(
     lambda context: len(context.regression_targets[1].unique()) > 1, "all test items have the same number"
 )
-DOMAINS = Requirement(lambda context: context.num_domains > 1, "there are fewer than two domains", is_rarely_met=True)
+DOMAINS = Requirement(
+    lambda context: (
+        context.train.domains is not None
+        and context.test.domains is not None
+        and len(context.train_domains.unique()) > 1
+    ),
+    "there are fewer than two domains",
+    is_rarely_met=True,
+)
 SHARED_DOMAINS = Requirement(
     lambda context: set(context.train_domains.tolist()) & set(context.test_domains.tolist()),
     "training and test items share no domain",

@@ -78,13 +78,6 @@ class EvalContext:
         return 0 if self.train.labels is None else len(self.train.labels.unique())
 
     @property
-    def num_domains(self) -> int:
-        """Number of domains of the training items; 0 if either split has no domains."""
-        if self.train.domains is None or self.test.domains is None:
-            return 0
-        return len(self.train.domains.unique())
-
-    @property
     def image_channels(self) -> set[int]:
         """Distinct channel counts of the views; empty unless all views are images with pixels in [0, 1]."""
         shapes = self.test.shapes

@@ -31,9 +31,9 @@ def build_embedding_map_section(builder: PageBuilder) -> Section | None:
         points, method = run.figure_arrays["points"], str(run.figure_arrays.get("projection", "a projection"))
         coloring = "colored by class" if run.class_names else "without labels"
         label = f"{run.name}: {len(points):,} test items of {run.data_name} in the plane ({method}), {coloring}."
-        plot = builder.add_plot(
-            f"map-{run.position}", draw_embedding_map(run), label, "map", aspect_ratio=_aspect_ratio(points)
-        )
+        width, height = np.ptp(points.astype(float), axis=0)
+        ratio = float(np.clip(width / height, *RATIO_RANGE)) if height > 0 else None
+        plot = builder.add_plot(f"map-{run.position}", draw_embedding_map(run), label, "map", ratio)
         sheet = builder.add_thumbnails(run.figure_arrays.get("thumbnails"))
         builder.script_data.setdefault("maps", {})[plot.element_id] = build_point_data(run, sheet)
         maps.append((run, plot, method))
@@ -44,11 +44,6 @@ def build_embedding_map_section(builder: PageBuilder) -> Section | None:
     return Section(
         "embeddings", "Embeddings", {"maps": maps, "legends": _build_legends(builder.runs), "colors": colorings}
     )
-
-
-def _aspect_ratio(points: np.ndarray) -> float | None:
-    width, height = np.ptp(points.astype(float), axis=0)
-    return float(np.clip(width / height, *RATIO_RANGE)) if height > 0 else None
 
 
 def draw_embedding_map(run: ReportRun) -> Figure:

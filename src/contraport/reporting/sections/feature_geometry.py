@@ -37,26 +37,19 @@ CHAR_WIDTH = 0.0125
 
 def build_geometry_section(builder: PageBuilder) -> Section | None:
     """Build the section of cosines, singular values, alignment and uniformity; return None if no run has them."""
-    lowest = _color_scale_start(builder.runs)
-    cosines = [_summarize(builder, run, lowest) for run in builder.runs if "cosines" in run.figure_arrays]
+    # One color scale for all runs, from the smallest 1% quantile of the cosines, rounded down to a tenth.
+    arrays = [run.figure_arrays["cosines"] for run in builder.runs if "cosines" in run.figure_arrays]
+    quantile = min((float(np.quantile(cosines, 0.01)) for cosines in arrays), default=0.0)
+    lowest = min(0.9, math.floor(10 * quantile) / 10)
+    summaries = [_summarize(builder, run, lowest) for run in builder.runs if "cosines" in run.figure_arrays]
     with_spectrum = [run for run in builder.runs if "spectrum" in run.figure_arrays]
     spectrum = builder.add_plot("spectrum", *draw_spectra(with_spectrum)) if with_spectrum else None
     paths = [run for run in builder.runs if len(_alignment_uniformity_path(run)) > 1]
     sphere = builder.add_plot("sphere", *draw_alignment_uniformity(paths)) if paths else None
-    if not cosines and spectrum is None and sphere is None:
+    if not summaries and spectrum is None and sphere is None:
         return None
-    values = {"cosines": cosines, "lowest": lowest, "spectrum": spectrum, "sphere": sphere}
+    values = {"cosines": summaries, "lowest": lowest, "spectrum": spectrum, "sphere": sphere}
     return Section("geometry", "Geometry", values)
-
-
-def _color_scale_start(runs: Sequence[ReportRun]) -> float:
-    """Return the cosine at the low end of the color scale, which is common to all runs.
-
-    It is the smallest 1% quantile of the cosines, rounded down to a tenth.
-    """
-    cosines = [run.figure_arrays["cosines"] for run in runs if "cosines" in run.figure_arrays]
-    quantiles = [float(np.quantile(one, 0.01)) for one in cosines]
-    return min(0.9, math.floor(10 * min(quantiles, default=0.0)) / 10)
 
 
 def _summarize(builder: PageBuilder, run: ReportRun, lowest: float) -> dict[str, Any]:
