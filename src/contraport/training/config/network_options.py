@@ -153,7 +153,9 @@ class NetworkSettings(BaseOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_projection()
+        layers = self.projection_layers
+        message = f"projection_layers: must be 0 with a projection of 0, got {layers}."
+        check(self.projection > 0 or not layers, message, "conflict")
         self._check_frozen()
 
     @property
@@ -202,11 +204,6 @@ class NetworkSettings(BaseOptions):
     def user_encoder_modules(self) -> Any | None:
         """Encoder modules that the user passed, which a run folder cannot store; None if all encoders have names."""
         return self.encoder if has_object_placeholder(_serialize_encoder(self.encoder)) else None
-
-    def _check_projection(self) -> None:
-        layers = self.projection_layers
-        message = f"projection_layers: must be 0 with a projection of 0, got {layers}."
-        check(self.projection > 0 or not layers, message, "conflict")
 
     def _check_frozen(self) -> None:
         for view in _named_views(self.pretrained, self.init):

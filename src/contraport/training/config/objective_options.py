@@ -117,28 +117,20 @@ class ObjectiveSettings(BaseOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_negatives()
-        self._check_predict()
-
-    def _check_negatives(self) -> None:
         for name, kind in (("queue_size", "queue"), ("bank_negatives", "bank")):
             value = getattr(self, name)
             message = f"{name}: requires {format_options(negatives=kind)}, got {value} with {self.negatives!r}."
             check(value is None or self.negatives == kind, message, "conflict")
-        if self.prototypes is None:
-            return
-        # The target of the prototypes is computed: the assignment of the other views.
-        check(self.target is None, "target: cannot be combined with prototypes.", "prototypes")
-        check(self.teacher is None, "teacher: cannot be combined with prototypes.", "prototypes")
-        message = f"negatives: must be 'in-batch' with prototypes, got {self.negatives!r}."
-        check(self.negatives == "in-batch", message, "prototypes")
-
-    def _check_predict(self) -> None:
-        if self.predict is None:
-            return
-        contrastive = ("objective", "objective_settings", "temperature", "constraint", "target", "teacher", "log_q")
-        others = [name for name in (*contrastive, "momentum", "predictor", "prototypes") if getattr(self, name)]
-        others += ["negatives"] * (self.negatives != "in-batch")
-        if others:
-            message = f"{others[0]}: cannot be combined with predict, which has no contrastive objective."
-            raise UsageError(message, kind="predict")
+        if self.prototypes is not None:
+            # The target of the prototypes is computed: the assignment of the other views.
+            check(self.target is None, "target: cannot be combined with prototypes.", "prototypes")
+            check(self.teacher is None, "teacher: cannot be combined with prototypes.", "prototypes")
+            message = f"negatives: must be 'in-batch' with prototypes, got {self.negatives!r}."
+            check(self.negatives == "in-batch", message, "prototypes")
+        if self.predict is not None:
+            contrastive = ("objective", "objective_settings", "temperature", "constraint", "target", "teacher", "log_q")
+            others = [name for name in (*contrastive, "momentum", "predictor", "prototypes") if getattr(self, name)]
+            others += ["negatives"] * (self.negatives != "in-batch")
+            if others:
+                message = f"{others[0]}: cannot be combined with predict, which has no contrastive objective."
+                raise UsageError(message, kind="predict")
