@@ -61,7 +61,7 @@ def test_reads_safetensors_of_a_built_in_encoder(tmp_path: Path) -> None:
     model = Model("small-cnn", [(1, 8, 8)])
     weights.load_into(model)
     assert_loaded(model, source.tower(0).encoder)
-    assert weights.resolve_statistics([([0.5], [2.0])]) == [([0.5], [2.0])]
+    assert weights.resolve_input_statistics([([0.5], [2.0])]) == [([0.5], [2.0])]
 
 
 def test_timm_folder_has_name_image_size_and_statistics(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_timm_folder_has_name_image_size_and_statistics(tmp_path: Path) -> None:
     )
     weights = read_initial_weights(folder, None)
     assert (weights.encoder_names, weights.image_size) == ("resnet18", 96)
-    assert weights.resolve_statistics([([0.0] * 3, [1.0] * 3)]) == [([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])]
-    assert weights.resolve_statistics([([0.0], [1.0])]) == [([0.0], [1.0])]
+    assert weights.resolve_input_statistics([([0.0] * 3, [1.0] * 3)]) == [([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])]
+    assert weights.resolve_input_statistics([([0.0], [1.0])]) == [([0.0], [1.0])]
     model = Model("resnet18", [SHAPE], low_resolution=weights.has_low_resolution_stem)
     weights.load_into(model)
     assert_loaded(model, encoder)
@@ -111,7 +111,7 @@ def test_run_has_encoder_stem_and_statistics(tmp_path: Path) -> None:
     source.save_pretrained(tmp_path / "run" / "model")
     weights = read_initial_weights(tmp_path / "run", None)
     assert (weights.encoder_names, weights.image_size, weights.has_low_resolution_stem) == (["resnet18"], 32, True)
-    ((mean, std),) = weights.resolve_statistics([([0.0] * 3, [1.0] * 3)])
+    ((mean, std),) = weights.resolve_input_statistics([([0.0] * 3, [1.0] * 3)])
     assert mean == pytest.approx([0.3] * 3)
     assert std == pytest.approx([0.2] * 3)
     model = Model("resnet18", [SHAPE])

@@ -345,7 +345,7 @@ def test_pretrained_weights_of_some_views(folder):
         assert torch.equal(weights, theirs)
         assert all(torch.equal(value, drawn[name]) for name, value in model.tower(0).encoder.state_dict().items())
         given = [([0.0], [1.0]), ([], [])]
-        assert initial.resolve_statistics(given, views["names"], views["shapes"]) == given
+        assert initial.resolve_input_statistics(given, views["names"], views["shapes"]) == given
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
-from contraport.evaluation.page_samples import collect_page_data, collect_point_data, cosines, project_to_2d
+from contraport.evaluation.page_samples import collect_cosines, collect_page_data, collect_point_data, project_to_2d
 from contraport.metrics.embedding_geometry import centered_singular_values
 from contraport.metrics.eval_context import EvalContext
 
@@ -50,10 +50,10 @@ def test_projection_to_2d_accepts_any_features(rows: torch.Tensor | None, method
 
 def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
     dataset = vectors(400, 3)
-    kept = cosines(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
+    kept = collect_cosines(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
     assert kept["cosines"].shape == (160, 160)
     assert kept["cosine_labels"].tolist() == sorted(kept["cosine_labels"])
-    assert "cosine_labels" not in cosines(vectors(5, None), torch.eye(5))
+    assert "cosine_labels" not in collect_cosines(vectors(5, None), torch.eye(5))
 
 
 def test_suspicion_uses_features_of_a_shared_encoder() -> None:

@@ -85,7 +85,7 @@ def test_not_one_bit_of_a_frozen_encoder_moves(images: Dataset, begun: Run, draw
     assert same(dict(first.encoder.state_dict()), state(begun))
     weights, drawn = run.model().tower(0).projector.state_dict(), first.projector.state_dict()
     assert any(not torch.equal(weights[name], drawn[name]) for name in weights)
-    assert run.model().output == "both"
+    assert run.model().representation_part == "both"
 
 
 def test_a_run_is_judged_beside_the_encoder_as_it_was_given(images: Dataset, begun: Run) -> None:
@@ -108,7 +108,7 @@ def test_an_encoder_is_held_for_the_first_epochs_only(images: Dataset, begun: Ru
     held = {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
     assert same(held, state(begun))
     assert not same(state(run), held)
-    assert run.model().output == "concatenate"
+    assert run.model().representation_part == "concatenate"
 
 
 def test_features_are_those_of_the_encoder_and_are_kept(
@@ -273,7 +273,7 @@ def test_views_begin_with_weights_of_their_own_and_one_is_held(pairs: Dataset, b
     assert torch.equal(first.tower(0).mean, begun.model().tower(0).mean)
     assert same(state(run), state(begun))
     assert not same(dict(run.model().tower(1).encoder.state_dict()), dict(mlp.state_dict()))
-    assert run.model().output == "concatenate"
+    assert run.model().representation_part == "concatenate"
     shutil.rmtree(begun.path)
     (tmp_path / "mlp.pt").unlink()
     more = contraport.train(data=pairs, epochs=3, resume=True, out=run.path, progress=False)
@@ -286,7 +286,7 @@ def test_views_that_are_each_held_by_name_are_held_as_one(pairs: Dataset, tmp_pa
     named = contraport.train(**given, freeze={"photo": True, "1": True}, frozen_draws=2, out=tmp_path / "named")
     whole = contraport.train(**given, freeze=True, frozen_draws=2, out=tmp_path / "whole")
     assert named.features_path.is_dir()
-    assert named.model().output == "projection"
+    assert named.model().representation_part == "projection"
     assert same(dict(named.model().state_dict()), dict(whole.model().state_dict()))
     longer = given | {"epochs": 2, "frozen_draws": 2, "resume": True}
     on = contraport.train(**longer, freeze={"photo": True, "1": True}, out=named.path)

@@ -84,7 +84,7 @@ def audit(values: dict[str, Any]) -> Audit:
             with report_write_errors("out", folder), console_logging(progress=options.progress):
                 result.save(folder)
                 write_page(result, dataset, folder / PAGE)
-                for form in options.exports:
+                for form in options.requested_exports:
                     path = write_clean_data(
                         result, form, folder, data=options.data, dataset=full, second=views[1], columns=options.columns
                     )

@@ -144,8 +144,8 @@ class AuditOptions(BaseOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.exports:
-            name = self.exports[0]
+        if self.requested_exports:
+            name = self.requested_exports[0]
             check(self.out is not None, f"{name}: requires out, the folder to write the data to.", "missing_out")
         check(
             not self.resume or (self.method != "frozen" and self.out is not None),
@@ -159,7 +159,7 @@ class AuditOptions(BaseOptions):
         )
 
     @property
-    def exports(self) -> tuple[str, ...]:
+    def requested_exports(self) -> tuple[str, ...]:
         """Names of the requested exports of cleaned data, among drop, repair and weigh."""
         return tuple(form for form in ("drop", "repair", "weigh") if getattr(self, form))
 

@@ -50,7 +50,7 @@ class RoundResult(NamedTuple):
         """Build the result of a round from scores, and estimate the noise rate."""
         return cls(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores))
 
-    def select_trusted(self) -> Tensor:
+    def select_trusted_pairs(self) -> Tensor:
         """Return the sorted indices of the pairs that are not suspected mismatches."""
         items, suspects = len(self.scores), round(self.noise.rate * len(self.scores))
         check(
@@ -75,7 +75,7 @@ def score_frozen_vectors(
     partners = rotate_partners(draw_exchange_groups(dataset, seed=seed))
     pool, result = items, None
     for _ in range(rounds):
-        pool = pool if result is None else result.select_trusted()
+        pool = pool if result is None else result.select_trusted_pairs()
         paired = load_vector_pairs(dataset, pool=pool)
         scores, mismatch_scores = (score_pairs(paired, PairIndices(items, x), statistic) for x in (items, partners))
         result = RoundResult.from_scores(scores.numpy(), mismatch_scores.numpy())
@@ -113,7 +113,7 @@ class CrossFitScores:
         """Return whether all pairs of `part` have scores for the round and the repeat that `place` gives."""
         return bool(np.isfinite(self.scores_by_round[place][:, part.numpy()]).all())
 
-    def add_scores(self, place: tuple[int, int], part: Tensor, scores: Tensor, mismatch_scores: Tensor) -> None:
+    def store_fold_scores(self, place: tuple[int, int], part: Tensor, scores: Tensor, mismatch_scores: Tensor) -> None:
         """Store the scores of the pairs `part` for one round and repeat, `place`, and save the file."""
         self.scores_by_round[place][:, part.numpy()] = torch.stack([scores, mismatch_scores]).numpy()
         if self._path is not None:
@@ -157,7 +157,7 @@ def score_by_crossfit(
     partners = rotate_partners(groups)
     trusted, paired, result = torch.arange(len(dataset)), None, None
     for number in range(rounds):
-        trusted = trusted if result is None else result.select_trusted()
+        trusted = trusted if result is None else result.select_trusted_pairs()
         for repeat in range(repeats):
             place, run = (number, repeat), number * repeats + repeat
             run_settings = settings.replace_unchecked(seed=derive_torch_seed("audit.crossfit", settings.seed, run))
@@ -169,7 +169,9 @@ def score_by_crossfit(
                     continue
                 paired = _train_and_encode(dataset, run_settings, trusted[~torch.isin(trusted, part)])
                 scores = score_pairs(paired, PairIndices(part, part), statistic)
-                saved.add_scores(place, part, scores, score_pairs(paired, PairIndices(part, partners[part]), statistic))
+                saved.store_fold_scores(
+                    place, part, scores, score_pairs(paired, PairIndices(part, partners[part]), statistic)
+                )
         result = RoundResult.from_scores(*saved.scores_by_round[: number + 1].mean(axis=(0, 1)))
         yield result, paired
 

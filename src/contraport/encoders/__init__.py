@@ -2,7 +2,7 @@
 
 from contraport.encoders.factory import (
     build_encoder,
-    check_trusted,
+    check_custom_code_trusted,
     default_encoder_name,
     encoder_to_config,
     is_user_module_description,
@@ -20,7 +20,7 @@ __all__ = [
     "Projector",
     "Tower",
     "build_encoder",
-    "check_trusted",
+    "check_custom_code_trusted",
     "default_encoder_name",
     "encoder_to_config",
     "is_user_module_description",

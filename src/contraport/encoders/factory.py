@@ -44,10 +44,10 @@ def default_encoder_name(shape: Shape) -> str:
     return _DEFAULTS[len(shape)]
 
 
-def custom_code_names(encoder: object) -> list[str]:
+def list_custom_code_encoders(encoder: object) -> list[str]:
     """Return the encoders of a saved configuration that refer to Python code, ``module:attribute``.
 
-    >>> custom_code_names(["mlp", "their_nets:Net"])
+    >>> list_custom_code_encoders(["mlp", "their_nets:Net"])
     ['their_nets:Net']
     """
     values = list(encoder.values()) if isinstance(encoder, Mapping) else encoder
@@ -56,9 +56,9 @@ def custom_code_names(encoder: object) -> list[str]:
 
 
 @hint_on_error("contraport docs training folders-of-others")
-def check_trusted(encoder: object, where: str, *, trust_remote_code: bool) -> None:
+def check_custom_code_trusted(encoder: object, where: str, *, trust_remote_code: bool) -> None:
     """Raise `UsageError` if a saved configuration refers to Python code and the user does not trust it."""
-    code = ", ".join(map(repr, custom_code_names(encoder)))
+    code = ", ".join(map(repr, list_custom_code_encoders(encoder)))
     remedy = f"Inspect it, and pass {format_options(trust_remote_code=True)} to run it."
     message = f"encoder: {where} names code to run: {code}. {remedy}"
     check(trust_remote_code or not code, message, "untrusted")

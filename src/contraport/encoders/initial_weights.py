@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from contraport._utils.files import check_checksum
 from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.catalog.encoders import ENCODERS
-from contraport.encoders.factory import Shape, custom_code_names, is_user_module_description
+from contraport.encoders.factory import Shape, is_user_module_description, list_custom_code_encoders
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model, read_config
 from contraport.encoders.tower import mapping_to_view_list
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder, build_transformers_text_encoder
@@ -189,7 +189,7 @@ class InitialWeights:
                 load_weights(model.tower(number).encoder, weights.state_dict, weights.name, self.source)
         return [weights.state_dict is not None for weights in by_tower]
 
-    def resolve_statistics(
+    def resolve_input_statistics(
         self, defaults: Sequence[Statistics], names: Sequence[str] = (), shapes: Sequence[Shape] = ()
     ) -> list[Statistics]:
         """Return the input mean and standard deviation of each tower, from the earlier training if the sizes match."""
@@ -248,7 +248,7 @@ def load_pretrained(encoder: Encoders) -> InitialWeights:
 
 def _is_external(encoder: object) -> bool:
     """Return whether an encoder is from timm or transformers."""
-    return isinstance(encoder, str) and encoder not in ENCODERS and not custom_code_names(encoder)
+    return isinstance(encoder, str) and encoder not in ENCODERS and not list_custom_code_encoders(encoder)
 
 
 @hint_on_error("contraport docs troubleshooting weights-cannot-be-downloaded")

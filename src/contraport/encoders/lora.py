@@ -23,12 +23,8 @@ def check_peft_installed() -> None:
 def add_lora(encoder: nn.Module, rank: int) -> None:
     """Add a LoRA adapter to each linear layer of an encoder in place, or to each convolution if it has no linear layer.
 
-    The output W x becomes W x + 2 B A x, where A has r random rows and B has r columns, initially zero. Only A and B
-    are trainable. Grouped convolutions and the layers inside torch's attention get no adapter.
-
-    Args:
-        encoder: changed in place.
-        rank: r.
+    The output W x becomes W x + 2 B A x, where A has `rank` random rows and B has `rank` columns, initially zero. Only
+    A and B are trainable. Grouped convolutions and the layers inside torch's attention get no adapter.
 
     Raises:
         UsageError: no layer can be adapted, the rank exceeds that of every layer, or peft is not installed.

@@ -21,7 +21,7 @@ from contraport._utils.text_bytes import channel_count, concatenate_batches, ite
 from contraport._version import __version__
 from contraport.encoders.factory import (
     Shape,
-    check_trusted,
+    check_custom_code_trusted,
     default_encoder_name,
     encoder_to_config,
     is_user_module_description,
@@ -71,7 +71,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     Attributes:
         towers: one `Tower` that all views share, or one per view.
         num_features: length of the representation.
-        output: part of a tower's output in the representation: "concatenate" (features), "projection" or "both".
+        representation_part: what of a tower is in the representation: "concatenate" (features), "projection" or "both".
         representation_views: indices of the views in the representation.
         encoder_sources: name, folder or module that each tower's encoder was built from.
 
@@ -131,12 +131,12 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         if representation not in parts:
             view = resolve_view("representation", representation, self.view_names, self.shapes, others=parts)
             self.representation_views = (view,)
-        self.output = representation if representation in (PROJECTION, BOTH) else CONCATENATE
+        self.representation_part = representation if representation in (PROJECTION, BOTH) else CONCATENATE
         message = f"representation: {representation!r} requires projection >= 1, got {projection}."
-        check(projection > 0 or self.output == CONCATENATE, message, "no_projection")
+        check(projection > 0 or self.representation_part == CONCATENATE, message, "no_projection")
         self.low_resolution = low_resolution
         towers = [self.tower(view) for view in self.representation_views]
-        self.num_features = sum(tower.representation_size(self.output) for tower in towers)
+        self.num_features = sum(tower.representation_size(self.representation_part) for tower in towers)
         self.config: dict[str, Any] = {
             "encoder": encoder_to_config(list(encoder)),
             "shapes": [list(shape) for shape in self.shapes],
@@ -170,11 +170,11 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         one = copy.copy(self)
         one._modules = {**self._modules, "towers": nn.ModuleList([tower])}  # a new dict, as the copy shares the old one
         one.shapes, one.view_names, one.representation_views = (self.shapes[index],), (self.view_names[index],), (0,)
-        one.output = PROJECTION if self.config["projection"] > 0 else CONCATENATE
-        one.num_features = tower.representation_size(one.output)
+        one.representation_part = PROJECTION if self.config["projection"] > 0 else CONCATENATE
+        one.num_features = tower.representation_size(one.representation_part)
         one.config = self.config | {name: [self.config[name][number]] for name in ("encoder", "mean", "std")}
         one.config |= {"shapes": [list(self.shapes[index])], "view_names": [self.view_names[index]]}
-        one.config |= {"shared": False, "representation": one.output}
+        one.config |= {"shared": False, "representation": one.representation_part}
         one._hub_mixin_config = one.config
         return one
 
@@ -204,7 +204,10 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     def represent_features(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the representation of each view from its features: features, projection or both."""
         towers = [self.tower(view) for view in range(len(features))]
-        return tuple(tower.represent_features(each, self.output) for tower, each in zip(towers, features, strict=True))
+        return tuple(
+            tower.represent_features(each, self.representation_part)
+            for tower, each in zip(towers, features, strict=True)
+        )
 
     def _apply_modules(self, inputs: Sequence[Tensor], modules: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         if len(modules) == 1:
@@ -216,7 +219,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         """Return the representation ``(b, num_features)`` of raw items, one tensor per view."""
         check(len(views) == len(self.shapes), f"views: must be {len(self.shapes)}, got {len(views)}.", "shape")
         towers = [self.tower(view) for view in self.representation_views]
-        return _concatenate(towers, [views[view] for view in self.representation_views], self.output)
+        return _concatenate(towers, [views[view] for view in self.representation_views], self.representation_part)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """Write the weights, and a checksum beside them."""
@@ -263,7 +266,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         folder = _local_folder(str(pretrained_model_name_or_path), download)
         config = read_config(folder / CONFIG_FILE, "model")
         _check_config_keys(config, cls, folder / CONFIG_FILE)
-        check_trusted(
+        check_custom_code_trusted(
             config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust_remote_code=trust_remote_code
         )
         config["encoder"] = _saved_encoders(encoder, config, f"{pretrained_model_name_or_path}/{CONFIG_FILE}")
@@ -289,11 +292,11 @@ class FeatureExtractor(nn.Module):
     def __init__(self, model: Model, views: Sequence[int] | None = None) -> None:
         super().__init__()
         self.towers = nn.ModuleList(map(model.tower, model.representation_views if views is None else views))
-        self.output = model.output
+        self.representation_part = model.representation_part
 
     def forward(self, *views: Tensor) -> Tensor:
         """Return the features, ``(b, F)``."""
-        return _concatenate(self.towers, views, self.output)
+        return _concatenate(self.towers, views, self.representation_part)
 
 
 def _concatenate(towers: Iterable[nn.Module], views: Sequence[Tensor], output: str) -> Tensor:

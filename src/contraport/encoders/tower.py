@@ -85,14 +85,12 @@ class Tower(nn.Module):
     """Standardization, encoder and projector for raw items of one shape.
 
     Args:
-        encoder: a name or a module, as in `build_encoder`.
-        shape: of one item: image ``(C, H, W)``, vector ``(d,)``, time series ``(C, T)`` or text ``()``.
+        encoder: a name or a module, as in `build_encoder`; `shape` and `low_resolution` likewise.
         projection: output features of the projector, the input of the loss; 0: no projector.
         mean: subtracted from each channel (images in units of [0, 1], time series) or feature (vectors); empty for
             texts.
         std: divisor of each channel or feature.
         layers: linear layers of the projector.
-        low_resolution: as in `build_encoder`.
 
     Shape: images uint8 or float in [0, 1] ``(b, C, H, W)``, vectors ``(b, d)``, time series ``(b, C, T)`` or texts as
     UTF-8 bytes ``(b, bytes)``, to ``(b, num_features)``.

@@ -408,7 +408,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
                 callbacks=callbacks,
             ).run()
         if pair_filter is not None:
-            self.audit_ = audit_from_arrays(dataset.name, pair_filter.result_arrays())
+            self.audit_ = audit_from_arrays(dataset.name, pair_filter.build_result_arrays())
         return self
 
 

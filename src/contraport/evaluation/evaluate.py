@@ -110,7 +110,7 @@ class RunEvaluation(NamedTuple):
         run_folder: the run folder.
         test_dataset: dataset of the test items.
         result: contents of `evaluation.json`.
-        samples: data of test items that the report page draws: 2-D points, cosines, losses (contents of `samples.npz`).
+        page_data: data that the report page draws: 2-D points, cosines, losses of test items (contents of `samples.npz`).
         bootstrap_draws: value and bootstrap draws of each metric of the trained encoder, by metric key.
         item_values: contents of `items.npz`: values per test item, for metrics that are means over items.
     """
@@ -118,7 +118,7 @@ class RunEvaluation(NamedTuple):
     run_folder: Run
     test_dataset: Dataset
     result: Evaluation
-    samples: Arrays
+    page_data: Arrays
     bootstrap_draws: Draws
     item_values: Arrays
 
@@ -139,8 +139,8 @@ def _save(one: RunEvaluation) -> None:
     with report_write_errors("run", one.run_folder.path), ExitStack() as files:
         write_json(files.enter_context(atomic_write(one.run_folder.evaluation_path)), one.result)
         write_arrays(files.enter_context(atomic_write(one.run_folder.items_path)), one.item_values)
-        if one.samples:
-            write_arrays(files.enter_context(atomic_write(one.run_folder.samples_path)), one.samples)
+        if one.page_data:
+            write_arrays(files.enter_context(atomic_write(one.run_folder.samples_path)), one.page_data)
         else:
             one.run_folder.samples_path.unlink(missing_ok=True)
 

@@ -53,8 +53,8 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 def collect_page_data(context: EvalContext, *, probed: bool) -> Arrays:
     """Return 2-D points, cosines and losses of test items and, if `probed`, the confusion matrix of the probe."""
-    test, chosen = context.test, fixed_random_subsample(len(context.test), POINTS)
-    arrays = collect_point_data(test, context.test_x, chosen) | cosines(test, context.test_x)
+    test, chosen = context.test, choose_fixed_subsample(len(context.test), POINTS)
+    arrays = collect_point_data(test, context.test_x, chosen) | collect_cosines(test, context.test_x)
     arrays |= _losses(context, chosen) | _suspicion(context, chosen)
     if probed:
         arrays["confusion"] = confusion_matrix(context.fitted_probe, context.test_x, context.test_y)
@@ -86,9 +86,9 @@ def collect_point_data(dataset: Dataset, features: Tensor, chosen: Tensor) -> Ar
     return arrays
 
 
-def cosines(dataset: Dataset, features: Tensor) -> Arrays:
+def collect_cosines(dataset: Dataset, features: Tensor) -> Arrays:
     """Return the pairwise cosines of some items, sorted by label, and their labels."""
-    chosen = sort_positions_by_label(dataset, fixed_random_subsample(len(dataset), COSINES))
+    chosen = sort_positions_by_label(dataset, choose_fixed_subsample(len(dataset), COSINES))
     z = F.normalize(features[chosen], dim=1)
     arrays: Arrays = {"cosines": (z @ z.T).numpy()}
     if dataset.labels is not None:
@@ -131,7 +131,7 @@ def compute_sample_plan(
 
     Thumbnails of the views are included for images, view names for views that the data name.
     """
-    chosen = sort_positions_by_label(dataset, fixed_random_subsample(len(dataset), PLAN_ITEMS))
+    chosen = sort_positions_by_label(dataset, choose_fixed_subsample(len(dataset), PLAN_ITEMS))
     batch = dataset.__getitems__(chosen.tolist())
     model.to(loader_config.device)
     with fixed_seed(0, loader_config.device), evaluation_mode(model):
@@ -207,7 +207,7 @@ def sort_positions_by_label(dataset: Dataset, positions: Tensor) -> Tensor:
     return positions if dataset.labels is None else positions[dataset.labels[positions].argsort(stable=True)]
 
 
-def fixed_random_subsample(items: int, maximum: int) -> Tensor:
+def choose_fixed_subsample(items: int, maximum: int) -> Tensor:
     """Return all positions, or a fixed random choice of `maximum`, in ascending order."""
     return torch.randperm(items, generator=torch_generator("evaluation.samples", items))[:maximum].sort().values
 

@@ -22,7 +22,7 @@ from contraport.embedding import embed_dataset
 from contraport.encoders import Model, kind_from_shape
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 from contraport.evaluation.embed import embed
-from contraport.evaluation.split_loading import model_image_size, resolve_device
+from contraport.evaluation.split_loading import infer_model_image_size, resolve_device
 from contraport.features import Features, as_features, read_features
 from contraport.options import keep_deprecated_attributes
 from contraport.runs import Run
@@ -245,7 +245,7 @@ def _load_item(path: Path, model: Model) -> Dataset:
             raise
         except Exception as error:  # parsers raise errors of any class on damaged files
             raise unreadable_error(f"query: {path}", "an array", error) from error
-    size = model_image_size(model)
+    size = infer_model_image_size(model)
     if size is None:
         message = f"query: the encoder takes items of shape {model.shapes}, not square images; got {path}."
         raise UsageError(message, kind="shape")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contraport.data import Batch
-from contraport.encoders import check_trusted
+from contraport.encoders import check_custom_code_trusted
 from contraport.errors import check
 from contraport.options import accept_deprecated, has_object_placeholder, warn_renamed
 from contraport.runs import Run, read_run_file
@@ -68,7 +68,9 @@ def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **obj
         name for name, value in settings.to_config().items() if has_object_placeholder(value) and name not in objects
     ]
     check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.", "object_required")
-    check_trusted(settings.encoder, str(run.config_path), trust_remote_code=trust_remote_code or "encoder" in objects)
+    check_custom_code_trusted(
+        settings.encoder, str(run.config_path), trust_remote_code=trust_remote_code or "encoder" in objects
+    )
     step, micro_batch = read_run_file(run.nonfinite_path, _step)
     weights = load_initial_weights(settings, run)
     module = build_components(infer_encoder_settings(settings, weights), weights, run=run).module

@@ -14,7 +14,7 @@ from contraport._utils.files import leftover_files, write_text
 from contraport.catalog import apply_recipe
 from contraport.data.split_record import SplitRecord
 from contraport.distributed import is_main_process
-from contraport.encoders import check_trusted
+from contraport.encoders import check_custom_code_trusted
 from contraport.errors import check, hint_on_error, unknown_name_error
 from contraport.options import has_object_placeholder
 from contraport.runs import Run
@@ -50,7 +50,7 @@ def _with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
         message = f"{name}: the run in {out} was given the object {value}; pass it again to resume."
         check(name in options or not has_object_placeholder(value), message, "object_required")
     trust = options.get("trust_remote_code", False) or "encoder" in options
-    check_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
+    check_custom_code_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
     for name in RECORDED_OPTIONS.keys() & options.keys() & config.keys():
         _check_unchanged(name, options[name], config[name], out)
     return {**config, **options}

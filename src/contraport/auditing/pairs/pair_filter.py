@@ -155,7 +155,7 @@ class PairFilter:
         self.last_state = AuditState(*(state[name] for name in SAVED_NAMES)) if state else None
         self._set_positions(self._initial_positions if self.last_state is None else self.last_state.training_positions)
 
-    def result_arrays(self) -> dict[str, np.ndarray]:
+    def build_result_arrays(self) -> dict[str, np.ndarray]:
         """Return the result of the last scoring as named arrays, which `contraport.runs.Run.pair_scores` reads back.
 
         Better partners are only searched for at the end of the training.
@@ -241,7 +241,7 @@ def max_audited_batch_size(items: int) -> int:
     return max(NUM_NEIGHBORS + 2, items // 4)
 
 
-def memorization_warning(share: float) -> str:
+def format_memorization_warning(share: float) -> str:
     """Format the warning that the scores seem to come from memorized pairs."""
     return (
         f"The network seems to have memorized wrong pairs: known mismatches that it was trained on score above fresh "
@@ -280,7 +280,7 @@ class AuditCallback(Callback):
         assert state is not None
         with propagate_errors():
             if is_main_process():
-                run.save_pair_scores(self._filter.result_arrays())
+                run.save_pair_scores(self._filter.build_result_arrays())
         write = log.info if is_last else log.debug
         write(
             "Epoch %d: %.1f%% of the pairs look wrong (95%% interval %.1f-%.1f); training on %d of %d.",
@@ -288,4 +288,4 @@ class AuditCallback(Callback):
             len(state.training_positions), len(state.mean_scores),
         )  # fmt: skip
         if is_last and state.memorization_rate > MEMORIZATION_THRESHOLD:
-            log.warning(memorization_warning(state.memorization_rate))
+            log.warning(format_memorization_warning(state.memorization_rate))

@@ -18,7 +18,7 @@ from contraport.auditing.pairs.paired_features import (
     TIE_TOLERANCE,
     PairedFeatures,
     PairIndices,
-    gather_mean,
+    average_gathered_rows,
     mean_nearest_similarity,
     split_into_row_blocks,
 )
@@ -103,8 +103,8 @@ def _neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     captions the fifteen nearest are arbitrary.
     """
     near_first, near_second = paired.find_pair_neighbors(pairs)
-    in_second = paired.neg_log_rank(1, pairs.second, near_first)
-    in_first = paired.neg_log_rank(0, pairs.first, near_second)
+    in_second = paired.compute_neg_log_ranks(1, pairs.second, near_first)
+    in_first = paired.compute_neg_log_ranks(0, pairs.first, near_second)
     return (in_second.mean(dim=1) + in_first.mean(dim=1)) / 2
 
 
@@ -146,7 +146,7 @@ def _likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 def _mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
     width = values.shape[1]
     blocks = zip(split_into_row_blocks(items, width), split_into_row_blocks(others, width), strict=True)
-    return torch.cat([(values[i] * gather_mean(values, k)).sum(dim=1) for i, k in blocks])
+    return torch.cat([(values[i] * average_gathered_rows(values, k)).sum(dim=1) for i, k in blocks])
 
 
 @_register("cosine similarity of the two embeddings", shared_space=True)
@@ -287,7 +287,7 @@ def _best_on_shortlist(
     partners, shortlists = paired.features[1], []
     for block in split_into_row_blocks(items, len(candidates)):
         near, _ = paired.find_pair_neighbors(PairIndices(block, block))
-        similarity = gather_mean(partners, near) @ partners[candidates].T
+        similarity = average_gathered_rows(partners, near) @ partners[candidates].T
         similarity.masked_fill_(block[:, None] == candidates, -torch.inf)  # its own partner is not another one
         shortlists.append(candidates[similarity.topk(min(SHORTLIST, len(candidates)), 1).indices])
     shortlist = torch.cat(shortlists)

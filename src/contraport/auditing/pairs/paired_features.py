@@ -211,7 +211,7 @@ class PairedFeatures:
         order = is_member.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.neighbors]
         return nearest.gather(1, order)
 
-    def neg_log_rank(self, view: int, items: Tensor, others: Tensor) -> Tensor:
+    def compute_neg_log_ranks(self, view: int, items: Tensor, others: Tensor) -> Tensor:
         """Return the negative log rank of `others`, ``(p, k)``, by nearness to `items`, ``(p,)``, in a view.
 
         The rank is the share of the references that are at least as near. It is uniform for a random item, so the mean
@@ -271,7 +271,7 @@ def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
     return blocks
 
 
-def gather_mean(values: Tensor, items: Tensor) -> Tensor:
+def average_gathered_rows(values: Tensor, items: Tensor) -> Tensor:
     """Return the mean of the `k` rows of `values`, ``(n, F)``, that each row of `items`, ``(p, k)``, indexes."""
     return F.embedding_bag(items, values, mode="mean")  # does not materialize (p, k, F)
 

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
 from contraport.data import Views
 from contraport.encoders import InitialWeights, Model, load_pretrained, read_initial_weights
-from contraport.encoders.factory import custom_code_names
+from contraport.encoders.factory import list_custom_code_encoders
 from contraport.encoders.initial_weights import combine_weights_by_view
 from contraport.encoders.lora import add_lora
 from contraport.encoders.model import CONFIG_FILE, Encoders
@@ -123,7 +123,7 @@ def build_model(
     if initial_weights is not None:
         towers = len(statistics)
         names, shapes = views.unaugmented_names, views.unaugmented_shapes
-        statistics = initial_weights.resolve_statistics(statistics, names, shapes)
+        statistics = initial_weights.resolve_input_statistics(statistics, names, shapes)
         architectures = architecture or initial_weights.config_folders_by_tower(towers, names, shapes)
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
     model = Model(
@@ -216,7 +216,7 @@ def _check_trained(argument: str, settings: Settings, model: Model, trained: Seq
     frozen = resolve_option_per_tower(argument, getattr(settings, argument), model)
     for number, (is_frozen, is_trained) in enumerate(zip(frozen, trained, strict=True)):
         encoder, view = model.encoder_sources[number], model.view_names[number]
-        may_be_trained = isinstance(encoder, nn.Module) or bool(custom_code_names(encoder))
+        may_be_trained = isinstance(encoder, nn.Module) or bool(list_custom_code_encoders(encoder))
         has_weights = next(model.tower(number).encoder.parameters(), None) is not None
         message = (
             f"{argument}: requires trained weights for the encoder of view {view!r}: add --init.{view}, or apply "
