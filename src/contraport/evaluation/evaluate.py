@@ -110,7 +110,7 @@ class RunEvaluation(NamedTuple):
         run_folder: the run folder.
         test_dataset: dataset of the test items.
         result: contents of `evaluation.json`.
-        page_data: data that the report page draws: 2-D points, cosines, losses of test items (contents of `samples.npz`).
+        page_data: contents of `samples.npz`: 2-D points, cosines and losses of test items, for the report page.
         bootstrap_draws: value and bootstrap draws of each metric of the trained encoder, by metric key.
         item_values: contents of `items.npz`: values per test item, for metrics that are means over items.
     """

@@ -333,13 +333,15 @@ def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") ->
 
     Any exception of the reader means that the file is corrupt; `remedy` ends the message.
     """
-    remedy_if_missing = {
-        **dict.fromkeys(("evaluation.json", "samples.npz", "items.npz"), ": run `contraport evaluate` first"),
-        "pairs.npz": f": only a training with {format_options(audit=True)} writes it",
-        "mismatched.npz": f": only a training with {format_options(mismatch=...)} writes it",
-        "model": f": its training is not complete; continue it with {format_options(resume=True)}",
-    }.get(path.name, "")
-    check(path.exists(), f"run: {path.parent} has no {path.name}{remedy_if_missing}.", "missing_file")
+    if not path.exists():
+        remedies = {
+            **dict.fromkeys(("evaluation.json", "samples.npz", "items.npz"), ": run `contraport evaluate` first"),
+            "pairs.npz": f": only a training with {format_options(audit=True)} writes it",
+            "mismatched.npz": f": only a training with {format_options(mismatch=...)} writes it",
+            "model": f": its training is not complete; continue it with {format_options(resume=True)}",
+        }
+        message = f"run: {path.parent} has no {path.name}{remedies.get(path.name, '')}."
+        raise UsageError(message, kind="missing_file")
     try:
         return reader(path)
     except UsageError:
