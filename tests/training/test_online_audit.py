@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from contraport.auditing.pairs.pair_filter import PairFilter
+from contraport.auditing.pairs.online_audit import AuditCallback
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.data import Dataset, from_arrays
 from contraport.runs import Run
@@ -75,10 +75,12 @@ def test_scores_raw_vectors_too(audited: dict[str, Any], monkeypatch: pytest.Mon
     """An encoder that tells nothing leaves what the vectors tell; where they are too wide, nothing."""
     areas = []
     monkeypatch.setattr(
-        PairFilter, "extract_paired_features", lambda pair_filter: PairedFeatures(torch.randn(2, ITEMS, 4).unbind())
+        AuditCallback,
+        "extract_paired_features",
+        lambda audit_callback: PairedFeatures(torch.randn(2, ITEMS, 4).unbind()),
     )
     for widest in (1_024, 1):
-        monkeypatch.setattr("contraport.auditing.pairs.pair_filter.MAX_VECTOR_WIDTH", widest)
+        monkeypatch.setattr("contraport.auditing.pairs.online_audit.MAX_VECTOR_WIDTH", widest)
         found = train(**{**audited, "epochs": 1, "overwrite": True}).pair_scores()
         areas.append(roc_auc_score(np.arange(ITEMS) >= WRONG, found["scores"]))
     assert areas[0] > 0.8 > 0.65 > areas[1]

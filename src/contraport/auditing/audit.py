@@ -23,7 +23,7 @@ from contraport.auditing.config import AUDIT, AuditOptions
 from contraport.auditing.crossfit import CrossFitScores, RoundResult, score_by_crossfit, score_frozen_vectors
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_page
-from contraport.auditing.pairs.pair_filter import max_audited_batch_size
+from contraport.auditing.pairs.online_audit import max_audited_batch_size
 from contraport.auditing.pairs.pair_scoring import find_better_partners, select_lowest_scoring_items
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset

@@ -14,7 +14,11 @@ from contraport._utils.files import write_csv, write_json
 from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs.noise_rate import estimate_fdr
-from contraport.auditing.pairs.pair_filter import MAX_DROPPED_SHARE, MEMORIZATION_THRESHOLD, format_memorization_warning
+from contraport.auditing.pairs.online_audit import (
+    MAX_DROPPED_SHARE,
+    MEMORIZATION_THRESHOLD,
+    format_memorization_warning,
+)
 from contraport.errors import check
 from contraport.options import matches_type, warn_renamed
 

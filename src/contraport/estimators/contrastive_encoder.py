@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contraport._utils.text_bytes import as_string_list
-from contraport.auditing.pairs.pair_filter import AuditCallback, PairFilter, max_audited_batch_size
+from contraport.auditing.pairs.online_audit import AuditCallback, max_audited_batch_size
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
 from contraport.auditing.result import Audit, audit_from_arrays
 from contraport.catalog import apply_recipe
@@ -390,10 +390,10 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         batch_size = len(dataset) // steps_per_epoch
         batches = build_loader(dataset, batch_size, shuffle=True, seed=pipeline.seed, drop_last=True)
         callbacks: list[Callback] = [FiniteGuard(), _LossCurveRecorder(self)]
-        pair_filter = None
+        audit_callback = None
         if isinstance(dataset, DecoyDataset):
-            pair_filter = PairFilter(dataset, pipeline, cast(BatchOrder, batches.batch_sampler), epochs=number)
-            callbacks.append(AuditCallback(pair_filter))
+            audit_callback = AuditCallback(dataset, pipeline, cast(BatchOrder, batches.batch_sampler), epochs=number)
+            callbacks.append(audit_callback)
         start = Position(epoch=len(self.loss_curve_), step=self.n_iter_)
         pipeline.train()
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
@@ -407,8 +407,8 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
                 device=self.device,
                 callbacks=callbacks,
             ).run()
-        if pair_filter is not None:
-            self.audit_ = audit_from_arrays(dataset.name, pair_filter.build_result_arrays())
+        if audit_callback is not None:
+            self.audit_ = audit_from_arrays(dataset.name, audit_callback.build_result_arrays())
         return self
 
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import torch
 from rich.console import Console
 
-from contraport.auditing.pairs.pair_filter import AuditCallback
 from contraport.data import local_share
 from contraport.data.streams import StreamReadError
 from contraport.distributed import is_main_process, propagate_errors, raise_once_across_ranks
@@ -81,8 +80,9 @@ def fit(
                     scheduled = parse_scheduled_metrics(settings.online_metrics)
                     callbacks.append(OnlineMetrics(scheduled, online_eval, meter))
                 callbacks.append(meter)
-                if components.pair_filter is not None:  # before the checkpoints, which hold its scores
-                    callbacks.append(AuditCallback(components.pair_filter, run))
+                if components.audit_callback is not None:  # before the checkpoints, which hold its scores
+                    components.audit_callback.run_folder = run
+                    callbacks.append(components.audit_callback)
                 minutes, keep_every = settings.checkpoint_minutes, settings.keep_every
                 callbacks.append(Checkpoints(run, minutes=minutes, keep_every=keep_every, stop=stop))
                 if settings.profile and is_main_process():

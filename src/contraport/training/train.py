@@ -10,7 +10,7 @@ from typing import Any
 
 from contraport._utils.formatting import pluralize
 from contraport._utils.locks import lock_folder
-from contraport.auditing.pairs.pair_filter import max_audited_batch_size
+from contraport.auditing.pairs.online_audit import max_audited_batch_size
 from contraport.data import Dataset
 from contraport.data.image_cache import cache_decoded_images, has_encoded_images
 from contraport.data.perturbations import with_partners

@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from contraport.auditing.pairs.pair_filter import PairFilter
+from contraport.auditing.pairs.online_audit import AuditCallback
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
 from contraport.data import BatchOrder, Dataset
 from contraport.data.data_loader import BatchLoader, StreamLoader
@@ -45,7 +45,7 @@ class Components(NamedTuple):
         batches: loader of the training batches.
         module: training module, which computes the loss of a batch.
         steps_per_epoch: number of optimizer steps per epoch.
-        pair_filter: filter of the online audit, which drops suspected mismatches; None without `audit`.
+        audit_callback: filter of the online audit, which drops suspected mismatches; None without `audit`.
         adjustment_notes: notes on adjusted settings, for the log.
         mismatched_partners: partner of each item if pairs were mismatched on purpose, (n,); None otherwise.
     """
@@ -54,7 +54,7 @@ class Components(NamedTuple):
     batches: BatchLoader | StreamLoader
     module: TrainingModule
     steps_per_epoch: int
-    pair_filter: PairFilter | None = None
+    audit_callback: AuditCallback | None = None
     adjustment_notes: tuple[str, ...] = ()
     mismatched_partners: Tensor | None = None
 
@@ -104,11 +104,14 @@ def build_components(
         initial_weights=initial_weights,
         architecture=architecture,
     )
-    batches, pair_filter = build_batch_loader(settings, dataset, module.views, num_workers=settings.num_workers), None
+    batches, audit_callback = (
+        build_batch_loader(settings, dataset, module.views, num_workers=settings.num_workers),
+        None,
+    )
     if isinstance(dataset, DecoyDataset):
         order, reader = cast(BatchOrder, batches.batch_sampler), LoaderConfig(num_workers=settings.num_workers)
-        pair_filter = PairFilter(dataset, module, order, epochs=settings.epochs, loader_config=reader)
-    return Components(dataset, batches, module, epoch, pair_filter, mismatched_partners=partners)
+        audit_callback = AuditCallback(dataset, module, order, epochs=settings.epochs, loader_config=reader)
+    return Components(dataset, batches, module, epoch, audit_callback, mismatched_partners=partners)
 
 
 def check_component_settings(settings: Settings) -> nn.Module | None:

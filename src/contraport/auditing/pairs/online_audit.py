@@ -50,6 +50,8 @@ from contraport.training.loop import Callback, Loop
 if TYPE_CHECKING:
     from contraport.training.step.training_module import TrainingModule
 
+log = logging.getLogger("contraport.training")
+
 LATER_SCORINGS = 7
 """Scorings after the first, at most, each after the same multiple of epochs: scores change most at the beginning, and a
 pair that is dropped early is not memorized."""
@@ -93,8 +95,8 @@ class AuditState(NamedTuple):
     training_positions: Tensor
 
 
-class PairFilter:
-    """Scores the training pairs between epochs and selects the pairs to train on next.
+class AuditCallback(Callback):
+    """Training callback that scores the pairs between epochs and selects the pairs to train on next.
 
     Args:
         dataset: the pairs, with decoys.
@@ -105,6 +107,7 @@ class PairFilter:
 
     Attributes:
         last_state: state after the most recent scoring; None before the first.
+        run_folder: run folder to write the scores to; None: they are not written.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class PairFilter:
         loader_config: LoaderConfig | None = None,
     ) -> None:
         self.last_state: AuditState | None = None
+        self.run_folder: Run | None = None
         self._dataset = dataset
         self._pipeline = pipeline
         self._order = order
@@ -130,6 +134,26 @@ class PairFilter:
             [self._items_without_decoy, len(dataset) + torch.arange(len(dataset.decoy_pairs.first))]
         )
         self._set_positions(self._initial_positions)
+
+    def after_epoch(self, loop: Loop) -> None:
+        """Score the pairs if a scoring is due after this epoch, then log and save the scores; before the checkpoint."""
+        with propagate_errors():
+            is_due = self.score_if_due(loop.completed_epochs)
+        if not is_due or self.run_folder is None:
+            return
+        state, is_last = self.last_state, loop.completed_epochs == loop.epochs
+        assert state is not None
+        with propagate_errors():
+            if is_main_process():
+                self.run_folder.save_pair_scores(self.build_result_arrays())
+        write = log.info if is_last else log.debug
+        write(
+            "Epoch %d: %.1f%% of the pairs look wrong (95%% interval %.1f-%.1f); training on %d of %d.",
+            state.trained_epochs, 100 * state.noise_rate, 100 * state.noise_rate_low, 100 * state.noise_rate_high,
+            len(state.training_positions), len(state.mean_scores),
+        )  # fmt: skip
+        if is_last and state.memorization_rate > MEMORIZATION_THRESHOLD:
+            log.warning(format_memorization_warning(state.memorization_rate))
 
     def score_if_due(self, epoch: int) -> bool:
         """Score the pairs if a scoring is due after `epoch` epochs; return whether it was due."""
@@ -248,44 +272,3 @@ def format_memorization_warning(share: float) -> str:
         f"ones in {share:.0%} of cases (50% without memorization). Fewer epochs, a higher temperature or "
         "method=crossfit help."
     )
-
-
-log = logging.getLogger("contraport.training")
-
-
-class AuditCallback(Callback):
-    """Training callback that scores the pairs between epochs, before the checkpoint is written."""
-
-    def __init__(self, pair_filter: PairFilter, run: Run | None = None) -> None:
-        self._filter = pair_filter
-        self._run = run
-
-    def state(self) -> dict[str, Any]:
-        """Return the state of the audit, to be stored in a checkpoint."""
-        return self._filter.state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state of the audit from a checkpoint, with its selection of training pairs."""
-        self._filter.restore(state)
-
-    def after_epoch(self, loop: Loop) -> None:
-        """Score the pairs if a scoring is due after this epoch, then log and save the scores."""
-        with propagate_errors():
-            is_due = self._filter.score_if_due(loop.completed_epochs)
-        if is_due and self._run is not None:
-            self._save(self._run, is_last=loop.completed_epochs == loop.epochs)
-
-    def _save(self, run: Run, *, is_last: bool) -> None:
-        state = self._filter.last_state
-        assert state is not None
-        with propagate_errors():
-            if is_main_process():
-                run.save_pair_scores(self._filter.build_result_arrays())
-        write = log.info if is_last else log.debug
-        write(
-            "Epoch %d: %.1f%% of the pairs look wrong (95%% interval %.1f-%.1f); training on %d of %d.",
-            state.trained_epochs, 100 * state.noise_rate, 100 * state.noise_rate_low, 100 * state.noise_rate_high,
-            len(state.training_positions), len(state.mean_scores),
-        )  # fmt: skip
-        if is_last and state.memorization_rate > MEMORIZATION_THRESHOLD:
-            log.warning(format_memorization_warning(state.memorization_rate))

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs import pair_filter as module
+from contraport.auditing.pairs import online_audit as module
 from contraport.auditing.pairs.noise_rate import estimate_noise_rate
-from contraport.auditing.pairs.pair_filter import PairFilter
+from contraport.auditing.pairs.online_audit import AuditCallback
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
 from contraport.auditing.pairs.synthetic_mismatches import add_decoys
 from contraport.data import BatchOrder, from_arrays
@@ -21,7 +21,7 @@ ITEMS, WRONG, EPOCHS = 400, 100, 12
 RANDOM = np.random.default_rng(0)
 
 
-class FilterWithGivenScores(PairFilter):
+class FilterWithGivenScores(AuditCallback):
     """A pair filter with given scores of pairs, of decoys, and of mismatches that were not trained on."""
 
     looks: list[tuple[Tensor, Tensor, Tensor]]
@@ -152,7 +152,7 @@ def test_fresh_mismatches_were_not_trained_on(audit: FilterWithGivenScores, monk
     features = torch.from_numpy(RANDOM.normal(size=(ITEMS, 8)))
     monkeypatch.setattr(module, "score_pairs", scores)
     monkeypatch.setattr(audit, "extract_paired_features", lambda: PairedFeatures((features, features)))
-    found = PairFilter._score(audit)
+    found = AuditCallback._score(audit)
     number = len(sources_of(audit))
     assert [len(part) for part in found] == [ITEMS, number, number]
     first, second = (part.tolist() for part in asked[0])
