@@ -91,7 +91,10 @@ class LoaderConfig(NamedTuple):
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Tensor:
         """Apply a function to the views of all items of a dataset and return the outputs on the CPU."""
-        return torch.cat([part for part, _ in self.iterate_outputs(function, model, views, dataset, description)])
+        outputs = []
+        for output, _ in self.iterate_outputs(function, model, views, dataset, description):
+            outputs.append(output)
+        return torch.cat(outputs)
 
     def iterate_outputs(
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str

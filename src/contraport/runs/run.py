@@ -358,7 +358,7 @@ def read_metrics_rows(path: Path) -> list[MetricsRow]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise UsageError(f"run: {path} is corrupt: line {number} is not JSON.", kind="corrupt") from error
-        good = is_nested_number_mapping(row, depth=1) and _is_number(row.get("step"), int)
+        good = is_nested_number_mapping(row, depth=1) and type(row.get("step")) is int
         check(good, f"run: {path} is corrupt: line {number} must be an object of numbers with a step.", "corrupt")
         rows.append(row)
     return rows
@@ -370,13 +370,13 @@ def is_nested_number_mapping(values: Any, *, depth: int) -> bool:
     >>> is_nested_number_mapping({"raw": {"knn": 0.5}}, depth=2), is_nested_number_mapping({"raw": 0.5}, depth=2)
     (True, False)
     """
-    if depth == 0:
-        return values is None or _is_number(values)
-    return isinstance(values, dict) and all(is_nested_number_mapping(each, depth=depth - 1) for each in values.values())
-
-
-def _is_number(value: Any, kind: Any = int | float) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
+    if not isinstance(values, dict):
+        return False
+    for each in values.values():
+        is_number = each is None or (isinstance(each, int | float) and not isinstance(each, bool))
+        if not (is_number if depth == 1 else is_nested_number_mapping(each, depth=depth - 1)):
+            return False
+    return True
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
@@ -390,7 +390,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
         elif name in ("data", "notes", "not_measured"):
             good = isinstance(value, str if name == "data" else list)
         elif name in ("train_items", "test_items", "uniformity_items", "pairs_of_runs", "epochs"):
-            good = _is_number(value, int) or (name == "epochs" and value is None)
+            good = type(value) is int or (name == "epochs" and value is None)
         check(good, f"run: {path} is corrupt: {name}{REEVALUATE}", "corrupt")
     return dict(values)
 

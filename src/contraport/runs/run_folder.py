@@ -178,8 +178,8 @@ class RunFolder:
 
     def check_is_run(self) -> None:
         """Raise `UsageError` unless the path is a run folder whose entries are regular files and folders."""
-        is_file = self.path.is_file()
-        check(not is_file, f"run: must be a run folder, got the file {self.path}.", "not_a_folder")
+        if self.path.is_file():
+            raise UsageError(f"run: must be a run folder, got the file {self.path}.", kind="not_a_folder")
         check(self.path.is_dir(), f"run: there is no folder {str(self.path)!r}.", "not_found")
         check(self.config_path.is_file(), f"run: {self.path} is not a run folder: no config.yaml.", "not_a_run")
         for path in self.path.rglob("*"):
