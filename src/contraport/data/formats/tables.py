@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import mmap
 import os
 import tempfile
 import textwrap
@@ -94,19 +95,20 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
 def _map_parquet(path: Path) -> pa.Table:
     """Copy a `.parquet` file block by block to a temporary file, and return the memory-mapped table.
 
-    So the rows can be read in any order, and the table is never in memory as a whole. The file has no name any more,
-    and its space is freed with the table.
+    So the rows can be read in any order, and the table is never in memory as a whole. The space of the file is freed
+    with the table.
     """
     file = pa.parquet.ParquetFile(path, memory_map=True, pre_buffer=False)
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     size = sum(group.total_byte_size for group in groups)
     rows = max(1, _BYTES_READ * file.metadata.num_rows // max(size, 1))
-    with tempfile.NamedTemporaryFile(suffix=".arrow") as temporary:
+    with tempfile.TemporaryFile() as temporary:
         with pa.ipc.new_stream(temporary, file.schema_arrow) as writer:
             for batch in file.iter_batches(batch_size=rows):
                 writer.write_batch(batch)
         temporary.flush()
-        return pa.ipc.open_stream(pa.memory_map(temporary.name)).read_all()
+        mapped = mmap.mmap(temporary.fileno(), 0, access=mmap.ACCESS_READ)
+    return pa.ipc.open_stream(pa.py_buffer(mapped)).read_all()
 
 
 def write_table(table: pa.Table, path: Path) -> None:
