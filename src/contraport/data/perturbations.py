@@ -191,8 +191,8 @@ def _apply_to_items(dataset: Dataset, change: Change) -> Dataset:
 def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
     """Apply one or more corruptions to a dataset in turn; the same item is always corrupted in the same way.
 
-    Images are corrupted as in `corrupt`. Noise is added to vectors and time series, in units of
-    the standard deviation of each feature or channel in this split.
+    Images are corrupted as in `corrupt`. Noise is added to vectors and time series, in units of the standard deviation
+    of each feature or channel in this split.
 
     Raises:
         UsageError: another corruption than noise for data other than images, or texts.
@@ -228,9 +228,8 @@ class _CorruptItems:
         items = []
         with torch.random.fork_rng(devices=[]):
             for place, row in enumerate(self.rows[positions].tolist()):
-                seed_torch_generators(
-                    derive_torch_seed("data.corruption", row)
-                )  # by row, so that the noise does not depend on the batch
+                # Seeded by row, so that the noise does not depend on the batch.
+                seed_torch_generators(derive_torch_seed("data.corruption", row))
                 item = (view[place : place + 1] for view in views)
                 items.append([self._corrupt(view, spread) for view, spread in zip(item, self.spread, strict=True)])
         return tuple(torch.cat(view) for view in zip(*items, strict=True))
