@@ -18,6 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import ImageFont
+from sklearn.decomposition import PCA, TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 from contraport import embed, train
 from contraport._utils.files import write_arrays
@@ -27,6 +30,8 @@ from contraport.data import load
 
 RESULTS = Path("benchmarks/results/suites")
 MADE = Path("runs/suites")
+LANGUAGES = ("en", "de", "fr", "es", "it", "pt")
+"""Languages of the names of emoji."""
 HALVES = {"train": 2_000, "test": 1_000}
 """Largest number of images of the suite `halves`, by split."""
 
@@ -65,8 +70,34 @@ def write_halves(data: str, path: Path) -> None:
     write_arrays(path, arrays)
 
 
+def write_emoji(path: Path) -> None:
+    """Write the data of the suite `emoji`: a vector of each emoji's picture, and one of its name in each language.
+
+    Needs the package `emoji` and the font of `examples/emoji_table.py`. Pictures are 16 x 16 pixels in color, names
+    are tf-idf of 2 to 4 letters, both reduced to 128 numbers.
+    """
+    from examples.emoji_table import BITMAP, FONT, JOINER, load_names, render
+
+    font, pictures, names = ImageFont.truetype(FONT, BITMAP), [], []
+    seen: set[bytes] = set()
+    for character, of_languages in load_names().items():
+        picture = None if JOINER in character else render(character, font, 16)
+        if picture is None or picture.tobytes() in seen or not set(LANGUAGES) <= of_languages.keys():
+            continue
+        seen.add(picture.tobytes())
+        pictures.append(np.asarray(picture).reshape(-1) / 255)
+        names.append(of_languages)
+    vectors = {"picture": PCA(128, random_state=0).fit_transform(np.stack(pictures))}
+    for language in LANGUAGES:
+        letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True, min_df=2)
+        counts = letters.fit_transform([name[language] for name in names])
+        vectors[language] = TruncatedSVD(128, random_state=0).fit_transform(counts)
+    write_arrays(path, {name: (values / values.std()).astype(np.float32) for name, values in vectors.items()})
+
+
 FILES: dict[str, dict[str, Callable[[Path], None]]] = {
     "teacher": {"teacher.npz": write_teacher},
+    "emoji": {"emoji.npz": write_emoji},
     "halves": {f"{data}-halves.npz": functools.partial(write_halves, data) for data in ("digits", "fashion-mnist")},
 }
 """Functions that write the data files of a suite, in `runs/suites`, by suite and file name."""

@@ -83,9 +83,11 @@ def make_coupling(number: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.nd
     )
     vectors = TruncatedSVD(DIMENSIONS, random_state=0).fit_transform(texts).astype(np.float32)
     vectors /= vectors.std()
-    # Packages with the same words are one row: otherwise a test pair could repeat the content of a training pair.
-    _, first, same = np.unique(vectors[: len(rows)], axis=0, return_index=True, return_inverse=True)
-    pairs = np.unique(np.stack([first[same.ravel()][pairs[:, 0]], pairs[:, 1]], axis=1), axis=0)
+    # Packages with the same words are one: otherwise a test pair could repeat the content of a training pair.
+    for side, part in enumerate((vectors[: len(rows)], vectors[len(rows) :])):
+        _, first, same = np.unique(part, axis=0, return_index=True, return_inverse=True)
+        pairs[:, side] = first[same.ravel()][pairs[:, side]]
+    pairs = np.unique(pairs, axis=0)
     new = random.random(len(rows)) < NEW_ROWS
     is_test = (random.random(len(pairs)) < HELD_OUT) | new[pairs[:, 0]]
     return vectors[: len(rows)], vectors[len(rows) :], pairs, is_test

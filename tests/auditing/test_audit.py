@@ -316,7 +316,6 @@ TWO_EQUAL_VIEWS = {"ear": np.ones((60, 2)), "eye": np.ones((60, 2))}
         ({"data": (np.ones((49, 2)), np.ones((49, 2)))}, "data.too_few_pairs", [50, 49]),
         ({"data": np.ones((60, 2))}, "data.views", ["arrays", 1]),
         ({"data": "digits"}, "data.views", ["digits", 1]),
-        ({"data": (np.ones((60, 2)),) * 3}, "data.views", ["arrays", 3]),
         ({"data": (np.ones((60, 2)),) * 3, "views": (0, 3)}, "views.unknown", ["arrays", 3]),
         ({"data": TWO_EQUAL_VIEWS, "views": ("ear", "ey")}, "views.unknown", ["'eye'"]),
         ({"data": TWO_EQUAL_VIEWS, "views": ("ear", 0)}, "views.same", ["ear", 0]),

@@ -11,7 +11,8 @@ from contraport._utils.lazy_imports import make_package_lazy
 if TYPE_CHECKING:
     from contraport.auditing.audit import audit
     from contraport.auditing.result import Audit
+    from contraport.auditing.view_audit import ViewAudit
 
-__all__ = ["Audit", "audit"]
+__all__ = ["Audit", "ViewAudit", "audit"]
 
-make_package_lazy(__name__, audit="audit", Audit="result")
+make_package_lazy(__name__, audit="audit", Audit="result", ViewAudit="view_audit")

@@ -28,6 +28,7 @@ from contraport.auditing.pairs.pair_scoring import find_better_partners, select_
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
 from contraport.auditing.result import Audit, audit_from_arrays
+from contraport.auditing.view_audit import ViewAudit, list_view_pairs
 from contraport.data import Dataset, from_arrays, load_unsplit
 from contraport.data.split_record import fingerprint
 from contraport.data.streams import check_no_stream
@@ -48,11 +49,11 @@ _TRAINING = ("encoder", "objective", "temperature", "projection", "epochs", "lr"
 
 
 @AUDIT.with_option_parameters
-def audit(values: dict[str, Any]) -> Audit:
-    """Find mismatched pairs in two-view data.
+def audit(values: dict[str, Any]) -> Audit | ViewAudit:
+    """Find mismatched pairs in data of two views, or in data of more views the view of an item that does not belong.
 
     Raises:
-        UsageError: an invalid argument, fewer than 50 pairs, or data that do not have two views; nothing was written.
+        UsageError: an invalid argument, fewer than 50 items, or data of a single view; nothing was written.
         FloatingPointError: the training loss was not finite.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the message explains how to resume.
 
@@ -69,6 +70,8 @@ def audit(values: dict[str, Any]) -> Audit:
     views = tuple(_find_view_index(full, view) for view in options.views or range(len(full.shapes)))
     check(len(set(views)) == len(views), f"views: expected two different views, got {list(options.views)}.", "same")
     dataset = full.select_views(views) if options.views else full
+    if len(views) > 2:
+        return _audit_all_views(options, values, dataset)
     check_paired_dataset(dataset)
     with _open_output_folder(options) as folder:
         if options.method == "online":
@@ -90,6 +93,30 @@ def audit(values: dict[str, Any]) -> Audit:
                     )
                     log.info("%s: wrote %s.", form, path)
                 log.info("page of the worst pairs: %s", folder / PAGE)
+    return result
+
+
+def _audit_all_views(options: AuditOptions, values: dict[str, Any], dataset: Dataset) -> ViewAudit:
+    """Audit each pair of views by itself, in a folder of its own, and combine the scores."""
+    unsupported = [form for form in options.exports if form != "drop"]
+    message = (
+        f"{unsupported[0] if unsupported else ''}: requires two views, got {len(dataset.shapes)}; choose with views."
+    )
+    check(not unsupported, message, "views")
+    own = {name: value for name, value in values.items() if name not in ("columns", "image_size", "root", "drop")}
+    audits = {}
+    with _open_output_folder(options) as folder:
+        for pair in list_view_pairs(dataset.view_names):
+            log.info("audit of %s and %s", *pair)
+            out = folder / "-".join(pair)
+            place = {"out": None if options.out is None else out, "resume": options.resume and out.exists()}
+            audits[pair] = audit(**(own | {"data": dataset, "views": pair} | place))
+        result = ViewAudit.from_pair_audits(dataset, audits)
+        if options.out is not None:
+            with report_write_errors("out", folder):
+                result.save(folder)
+                if options.drop:
+                    result.write_without_flagged(dataset, folder)
     return result
 
 

@@ -36,9 +36,9 @@ STATISTIC_NAMES = (
 
 
 def _check_views(name: str, value: Any) -> None:
-    good = matches_type(value, Sequence[int | str]) and len(value) in (0, 2) and len(set(map(str, value))) == len(value)
+    good = matches_type(value, Sequence[int | str]) and len(value) != 1 and len(set(map(str, value))) == len(value)
     good = good and all(isinstance(view, str) or view >= 0 for view in value)
-    check(good, f"{name}: expected two different names or numbers from 0, got {value!r}.")
+    check(good, f"{name}: expected two or more different names or numbers from 0, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,8 @@ class AuditOptions(BaseOptions):
     )
     views: Sequence[int | str] = option(
         (),
-        "Two views to audit, if the data have more: names (columns of a table, `view0` of an .npz) or numbers from 0.",
+        "Views to audit: names (columns of a table, `view0` of an .npz) or numbers from 0. With three or more, each "
+        "pair is audited, and the view of each item that does not belong to it is named; default: all views.",
         check=_check_views,
     )
     columns: dict[str, Any] | None = option(
@@ -123,7 +124,8 @@ class AuditOptions(BaseOptions):
     )
     drop: bool = option(
         False,
-        "Also write the data without the flagged pairs: `dropped.csv` for a .csv table and so on, else `dropped.npz`.",
+        "Also write the data without the flagged pairs: `dropped.csv` for a .csv table and so on, else `dropped.npz`; "
+        "with three or more views, `dropped.npz` in which the flagged views are missing.",
         lifetime="call",
     )
     repair: bool = option(
@@ -172,11 +174,14 @@ class AuditOptions(BaseOptions):
 AUDIT = Command(
     AuditOptions,
     "contraport.auditing:audit",
-    "Find mismatched pairs in two-view data.",
+    "Find mismatched pairs, or with three or more views the view that does not belong.",
     details="""
         Each pair gets a score; higher is better. The share of wrong pairs is estimated, with a 95 % interval, from
         pairs that are mismatched on purpose. For each pair the item whose second view fits the first view better is
         proposed as partner. `contraport train --audit` trains on the other pairs in the same pass.
+
+        Of data with three or more views each pair of views is audited in a folder of its own, and `views.csv` has a
+        score for each view of each item: low if the pairs with this view score low and the item's others do not.
 
         `pairs.csv` has a row for each pair, in the order of the data: `id`, `score`, `fdr` (the estimated share of good
         pairs among those that score as low), `flagged`, `partner` (`id` of the better partner; -1: none),
@@ -189,6 +194,7 @@ AUDIT = Command(
     examples=(
         "contraport audit --data pairs.npz --out audits/pairs",
         "contraport audit --data views.npz --views 0 2 --method crossfit --repeats 2 --out audits/views",
+        "contraport audit --data languages.npz --drop --out audits/languages",
         "contraport audit --data table.parquet --views photo caption --drop --weigh --out audits/table",
     ),
     printer_path="contraport.cli.console:print_audit",

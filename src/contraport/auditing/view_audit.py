@@ -1,0 +1,217 @@
+"""Audit of data with three or more views: which view of an item does not belong to it, from the audits of all pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from scipy.special import logsumexp
+from scipy.stats import gaussian_kde
+
+from contraport._utils.files import write_arrays, write_csv, write_json
+from contraport._utils.html_repr import format_html_rows
+from contraport.auditing.result import Audit
+from contraport.data import Dataset
+from contraport.errors import check
+
+MOST_WRONG = 3
+"""Largest number of wrong views of an item that is considered."""
+
+TEMPERING = 0.5
+"""Factor of the evidence of each pair: pairs of one item share views, so that their scores are not independent."""
+
+LARGEST_RATIO = 6.0
+"""Bound of the log ratio of a pair, so that no single pair decides alone."""
+
+_ROWS_SHOWN, _GRID, _SAMPLE, _TINY = 10, 512, 5_000, 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class ViewAudit:
+    """Result of an audit of `n` items in `k` views: a score for each view of each item.
+
+    A pair of views is right if both views belong to the item. The scores of all pairs give the probability of each
+    combination of at most three wrong views, by Bayes' rule; that of a view sums over the combinations.
+
+    Attributes:
+        data_name: name of the audited data.
+        view_names: names of the views.
+        scores: log odds that each view belongs to its item, ``(n, k)``; higher is better, below 0 is probably wrong.
+        noise_rates: estimated share of items whose view is wrong, for each view, ``(k,)``.
+        pair_audits: audit of each pair of views, by their names.
+        source_rows: row of each item in the source, int64 ``(n,)``.
+        keys: names of the items in the source; None if they have no names.
+    """
+
+    data_name: str
+    view_names: tuple[str, ...]
+    scores: NDArray[np.floating]
+    noise_rates: NDArray[np.floating]
+    pair_audits: Mapping[tuple[str, str], Audit]
+    source_rows: NDArray[np.int64]
+    keys: Sequence[str] | None = None
+
+    @classmethod
+    def from_pair_audits(cls, dataset: Dataset, pair_audits: Mapping[tuple[str, str], Audit]) -> ViewAudit:
+        """Combine the audits of all pairs of views of a dataset, given by the names of the two views."""
+        names = dataset.view_names
+        rates = estimate_view_rates(names, {pair: audit.noise_rate for pair, audit in pair_audits.items()})
+        scores = _log_odds_of_right_views(names, pair_audits, rates)
+        return cls(dataset.name, names, scores, rates, dict(pair_audits), dataset.rows.numpy(), dataset.keys)
+
+    def flagged(self, *, count: int | None = None) -> NDArray[np.int64]:
+        """Return the item and the view of each suspect, int64 ``(m, 2)``, the lowest score first.
+
+        Args:
+            count: number of suspects; default: all views that are more probably wrong than right.
+
+        Raises:
+            UsageError: the count is out of range.
+        """
+        items, views = self.scores.shape
+        good = count is None or 0 <= count <= items * views
+        check(good, f"count: must be an integer from 0 to {items * views}, got {count!r}.")
+        number = int((self.scores < 0).sum()) if count is None else count
+        order = np.argsort(self.scores, axis=None, kind="stable")[:number]
+        return np.stack(np.unravel_index(order, self.scores.shape), axis=1).astype(np.int64)
+
+    def table(self) -> dict[str, NDArray[np.generic]]:
+        """Return the result as named columns with one entry per item, for ``pandas.DataFrame``."""
+        flagged = np.zeros(self.scores.shape, dtype=bool)
+        flagged[tuple(self.flagged().T)] = True
+        names = np.array([" ".join(np.array(self.view_names)[row]) for row in flagged])
+        table: dict[str, NDArray[np.generic]] = {"id": np.arange(len(self.scores)), "flagged": names}
+        table |= {f"score_{name}": self.scores[:, view] for view, name in enumerate(self.view_names)}
+        table["row"] = self.source_rows
+        return table if self.keys is None else table | {"key": np.array(self.keys, dtype=np.str_)}
+
+    def json_summary(self) -> dict[str, object]:
+        """Return the contents of `audit.json`: the estimated share of each view, and the audits of the pairs."""
+        return {
+            "data": self.data_name,
+            "items": len(self.scores),
+            "noise_rates": dict(zip(self.view_names, self.noise_rates.tolist(), strict=True)),
+            "flagged": len(self.flagged()),
+            "pairs": {" and ".join(pair): audit.json_summary() for pair, audit in self.pair_audits.items()},
+        }
+
+    def save(self, folder: str | Path) -> None:
+        """Write the items to `views.csv` and the summary to `audit.json` in an existing folder."""
+        table = self.table()
+        rows = ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in self._rows(table))
+        write_csv(Path(folder) / "views.csv", table, rows)
+        write_json(Path(folder) / "audit.json", self.json_summary())
+
+    @staticmethod
+    def _rows(table: Mapping[str, NDArray[np.generic]]) -> list[tuple[Any, ...]]:
+        return list(zip(*(column.tolist() for column in table.values()), strict=True))
+
+    def write_without_flagged(self, dataset: Dataset, folder: Path) -> Path:
+        """Write the data to `dropped.npz` with the flagged views missing, which a training skips; return the path.
+
+        Raises:
+            UsageError: a view is an image or a text, which an `.npz` cannot mark as missing.
+        """
+        good = all(0 < len(shape) < 3 for shape in dataset.shapes)
+        check(good, f"drop: of three or more views requires vectors or series, got {dataset.shapes}.", "not_numeric")
+        fetched = dataset.__getitems__(list(range(len(dataset)))).views
+        views = {name: view.clone() for name, view in zip(self.view_names, fetched, strict=True)}
+        for item, view in self.flagged().tolist():
+            views[self.view_names[view]][item] = torch.nan
+        labels = {} if dataset.labels is None else {"labels": dataset.labels.numpy()}
+        path = folder / "dropped.npz"
+        write_arrays(path, {name: view.numpy() for name, view in views.items()} | labels)
+        return path
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Warnings of the pairs' audits, each with the names of the views."""
+        return tuple(f"{' and '.join(pair)}: {note}" for pair, one in self.pair_audits.items() for note in one.notes)
+
+    def format_worst_pairs(self) -> list[dict[str, str]]:
+        """Format the ten views of items with the lowest scores as rows of a table."""
+        worst = self.flagged(count=min(_ROWS_SHOWN, self.scores.size)).tolist()
+        return [
+            {
+                "item": str(item) if self.keys is None else self.keys[item],
+                "view": self.view_names[view],
+                "score": f"{self.scores[item, view]:z.3f}",
+            }
+            for item, view in worst
+        ]
+
+    def _repr_html_(self) -> str:
+        return format_html_rows(f"{self}; worst views", self.format_worst_pairs(), self.notes)
+
+    def __repr__(self) -> str:
+        rates = ", ".join(f"{name} {rate:.1%}" for name, rate in zip(self.view_names, self.noise_rates, strict=True))
+        return f"ViewAudit({self.data_name}: {len(self.scores)} items, wrong views: {rates})"
+
+
+def estimate_view_rates(names: Sequence[str], pair_rates: Mapping[tuple[str, str], float]) -> NDArray[np.float64]:
+    """Estimate the share of wrong items of each view from the shares of wrong pairs, ``(k,)``.
+
+    A pair is right if both of its views are: log(1 - rate) of a pair is the sum over its two views. The least squares
+    solution with rates of at least 0 is returned.
+
+    >>> rates = {("a", "b"): 0.2, ("a", "c"): 0.2, ("b", "c"): 0.0}
+    >>> estimate_view_rates(["a", "b", "c"], rates).round(3).tolist()
+    [0.2, 0.0, 0.0]
+    """
+    design = np.array([[float(name in pair) for name in names] for pair in pair_rates])
+    logs, _ = nnls(design, -np.log1p(-np.minimum(list(pair_rates.values()), 0.99)))
+    return np.asarray(-np.expm1(-logs))
+
+
+def _log_odds_of_right_views(
+    names: Sequence[str], pair_audits: Mapping[tuple[str, str], Audit], rates: NDArray[np.floating]
+) -> NDArray[np.floating]:
+    """Return the log odds that each view belongs to its item, ``(n, k)``."""
+    evidence = TEMPERING * np.stack([_log_ratio_of_mismatch(audit) for audit in pair_audits.values()], axis=1)
+    views = range(len(names))
+    wrong_views = [wrong for size in range(MOST_WRONG + 1) for wrong in combinations(views, size)]
+    is_wrong = np.array([[view in wrong for view in views] for wrong in wrong_views])
+    pairs = [(names.index(first), names.index(second)) for first, second in pair_audits]
+    is_pair_wrong = np.array([[row[first] or row[second] for first, second in pairs] for row in is_wrong])
+    prior = np.clip(rates, 0.01, 0.9)
+    log_prior = np.where(is_wrong, np.log(prior), np.log1p(-prior)).sum(axis=1)
+    log_posterior = log_prior + evidence @ is_pair_wrong.T
+    columns = [
+        logsumexp(log_posterior[:, ~wrong], axis=1) - logsumexp(log_posterior[:, wrong], axis=1) for wrong in is_wrong.T
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _log_ratio_of_mismatch(audit: Audit) -> NDArray[np.floating]:
+    """Return log p(score | mismatched) - log p(score | right) of each pair, ``(n,)``, bounded.
+
+    Scores of the pairs are a mixture of both, in the proportion of the noise rate; known mismatches give the first.
+    """
+    scores, rate = audit.scores, min(audit.noise_rate, 0.9)
+    grid = np.linspace(scores.min(), scores.max(), _GRID)
+    mixture, mismatched = (_density(values, grid) for values in (scores, audit.known_mismatch_scores))
+    # Where the mismatches alone explain the mixture, the density of right pairs stays positive.
+    right = np.maximum((mixture - rate * mismatched) / (1 - rate), 0.02 * mixture)
+    ratio = np.log(mismatched + _TINY) - np.log(right + _TINY)
+    return np.asarray(np.interp(scores, grid, ratio).clip(-LARGEST_RATIO, LARGEST_RATIO))
+
+
+def _density(values: NDArray[np.floating], grid: NDArray[np.floating]) -> NDArray[np.float64]:
+    step = max(1, len(values) // _SAMPLE)
+    return np.asarray(gaussian_kde(np.sort(values)[::step])(grid))
+
+
+def list_view_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return all unordered pairs of views, by name.
+
+    >>> list_view_pairs(["a", "b", "c"])
+    [('a', 'b'), ('a', 'c'), ('b', 'c')]
+    """
+    return list(combinations(names, 2))

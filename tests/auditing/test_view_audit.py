@@ -1,0 +1,85 @@
+"""Audits of three or more views: the wrong view of an item is named."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+from tests.errors import raises_usage_error
+
+import contraport
+from contraport.auditing import ViewAudit
+from contraport.auditing.view_audit import estimate_view_rates
+from contraport.data import load
+
+ITEMS, WRONG = 300, 60
+
+
+@pytest.fixture(scope="module")
+def views() -> dict[str, np.ndarray]:
+    """Four views of one hidden vector; the first 60 items have another item's view "b"."""
+    random = np.random.default_rng(0)
+    hidden = random.normal(size=(ITEMS, 8))
+    made = {name: hidden @ random.normal(size=(8, 12)) + 0.3 * random.normal(size=(ITEMS, 12)) for name in "abcd"}
+    made["b"][:WRONG] = np.roll(made["b"][:WRONG], 1, axis=0)
+    return made
+
+
+@pytest.fixture(scope="module")
+def found(views: dict[str, np.ndarray]) -> ViewAudit:
+    result = contraport.audit(data=views, method="frozen")
+    assert isinstance(result, ViewAudit)
+    return result
+
+
+def test_names_the_wrong_view(found: ViewAudit) -> None:
+    is_wrong = np.zeros((ITEMS, 4), dtype=bool)
+    is_wrong[:WRONG, 1] = True
+    assert found.view_names == ("a", "b", "c", "d")
+    assert roc_auc_score(is_wrong.ravel(), -found.scores.ravel()) > 0.97
+    assert (found.scores[:WRONG].argmin(axis=1) == 1).mean() > 0.9
+
+
+def test_estimates_the_share_of_each_view(found: ViewAudit) -> None:
+    assert found.noise_rates[1] == pytest.approx(0.2, abs=0.06)
+    assert found.noise_rates[[0, 2, 3]].max() < 0.05
+
+
+def test_flags_items_with_their_views(found: ViewAudit) -> None:
+    flagged = found.flagged(count=WRONG)
+    assert ((flagged[:, 0] < WRONG) & (flagged[:, 1] == 1)).mean() > 0.9
+    assert found.table()["flagged"][flagged[0, 0]] == "b"
+
+
+def test_two_of_the_views_are_audited_as_a_pair(views: dict[str, np.ndarray], found: ViewAudit) -> None:
+    pair = contraport.audit(data=views, views=("a", "c"), method="frozen")
+    assert np.array_equal(pair.scores, found.pair_audits["a", "c"].scores)
+
+
+def test_writes_a_table_and_the_data_without_flagged_views(views: dict[str, np.ndarray], tmp_path: Path) -> None:
+    out = tmp_path / "audit"
+    result = contraport.audit(data=views, method="frozen", out=out, drop=True)
+    rows = list(csv.DictReader((out / "views.csv").open()))
+    assert len(rows) == ITEMS
+    assert float(rows[5]["score_b"]) == pytest.approx(result.scores[5, 1], rel=1e-4)
+    assert json.loads((out / "audit.json").read_text())["noise_rates"]["b"] == result.noise_rates[1]
+    assert (out / "a-c" / "audit.html").exists()
+    data = load(out / "dropped.npz", test_fraction=0)
+    assert data.present is not None
+    missing = (~data.present).nonzero().tolist()
+    assert sorted(missing) == sorted(result.flagged().tolist())
+
+
+def test_rates_of_views_explain_those_of_pairs() -> None:
+    rates = {"a": 0.1, "b": 0.0, "c": 0.3, "d": 0.05}
+    pairs = {(v, w): 1 - (1 - rates[v]) * (1 - rates[w]) for v in rates for w in rates if v < w}
+    np.testing.assert_allclose(estimate_view_rates(list(rates), pairs), list(rates.values()), atol=1e-9)
+
+
+def test_rejects_exports_of_pairs(views: dict[str, np.ndarray], tmp_path: Path) -> None:
+    with raises_usage_error("repair.views"):
+        contraport.audit(data=views, method="frozen", out=tmp_path / "audit", repair=True)
