@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from contraport.auditing.pairs.pair_scoring import find_better_partners, select_
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
 from contraport.auditing.result import Audit, audit_from_arrays
-from contraport.auditing.view_audit import ViewAudit, list_view_pairs
+from contraport.auditing.view_audit import ViewAudit
 from contraport.data import Dataset, from_arrays, load_unsplit
 from contraport.data.split_record import fingerprint
 from contraport.data.streams import check_no_stream
@@ -70,8 +71,12 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     views = tuple(_find_view_index(full, view) for view in options.views or range(len(full.shapes)))
     check(len(set(views)) == len(views), f"views: expected two different views, got {list(options.views)}.", "same")
     dataset = full.select_views(views) if options.views else full
-    if len(views) > 2:
-        return _audit_all_views(options, values, dataset)
+    return _audit_pair(options, full, views) if len(views) <= 2 else _audit_all_views(options, dataset)
+
+
+def _audit_pair(options: AuditOptions, full: Dataset, views: tuple[int, ...]) -> Audit:
+    """Audit two views of a dataset."""
+    dataset = full.select_views(views) if options.views else full
     check_paired_dataset(dataset)
     with _open_output_folder(options) as folder:
         if options.method == "online":
@@ -96,21 +101,21 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     return result
 
 
-def _audit_all_views(options: AuditOptions, values: dict[str, Any], dataset: Dataset) -> ViewAudit:
+def _audit_all_views(options: AuditOptions, dataset: Dataset) -> ViewAudit:
     """Audit each pair of views by itself, in a folder of its own, and combine the scores."""
     unsupported = [form for form in options.exports if form != "drop"]
-    message = (
-        f"{unsupported[0] if unsupported else ''}: requires two views, got {len(dataset.shapes)}; choose with views."
-    )
-    check(not unsupported, message, "views")
-    own = {name: value for name, value in values.items() if name not in ("columns", "image_size", "root", "drop")}
-    audits = {}
+    if unsupported:
+        message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with views."
+        raise UsageError(message, kind="views")
+    audits, names = {}, dataset.view_names
     with _open_output_folder(options) as folder:
-        for pair in list_view_pairs(dataset.view_names):
-            log.info("audit of %s and %s", *pair)
-            out = folder / "-".join(pair)
-            place = {"out": None if options.out is None else out, "resume": options.resume and out.exists()}
-            audits[pair] = audit(**(own | {"data": dataset, "views": pair} | place))
+        for pair in combinations(range(len(names)), 2):
+            first, second = (names[view] for view in pair)
+            log.info("audit of %s and %s", first, second)
+            out = None if options.out is None else folder / f"{first}-{second}"
+            resume = options.resume and out is not None and out.exists()
+            own = replace(options, data=dataset, views=pair, out=out, resume=resume, drop=False)
+            audits[first, second] = _audit_pair(own, dataset, pair)
         result = ViewAudit.from_pair_audits(dataset, audits)
         if options.out is not None:
             with report_write_errors("out", folder):

@@ -206,12 +206,3 @@ def _log_ratio_of_mismatch(audit: Audit) -> NDArray[np.floating]:
 def _density(values: NDArray[np.floating], grid: NDArray[np.floating]) -> NDArray[np.float64]:
     step = max(1, len(values) // _SAMPLE)
     return np.asarray(gaussian_kde(np.sort(values)[::step])(grid))
-
-
-def list_view_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return all unordered pairs of views, by name.
-
-    >>> list_view_pairs(["a", "b", "c"])
-    [('a', 'b'), ('a', 'c'), ('b', 'c')]
-    """
-    return list(combinations(names, 2))
