@@ -103,7 +103,7 @@ def _audit_pair(options: AuditOptions, full: Dataset, views: tuple[int, ...]) ->
 
 def _audit_all_views(options: AuditOptions, dataset: Dataset) -> ViewAudit:
     """Audit each pair of views by itself, in a folder of its own, and combine the scores."""
-    unsupported = [form for form in options.exports if form != "drop"]
+    unsupported = [form for form in options.requested_exports if form != "drop"]
     if unsupported:
         message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with views."
         raise UsageError(message, kind="views")
