@@ -69,7 +69,6 @@ def test_help_and_lists_do_not_import_torch(argv: str, tmp_path: Path) -> None:
         ("evaluate", "run: "),
         ("evaluate run --neighbors 0", "neighbors: "),
         ("evaluate run --metrics geometri", "'geometry'"),
-        ("embed run", "run: "),
         ("embed run --out x.npz --split tset", "'test'"),
         ("export run --out x --format onx", "'onnx'"),
         ("demo --epochs 0", "epochs: "),
