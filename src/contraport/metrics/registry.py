@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from contraport._utils.formatting import format_options
@@ -217,13 +218,11 @@ def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
 
 
 def _in_display_order(metrics: Iterable[Metric]) -> list[Metric]:
-    names = list(METRICS)
-
-    def position(entry: Metric) -> tuple[int, int]:
+    by_name: dict[str, list[tuple[int, Metric]]] = {name: [] for name in METRICS}
+    for entry in metrics:
         name, _, number = entry.key.partition(_AT)
-        return names.index(name), int(number or 0)
-
-    return sorted(metrics, key=position)
+        by_name[name].append((int(number or 0), entry))
+    return [entry for entries in by_name.values() for _, entry in sorted(entries, key=itemgetter(0))]
 
 
 def titles_by_metric_name(metrics: Iterable[Metric]) -> dict[str, str]:
