@@ -9,8 +9,7 @@ over groups: O((N + M) d) time and memory, without an (N, M) matrix.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -38,10 +37,17 @@ class SignedLabelEquality:
     sign: int
     rows: Tensor
     columns: Tensor
+    # Not a cached_property, whose lock torch.compile cannot trace.
+    _cached_groups: list[tuple[Tensor, Tensor, int]] = field(default_factory=list, init=False, repr=False)
 
-    @cached_property
+    @property
     def row_and_column_groups(self) -> tuple[Tensor, Tensor, int]:
         """Group indices of rows and columns, equal for the row and column of each pair, and their upper bound."""
+        if not self._cached_groups:
+            self._cached_groups.append(self._compute_groups())
+        return self._cached_groups[0]
+
+    def _compute_groups(self) -> tuple[Tensor, Tensor, int]:
         n, same = self.rows.shape[0], self.rows is self.columns
         labels = self.rows if same else torch.cat([self.rows, self.columns])
         size, width = labels.shape

@@ -29,7 +29,6 @@ from contraport.objectives.constraints.constraint import (
 )
 from contraport.objectives.constraints.sinkhorn import Rows
 from contraport.objectives.plan import Plan
-from contraport.objectives.targets import TargetPlan
 
 _MAX_NEWTON_STEPS = 200
 
@@ -69,10 +68,6 @@ class TsallisPlan(Plan):
             return ((plan.detach() if detach_plan else plan) * kernel.take_rows(rows).dense()).sum(1)
 
         return -kernel.cost_scale * torch.cat(map_row_blocks(cost, self.shape))
-
-    def target_weighted_logits(self, target: TargetPlan) -> Tensor:
-        """Return the target-weighted sum of the logits in each row, sum_j target_ij theta_ij, (N,)."""
-        return target.inner_products_with_log_kernel(self.logits.log_kernel)
 
     def conjugate(self) -> Tensor:
         """Return the convex conjugate Omega*(theta) of the quadratic regularizer at each potential, (N,) or ().
@@ -127,10 +122,8 @@ class TsallisPowerFunction:
     def kernel(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Geometry:
         """Return the compared pairs with the kernel [1 + (theta - v) / (p level)]_+^power; ``power=None`` means p."""
         power = self.power if power is None else power
-        link, scale = (
-            LogHinge(power) if self.order > 1 else PolynomialTail(-power),
-            1 / abs(self.potential_minus_threshold),
-        )
+        link = LogHinge(power) if self.order > 1 else PolynomialTail(-power)
+        scale = 1 / abs(self.potential_minus_threshold)
         return logits.with_link(link, scale=scale, row_bias=-potential * scale)
 
     def log_sums(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Tensor:
