@@ -12,7 +12,8 @@ from contraport.catalog.recommendations import USE_CASES
 from contraport.cli.commands import find_command
 from contraport.cli.parsing import parse
 from contraport.data import Dataset, from_arrays
-from contraport.training.advise import Advice, advice_for_default
+from contraport.training.advise import Advice
+from contraport.training.preflight import suggest_objective
 from tests.errors import raises_usage_error
 
 rng = np.random.default_rng(0)
@@ -70,6 +71,12 @@ def test_result_is_text() -> None:
     assert str(Advice("contraport train", ())).strip() == "contraport train"
 
 
-@pytest.mark.parametrize(("case", "expected"), [("one view", False), ("three views", True)])
-def test_advice_for_the_default_objective(case: str, expected: bool) -> None:
-    assert (advice_for_default(CASES[case][0]) is not None) == expected
+@pytest.mark.parametrize(
+    ("case", "options", "expected"),
+    [("one view", {}, False), ("three views", {}, True), ("three views", {"recipe": "cmc"}, False)],
+)
+def test_training_suggests_an_objective_if_none_was_chosen(
+    case: str, options: dict[str, object], expected: bool
+) -> None:
+    suggestion = suggest_objective(CASES[case][0], options)
+    assert (suggestion is not None and "--recipe cmc" in suggestion) == expected

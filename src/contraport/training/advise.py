@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from contraport._utils.formatting import pluralize
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, load
-from contraport.data.streams import Stream
 from contraport.errors import check
 from contraport.training.config.advise_options import ADVISE, AdviseOptions
 
@@ -148,16 +147,6 @@ def _list_alternatives(dataset: Dataset, *, use_labels: bool) -> list[Reason]:
         text = "moves mass within or between domains; its gain depends on the data."
         alternatives.append(Reason("--target domains:alpha=0.1,beta=0", text, "several domains"))
     return alternatives
-
-
-def advice_for_default(dataset: Dataset) -> str | None:
-    """Return the recommendation for a training whose objective was left open; None if it is the default one."""
-    if isinstance(dataset, Stream):
-        return None
-    reason = recommend_objective(dataset)
-    if reason.options == "--objective nt-xent":
-        return None
-    return f"objective: nt-xent, the default; recommended for these data: {_format_reason(reason).removeprefix('- ')}"
 
 
 def _format_reason(reason: Reason) -> str:

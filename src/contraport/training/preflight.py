@@ -12,7 +12,6 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from contraport._utils.formatting import describe_item_shape, format_flags, pluralize
-from contraport._utils.text_bytes import is_text_shape
 from contraport._version import __version__
 from contraport.catalog import DATASETS
 from contraport.catalog.recipes import get_recipe_settings
@@ -23,6 +22,7 @@ from contraport.data.views.custom_transforms import CustomTransform
 from contraport.encoders.tower import mapping_to_view_list
 from contraport.options import has_object_placeholder, to_config_value
 from contraport.runs import Run
+from contraport.training.advise import recommend_objective
 from contraport.training.components import Components, feature_cache_blocker
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
@@ -147,7 +147,7 @@ def log_preflight_warnings(
     if not settings.resume:
         warnings += [
             suggest_encoder(settings, dataset, options, changes, path),
-            suggest_text_pair_options(dataset, options),
+            suggest_objective(dataset, options),
         ]
     warnings.append(module.comparison.batch_size_warning(size))
     if views_are_identical(module, dataset):
@@ -228,13 +228,15 @@ def format_changed_command(options: Mapping[str, Any], changes: Mapping[str, Any
     return f"contraport train {format_flags({**written, **changes})}"
 
 
-def suggest_text_pair_options(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
-    """Suggest options for pairs of texts; None for other data, or if such an option was chosen."""
-    chosen = options.keys() & {"objective", "objective_settings", "temperature", "recipe", "projection"}
-    if chosen or len(dataset.shapes) < 2 or not all(map(is_text_shape, dataset.shapes)):
+def suggest_objective(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
+    """Suggest an objective for the data if it was left open; None if the default is the one to start from."""
+    chosen = options.keys() & {"objective", "objective_settings", "temperature", "recipe", "projection", "predict"}
+    if chosen or isinstance(dataset, Stream):
         return None
-    flags = format_flags({"objective": "info-nce", "temperature": 0.05, "projection": 0})  # measured in docs/text.md
-    return f"pairs of texts: retrieval is usually better with {flags}"
+    reason = recommend_objective(dataset)
+    if reason.use_case == "pairs that belong together":  # nt-xent is the baseline there
+        return None
+    return f"objective: nt-xent, the default. Recommended is {reason.options}: {reason.text} See contraport advise."
 
 
 def _are_image_weights(weights: Any, dataset: Dataset) -> bool:
