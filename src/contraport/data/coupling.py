@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contraport.data.arrays import Values, from_arrays, parse_weights
 from contraport.data.dataset import Dataset
-from contraport.data.duplicates import digest_rows
+from contraport.data.duplicate_groups import digest_rows
 from contraport.data.splits import Masks, count_held_out, select_split_positions
 from contraport.data.stores import Shape, Store
 from contraport.errors import check

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.text_bytes import is_text_shape
-from contraport.data.duplicates import has_repeats, number_contents
+from contraport.data.duplicate_groups import has_repeats, number_contents
 from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore
 from contraport.errors import UsageError, check
 

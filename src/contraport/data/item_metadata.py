@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.duplicates import digest_encoded, group_by_content, number_contents
+from contraport.data.duplicate_groups import digest_encoded, group_by_content, number_contents
 from contraport.data.image_decoding import ImageStore, default_image_size, find_unreadable
 from contraport.data.splits import (
     Codes,

@@ -25,7 +25,7 @@ from contraport.catalog.option_parsers import (
     MismatchSpec,
 )
 from contraport.data.dataset import Batch, Dataset
-from contraport.data.duplicates import permute_partners
+from contraport.data.duplicate_groups import permute_partners
 from contraport.data.stores import ArrayStore, StoreWrapper
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, numpy_generator, seed_torch_generators

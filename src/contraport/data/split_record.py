@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.duplicates import group_by_content, number_contents
+from contraport.data.duplicate_groups import group_by_content, number_contents
 from contraport.data.splits import max_held_out_group_size
 from contraport.data.streams import Stream
 

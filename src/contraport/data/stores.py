@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.text_bytes import TEXT_SHAPE, encode_utf8, item_shape
-from contraport.data.duplicates import digest_contents, digest_encoded, digest_items, digest_rows
+from contraport.data.duplicate_groups import digest_contents, digest_encoded, digest_items, digest_rows
 
 if TYPE_CHECKING:
     from contraport.data.splits import Positions

@@ -40,7 +40,7 @@ from contraport.auditing.pairs.paired_features import (
 )
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset
 from contraport.data import BatchOrder
-from contraport.data.duplicates import permute_partners
+from contraport.data.duplicate_groups import permute_partners
 from contraport.distributed import broadcast_object, is_main_process, propagate_errors
 from contraport.embedding import LoaderConfig
 from contraport.runs import Run

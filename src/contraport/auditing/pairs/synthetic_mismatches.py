@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport._utils.formatting import pluralize
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices, check_pair_count
 from contraport.data import Batch, Dataset
-from contraport.data.duplicates import group_by_content, permute_partners, reduce_duplicate_pairs
+from contraport.data.duplicate_groups import group_by_content, permute_partners, reduce_duplicate_pairs
 from contraport.data.splits import max_held_out_group_size
 from contraport.errors import check
 from contraport.seeding import numpy_generator

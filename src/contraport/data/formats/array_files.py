@@ -10,7 +10,7 @@ import numpy as np
 
 from contraport.data.arrays import as_array, copy_subset, from_arrays
 from contraport.data.dataset import Dataset
-from contraport.data.duplicates import group_by_content
+from contraport.data.duplicate_groups import group_by_content
 from contraport.data.formats import data_format
 from contraport.data.splits import count_held_out, max_held_out_group_size, select_split_positions
 from contraport.errors import UsageError, check, unknown_name_error, unreadable_error
