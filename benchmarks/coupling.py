@@ -187,12 +187,10 @@ def main() -> None:
                     }
                 )
     table = Table("method", *next(iter(results.values()))[0])
-    for name, found in results.items():
-        cells = []
-        for key in found[0]:
-            values = [one[key] for one in found]
-            spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            cells.append(f"{statistics.mean(values):.3f} ± {spread:.3f}")
+    for name, by_seed in results.items():
+        columns = [[one[key] for one in by_seed] for key in by_seed[0]]
+        spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in columns]
+        cells = [f"{statistics.mean(values):.3f} ± {one:.3f}" for values, one in zip(columns, spreads, strict=True)]
         table.add_row(name, *cells)
     Console(width=160).print(table)
     command = f"python -m benchmarks.coupling --rows {options.rows} --seeds {options.seeds} --epochs {options.epochs}"

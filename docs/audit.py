@@ -18,6 +18,7 @@ GAINED, GOAL = 0.02, 0.85
 REPAIRED = 0.2
 PLANS = ("csls", "balanced", "unbalanced")
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "audit.json"
+SEVERAL = MEASURED.with_name("view_audit.json")
 NAMES = {
     "zer-kar": "UCI zer-kar, 1,600 pairs",
     "fou-kar": "UCI fou-kar, 1,600 pairs",
@@ -28,6 +29,22 @@ NAMES = {
 }
 COSTS = {"fou-kar": "UCI fou-kar, vectors and a small MLP", "fashion-images": "halves of 1,200 images and a small CNN"}
 BASELINES = {"cosine": "cosine", "infonce": "loss", "neighbors": "neighbors", "lemon": "LEMoN"}
+
+
+def _several_views() -> str:
+    """Return the table of what audits of several views found."""
+    results = json.loads(SEVERAL.read_text())["results"]
+    lines = ["| data | seed | AUROC | view named | precision | recall |", "| --- | --- | --- | --- | --- | --- |"]
+    lines += [
+        f"| {one['data']} | {one['seed']} | {one['auroc']:.3f} | {one['named']:.1%} | {one['precision']:.1%} "
+        f"| {one['recall']:.1%} |"
+        for one in results
+    ]
+    text = (
+        "*AUROC* is over all views of all items; *view named* is how often the lowest score of an item with one wrong "
+        "view is that of the wrong one; precision and recall are those of what is flagged by default."
+    )
+    return "\n".join([*lines, "", text])
 
 
 def audit() -> str:
@@ -53,9 +70,9 @@ audit.partners[7]  # item whose second view fits the first view of pair 7 better
 pandas.DataFrame(audit.table())
 ```
 
-The data must have two given views and at least 50 pairs. If there are more than two views, choose two by name or by
-number: `--views photo caption` or `--views 0 2`. All pairs are scored, except those of the data's own test split. The
-audit never writes to a folder that is not empty. `--resume` continues an audit that was stopped and keeps what its
+The data must have two or more given views and at least 50 items. Of more than two views, choose two by name or by
+number (`--views photo caption` or `--views 0 2`), or audit [all of them](#three-or-more-views). All pairs are scored,
+except those of the data's own test split. The audit never writes to a folder that is not empty. `--resume` continues an audit that was stopped and keeps what its
 training, or the finished folds of its cross-fit, have scored.
 
 `train --audit` saves the scores in the run folder; `Run.pair_scores()` reads them. Such a run resumes bit for bit, and
@@ -63,6 +80,21 @@ several processes train as one. By default a batch holds at most a quarter of th
 this, but at least one full batch of pairs is always trained on, so with a larger batch some wrong pairs have to stay.
 A target (`--target`) says which pairs belong together, so it is refused together with `--audit`; `--freeze` is refused
 too. In Python, `ContrastiveEncoder(audit=True)` does the same with arrays and stores the result in `audit_`.
+
+## Three or more views
+
+With more views one can say *which* view of an item is wrong. Each pair of views is audited by itself; the scores of all
+pairs then give the probability of each combination of at most three wrong views. `views.csv` has a score for each view
+of each item (below 0: probably wrong) and the names of the flagged ones; `audit.json` has the estimated share of each
+view. `--drop` writes `dropped.npz`, in which flagged views are missing: a training uses the item with its other views.
+
+```python
+audit = contraport.audit(data={{"ear": ears, "eye": eyes, "hand": hands}}, method="frozen")
+audit.noise_rates  # estimated share of wrong items, for each view
+audit.flagged()  # item and view of each suspect, the worst first
+```
+
+{_several_views()}
 
 ## What it writes
 
