@@ -72,8 +72,8 @@ pandas.DataFrame(audit.table())
 
 The data must have two or more given views and at least 50 items. Of more than two views, choose two by name or by
 number (`--views photo caption` or `--views 0 2`), or audit [all of them](#three-or-more-views). All pairs are scored,
-except those of the data's own test split. The audit never writes to a folder that is not empty. `--resume` continues an audit that was stopped and keeps what its
-training, or the finished folds of its cross-fit, have scored.
+except those of the data's own test split. The audit never writes to a folder that is not empty. `--resume` continues an
+audit that was stopped and keeps what its training, or the finished folds of its cross-fit, have scored.
 
 `train --audit` saves the scores in the run folder; `Run.pair_scores()` reads them. Such a run resumes bit for bit, and
 several processes train as one. By default a batch holds at most a quarter of the pairs. `train --batch_size` changes

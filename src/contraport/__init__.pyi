@@ -95,6 +95,7 @@ from contraport.objectives import NoiseContrastiveEstimation as NoiseContrastive
 from contraport.objectives import Objective as Objective
 from contraport.objectives import PairList as PairList
 from contraport.objectives import Pairs as Pairs
+from contraport.objectives import PlanEntropy as PlanEntropy
 from contraport.objectives import PlanUniformity as PlanUniformity
 from contraport.objectives import PlanWeights as PlanWeights
 from contraport.objectives import ReverseKL as ReverseKL

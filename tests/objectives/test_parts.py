@@ -33,6 +33,7 @@ from contraport.objectives import (
     Neighbors,
     Objective,
     Pairs,
+    PlanEntropy,
     PlanUniformity,
     ReverseKL,
     Rince,
@@ -295,6 +296,23 @@ def cost_of(pairing):
     return 1 - formulas.cosine(pairing.x, pairing.y)
 
 
+def marginal_distance(terms):
+    def distance(target, plan, pairing):
+        masses = plan.sum(1), plan.sum(0)
+        return sum(terms(mass, torch.full_like(mass, 1 / len(mass))).sum() for mass in masses)
+
+    return distance
+
+
+def squared_terms(mass, target):
+    return len(mass) / 2 * (mass - target).square()
+
+
+def jensen_shannon_terms(mass, target):
+    middle = (mass + target) / 2
+    return (mass * (mass / middle).log() + target * (target / middle).log()) / 2
+
+
 DIVERGENCES = {
     "KL": (KL(), lambda target, plan, pairing: formulas.kl(target, plan)),
     "ReverseKL": (ReverseKL(), reverse_kl),
@@ -309,6 +327,13 @@ DIVERGENCES = {
     ),
     "JensenShannon": (JensenShannon(), jensen_shannon),
     "MarginalPenalty": (MarginalPenalty(), marginal_penalty),
+    "MarginalPenalty, squared-l2": (MarginalPenalty("squared-l2"), marginal_distance(squared_terms)),
+    "MarginalPenalty, total-variation": (
+        MarginalPenalty("total-variation"),
+        marginal_distance(lambda mass, target: (mass - target).abs() / 2),
+    ),
+    "MarginalPenalty, jensen-shannon": (MarginalPenalty("jensen-shannon"), marginal_distance(jensen_shannon_terms)),
+    "PlanEntropy": (PlanEntropy(), lambda target, plan, pairing: sum(p - p * p.log() for p in [plan[plan > 0]]).sum()),
     "Rince": (Rince(0.7, 0.2), lambda target, plan, pairing: formulas.rince_divergence(target, plan, 0.7, 0.2)),
     "Energy": (ContrastiveEnergy(), lambda target, plan, pairing: ((target - plan.detach()) * cost_of(pairing)).sum()),
     "Energy with its slope through the plan": (

@@ -325,7 +325,9 @@ def gca_uot(
     iterations: int = 5,
     relaxation: float | tuple[float, float] = 1.0,
     conditional: bool = False,
-    marginal_weight: float = 0.0,
+    marginal_weight: float | tuple[float, float] = 0.0,
+    marginal_divergence: str = "kl",
+    entropy_weight: float = 0.0,
     rince_weight: float = 0.0,
     q: float = 0.6,
     lam: float = 0.01,
@@ -344,7 +346,9 @@ def gca_uot(
         relaxation: price of missing a marginal, in units of the cosine; a large price is strict.
         conditional: compare the shares within each row only, so that given-up mass does not count: a small relaxation
             is then close to InfoNCE, a large one to `gca_ince`.
-        marginal_weight: weight of the KL divergence of the plan's marginals, nonnegative.
+        marginal_weight: weight of the divergence of the plan's marginals, nonnegative; or a pair, of rows and columns.
+        marginal_divergence: ``"kl"``, ``"squared-l2"``, ``"total-variation"`` or ``"jensen-shannon"``.
+        entropy_weight: weight of the entropy of the plan (epsilon), nonnegative.
         rince_weight: weight of the RINCE divergence, which is added to KL, nonnegative.
         q: exponent of RINCE, in (0, 1].
         lam: weight of the row's mass in RINCE, in (0, 1].
@@ -355,11 +359,26 @@ def gca_uot(
     tensor(0.5867)
     """
     check_nonnegative("rince_weight", rince_weight)
-    check_nonnegative("marginal_weight", marginal_weight)
-    weights: dict[Divergence, float] = {cp.MarginalPenalty(): marginal_weight, cp.Rince(q, lam): rince_weight}
+    check_nonnegative("entropy_weight", entropy_weight)
+    row_weight, column_weight = _marginal_weights(marginal_weight)
+    weights: dict[Divergence, float] = {
+        cp.MarginalPenalty(marginal_divergence, "rows"): row_weight,
+        cp.MarginalPenalty(marginal_divergence, "columns"): column_weight,
+        cp.PlanEntropy(): entropy_weight,
+        cp.Rince(q, lam): rince_weight,
+    }
     penalties = {penalty: weight for penalty, weight in weights.items() if weight}
     kernel, constraint = cp.Gibbs("cosine", temperature), cp.Unbalanced(relaxation, iterations, reference)
     return cp.Objective(cp.Joint(), kernel, constraint, cp.Pairs(), cp.KL(conditional), penalties)
+
+
+def _marginal_weights(weight: float | tuple[float, float]) -> tuple[float, float]:
+    """Return the weights of the marginals of rows and columns, given as one number or as a pair."""
+    weights = (weight, weight) if not isinstance(weight, tuple | list) else tuple(weight)
+    check(len(weights) == 2, f"marginal_weight: must be a number or a pair, got {weight!r}.")
+    for one in weights:
+        check_nonnegative("marginal_weight", one)
+    return weights[0], weights[1]
 
 
 @register_objective(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine import map_row_blocks
-from contraport.errors import UsageError, check, is_number
+from contraport.errors import UsageError, check, is_number, unknown_name_error
 from contraport.objectives.constraints import Constraint, Tsallis, TsallisPlan
 from contraport.objectives.divergences.divergence import Divergence, replace_zeros_by_one, require_negatives
 from contraport.objectives.inputs import check_values
@@ -296,9 +297,30 @@ class PlanUniformity(Divergence):
         return mean * (count * torch.where(mean > 0, mean, 1).log() - log_total)
 
 
+def _squared_l2(target: Tensor, log_mass: Tensor) -> Tensor:
+    return len(target) / 2 * (log_mass.exp() - target).square().sum()
+
+
+_MARGINAL_DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "kl": lambda target, log_mass: generalized_kl(log_mass, target.log()),
+    "squared-l2": _squared_l2,
+    "total-variation": lambda target, log_mass: TotalVariation().elementwise_distance(target, log_mass).sum(),
+    "jensen-shannon": lambda target, log_mass: JensenShannon().elementwise_distance(target, log_mass).sum(),
+}
+"""Distance of the masses, given by their logarithm, from the target marginal, by name."""
+
+
 @dataclass(frozen=True, repr=False)
 class MarginalPenalty(Divergence):
-    """KL divergence of the plan's marginals from the target marginals, rows plus columns.
+    """Divergence of the plan's marginals from the target marginals, of rows, of columns, or the sum of both.
+
+    Args:
+        divergence: ``"kl"``; ``"squared-l2"``, N/2 times the squared distance; ``"total-variation"``; or
+            ``"jensen-shannon"``.
+        sides: ``"both"``, ``"rows"`` or ``"columns"``.
+
+    Raises:
+        UsageError: an unknown name.
 
     Source: the terms lambda_1 h_F and lambda_2 h_G of generalized contrastive alignment, Chen et al. (2024), eq. 3.
 
@@ -308,7 +330,48 @@ class MarginalPenalty(Divergence):
     0.4428
     """
 
+    divergence: str = "kl"
+    sides: str = "both"
+
+    def __post_init__(self) -> None:
+        for name, value, names in (
+            ("divergence", self.divergence, tuple(_MARGINAL_DISTANCES)),
+            ("sides", self.sides, ("both", "rows", "columns")),
+        ):
+            if value not in names:
+                raise unknown_name_error(name, value, names)
+
+    def __call__(self, result: BlockResult) -> Tensor:
+        plan, distance = result.plan, _MARGINAL_DISTANCES[self.divergence]
+        values = []
+        if self.sides != "columns":
+            values.append(distance(plan.log_target_row_marginal.exp(), plan.log_row_mass()))
+        if self.sides != "rows":
+            values.append(distance(plan.log_target_column_marginal.exp(), plan.log_column_mass()))
+        return torch.stack(values).sum()
+
+
+@dataclass(frozen=True, repr=False)
+class PlanEntropy(Divergence):
+    """Entropy of the plan, H(P) = -sum P (log P - 1), as a penalty: it makes the plan sharper.
+
+    It takes one pass over the pairs, in blocks of rows.
+
+    Source: the term epsilon H(P) of generalized contrastive alignment, Chen et al. (2024), eq. 3.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.PlanEntropy())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)  # 1 for the mass, log 3 for the rows, and their mean entropy
+    3.0734
+    """
+
     def __call__(self, result: BlockResult) -> Tensor:
         plan = result.plan
-        rows = generalized_kl(plan.log_row_mass(), plan.log_target_row_marginal)
-        return rows + generalized_kl(plan.log_column_mass(), plan.log_target_column_marginal)
+
+        def entropy(rows: slice) -> Tensor:
+            log_plan = plan.take_rows(rows).log_dense()
+            present = log_plan != -torch.inf
+            log_plan = torch.where(present, log_plan, 0)
+            return -torch.where(present, log_plan.exp() * (log_plan - 1), 0).sum(1)
+
+        return torch.cat(map_row_blocks(entropy, plan.shape))
